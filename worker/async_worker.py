@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_core.apply.ledger import Verdict
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.config import GenerationConfig, SamplingSection
@@ -436,6 +437,17 @@ class VllmAsyncGenerationWorker:
             RefitError: The transfer failed, or there is not enough memory; the engine's weights are unchanged.
         """
         return await self.refitting.verify(model, scope)
+
+    async def report_updates_async(self, updates: int) -> tuple[Verdict, ...]:
+        """Reports how many updates the trainer has made since its start; the ledger warns if the engine's weights are too old.
+
+        Returns:
+            What the ledger finds wrong with the weights now; empty with ``MODEL_QUIRKS_LEDGER=off``.
+
+        Raises:
+            EngineDiedError: The engine has died.
+        """
+        return await self.refitting.report_updates(updates)
 
     @property
     def last_refit(self) -> RefitReport | None:

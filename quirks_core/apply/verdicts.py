@@ -39,6 +39,7 @@ class Judge:
         self._has_lora = has_lora
         self._is_quantized = is_quantized
         self._updates = 0
+        self._trainer = self._synced = 0
         self._adapters = 0
         self._reported: set[tuple[str, bool]] = set()
         self._ever: Counter[str] = Counter()
@@ -61,14 +62,19 @@ class Judge:
         if rows[0].way == "start":
             self.names |= {name for row in rows for name in row.digests}
             return []
+        self._synced = self._trainer
         found = list(self._of_adapter(rows) if rows[0].way == "lora" else self._of_model(rows))
         kinds = {"adapter-names", "adapter-zero"} if rows[0].way == "lora" else {"partial", "no-update"}
         kinds |= {"unchanged", "ranks", "not-finite", "adapter-missing"}
         return self._unreported(found, kinds)
 
     def trainer_at(self, updates: int) -> list[Verdict]:
-        """Compares the engine with the number of updates that the trainer has made; returns as `add` does."""
-        late = updates - self._updates
+        """Takes the number of updates that the trainer has made, and compares it with that at the last update of the engine.
+
+        A trainer may send its weights after several of its own updates. Returns as `add` does.
+        """
+        self._trainer = updates
+        late = updates - self._synced
         found = []
         if late > self._settings.behind:
             found = [
@@ -76,7 +82,7 @@ class Judge:
                     kind="behind",
                     number=self._updates,
                     text=f"the engine generates with weights that are {late} updates old: the trainer has made {updates}, and "
-                    f"{self._updates} came; look at what ends the trainer's updates early",
+                    f"its weights came last after {self._synced}; look at what keeps it from sending them",
                 )
             ]
         return self._unreported(found, {"behind"})

@@ -220,8 +220,10 @@ class _Accountant:
             return [{"value": self.account().model_dump(mode="json")}]
         if method == worker_calls.METHOD and args and args[0] == f"{_LEDGER}:trainer_at":
             self.settle()
-            self._log(self._judge.trainer_at(*args[1]))
-            return [{"value": None}]
+            self._log(new := self._judge.trainer_at(*args[1]))
+            if new:
+                self._write()
+            return [{"value": self.account().model_dump(mode="json")}]
         self._is_open = True
         found = self._call(method, timeout, args, kwargs, **named)
         if self._settings.mode == "stop" and method in _ENDS:  # before a request comes

@@ -218,13 +218,23 @@ def test_an_adapter_that_comes_again_without_a_change_is_named():
 
 def test_an_engine_that_is_too_far_behind_its_trainer_is_named():
     engine = Engine(settings={"behind": 2})
+    engine.judge.trainer_at(1)
     engine.update(NAMES)
 
     assert engine.judge.trainer_at(3) == []
     (verdict,) = engine.judge.trainer_at(4)
 
     assert (verdict.kind, verdict.is_grave) == ("behind", True)
-    assert "3 updates old: the trainer has made 4, and 1 came" in verdict.text
+    assert "3 updates old: the trainer has made 4, and its weights came last after 1" in verdict.text
+
+
+def test_weights_that_come_again_are_not_behind():
+    engine = Engine(settings={"behind": 2})
+    engine.judge.trainer_at(3)
+    engine.update(NAMES)
+
+    assert engine.judge.trainer_at(5) == []
+    assert "behind" not in engine.judge.problems
 
 
 def test_the_variable_takes_a_mode_with_options():

@@ -187,6 +187,11 @@ class Refitting:
             raise RefitError("verify_refit_async: the last refit came over HTTP; pass the trainer's model")
         return await self.lock.run(lambda: self._compare(self._info(self.last)))
 
+    async def report_updates(self, updates: int) -> tuple[Verdict, ...]:
+        """Reports how many updates the trainer has made; returns what the ledger finds wrong with the weights."""
+        found = await self._engine.call(ledger.trainer_at, updates)
+        return tuple(verdict for one in found if one is not None for verdict in Account.model_validate(one).problems)
+
     async def between(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any, **options: Any) -> None:
         """Waits until no refit is under way, then makes a call with the engine's ``AsyncLLM``."""
 

@@ -92,14 +92,14 @@ class Server:
             "reach the port); or, for the ledger alone, use quirks weights PID on its machine"
         )
 
-    def rpc(self, function: str) -> list[Any]:
+    def rpc(self, function: str, *arguments: Any) -> list[Any]:
         """Returns what a function of ours answers in each worker.
 
         Raises:
             UsageError: The engine has no ledger.
         """
         _check(self.config().get("additional_config"), self.url)
-        call = {"method": worker_calls.METHOD, "args": [f"{_LEDGER}:{function}", [], {}]}
+        call = {"method": worker_calls.METHOD, "args": [f"{_LEDGER}:{function}", list(arguments), {}]}
         answer = self.query("/collective_rpc", call)
         if answer is None:
             raise UsageError(f"{self.url} has no /collective_rpc")
@@ -119,10 +119,20 @@ class Server:
         Raises:
             UsageError: As for `look`.
         """
-        (found,) = self.rpc("account")[:1]
-        if found is None:
+        return self._account(self.rpc("account"))
+
+    def report_updates(self, updates: int) -> Account:
+        """Reports how many updates the trainer has made, and returns the account; weights that are too old are a verdict there.
+
+        Raises:
+            UsageError: As for `look`.
+        """
+        return self._account(self.rpc("trainer_at", updates))
+
+    def _account(self, answers: Sequence[Any]) -> Account:
+        if answers[0] is None:
             raise UsageError(f"{self.url}: {_NO_LEDGER}")
-        return Account.model_validate(found)
+        return Account.model_validate(answers[0])
 
 
 def look(llm: Any) -> list[Entry]:

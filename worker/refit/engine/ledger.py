@@ -73,8 +73,9 @@ def account(worker: Any) -> dict[str, Any] | None:  # noqa: ARG001
     return None
 
 
-def trainer_at(worker: Any, updates: int) -> None:
-    """Reports how many updates the trainer has made; the engine's core takes it, as for `account`."""
+def trainer_at(worker: Any, updates: int) -> dict[str, Any] | None:  # noqa: ARG001
+    """Takes how many updates the trainer has made, and returns as `account` does, from the engine's core."""
+    return None
 
 
 class Ledger:
