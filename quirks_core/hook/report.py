@@ -49,8 +49,12 @@ class _Fallback(logging.Handler):
 _FALLBACK = _Fallback()
 
 
-def info(text: str, *, level: int = logging.INFO) -> None:
+def info(text: str) -> None:
     """Logs one line; to standard error where no handler takes it."""
+    _log(logging.INFO, text)
+
+
+def _log(level: int, text: str) -> None:
     logging.getLogger("model_quirks").addHandler(_FALLBACK)  # the quirks' own warnings as well
     if not _LOGGER.isEnabledFor(logging.INFO):
         _LOGGER.setLevel(logging.INFO)
@@ -118,7 +122,7 @@ def log_receipt(receipt: Receipt, slots: Collection[str]) -> None:
 
 def error(text: str) -> None:
     """Logs a line that must not be overlooked."""
-    info(text, level=logging.ERROR)
+    _log(logging.ERROR, text)
 
 
 def _counted(number: int, one: str, many: str = "") -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["wrap_load_lora_model"]
 
+_MARK = "_model_quirks_takes_plain_names"
 _PREFIX = "lora_base_layer_prefix"
 
 
@@ -25,17 +27,24 @@ def wrap_load_lora_model(load_lora_model: Callable[..., nn.Module]) -> Callable[
     @functools.wraps(load_lora_model)
     def load_reloadable_model(self: Any, *args: Any, **kwargs: Any) -> nn.Module:
         model = load_lora_model(self, *args, **kwargs)
-        load: Callable[..., Any] = model.load_weights
-
-        @functools.wraps(load)
-        def load_weights(weights: Iterable[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
-            with _without_wrappers(model):
-                return load(((name.replace(".base_layer.", "."), tensor) for name, tensor in weights), *args, **kwargs)
-
-        model.load_weights = load_weights
+        kind: Any = type(model)
+        if not hasattr(kind.load_weights, _MARK):
+            kind.load_weights = _taking_plain_names(kind.load_weights)
+        if (load := vars(model).get("load_weights")) is not None:  # another patch has put it onto this model
+            model.load_weights = MethodType(_taking_plain_names(lambda _, *args, **kwargs: load(*args, **kwargs)), model)
         return model
 
     return load_reloadable_model
+
+
+def _taking_plain_names(load: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(load)
+    def load_weights(model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
+        with _without_wrappers(model):
+            return load(model, ((name.replace(".base_layer.", "."), tensor) for name, tensor in weights), *args, **kwargs)
+
+    setattr(load_weights, _MARK, True)
+    return load_weights
 
 
 @contextmanager

@@ -5,7 +5,7 @@ What happens: vLLM wraps the layers of a model for LoRA, and the wrapper becomes
 for names like ``experts.0.up_proj.base_layer.weight``, which only a PEFT model has, and pass over all others
 (``RoutedExperts.get_expert_mapping``, vllm-project/vllm#31104). After ``reload_weights``, a weight update, or a sleep at
 level 2 the model runs on its old experts, or on what the memory holds. Before 0.28 ``load_weights`` knows no name of a wrapped
-layer, and ends with a ``KeyError`` (vllm-project/vllm#39934). verl renames on its receiving side (verl-project/verl#7327).
+layer, and ends with an error (vllm-project/vllm#39934). verl renames on its receiving side (verl-project/verl#7327).
 
 What this changes: while ``load_weights`` runs, the layers stand in the place of their wrappers, and names lose their
 ``.base_layer``, so that a checkpoint's names and a PEFT model's are both right. No setting has this effect.

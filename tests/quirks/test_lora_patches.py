@@ -100,3 +100,53 @@ def test_an_adapter_without_such_settings_is_read(init):
     config = {**_PLAIN, "init_lora_weights": init}
 
     assert wrap_from_dict(lambda _cls, given: given)(None, config) == config
+
+
+@pytest.fixture
+def wrapped_model():
+    """A model whose only layer is wrapped for LoRA."""
+    torch = pytest.importorskip("torch")
+    layers = pytest.importorskip("vllm.lora.layers")
+    from quirks_plugins.lora.base_load_patches import wrap_load_lora_model
+
+    class Wrapper(layers.BaseLayerWithLoRA):
+        def __init__(self, base_layer):
+            super().__init__()
+            self.base_layer = base_layer
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down = torch.nn.Linear(2, 2, bias=False)
+
+        def load_weights(self, weights):
+            parameters = dict(self.named_parameters())
+            for name, weight in weights:
+                parameters[name].data.copy_(weight)
+            return set(parameters)
+
+    def wrap(_, model):
+        model.down = Wrapper(model.down)
+        return model
+
+    made = Model()
+    as_loaded = made.load_weights
+    made.load_weights = lambda weights: as_loaded(weights)  # as another patch does
+    return wrap_load_lora_model(wrap)(None, made)
+
+
+@pytest.mark.parametrize("name", ["down.weight", "down.base_layer.weight"])
+@pytest.mark.parametrize("owner", ["the model", "its class"])
+def test_a_model_with_lora_loads_by_the_names_of_a_checkpoint_as_of_a_peft_model(wrapped_model, owner, name):
+    load = wrapped_model.load_weights if owner == "the model" else type(wrapped_model).load_weights.__get__(wrapped_model)
+
+    assert load([(name, wrapped_model.down.base_layer.weight.new_full((2, 2), 3.0))]) == {"down.weight"}
+
+    assert wrapped_model.down.base_layer.weight.tolist() == [[3.0, 3.0], [3.0, 3.0]]
+
+
+def test_a_model_with_lora_stays_wrapped_after_a_load_that_fails(wrapped_model):
+    with pytest.raises(KeyError):
+        wrapped_model.load_weights([("no.weight", wrapped_model.down.base_layer.weight)])
+
+    assert [name for name, _ in wrapped_model.named_parameters()] == ["down.base_layer.weight"]

@@ -11,8 +11,7 @@ import pytest
 from quirks_core import Advise, Default, Patch, Require, package, setting
 from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.facts.trainers import TRAINERS
-from quirks_core.hook.report import log_plan as say_plan
-from quirks_core.hook.report import log_receipt as say_receipt
+from quirks_core.hook.report import log_plan, log_receipt
 from quirks_core.hook.typed import Typed
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -58,7 +57,7 @@ def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_lo
 
 
 def test_the_first_line_describes_the_run(lines, plan_of):
-    first, *_ = lines(say_plan, plan_of(Default("engine.seed", 3)), TYPED, "MODEL_QUIRKS=rollout")
+    first, *_ = lines(log_plan, plan_of(Default("engine.seed", 3)), TYPED, "MODEL_QUIRKS=rollout")
 
     assert first.endswith("to tiny-qwen3, purpose rollout (MODEL_QUIRKS=rollout); typed: known exactly (command line): dtype")
 
@@ -68,14 +67,14 @@ def test_the_first_line_describes_the_run(lines, plan_of):
 def test_a_plan_that_changes_nothing_is_an_all_clear_in_one_line(lines, plan_of, purpose, only_reports):
     plan = plan_of(Default("engine.seed", 3), purpose=purpose)  # of a quirk that concerns rollouts alone
 
-    (line,) = lines(say_plan, plan, TYPED, "told", only_reports=only_reports)
+    (line,) = lines(log_plan, plan, TYPED, "told", only_reports=only_reports)
 
     assert line.endswith("; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything")
 
 
 @pytest.mark.parametrize("trainer", [*TRAINERS.values(), None], ids=lambda one: one.name if one else "none")
 def test_dtypes_of_a_trainer_that_are_not_known_are_no_all_clear(lines, plan_of, trainer):
-    (line,) = lines(say_plan, plan_of(), TYPED, "told", trainer=trainer)
+    (line,) = lines(log_plan, plan_of(), TYPED, "told", trainer=trainer)
 
     assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; " in line
     assert ("unknown: in which dtypes " in line) == (trainer is None or not trainer.numerics)
@@ -84,7 +83,7 @@ def test_dtypes_of_a_trainer_that_are_not_known_are_no_all_clear(lines, plan_of,
 
 @pytest.mark.parametrize("trainer", [*TRAINERS.values(), None], ids=lambda one: one.name if one else "none")
 def test_float32_on_both_sides_is_an_all_clear_in_one_line_for_every_trainer(lines, plan_of, trainer):
-    (line,) = lines(say_plan, plan_of(typed=BOTH), TYPED, "told", trainer=trainer)
+    (line,) = lines(log_plan, plan_of(typed=BOTH), TYPED, "told", trainer=trainer)
 
     assert line.endswith(
         "; all clear, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; weights, products and heads are "
@@ -93,7 +92,7 @@ def test_float32_on_both_sides_is_an_all_clear_in_one_line_for_every_trainer(lin
 
 
 def test_what_is_switched_off_is_no_all_clear(lines, plan_of):
-    (line,) = lines(say_plan, plan_of(Default("engine.seed", 3), typed=BOTH, disable=["q0"]), TYPED, "told")
+    (line,) = lines(log_plan, plan_of(Default("engine.seed", 3), typed=BOTH, disable=["q0"]), TYPED, "told")
 
     assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; weights, " in line
     assert line.endswith("; switched off: q0")
@@ -109,7 +108,7 @@ def test_the_lines_begin_with_warnings_then_list_changes_before_advice(lines, pl
         typed={"engine.seed": 4},
     )
 
-    found = lines(say_plan, plan, TYPED, "told")[1:]
+    found = lines(log_plan, plan, TYPED, "told")[1:]
 
     assert found[1] == "  in force: engine.enforce_eager = True (q0: it is better)"
     assert found[0].startswith("  warning: nothing here enforces refit.scope = state_dict: send model.state_dict() instead of ")
@@ -120,7 +119,7 @@ def test_the_lines_begin_with_warnings_then_list_changes_before_advice(lines, pl
 
 
 def test_a_trainer_under_autocast_is_named_with_the_command_that_measures_the_difference(lines, plan_of):
-    *_, line = lines(say_plan, plan_of(Default("engine.seed", 3)), TYPED, "told", trainer=TRAINERS["trl"])
+    *_, line = lines(log_plan, plan_of(Default("engine.seed", 3)), TYPED, "told", trainer=TRAINERS["trl"])
 
     assert line.startswith(
         "  trl computes in bfloat16 by autocast unless its configuration says otherwise, and this engine in "
@@ -129,7 +128,7 @@ def test_a_trainer_under_autocast_is_named_with_the_command_that_measures_the_di
 
 
 def test_float32_on_both_sides_is_all_clear_beside_what_is_applied(lines, plan_of):
-    *_, line = lines(say_plan, plan_of(Default("engine.seed", 3), typed=BOTH), TYPED, "told", trainer=TRAINERS["trl"])
+    *_, line = lines(log_plan, plan_of(Default("engine.seed", 3), typed=BOTH), TYPED, "told", trainer=TRAINERS["trl"])
 
     assert line == "  all clear, checked: weights, products and heads are float32 on both sides"
 
@@ -145,7 +144,7 @@ def test_float32_on_both_sides_is_all_clear_beside_what_is_applied(lines, plan_o
     ids=str,
 )
 def test_anything_else_than_float32_is_no_all_clear(lines, plan_of, changed):
-    (line,) = lines(say_plan, plan_of(typed={**BOTH, **changed}), TYPED, "told", trainer=TRAINERS["trl"])
+    (line,) = lines(log_plan, plan_of(typed={**BOTH, **changed}), TYPED, "told", trainer=TRAINERS["trl"])
 
     assert "; no change, checked: " in line
     assert "logprobs differ by rounding" in line
@@ -154,7 +153,7 @@ def test_anything_else_than_float32_is_no_all_clear(lines, plan_of, changed):
 def test_weights_in_float32_are_no_all_clear_for_a_trainer_that_is_under_autocast_by_default(lines, plan_of):
     both = {"engine.dtype": "float32", "train.dtype": "float32"}
 
-    *_, line = lines(say_plan, plan_of(typed=both), TYPED, "told", trainer=TRAINERS["trl"])
+    *_, line = lines(log_plan, plan_of(typed=both), TYPED, "told", trainer=TRAINERS["trl"])
 
     assert "; trl computes in bfloat16 by autocast unless" in line
 
@@ -163,9 +162,9 @@ def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, p
     undecided = [Advise("careful", when=setting(name).one_of("parameters")) for name in ("refit.scope", "refit.transport")]
     plan = plan_of(*undecided, undeclared=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
 
-    (line,) = lines(say_plan, plan, TYPED, "told")
+    (line,) = lines(log_plan, plan, TYPED, "told")
     assert "; undecided: 2 quirks, without refit.scope, refit.transport; MODEL_QUIRKS_SET='slot=value;…' supplies" in line
-    assert lines(say_plan, plan, TYPED, "told", only_reports=True)[1:3] == [
+    assert lines(log_plan, plan, TYPED, "told", only_reports=True)[1:3] == [
         "  undecided without refit.scope: q0",
         "  undecided without refit.transport: q1",
     ]
@@ -174,7 +173,7 @@ def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, p
 def test_advice_is_shown_whatever_its_words(lines, plan_of):
     plan = plan_of(Advise("what refit.scope means cannot be decided here"), undeclared=frozenset({"refit.scope"}))
 
-    assert lines(say_plan, plan, TYPED, "told")[1:] == [
+    assert lines(log_plan, plan, TYPED, "told")[1:] == [
         "  advised: q0: what refit.scope means cannot be decided here",
         f"  {UNKNOWN}",
     ]
@@ -185,7 +184,7 @@ def test_a_quiet_log_counts_what_it_does_not_list(lines, plan_of):
         Advise("careful", when=package("ray", introduced="2.0")), Default("request.timeout_s", 7.0), Default("engine.seed", 3)
     )
 
-    (line,) = lines(say_plan, plan, TYPED, "told", quiet=True)
+    (line,) = lines(log_plan, plan, TYPED, "told", quiet=True)
 
     assert line.endswith("; 1 setting, 0 patches: q2; 1 advised, 1 undecided")
 
@@ -203,42 +202,42 @@ def patches(write_modules):
 def test_patches_share_one_line_that_is_never_cut(lines, plan_of, patches):
     settings = [Default(f"engine.argument_{n}", n) for n in range(20)]
 
-    found = lines(say_plan, plan_of(patches[:2], patches[2], *settings), TYPED, "told")
+    found = lines(log_plan, plan_of(patches[:2], patches[2], *settings), TYPED, "told")
 
     assert "  in force: 3 patches: q0, q1 ('quirks explain ID --model …' has the reason)" in found
     assert len(found) == 9
 
 
 def test_a_patch_that_is_alone_has_a_line_with_its_reason_as_each_has_in_a_report(lines, plan_of, patches):
-    assert lines(say_plan, plan_of(patches[0]), TYPED, "told")[1].startswith("  in force: patch start (q0: ")
-    shown = lines(say_plan, plan_of(patches), TYPED, "told", only_reports=True)
+    assert lines(log_plan, plan_of(patches[0]), TYPED, "told")[1].startswith("  in force: patch start (q0: ")
+    shown = lines(log_plan, plan_of(patches), TYPED, "told", only_reports=True)
     assert [line.split(" (")[0] for line in shown[1:4]] == [f"  in force: patch {name}" for name in ("start", "step", "stop")]
 
 
 def test_a_log_is_cut_after_nine_lines(lines, plan_of):
     plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
 
-    assert len(lines(say_plan, plan, TYPED, "told")) == 9
-    assert lines(say_plan, plan, TYPED, "told")[-1] == "  and 14 more lines, which MODEL_QUIRKS=report prints"
+    assert len(lines(log_plan, plan, TYPED, "told")) == 9
+    assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 14 more lines, which MODEL_QUIRKS=report prints"
 
 
 def test_a_report_is_never_cut(lines, plan_of):
     plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
 
-    assert len(lines(say_plan, plan, TYPED, "told", only_reports=True)) == 22
+    assert len(lines(log_plan, plan, TYPED, "told", only_reports=True)) == 22
 
 
 def test_a_quiet_log_is_one_line(lines, plan_of):
     plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
 
-    (line,) = lines(say_plan, plan, TYPED, "told", quiet=True)
+    (line,) = lines(log_plan, plan, TYPED, "told", quiet=True)
     assert "20 settings, 0 patches: q0, q1, q10" in line
 
 
 def test_advice_that_is_cut_is_counted(lines, plan_of):
     plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)), Default("request.timeout_s", 7.0))
 
-    assert lines(say_plan, plan, TYPED, "told")[-1] == "  and 15 more lines (1 advised), which MODEL_QUIRKS=report prints"
+    assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 15 more lines (1 advised), which MODEL_QUIRKS=report prints"
 
 
 def test_lines_about_kept_values_or_warnings_are_never_cut(lines, plan_of):
@@ -247,7 +246,7 @@ def test_lines_about_kept_values_or_warnings_are_never_cut(lines, plan_of):
     warned = [Advise(f"careful {n}") for n in range(6)]
     plan = plan_of(*settings, *(Default(slot, 9) for slot in kept), *warned, typed=kept)
 
-    found = lines(say_plan, plan, TYPED, "told")[1:]
+    found = lines(log_plan, plan, TYPED, "told")[1:]
 
     assert sum(line.startswith("  kept: ") for line in found) == len(kept)
     assert sum("careful" in line for line in found) == len(warned)
@@ -255,7 +254,7 @@ def test_lines_about_kept_values_or_warnings_are_never_cut(lines, plan_of):
 
 
 def test_one_setting_is_one_setting(lines, plan_of):
-    (line,) = lines(say_plan, plan_of(Default("engine.seed", 3)), TYPED, "told", quiet=True)
+    (line,) = lines(log_plan, plan_of(Default("engine.seed", 3)), TYPED, "told", quiet=True)
 
     assert "; 1 setting, 0 patches: q0" in line
 
@@ -263,7 +262,7 @@ def test_one_setting_is_one_setting(lines, plan_of):
 def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_typed(lines, plan_of):
     plan = plan_of(typed={"engine.seed": 3}, untyped={"engine.dtype": "auto"})
 
-    (line,) = lines(say_plan, plan, Typed(frozenset({"dtype", "seed"}), "command line", exact=True), "told")
+    (line,) = lines(log_plan, plan, Typed(frozenset({"dtype", "seed"}), "command line", exact=True), "told")
 
     assert "typed: known exactly (command line): seed; no change" in line
 
@@ -271,7 +270,7 @@ def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_typed(lines, 
 def test_a_report_says_what_would_be_refused(lines, plan_of):
     plan = plan_of(Require("engine.seed", 3), typed={"engine.seed": 4})
 
-    first, second, *_ = lines(say_plan, plan, TYPED, "told", only_reports=True)
+    first, second, *_ = lines(log_plan, plan, TYPED, "told", only_reports=True)
 
     assert first.startswith("would apply ")
     assert second.startswith("  would be refused: q0 ")
@@ -287,7 +286,7 @@ def test_a_receipt_is_one_line_with_every_value_that_was_read_back(lines):
     ]
     receipt = Receipt(digest="d" * 64, host="here", changes={"engine.seed": 3}, processes=tuple(rows))
 
-    (line,) = lines(say_receipt, receipt, {"engine.dtype", "engine.seed"})
+    (line,) = lines(log_receipt, receipt, {"engine.dtype", "engine.seed"})
     assert line == (
         "receipt: plan dddddddddddd is in force in EngineCore (7), Worker (8): 1 patch; "
         "read back: engine.dtype = float32, engine.seed = 3"
@@ -297,7 +296,7 @@ def test_a_receipt_is_one_line_with_every_value_that_was_read_back(lines):
 def test_what_the_user_has_set_already_is_no_change(lines, plan_of):
     plan = plan_of(Default("engine.seed", 3), typed={**BOTH, "engine.seed": 3})
 
-    (line,) = lines(say_plan, plan, TYPED, "told")
+    (line,) = lines(log_plan, plan, TYPED, "told")
     assert (
         "; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything; set already: engine.seed = 3 (q0); "
         in line
