@@ -190,7 +190,7 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
     """
     making = plan_options(options, config)
     registry = making.registry()
-    context = RunContext.gather(config, asked=registry.asked, assume=making.assume)
+    context = RunContext.gather(config, fact_names=registry.fact_names, assume=making.assume)
     matrix = make_matrix(registry, context, versions, making.switches)
     if not options.verbose:
         matrix = matrix.without_strangers()

@@ -193,7 +193,7 @@ class Quirk:
         return bool(self.affected) or not all(always_known(name) for name in self.match.facts())
 
     @property
-    def asked(self) -> frozenset[str]:
+    def fact_names(self) -> frozenset[str]:
         """The names of the facts, packages and variables that the quirk reads or adjusts."""
         conditions = [self.match, *(item.when for item in self.adjustments if item.when is not None)]
         facts = (name for condition in conditions for name in condition.facts())
@@ -203,7 +203,7 @@ class Quirk:
     @property
     def depends_on_cpu(self) -> bool:
         """The quirk depends on features of the CPU: a proof on one kind of CPU does not hold for another."""
-        return any(name.startswith("platform.cpu.") for name in self.asked)
+        return any(name.startswith("platform.cpu.") for name in self.fact_names)
 
     @property
     def paired_runs(self) -> tuple[PairedRun, ...]:
@@ -335,12 +335,12 @@ def _from_package(file: str, module: str) -> str:
     return file[file.rindex(package) + 1 :] if package in file else file
 
 
-def asked_of(quirks: Iterable[Quirk]) -> frozenset[str]:
+def fact_names_of(quirks: Iterable[Quirk]) -> frozenset[str]:
     """Returns the names of the facts that the quirks read; a quirk whose match raises is left out."""
     found: set[str] = set()
     for quirk in quirks:
         try:
-            found |= quirk.asked
+            found |= quirk.fact_names
         except (Exception, SystemExit):  # noqa: S112 - a third party's own kind of match may raise; its verdict reports it
             continue
     return frozenset(found)

@@ -227,7 +227,7 @@ class RunContext(Record):
         cls,
         config: GenerationConfig,
         *,
-        asked: Iterable[str] = (),
+        fact_names: Iterable[str] = (),
         assume: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
         source: VllmSource = INSTALLED,
@@ -236,7 +236,7 @@ class RunContext(Record):
 
         Args:
             config: The user's configuration.
-            asked: Names of the facts that quirks read: only these packages and variables, and the common ones, are read.
+            fact_names: Names of the facts that quirks read: only these packages and variables, and the common ones, are read.
             assume: ``package==version``, ``platform==name`` and ``cpu==kind``, to assume instead of what is here.
             environ: The process environment; `os.environ` if None.
             source: The vLLM of the run.
@@ -245,8 +245,8 @@ class RunContext(Record):
             UsageError: The model cannot be read, the installed vLLM does not take an engine argument that the user typed, or an
                 assumption makes no sense.
         """
-        asked = frozenset(asked)
-        packages = {name.removeprefix("packages.") for name in asked if name.startswith("packages.")}
+        fact_names = frozenset(fact_names)
+        packages = {name.removeprefix("packages.") for name in fact_names if name.startswith("packages.")}
         assumed = parse_assumptions(assume, packages)
         platform = assumed.platform or installed_platform()
         found = {name: text for name in packages if (text := installed_version(name)) is not None}
@@ -264,8 +264,8 @@ class RunContext(Record):
             assumed=frozenset(assumed.versions),
             platform=platform,
             cpu=(cpu_features() if assumed.cpu is None else assumed.cpu) if platform == "cpu" else None,
-            gpu=gpu_capability() if platform == "cuda" and _GPU in asked else None,
-            environment=_variables(config, asked, os.environ if environ is None else environ),
+            gpu=gpu_capability() if platform == "cuda" and _GPU in fact_names else None,
+            environment=_variables(config, fact_names, os.environ if environ is None else environ),
         )
         place = config.model
         context._checkpoint = Checkpoint(place.path, place.revision, place.tokenizer, context.model.config)
@@ -532,19 +532,19 @@ def always_known(name: str) -> bool:
     return is_known_fact(name) and not any(spec.unknown for spec in FAMILIES if name.startswith(spec.name))
 
 
-def _variables(config: GenerationConfig, asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+def _variables(config: GenerationConfig, fact_names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that plans depend on. The configuration overrides the shell, as it does in the engine."""
-    return asked_variables([*asked, *(f"env.{name}" for name in config.env)], {**environ, **config.env})
+    return planned_variables([*fact_names, *(f"env.{name}" for name in config.env)], {**environ, **config.env})
 
 
-def asked_variables(asked: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+def planned_variables(fact_names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables of an environment that plans depend on.
 
     Args:
-        asked: Names of the facts that quirks read.
+        fact_names: Names of the facts that quirks read.
         environ: The environment.
     """
-    slots = (slot_named(name.removeprefix("typed.")) for name in asked)
+    slots = (slot_named(name.removeprefix("typed.")) for name in fact_names)
     wanted = {slot.key for slot in slots if slot.place is Place.VARIABLE}
     return {
         name: value

@@ -109,7 +109,7 @@ def make_plan(
     """
     options = options or PlanOptions.gather(config, environ=environ)
     registry = registry or options.registry()
-    context = RunContext.gather(config, asked=registry.asked, assume=options.assume, environ=environ)
+    context = RunContext.gather(config, fact_names=registry.fact_names, assume=options.assume, environ=environ)
     return registry.resolve(context, options.switches)
 
 

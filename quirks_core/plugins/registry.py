@@ -14,7 +14,7 @@ from quirks_core.base import json_values
 from quirks_core.base.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown
 from quirks_core.base.text import listed
 from quirks_core.configuration.slots import engine_doubt
-from quirks_core.declaration.quirk import Quirk, asked_of
+from quirks_core.declaration.quirk import Quirk, fact_names_of
 from quirks_core.facts.context import RunContext, is_known_fact
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Note, NoteKind, Plan, Switch
@@ -149,9 +149,9 @@ class Registry:
         raise UsageError(f"no quirk {quirk_id!r}{nearest(quirk_id, [item.quirk.id for item in self.loaded])}")
 
     @property
-    def asked(self) -> frozenset[str]:
+    def fact_names(self) -> frozenset[str]:
         """The names of the facts that quirks read."""
-        return asked_of(item.quirk for item in self.loaded)
+        return fact_names_of(item.quirk for item in self.loaded)
 
     def check_names(self, switches: Switches) -> list[str]:
         """Makes sure that every name of the switches exists; returns warnings about those that cannot be checked.

@@ -145,7 +145,7 @@ def slots(item: Loaded) -> Iterator[Problem]:
 
 def facts(item: Loaded) -> Iterator[Problem]:
     """Every fact that it reads is one that a run can have."""
-    for name in sorted(item.quirk.asked):
+    for name in sorted(item.quirk.fact_names):
         if is_known_fact(name):
             slot = slot_around(name)
             if slot not in SLOTS and slot not in FACTS and (why := engine_problem(slot)):

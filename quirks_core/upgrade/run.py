@@ -60,7 +60,7 @@ def on_release(release: Release, config: GenerationConfig, options: PlanOptions,
     version = release.version or _SOURCE_BUILD
     # Assumed while the facts are gathered, as an argument that this release lacks is a finding, not an error.
     assume = [f"{PACKAGE}=={version}", *options.assume]
-    context = RunContext.gather(config, asked=registry.asked, assume=assume, source=release.source)
+    context = RunContext.gather(config, fact_names=registry.fact_names, assume=assume, source=release.source)
     packages, pinned = packages_on(release, context.packages, but_not=context.assumed)
     assumed = (context.assumed | pinned) - {PACKAGE}
     context = context.model_copy(update={"packages": {**packages, PACKAGE: version}, "assumed": assumed})

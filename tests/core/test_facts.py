@@ -38,9 +38,9 @@ def gather(checkpoint):
     """Gathers the facts of a run with the given environment, of which quirks ask for nothing unless they are named."""
     model = checkpoint()
 
-    def make(environ=(), *, asked=(), assume=(), **sections):
+    def make(environ=(), *, fact_names=(), assume=(), **sections):
         config = GenerationConfig.parse({"model": model, **sections})
-        return RunContext.gather(config, asked=asked, assume=assume, environ=dict(environ))
+        return RunContext.gather(config, fact_names=fact_names, assume=assume, environ=dict(environ))
 
     return make
 
@@ -257,7 +257,7 @@ def test_a_variable_of_the_environment_counts_as_typed(gather):
 def test_a_context_holds_only_variables_that_may_matter(gather):
     environ = dict.fromkeys(("NCCL_DEBUG", "NRL_X", "VLLM_USE_V1", "OMP_NUM_THREADS", "ASKED", "TYPED", "OTHER", "HOME"), "1")
 
-    context = gather(environ, asked=["env.ASKED", "typed.env.TYPED", "engine.seed"], env={"OWN": "2", "NRL_X": "2"})
+    context = gather(environ, fact_names=["env.ASKED", "typed.env.TYPED", "engine.seed"], env={"OWN": "2", "NRL_X": "2"})
 
     expected = dict.fromkeys(("ASKED", "NCCL_DEBUG", "TYPED", "VLLM_USE_V1"), "1") | {"OWN": "2", "NRL_X": "2"}
     assert (context.environment, list(context.environment)) == (expected, sorted(expected))
@@ -267,7 +267,7 @@ def test_a_context_holds_only_variables_that_may_matter(gather):
 def test_neither_secrets_nor_search_paths_reach_a_context(gather, name):
     engine = {"hf_token": "s3cr3t"}
 
-    context = gather({name: "s3cr3t"}, asked=[f"env.{name}", f"typed.env.{name}"], env={name: "s3cr3t"}, engine=engine)
+    context = gather({name: "s3cr3t"}, fact_names=[f"env.{name}", f"typed.env.{name}"], env={name: "s3cr3t"}, engine=engine)
 
     assert "s3cr3t" not in context.model_dump_json() + gather(engine={"vllm_kwargs": engine}).model_dump_json()
 
@@ -317,7 +317,7 @@ def test_arguments_of_an_assumed_engine_are_unchecked(gather):
 def test_only_those_packages_are_read_that_are_common_or_asked_for(gather, fake_distribution):
     fake_distribution("xformers", "0.0.27")
 
-    assert gather(asked=["packages.xformers", "packages.gone"]).packages.keys() >= {"vllm", "torch", "xformers"}
+    assert gather(fact_names=["packages.xformers", "packages.gone"]).packages.keys() >= {"vllm", "torch", "xformers"}
     assert "xformers" not in gather().packages
 
 
@@ -364,7 +364,8 @@ def test_the_gpu_is_read_only_where_a_quirk_asks_for_it(gather, monkeypatch):
     fact = "platform.gpu.capability"
 
     runs = [
-        gather(asked=asked, assume=[f"platform=={name}"]) for asked, name in (((fact,), "cuda"), ((), "cuda"), ((fact,), "cpu"))
+        gather(fact_names=asked, assume=[f"platform=={name}"])
+        for asked, name in (((fact,), "cuda"), ((), "cuda"), ((fact,), "cpu"))
     ]
 
     assert [run.fact(fact) for run in runs] == [90, UNKNOWN, UNKNOWN]

@@ -35,7 +35,7 @@ from quirks_core import (
 )
 from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration.examples import Example
-from quirks_core.declaration.quirk import Location, Reference, asked_of
+from quirks_core.declaration.quirk import Location, Reference, fact_names_of
 from quirks_core.declaration.trace import Answer
 
 
@@ -213,8 +213,8 @@ def test_a_quirk_asks_for_every_fact_that_it_names(make_quirk):
 
     packages = {"packages.xformers", "packages.vllm"}
     settings = {"typed.engine.seed", "env.NAME", "env.OTHER", "engine.block_size", "engine.max_num_seqs"}
-    assert quirk.asked == {"model.model_type", "acme.nodes", *packages, *settings}
-    assert asked_of([quirk, make_quirk()]) == {*quirk.asked, *make_quirk().asked}
+    assert quirk.fact_names == {"model.model_type", "acme.nodes", *packages, *settings}
+    assert fact_names_of([quirk, make_quirk()]) == {*quirk.fact_names, *make_quirk().fact_names}
 
 
 @pytest.mark.parametrize(

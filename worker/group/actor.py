@@ -17,7 +17,7 @@ from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.variables import is_secret
-from quirks_core.facts.context import asked_variables
+from quirks_core.facts.context import planned_variables
 from quirks_core.plan.diff import diff
 from quirks_core.plan.records import Plan
 from worker.engine import leftovers, processes
@@ -56,7 +56,7 @@ class EngineActor:
         engine_rank: EngineRank,
         plan: str,
         environment: Mapping[str, str],
-        asked: Sequence[str],
+        fact_names: Sequence[str],
         disable: Sequence[str],
         force: Sequence[str],
     ) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class EngineActor:
             plan: The group's plan, as JSON. The engine resolves its own with what is installed on its node; both must be equal.
             environment: The driver's values of the variables that quirks may read; Ray's processes have those from the start of
                 Ray.
-            asked: Names of the facts that the driver's quirks read.
+            fact_names: Names of the facts that the driver's quirks read.
             disable: As for the group.
             force: As for the group.
 
@@ -80,7 +80,7 @@ class EngineActor:
         """
         from worker.async_worker import VllmAsyncGenerationWorker
 
-        for name in plan_variables(os.environ, asked).keys() - environment.keys():
+        for name in plan_variables(os.environ, fact_names).keys() - environment.keys():
             del os.environ[name]
         os.environ.update(environment)
         worker = VllmAsyncGenerationWorker(config, disable=disable, force=force, engine_rank=engine_rank)
@@ -176,10 +176,10 @@ class EngineActor:
         return self._worker
 
 
-def plan_variables(environ: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
+def plan_variables(environ: Mapping[str, str], fact_names: Iterable[str] = ()) -> dict[str, str]:
     """Returns the variables that affect plans: those that quirks read, and our own switches."""
     ours = {name: value for name, value in environ.items() if name.startswith(_OWN) and name not in _OF_ONE_PROCESS}
-    return asked_variables(asked, environ) | {name: value for name, value in ours.items() if not is_secret(name)}
+    return planned_variables(fact_names, environ) | {name: value for name, value in ours.items() if not is_secret(name)}
 
 
 def _differences(there: Plan, here: Plan) -> str:

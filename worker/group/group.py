@@ -90,7 +90,7 @@ class WorkerGroup:
         self._call = SwitchNames(disable, force)
         making = PlanOptions.gather(self._typed, call=self._call, strict=strict, locked=locked)
         registry = making.registry()
-        self._fact_names = sorted(registry.asked)
+        self._fact_names = sorted(registry.fact_names)
         self.plan: Plan = make_plan(self._typed, making, registry=registry)
         self.plan.check()
         self.config: GenerationConfig = self._typed.adjusted(self.plan.changes)
