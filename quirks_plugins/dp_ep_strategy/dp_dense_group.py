@@ -7,7 +7,7 @@ load balancing (one engine per rank) exists for models whose ranks share experts
 What this changes: if the user set ``parallel.dp_strategy: actors`` for a dense model, the run is refused before any actor is
 started.
 
-When it can go: when vLLM accepts dense models in such a group; the static probe will say so.
+When it can go: when vLLM accepts dense models in such a group; the static probe will show it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What happens: every rank holds all experts although ``enable_expert_parallel`` i
 warning. vLLM shards experts only where DP x TP is above 1. An engine of one rank, also one of several independent engines,
 accepts the flag and ignores it.
 
-What this changes: nothing; the plan says that the flag has no effect. It is no error, because the same configuration may serve
+What this changes: nothing; the plan notes that the flag has no effect. It is no error, because the same configuration may serve
 one rank and many.
 
 When it can go: when vLLM itself warns about it.

@@ -2,7 +2,7 @@
 
 What happens: the result depends on the backend. The high-throughput and v2 dispatch of DeepEP compute a rank's first expert as
 the rank times the number of experts *of that rank*: with 10 experts on 4 ranks, rank 2 starts at expert 4, where the expert
-map says 6. DeepEP's low-latency dispatch gets the number of experts rounded down. EPLB raises a ValueError, MoonEP raises
+map has 6. DeepEP's low-latency dispatch gets the number of experts rounded down. EPLB raises a ValueError, MoonEP raises
 NotImplementedError, and DeepSeek-V4 stops while it loads (vllm-project/vllm#52435). The default backend,
 ``allgather_reducescatter``, uses vLLM's expert map, which supports such numbers: it gives the first ranks one expert more
 (vllm-project/vllm#21497). These ranks have less room for the KV cache, and all others wait for them in every MoE layer.

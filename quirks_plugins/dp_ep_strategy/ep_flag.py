@@ -2,13 +2,13 @@
 
 What happens: a configuration that sets an expert-parallel size, but not ``enable_expert_parallel``, gets no expert
 parallelism: vLLM cuts every expert into DP x TP slices instead of giving whole experts to ranks. The opposite also happens:
-with the flag on and a size of 1, vLLM shards the experts although the user asked for no expert parallelism. The outputs are
+with the flag on and a size of 1, vLLM shards the experts although the user chose no expert parallelism. The outputs are
 right in both cases; memory, traffic and speed are not those of the configuration.
 
 What this changes: the flag follows the size: it is on above 1, and off at 1. If the user set the flag to the contrary, the run
 is refused.
 
-When it can go: when vLLM has a setting for the size (vllm-project/vllm#28889 asks for it).
+When it can go: when vLLM has a setting for the size (requested in vllm-project/vllm#28889).
 
 Evidence: a static probe of the condition in vLLM. It shows how vLLM works, not a defect.
 """

@@ -6,7 +6,7 @@ NeMo RL asserts the same.
 
 What this changes: such a size is refused with this reason. ``ep-size`` compares the size with the group that vLLM will form.
 
-When it can go: when vLLM has a separate size for expert parallelism (vllm-project/vllm#28889 asks for it).
+When it can go: when vLLM has a separate size for expert parallelism (requested in vllm-project/vllm#28889).
 
 Evidence: a static probe of vLLM's definition. It shows how vLLM works, not a defect.
 """

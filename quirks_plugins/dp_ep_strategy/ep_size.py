@@ -9,7 +9,7 @@ What this changes: a size above 1 is refused if it differs from the group that w
 the strategies ``actors`` and ``engine``, and TP ranks for ``independent``. If no strategy is set, the size must be one of the
 two. ``dp-independent-experts`` handles a size above TP with ``independent``.
 
-When it can go: when vLLM has a setting for the size (vllm-project/vllm#28889 asks for it).
+When it can go: when vLLM has a setting for the size (requested in vllm-project/vllm#28889).
 
 Evidence: a static probe of the definition of the group in vLLM. It shows how vLLM works, not a defect.
 """

@@ -1,4 +1,4 @@
-"""The paired runs of this flag: a run that vLLM cannot carry out is refused, or an engine is asked to."""
+"""The paired runs of this flag: a run that vLLM cannot carry out is refused, or an engine tries it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def refused_or_started(
         lab: The scenario's lab.
         model: The checkpoint.
         values: The run.
-        measure: What the run asks for, in words.
+        measure: The run's request, in words.
         engine_rank: Which engine of a group it is; None if it is alone.
     """
     from quirks_core.plan.records import RefusedError

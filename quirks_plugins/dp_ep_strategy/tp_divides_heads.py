@@ -6,7 +6,7 @@ cluster has placed the actors and each of them has imported vLLM. In a trainer's
 
 What this changes: such a size is refused while the plan is made, before anything starts.
 
-When it can go: when vLLM supports a number of heads that TP does not divide; vllm-project/vllm#11797, which asked for it, was
+When it can go: when vLLM supports a number of heads that TP does not divide; vllm-project/vllm#11797, which requested it, was
 closed as stale.
 """
 
