@@ -26,5 +26,5 @@ def wrap_init(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-#: Of the arguments after ``self``: alpha_p_init, alpha_n_init, beta, eps, dtype.
+#: The position of dtype among the arguments after ``self``: alpha_p_init, alpha_n_init, beta, eps, dtype.
 _PLACE_OF_DTYPE = 4

@@ -6,8 +6,8 @@ the checkpoint's dtype, except for float32, which it replaces by the platform's 
 GPUs (float16 before vLLM 0.9.1). vLLM logs that at the level INFO. Trainers that build their engine without a dtype, as TRL's
 colocate mode does, give no way to set it.
 
-What this changes: for a checkpoint whose ``config.json`` says float32, the default of ``engine.dtype`` becomes float32 if the
-trainer is known to compute in float32 (``train.dtype=float32``, no autocast). If the trainer's dtype is not given, the
+What this changes: for a checkpoint whose ``config.json`` declares float32, the default of ``engine.dtype`` becomes float32 if
+the trainer is known to compute in float32 (``train.dtype=float32``, no autocast). If the trainer's dtype is not given, the
 plan advises, because float32 doubles the memory for weights and KV cache, and many trainers compute in bfloat16 by autocast.
 The quirk reads the checkpoint's dtype where vLLM does: ``dtype`` (or its older name ``torch_dtype``), then that of
 ``text_config``. It does not concern a checkpoint that names no dtype there (vLLM then looks into the weight files, this quirk
@@ -26,7 +26,7 @@ from quirks_plugins.conditions import checkpoint_dtype, quantized, under_autocas
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
-# As typed: in an engine that a trainer starts by itself, nobody may have said what the trainer computes in.
+# As typed: an engine that a trainer starts by itself may have no setting for the trainer's dtype.
 _trains_in_another = (typed("train.dtype") & setting("train.dtype").differs_from("float32")) | under_autocast
 _dtype = setting("engine.dtype")
 _FLOAT32 = {"model_type": "qwen3", "dtype": "float32"}

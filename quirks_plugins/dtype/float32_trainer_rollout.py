@@ -8,9 +8,9 @@ What this changes: nothing; the plan advises ``engine.dtype: float32`` and names
 may not be there. The quirk does not guess: it concerns only runs whose ``train.dtype`` was set to float32, and engines whose
 dtype is known, from ``engine.dtype`` or from the checkpoint's ``config.json``. ``train.dtype`` is the dtype of the weights;
 trainers such as TRL compute in bfloat16 by autocast unless they are configured otherwise. If ``train.autocast`` was not set,
-the advice asks for it. A trainer with ``train.autocast: bfloat16`` rounds as much as the engine does, and an engine in float32
-alone removes less than half of the difference (docs/why.md; ``quirks parity explain`` measures it). If the checkpoint says
-float32 itself, ``float32-checkpoint-downcast`` sets the dtype.
+the advice is to set it. A trainer with ``train.autocast: bfloat16`` rounds as much as the engine does, and an engine in float32
+alone removes less than half of the difference (docs/why.md; ``quirks parity explain`` measures it). If the checkpoint itself
+declares float32, ``float32-checkpoint-downcast`` sets the dtype.
 
 When it can go: never; two programs that round differently differ.
 

@@ -6,7 +6,7 @@ loss corrects for this (``use_importance_sampling_correction``). With Qwen3-0.6B
 perplexity that is 2 % higher than in bfloat16.
 
 What this changes: nothing; the plan advises. Quantised rollouts are faster and smaller, so they are a choice, and no mistake.
-``fp8-kv-rollout`` says the same of the KV cache.
+``fp8-kv-rollout`` gives the same advice for the KV cache.
 
 When it can go: never; two programs that round differently differ.
 
