@@ -1,11 +1,11 @@
 """Arguments that the installed vLLM still takes, and that have no effect any more.
 
 What happens: a recipe sets ``disable_cascade_attn`` (verl's FAQ recommends it against mismatch) or ``mamba_cache_mode`` (NeMo
-RL's recipes for Nemotron set it), and the run is not what the recipe says; vLLM only logs a line. From vLLM 0.32.0 on there is
+RL's recipes for Nemotron set it), and the run is not that of the recipe; vLLM only logs a line. From vLLM 0.32.0 on there is
 no cascade attention to switch off. From 0.33.0 on the prefix cache of Mamba layers follows ``enable_prefix_caching``: ``none``
 no longer switches it off.
 
-What this changes: nothing; the plan warns and says what to set instead.
+What this changes: nothing; the plan warns and names the settings to use instead.
 
 When it can go: when vLLM no longer takes them, as it announces; the run is then refused as with any unknown argument.
 ``unread-environment`` does the same for variables.
