@@ -1,8 +1,8 @@
 """A KV connector that cannot be cleared: after a weight update, prompts get the KV cache of old policies.
 
 What happens: from the second step on rollouts drift away from the trainer, for prompts that were seen before an update,
-although the update cleared all caches. ``pause_generation(clear_cache=True)`` clears vLLM's own blocks and asks the connector
-to clear its store. A connector without ``reset_cache`` inherits one that does nothing and returns None
+although the update cleared all caches. ``pause_generation(clear_cache=True)`` clears vLLM's own blocks and calls the
+connector, which should clear its store. A connector without ``reset_cache`` inherits one that does nothing and returns None
 (``KVConnectorBase_V1``), and ``Scheduler.reset_connector_cache`` treats every result except False as success. The next request
 with a known prefix then loads keys and values of the old weights. vLLM logs this at the level DEBUG only.
 
@@ -12,7 +12,7 @@ cleared. Connectors that only carry a request from one engine to the next keep n
 advises a run whose connector comes from a module of its own (``kv_connector_module_path``).
 
 When it can go: when vLLM treats a connector that did not clear its cache as a failure, or these connectors learn to clear it.
-Since vllm-project/vllm#42695, in 0.26.0 or before, an update asks connectors to clear their cache.
+Since vllm-project/vllm#42695, in 0.26.0 or before, an update calls the connectors as well, to clear their cache.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ QUIRK = Quirk(
     title="A KV connector that cannot be cleared serves the KV cache of old weights after an update",
     flag=ModelFlag.KV_CACHE,
     match=purpose("rollout") & _may_keep,
-    affected=Affected("vllm", introduced="0.26.0"),  # of older releases nobody looked at the connectors
+    affected=Affected("vllm", introduced="0.26.0"),  # connectors of older releases were not examined
     adjustments=[
         Refuse(
             "the KV connector in engine.kv_transfer_config keeps the KV cache of old weights when an update clears all caches",
