@@ -14,7 +14,7 @@ What this changes: nothing; the plan advises ``float32`` for the head of the oth
 described (``train.dtype`` or ``train.backend``) and the engine computes in bfloat16 or float16, the plan proposes float32 on
 both sides, which is what published recipes do. It is no requirement, because one side alone did no harm to a trained model, and
 no default, because it costs speed (in that engine a third). A side that computes in float32 has no rounding to remove:
-``float32-trainer-rollout`` says what the other one can do.
+``float32-trainer-rollout`` describes what the other one can do.
 
 When it can go: never; two programs that round differently differ.
 
