@@ -3,9 +3,9 @@
 What happens: a refit fails, or leaves the projector of images at its old values, silently. A repository such as Mistral Small's
 holds the model twice: ``params.json`` with ``consolidated*.safetensors``, and ``config.json`` with files for transformers. With
 ``config_format`` and ``load_format`` "auto" vLLM takes the first, and builds ``PixtralForConditionalGeneration``. There the
-names of a trainer's parameters (``model.language_model…``) fail. Of the names that transformers saves, the loader takes those
-of the language model and of the tower. It drops ``multi_modal_projector.linear_1`` and the others of the projector without a
-word, because Pixtral's projector has other names (``w_in``, ``w_out``).
+names of a trainer's parameters (``model.language_model…``) fail. The loader takes the names that transformers saves for the
+language model and the tower. It drops ``multi_modal_projector.linear_1`` and the others of the projector without a word,
+because Pixtral's projector has other names (``w_in``, ``w_out``).
 
 What this changes: in rollouts ``engine.config_format`` becomes ``hf``, and ``engine.load_format`` ``hf`` where it is ``auto``.
 vLLM then builds ``Mistral3ForConditionalGeneration``, which takes the names of transformers. An explicit value stays: a trainer
