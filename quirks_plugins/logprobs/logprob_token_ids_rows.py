@@ -1,6 +1,6 @@
 """A request with ``logprob_token_ids`` takes the top logprobs away from all other requests of its batch.
 
-What happens: while one request asks for the logprobs of given tokens (``logprob_token_ids``, as generative scoring does), every
+What happens: while one request has ``logprob_token_ids`` (the logprobs of given tokens, as in generative scoring), every
 other request gets its sampled token and, in the place of its top k, token 0 with -inf (over HTTP: ``-9999.0``). Text and
 sampled logprobs stay right, so a distillation loss or a reward that reads the top k is wrong only while such requests share a
 batch. vLLM's V1 sampler (``Sampler.forward``) computes either the top k or the given tokens, for the batch as a whole. The V2
