@@ -3,7 +3,7 @@
 What happens: the trainer saves its adapter after every step and calls ``add_lora`` with the same ``lora_int_id``. The call
 succeeds, and the engine stays at the adapter that it read first. The probability ratios then drift as with ever staler
 samples. vLLM keeps an adapter by its number alone: if that is loaded, ``LRUCacheWorkerLoRAManager.add_adapter`` looks neither
-at the path nor at the files, unless the request says ``load_inplace=True`` (vllm-project/vllm#31326).
+at the path nor at the files, unless the request contains ``load_inplace=True`` (vllm-project/vllm#31326).
 
 What this changes: ``add_lora`` loads an adapter again if its path or its files (name, size, time of change) are not those
 that were read under this id. Requests still name an adapter by its number and load nothing: call ``add_lora`` before the first
