@@ -10,8 +10,8 @@ What this changes: in rollouts the engine gets a window that is one token shorte
 compute the same. For serving nothing changes, because vLLM's window may well be that of the pretraining. A window that the user
 set in ``hf_overrides`` stays.
 
-When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-sliding-window.md`` asks both. vLLM 0.28.0 does not
-have the term. We found no report of it; the references are the pull requests that made the window.
+When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-sliding-window.md`` is a request to both. vLLM 0.28.0
+does not have the term. We found no report of it; the references are the pull requests that made the window.
 """
 
 from __future__ import annotations

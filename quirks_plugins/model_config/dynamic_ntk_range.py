@@ -95,7 +95,7 @@ QUIRK = Quirk(
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """Every token that the engine generates has the trainer's logprob, however many are asked for."""
+    """Every token that the engine generates has the trainer's logprob, however many are requested."""
     from quirks_plugins.model_config.evidence import edited, refused_or_close
 
     rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}

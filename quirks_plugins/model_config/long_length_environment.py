@@ -85,7 +85,7 @@ QUIRK = Quirk(
 
 
 async def scenario(lab: Lab) -> Outcome:
-    """Every token that the engine generates has the trainer's logprob, however many are asked for."""
+    """Every token that the engine generates has the trainer's logprob, however many are requested."""
     from quirks_plugins.model_config.evidence import edited, refused_or_close
 
     model = edited(lab, "llama", "short", {"max_position_embeddings": 48})

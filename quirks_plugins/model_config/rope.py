@@ -35,7 +35,7 @@ typed_theta = setting(f"{OVERRIDES}.rope_theta").is_set()
 
 
 def of_kind(*kinds: str) -> Match:
-    """The rotary embedding is of one of these kinds: what was typed counts, else what the checkpoint says."""
+    """The rotary embedding is of one of these kinds: what was typed counts, else the checkpoint's declaration."""
     names = " or ".join(f"`{kind}`" for kind in kinds)
     is_one: Match = described(
         reduce(or_, map(_of_one_kind, kinds)),
@@ -88,7 +88,7 @@ def completed(context: RunContext, parameters: Mapping[str, Any]) -> dict[str, A
 
     Args:
         context: The run.
-        parameters: Of all layers together.
+        parameters: Those of all layers together.
     """
     config, mine = context.model.config, own(context)
     found = {key: value for key, value in parameters.items() if key != "type"}

@@ -9,7 +9,7 @@ override beside that mapping, on the finished configuration (``vllm.transformers
 What this changes: the quirk writes the value into ``rope_parameters`` (or into the mapping that the user set beside it),
 together with all other keys that the checkpoint has there, because vLLM replaces the mapping as a whole. A ``rope_theta`` that
 the user set inside of a mapping stays. For a model with a mapping for each kind of layer (Gemma-3) the run is refused, because
-one value does not say which kind it is for. Multimodal models are left alone, because such an override does not reach their
+one value does not show which kind it is for. Multimodal models are left alone, because such an override does not reach their
 language model.
 
 When it can go: when vLLM applies such an override to the mapping. We found no report of it for vLLM. The references describe
