@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _PATTERN = Fact("model.config.hybrid_override_pattern")
-#: Every configuration of this type has a number of experts; whether a layer has them, the pattern of layers says.
+#: Every configuration of this type has a number of experts; the pattern of layers declares which layers have them.
 _has_experts = _PATTERN.matches("E") | Fact("model.config.layers_block_type").any_in("moe")
 
 QUIRK = Quirk(

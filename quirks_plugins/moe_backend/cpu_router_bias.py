@@ -10,7 +10,7 @@ What this changes: such models are routed by vLLM's own function for groups of e
 this effect.
 
 When it can go: when that branch applies the bias; the proposal is in ``docs/upstream/cpu-router-correction-bias.md``. Releases
-before 0.30.0 route elsewhere and were not examined. We found no report of it: the reference says what the bias is for.
+before 0.30.0 route elsewhere and were not examined. We found no report of it: the reference describes the purpose of the bias.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ QUIRK = Quirk(
     & purpose("rollout")
     & setting(_BACKEND).matches("^flashinfer_cutlass")
     & ~setting("engine.enforce_eager").is_true(),
-    affected=Affected("vllm", introduced="0.26.0"),  # of older releases nobody looked
+    affected=Affected("vllm", introduced="0.26.0"),  # older releases were not examined
     adjustments=Require(
         _BACKEND,
         "triton",
