@@ -8,7 +8,7 @@ cache because some blocks are not freed yet". vLLM resets only while no request 
 trainers drop the result (NovaSky-AI/SkyRL#1824, NVIDIA-NeMo/RL#3929).
 
 What this changes: in rollouts a reset also covers running requests: vLLM preempts them, as with ``reset_running_requests``,
-and computes them anew from their first token. The quirk cannot add that argument to a trainer's call, so it overrides the
+and computes them again from their first token. The quirk cannot add that argument to a trainer's call, so it overrides the
 method in the class that runs in the engine's process (``EngineCoreProc``). Our own worker is left alone: it resets while the
 engine is paused, and its `reset_prefix_cache_async` returns False if the reset failed. If requests wait for keys and values
 from another engine (a KV connector), the reset still fails, with a warning: False, where vLLM's own forced reset raises.
