@@ -35,7 +35,7 @@ def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., t
 class _LiveLoad:
     """One running model, and the reload that is open in it.
 
-    A trainer calls ``load_weights`` once for each tensor and never says which one is the last. So the first call opens a
+    A trainer calls ``load_weights`` once for each tensor and never marks the last one. So the first call opens a
     layerwise reload, and the next forward pass closes it. In between, a layer takes effect as soon as it has all its weights.
     """
 
@@ -60,7 +60,7 @@ class _LiveLoad:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         if self._hook is None:
-            if self._is_being_reloaded():  # by somebody who will also close it: vLLM's `reload_weights`, a weight transfer
+            if self._is_being_reloaded():  # by a caller that also closes it: vLLM's `reload_weights`, a weight transfer
                 return self._load(weights, *args, **kwargs)
             initialize_layerwise_reload(self._model)
             self._hook = self._model.register_forward_pre_hook(lambda *_: self._close())

@@ -1,10 +1,10 @@
 """Before vLLM 0.29.0, one request with a stop id outside of the vocabulary ends the engine.
 
-What happens: a request with ``min_tokens`` and a ``stop_token_ids`` entry that the model's vocabulary does not have (the end of
-turn of another model's tokenizer, say) ends the engine: a device-side assertion on CUDA, an ``IndexError`` on a CPU. On the V2
-model runner it writes outside of the logits instead. All other requests are lost, and the server has to be started again.
-A proxy that kept sending one such request took down 12 of 14 servers (gonka-ai/gonka#1170). These ids are indices into the
-logits while a minimum length holds, and vLLM checks them nowhere.
+What happens: a request with ``min_tokens`` and a ``stop_token_ids`` entry that the model's vocabulary does not have (such as
+the end of turn of another model's tokenizer) ends the engine: a device-side assertion on CUDA, an ``IndexError`` on a CPU. On
+the V2 model runner it writes outside of the logits instead. All other requests are lost, and the server has to be started
+again. A proxy that kept sending one such request took down 12 of 14 servers (gonka-ai/gonka#1170). These ids are indices into
+the logits while a minimum length holds, and vLLM checks them nowhere.
 
 What this changes: the process that accepts requests refuses such a request as vLLM refuses others, so that a server answers
 400. vLLM does the same from 0.29.0 on. No setting has this effect.

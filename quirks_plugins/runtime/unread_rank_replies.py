@@ -2,11 +2,11 @@
 
 What happens: with several processes and the executor ``mp``, an adapter that cannot be loaded, a weight update that is
 refused, or any other call that fails ends as soon as the first failing rank has replied. What the ranks behind it reply is
-left in their queues, and replies do not say which call they belong to. The next call fails with the error of the last one,
+left in their queues, and replies do not name the call that they belong to. The next call fails with the error of the last one,
 or returns what another call returned; an update that failed on rank 1 can count as a success (vllm-project/vllm#49972,
 vllm-project/vllm#57846). Generation reads the first rank alone and goes on.
 
-What this changes: replies that nobody has read are skipped before the next reply of that rank is. No setting of vLLM has
+What this changes: unread replies of a rank are skipped before its next reply is read. No setting of vLLM has
 this effect.
 
 When it can go: when vLLM reads all replies or marks them; vllm-project/vllm#57846 is open. From 0.33.0 on vLLM reads them

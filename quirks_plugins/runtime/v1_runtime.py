@@ -1,7 +1,7 @@
-"""vLLM 0.11 and newer have only the V1 runtime, and silently ignore a recipe that asks for V0.
+"""vLLM 0.11 and newer have only the V1 runtime, and silently ignore a recipe that selects V0.
 
 What happens: from vLLM 0.11.0 on the request for V0 is silently ignored, because that release removed V0 (its engine files are
-in the 0.10.2 wheel and gone from 0.11.0's). Recipes of NeMo RL ask for V0 with ``NRL_VLLM_USE_V1=0`` (any value except 1
+in the 0.10.2 wheel and gone from 0.11.0's). Recipes of NeMo RL select V0 with ``NRL_VLLM_USE_V1=0`` (any value except 1
 does). Before vLLM 0.11 that means ``VLLM_USE_V1=0``, and only the synchronous engine can run it.
 
 What this changes: before 0.11 the quirk sets ``VLLM_USE_V1=0`` for the synchronous engine, and refuses the asynchronous one.
