@@ -10,7 +10,7 @@ What this changes: nothing; the plan advises a fixed size, ``engine.kv_cache_mem
 ``gpu_memory_utilization``. NeMo RL pins it in a recipe since its upgrade to 0.25.1 (NVIDIA-NeMo/RL#3280). No size would be
 right for every run, so the quirk sets none.
 
-When it can go: when vLLM 0.26 is no longer supported. From 0.27.0 on vLLM asks the GPU how much memory is in use. Before
+When it can go: when vLLM 0.26 is no longer supported. From 0.27.0 on vLLM reads the memory in use from the GPU. Before
 0.17.0 a mistake in a ``with`` statement kept weights out of that allocator (vllm-project/vllm#32947).
 
 Evidence: a static probe of the measurement. It was not measured by us; the sizes are those of the reports.

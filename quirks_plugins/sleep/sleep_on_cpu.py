@@ -7,7 +7,7 @@ actors.
 What this changes: the run is refused before any actor or engine is started. The refusal also lists everything else that is
 wrong with the run.
 
-When it can go: when vLLM's CPU platform can sleep; the paired run will say so.
+When it can go: when vLLM's CPU platform can sleep; the paired run will show it.
 """
 
 from __future__ import annotations
