@@ -8,7 +8,7 @@ over its draft tokens with ``expand_batch_to_tokens``, into uninitialised memory
 it. vLLM then divides the logits by whatever the memory held.
 
 What this changes: on the CPU platform ``expand_batch_to_tokens`` is replaced by three operations of torch that do what its
-documentation says. Other platforms keep vLLM's function.
+documentation describes. Other platforms keep vLLM's function.
 
 When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#55005, vllm-project/vllm#42638).
 """
