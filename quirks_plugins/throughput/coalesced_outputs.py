@@ -3,7 +3,7 @@
 What happens: rollouts with logprobs generate fewer tokens per second than without. On an H200 (vLLM 0.26.0, a Qwen3-1.7B
 shape, 256 requests of 128 + 256 tokens) logprobs cost a rollout 23 % of its tokens per second, and the front end spent 38 % of
 its time on decoding the engine core's messages. ``RequestOutputKind.FINAL_ONLY`` saves work only in vLLM's front end. The
-engine core still sends each request's new token after each step, with three small arrays if the request asks for logprobs, and
+engine core still sends each request's new token after each step, with three small arrays if the request includes logprobs, and
 the front end decodes and appends them one by one.
 
 What this changes: the engine core holds the outputs of our worker's requests. When a request finishes, it sends one output

@@ -131,7 +131,7 @@ def _send_held(core: EngineCore) -> None:
     from vllm.v1.engine import EngineCoreOutputs
 
     held = core.scheduler.__dict__.get(_ATTRIBUTE)
-    if held is None or not hasattr(core, "output_queue"):  # in its caller's process, where nobody marks requests
+    if held is None or not hasattr(core, "output_queue"):  # in its caller's process, where requests are not marked
         return
     messages = {client: EngineCoreOutputs(outputs=outputs) for client, outputs in held.release().items()}
     if hasattr(core, "_attach_weight_version"):  # since 0.32
@@ -203,7 +203,7 @@ class HeldOutputs:
             self._held.pop(request_id, None)
 
     def release(self) -> dict[int, list[EngineCoreOutput]]:
-        """Return everything that is held as outputs of unfinished requests, by client; later tokens are held anew."""
+        """Return everything that is held as outputs of unfinished requests, by client; later tokens are held again."""
         held, self._held = self._held, {}
         released: dict[int, list[EngineCoreOutput]] = {}
         for request_id, one in held.items():
@@ -296,7 +296,7 @@ def _is_coalesced(request: Request) -> bool:
         params.output_kind == RequestOutputKind.FINAL_ONLY
         and not params.stop  # the front end searches them, and ends the request
         and not request.resumable  # streams its input
-        and not params.logprobs  # 0 is the sampled token's, which is all that the worker asks for
+        and not params.logprobs  # 0 is the sampled token's, which is all that the worker requests
         and params.logprob_token_ids is None
         and params.prompt_logprobs is None
     )
