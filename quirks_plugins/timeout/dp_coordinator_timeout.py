@@ -3,7 +3,7 @@
 What happens: the group fails with
 ``RuntimeError: DP Coordinator process failed to report ZMQ addresses within timeout=120 seconds during startup``, although
 VLLM_ENGINE_READY_TIMEOUT_S allows the engines ten minutes, or another time that the user set. The coordinator is a small
-process, but it imports vLLM anew, at the same moment as every engine of the node; from a network file system that takes
+process, but it imports vLLM again, at the same moment as every engine of the node; from a network file system that takes
 minutes. The limit is a constant in ``DPCoordinator._wait_for_zmq_addrs``.
 
 What this changes: the coordinator gets the same time limit as the engines. A coordinator that dies is still noticed at once.
@@ -31,7 +31,7 @@ QUIRK = Quirk(
     title="A data-parallel group fails if its coordinator takes longer than 120 seconds to start, whatever limit was set",
     flag=ModelFlag.TIMEOUT,
     match=several_replicas,
-    affected=Affected("vllm", introduced="0.26.0"),  # of older releases nobody looked
+    affected=Affected("vllm", introduced="0.26.0"),  # older releases were not examined
     adjustments=Patch(
         "vllm.v1.engine.coordinator:DPCoordinator._wait_for_zmq_addrs",
         wrapper="quirks_plugins.timeout.dp_coordinator_patches:wrap_wait_for_addresses",
