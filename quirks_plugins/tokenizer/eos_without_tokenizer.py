@@ -1,10 +1,10 @@
 """An engine without a tokenizer whose ``generation_config.json`` names no EOS: nothing ends a sample.
 
 What happens: every sample runs to ``max_new_tokens``. The text after the first EOS is noise, the trainer learns from it, and
-every step takes as long as a sample of maximum length. With ``skip_tokenizer_init`` vLLM has no tokenizer to ask for EOS
+every step takes as long as a sample of maximum length. With ``skip_tokenizer_init`` vLLM has no tokenizer to read EOS from
 (``BaseRenderer.get_eos_token_id`` returns None), so it reads only ``eos_token_id`` of ``generation_config.json``
-(``SamplingParams.update_from_generation_config``). Trainers write that file anew, and a file with sampling values alone names
-no EOS. Only if there is no such file does vLLM make one from ``config.json``, with its EOS.
+(``SamplingParams.update_from_generation_config``). Trainers rewrite that file, and a file with sampling values alone names
+no EOS. vLLM makes one from ``config.json``, with its EOS, only if there is no such file.
 
 What this changes: the EOS of ``config.json`` (of its ``text_config`` in a multimodal model) ends samples, as if
 ``generation_config.json`` named it. A request with ``ignore_eos`` goes on as before. The quirk is a patch: ``stop_token_ids``

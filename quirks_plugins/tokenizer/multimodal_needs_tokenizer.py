@@ -2,8 +2,8 @@
 
 What happens: trainers that send token ids set ``skip_tokenizer_init``. vLLM then gives the processor of a multimodal model no
 tokenizer, and the processor needs one, also for prompts without images. Up to vLLM 0.29 the start ends deep in transformers
-(``'NoneType' object has no attribute 'image_token_id'`` or ``'convert_tokens_to_ids'``); since 0.30 vLLM says it. An engine of
-the language model alone (``language_model_only``, or a limit of 0 for each modality) has no processor and starts.
+(``'NoneType' object has no attribute 'image_token_id'`` or ``'convert_tokens_to_ids'``); since 0.30 vLLM reports the cause. An
+engine of the language model alone (``language_model_only``, or a limit of 0 for each modality) has no processor and starts.
 
 What this changes: ``engine.skip_tokenizer_init`` becomes false. If the user set it to true, the run is refused.
 

@@ -34,7 +34,7 @@ _names_placeholders = described(
     "`config.json` names no id for images, videos or audio",
 )
 _QWEN = {"model_type": "qwen3_5", "image_token_id": 248056, "video_token_id": 248057}
-#: Of a text model that names such an id; the ids are masked where the logits are computed, whatever the inputs are.
+#: The image id in a text model's ``config.json``; the ids are masked where the logits are computed, whatever the inputs are.
 _IMAGE = 7
 
 QUIRK = Quirk(
