@@ -3,7 +3,7 @@
 What happens: after a refit every MoE layer computes nonsense, and nothing fails, because the shapes agree. Since vLLM 0.28.0
 the CPU's MoE kernel reads the experts' weights in a packed layout. vLLM packs them when it creates the kernel, after the first
 load, but not after a later load: it copies new weights into the same tensors in the layout of the checkpoint, and the kernel
-reads them as packed. Before 0.28.0 the CPU's MoE layer was built anew from each update.
+reads them as packed. Before 0.28.0 the CPU's MoE layer was rebuilt from each update.
 
 What this changes: an update packs the experts as the first load does. The quirk is a patch, because no setting of vLLM has
 this effect.

@@ -9,7 +9,7 @@ at the end of each ``load_weights``, when a layerwise reload may not have writte
 
 What this changes: the end of a layerwise reload writes the new weights into these copies, in place, because CUDA graphs read
 them there. The quirk is a patch, because no setting of vLLM has this effect. Our own worker copies weights past the reload, so
-there a plan says what is left out.
+there a plan lists what is left out.
 
 When it can go: when a layerwise reload runs a model's own hooks for loaded weights (``process_weights_after_loading``), and
 these make the copies. There is no paired run: none of these models runs on a CPU in the way that makes the copies. A test makes

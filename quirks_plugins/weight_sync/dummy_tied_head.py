@@ -1,13 +1,13 @@
 """A dummy start ties a head to the embeddings although the two differ in the checkpoint, and refits lose the head.
 
 What happens: after every refit the policy's logits are those of another head than the trainer's, and rollouts are garbage.
-This concerns checkpoints whose ``config.json`` says ``tie_word_embeddings``, but whose ``lm_head.weight`` differs from the
+This concerns checkpoints whose ``config.json`` declares ``tie_word_embeddings``, but whose ``lm_head.weight`` differs from the
 embeddings. Some tools for fine-tuning write such checkpoints. transformers compares the two tensors and does not tie them.
 vLLM does the same since 0.29.0 when it loads a checkpoint (``maybe_untie_word_embeddings``). With dummy weights it does not
 read the checkpoint, and ties them. A refit then skips ``lm_head.weight``, and reports nothing.
 
 What this changes: also with dummy weights, a head and embeddings that differ in the checkpoint are not tied; the quirk reads
-the two tensors from the checkpoint's files for that. If the files are not on this machine, one warning says so. A head that
+the two tensors from the checkpoint's files for that. If the files are not on this machine, one warning is logged. A head that
 only repeats the embeddings stays tied, because trainers send it once. ``engine.load_format=auto`` helps as well, but reads the
 whole checkpoint at every start.
 

@@ -7,7 +7,7 @@ complete when the count reaches its size: with q counted twice, that is before v
 message at the level DEBUG ("Excessive loading"), and v holds whatever was in the memory that the reload allocated. On vLLM's
 CPU platform, which packs weights, the update fails half-way instead: "'Parameter' object has no attribute 'weight_loader'".
 
-What this changes: a tensor that comes again replaces the first one, and is counted once; one warning says so. As in a plain
+What this changes: a tensor that comes again replaces the first one, and is counted once; one warning is logged. As in a plain
 load, the last value wins while the layer is incomplete. If a tensor comes again after its layer is complete, vLLM drops it,
 with this quirk as well. Our own worker refuses such a refit before it changes the model. The quirk is a patch, because no
 setting of vLLM has this effect.

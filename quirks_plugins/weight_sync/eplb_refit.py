@@ -3,8 +3,8 @@
 What happens: after EPLB (the load balancer of expert parallelism) has moved experts, a weight update puts them into other
 experts' places: rollouts become garbage, or a little worse, and nothing is reported. The loader's mapping comes from the
 initial places (``EplbState.build_initial_global_physical_to_logical_map``), while requests are routed by the current ones. A
-move that is under way also copies old experts over the new ones (vllm-project/vllm#55228). Of vLLM's transfer engines
-``sharded_rdt`` alone refuses EPLB.
+move that is under way also copies old experts over the new ones (vllm-project/vllm#55228). ``sharded_rdt`` is the only
+transfer engine of vLLM that refuses EPLB.
 
 What this changes: rollouts run with ``engine.enable_eplb: false``. If the user set it to true, the run is refused. prime-rl has
 a refit of its own that follows the moves (PrimeIntellect-ai/prime-rl#3583): switch the quirk off there.

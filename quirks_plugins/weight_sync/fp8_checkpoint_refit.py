@@ -1,14 +1,14 @@
 """An FP8 checkpoint makes an FP8 engine, and a trainer in bfloat16 sends weights without scales.
 
 What happens: after the first refit the policy generates garbage or NaN. vLLM builds the layers of DeepSeek-V3, MiniMax-M2 or
-Mistral Medium 3.5 as ``config.json`` says, in FP8 with scales. Loading copies a bfloat16 tensor of the same shape into an FP8
-weight without a word. The scales, which the refit lacks, belong to other weights, or are uninitialised after a layerwise reload
-(vllm-project/vllm#45835 saw NaN).
+Mistral Medium 3.5 as ``config.json`` declares, in FP8 with scales. Loading copies a bfloat16 tensor of the same shape into an
+FP8 weight without a word. The scales, which the refit lacks, belong to other weights, or are uninitialised after a layerwise
+reload (vllm-project/vllm#45835 saw NaN).
 
-What this changes: nothing; the plan says what to set. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
+What this changes: nothing; the plan names the settings. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
 layers. Such an engine cannot read the FP8 files and so starts from dummy weights. NeMo RL sets both for Mistral Medium 3.5, and
 asserts the second. A trainer that sends FP8 weights with their scales can ignore the note, and so can one that updates LoRA
-adapters alone. ``gptoss-mxfp4-refit`` says the same of MXFP4.
+adapters alone. ``gptoss-mxfp4-refit`` gives the same note for MXFP4.
 
 When it can go: when vLLM refuses a weight of another dtype, or quantises it.
 

@@ -5,7 +5,7 @@ What happens: the first refit that has these weights fails with "There is no mod
 ``model.vision_tower.encoder…``. Google's checkpoints and vLLM have ``vision_tower.vision_model.encoder…``. The file that
 ``save_pretrained`` writes of a new model has ``vision_tower.encoder…``, too.
 
-What this changes: nothing; the plan says what to send. NeMo RL puts the missing part back by a regular expression
+What this changes: nothing; the plan lists what to send. NeMo RL puts the missing part back by a regular expression
 (``fix_gemma3_vision_weight_name``). A trainer that freezes the tower can leave its weights out of refits, if the engine loaded
 them from the checkpoint.
 

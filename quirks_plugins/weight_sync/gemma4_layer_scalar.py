@@ -6,7 +6,7 @@ no parameter, neither in vLLM nor in transformers. vLLM's loader accepts the buf
 
 What this changes: after a dummy load, the engine takes the buffers from the checkpoint's files, which reads nothing else of
 them. A refit that sends the buffers replaces them, and one that does not leaves them as they are. If the files are not on this
-machine, a warning says so; send ``model.state_dict()`` then, or start with ``load_format=auto``. Our own worker sends the
+machine, a warning is logged; send ``model.state_dict()`` then, or start with ``load_format=auto``. Our own worker sends the
 state dict (``refit.scope``) as well, or loads the checkpoint if the user set it to send parameters alone. The quirk is a
 patch, because no setting of vLLM has this effect.
 

@@ -1,11 +1,11 @@
 """The released gpt-oss has MXFP4 experts, and trainers send bfloat16.
 
 What happens: the first refit fails, because a tensor of another size is copied (seen in vllm-project/vllm#25694). vLLM builds
-the engine as ``config.json`` says, with experts in packed MXFP4, while a trainer computes in bfloat16 and sends that. vLLM's
-loader takes both under the same names (``gate_up_proj``, ``down_proj``), and copies stacks of other shapes into the packed
-parameters.
+the engine as ``config.json`` declares, with experts in packed MXFP4, while a trainer computes in bfloat16 and sends that.
+vLLM's loader takes both under the same names (``gate_up_proj``, ``down_proj``), and copies stacks of other shapes into the
+packed parameters.
 
-What this changes: nothing; the plan says what to set. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
+What this changes: nothing; the plan names the settings. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
 experts. Such an engine cannot read the released checkpoint and so starts from dummy weights. NeMo RL sets both, and asserts
 the second. ``gptoss-experts-refit`` then makes refits reach the experts. A trainer that packs MXFP4 itself can ignore the note.
 

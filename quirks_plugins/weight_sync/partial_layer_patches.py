@@ -107,7 +107,7 @@ def _take_back(earlier: BoundArguments, info: Any, loader: Callable[..., Any]) -
 
 
 def _is_incomplete(layer: torch.nn.Module, info: Any) -> bool:
-    """Returns whether elements of a layer will not be loaded: parts that nobody sent, or padding."""
+    """Returns whether elements of a layer will not be loaded: parts that were not sent, or padding."""
     padded = any(hasattr(parameter, "weight_loader_numel") for parameter in layer._parameters.values())
     return padded or info.load_numel < info.load_numel_total
 
@@ -115,8 +115,8 @@ def _is_incomplete(layer: torch.nn.Module, info: Any) -> bool:
 def _start_from_old_values(layer: torch.nn.Module, info: Any) -> None:
     """Gives a layer's meta tensors memory and values; vLLM then loads what came on top of them.
 
-    Buffers are left to vLLM. Where the old values cannot be told from what a kernel made of them, the memory is set to zero, as
-    it was when the layer was made: what is not loaded into such a layer is padding.
+    Buffers are left to vLLM. Where the old values cannot be recovered from what a kernel made of them, the memory is set to
+    zero, as it was when the layer was made: what is not loaded into such a layer is padding.
     """
     from vllm.model_executor.model_loader.reload.meta import materialize_layer
 
@@ -133,7 +133,7 @@ def _start_from_old_values(layer: torch.nn.Module, info: Any) -> None:
 
 
 def _old_value(layer: Any, name: str, info: Any) -> torch.Tensor | None:
-    """Returns what a parameter held before the reload, in the checkpoint's layout; None if that cannot be told."""
+    """Returns what a parameter held before the reload, in the checkpoint's layout; None if that is unknown."""
     tensor, held = layer._parameters[name], info.kernel_tensors[0].get(name)
     if held is None or not is_as_loaded(layer):
         return None

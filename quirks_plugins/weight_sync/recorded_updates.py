@@ -2,7 +2,7 @@
 
 What happens: an update by vLLM's ``ipc`` or ``nccl`` engine, by ``reload_weights``, or by a trainer that calls ``load_weights``
 inside a layerwise reload, takes many times what its copies take. On an H200 (vLLM 0.26.0, a Qwen3-8B shape, 16.4 GB) vLLM's own
-IPC engine took 195 ms, and a plain copy of the same tensors 8.8 ms. The reload calls each loader twice, makes all layers anew,
+IPC engine took 195 ms, and a plain copy of the same tensors 8.8 ms. The reload calls each loader twice, rebuilds all layers,
 processes them, and copies the result into the tensors that the engine runs on.
 
 What this changes: the first complete update is recorded: which part of which tensor is copied to which part of which parameter.
