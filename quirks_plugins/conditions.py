@@ -42,7 +42,7 @@ def _first_dtype(name: str, keys: tuple[str, ...] = _DTYPE_KEYS) -> Match:
 _dtype = setting("engine.dtype")
 _float16 = _dtype.one_of("float16", "half") | (~_dtype.one_of("bfloat16", "float32", "float") & checkpoint_dtype("float16"))
 _bfloat16 = _dtype.one_of("bfloat16") | (~_dtype.one_of(*NOT_BFLOAT16) & checkpoint_dtype("bfloat16"))
-#: The engine computes in bfloat16 or float16, as far as the settings and ``config.json`` say.
+#: The engine computes in bfloat16 or float16, according to the settings and ``config.json``.
 half = described(
     _dtype.one_of("bfloat16", "float16", "half")
     | ((~_dtype.is_set() | _dtype.one_of("auto")) & (_first_dtype("bfloat16") | _first_dtype("float16"))),
@@ -103,11 +103,11 @@ one_group = STRATEGY.one_of("actors", "engine")
 no_strategy = ~STRATEGY.is_set()
 
 expert_flag = setting("engine.enable_expert_parallel").is_true()
-#: The user asks for experts that are sharded, by the flag or by a size.
+#: The user configures sharded experts, by the flag or by a size.
 sharded_experts = described(
     expert_flag | EP.above(1), "the run shares experts among ranks", "the run does not share experts among ranks"
 )
-#: The user asks for experts that are shared by more ranks than one replica has. The flag alone means what it means to vLLM:
+#: The user configures experts that are shared by more ranks than one replica has. The flag alone means what it means to vLLM:
 #: all ranks of the data-parallel group.
 beyond_one_replica = described(
     EP.above(TP) | (expert_flag & ~EP.is_set()),
@@ -126,7 +126,7 @@ only_parameters = setting("refit.scope").one_of("parameters")
 insists_on_parameters = typed("refit.scope") & only_parameters
 insists_on_dummy_weights = typed("engine.load_format") & dummy_weights
 
-#: The engine is that of our own worker or group: nobody else has this setting.
+#: The engine is that of our own worker or group: only they have this setting.
 our_worker = described(
     setting("engine.generate_from_dummy").is_set(), "the engine is our worker's", "the engine is another program's"
 )

@@ -1,7 +1,7 @@
 """Fixtures with real engines for authors of quirks: tiny checkpoints, small engines, and what compares them.
 
-pytest loads them wherever model-quirks is installed, so nothing of the project is imported before a test asks for it: least of
-all our package `worker`, which would take the place of a trainer's own ``worker.py``.
+pytest loads them wherever model-quirks is installed, so nothing of the project is imported before a test uses it: least of all
+our package `worker`, which would take the place of a trainer's own ``worker.py``.
 """
 
 from __future__ import annotations

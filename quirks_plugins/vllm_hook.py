@@ -13,7 +13,7 @@ from quirks_core.facts.installation import HiddenPackageError, check_ours
 def register_transfer() -> None:
     """Registers the weight transfer; an entry point of the group ``vllm.general_plugins``, called in every process of vLLM.
 
-    Where a ``worker.py`` of somebody else is in the way, it logs one warning: an engine without a plan of ours works without.
+    Where another project's ``worker.py`` is in the way, it logs one warning: an engine without a plan of ours works without.
 
     Raises:
         ImportError: vLLM is older than its native weight transfer.
