@@ -83,7 +83,7 @@ endif
 	$(VENV)/bin/python docs/_ext/pages.py
 
 sweep: $(STAMP)
-	$(VENV)/bin/python -m worker.lab.sweep $(KINDS)
+	$(VENV)/bin/python scripts/sweep.py $(KINDS)
 
 # Every option and nested key of 0.29 to 0.33 against each release's own parser; `make test` has a sample.
 upgrade-options: export MODEL_QUIRKS_TESTS_OPTIONS = all

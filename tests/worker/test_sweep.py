@@ -6,12 +6,17 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from script_modules import load_script
 
-from worker.lab.sweep import __main__ as command
-from worker.lab.sweep.__main__ import Row, Sweep, Verdict, dependencies, make, markdown
-from worker.lab.sweep.engine import EXPLANATIONS, FURTHER, KINDS, Run, Stage, Tokens, build
+from worker.lab.sweep.engine import FURTHER, KINDS, build
 
-_DOCS = Path(__file__).resolve().parents[2] / "docs"
+_ROOT = Path(__file__).resolve().parents[2]
+_DOCS = _ROOT / "docs"
+command = load_script(_ROOT / "scripts" / "sweep.py")
+Row, Run, Stage, Sweep, Tokens, Verdict = (
+    command.Row, command.Run, command.Stage, command.Sweep, command.Tokens, command.Verdict,
+)  # fmt: skip
+EXPLANATIONS, dependencies, make, markdown = command.EXPLANATIONS, command.dependencies, command.make, command.markdown
 _ALL, _SOME = Tokens(equal=72, total=72, logprobs=1e-6), Tokens(equal=7, total=72, logprobs=0.5)
 _DONE = Run(stage=Stage.DONE, first=_ALL, second=_ALL, differs=())
 _RIGHT_FROM_DISK = Run(stage=Stage.DONE, first=_ALL)

@@ -1,36 +1,61 @@
-"""Runs tiny models of every decoder architecture through an engine and two refits, and writes which of them are right.
+"""``make sweep``: tiny models of every decoder architecture through an engine and two refits; writes which of them are right.
 
-``python -m worker.lab.sweep [KIND …]``; ``make sweep`` starts it for every kind.
+Each engine runs in a process of its own, which is this script with ``engine KIND refit|disk RESULT FOLDER``.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 import json
+import math
 import os
 import re
 import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from quirks_core.base import child_process, whole_file
-from quirks_core.base.errors import shortened
+from quirks_core.base.errors import shortened, words
 from quirks_core.base.record import Record
 from quirks_core.cli.screen import Screen, line
 from quirks_core.facts.packages import installed_platform, installed_versions
+from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.discovery import discover
+from worker.errors import WorkerCallError
+from worker.lab.audit.logprobs import Logprobs
+from worker.lab.audit.records import AuditError
 from worker.lab.cli.display import stages
+from worker.lab.kit.lab import Generated, Lab, set_environment
 from worker.lab.kit.proof import PACKAGES
-from worker.lab.sweep.engine import EXPLANATIONS, FURTHER, KINDS, Run, Stage
+from worker.lab.sweep.engine import FURTHER, KINDS, build, randomise
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from worker.async_worker import VllmAsyncGenerationWorker
+
+_SCRIPT = Path(__file__).resolve()
+_EXPLAINED = _SCRIPT.with_suffix(".yaml")
+#: Why rows are not right, by kind, as Markdown for a page in docs.
+EXPLANATIONS: dict[str, str] = yaml.safe_load(_EXPLAINED.read_text(encoding="utf-8"))
+#: An engine core that does the work of its only worker starts in half the time.
+_LEAN: dict[str, Any] = {
+    "engine": {"distributed_executor_backend": "uni"},
+    "env": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"},
+}
 #: Seconds that one engine may take; most take 20 to 40 s on two CPU cores.
 _TIMEOUT_S = 240.0
 #: The end of a traceback.
@@ -39,6 +64,56 @@ _ERROR = re.compile(r"(?:^|\s)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): .+)$", 
 _PID = re.compile(r" \(pid \d+\)")
 #: Characters of an error on the page.
 _MOST = 300
+
+
+class Stage(StrEnum):
+    """The stage that a run reached; a run that ended early failed in it."""
+
+    BUILD = "build"
+    PLAN = "plan"
+    START = "start"
+    FIRST = "first refit"
+    AUDIT = "audit"
+    SECOND = "second refit"
+    DONE = "done"
+
+
+class Tokens(Record):
+    """Greedy tokens of the engine compared with those of transformers."""
+
+    equal: int
+    total: int
+    #: largest difference between the logprobs of the engine's tokens and the trainer's of them, in nats; None if one is NaN
+    logprobs: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.equal}/{self.total}"
+
+
+class Run(Record):
+    """One engine: the stage that it reached, and what it generated."""
+
+    stage: Stage
+    error: str = ""  #: why it ended before it was done
+    killed: bool = False  #: it took too long, or was ended from outside
+    architecture: str = ""  #: the class that the checkpoint names
+    quirks: tuple[str, ...] = ()  #: active in the plan
+    refusals: tuple[str, ...] = ()  #: quirks that refuse the run
+    first: Tokens | None = None  #: after the first refit; from disk: after the start
+    second: Tokens | None = None  #: after a refit of other weights
+    differs: tuple[str, ...] | None = None  #: tensors and layers that a refit leaves other than a load; None: not compared
+    audit_error: str = ""  #: why they were not compared
+    layer: str = ""  #: from disk: the first layer whose output differs from transformers'; empty if none was found
+
+    @property
+    def right(self) -> bool:
+        """It ended without an error, and all that was compared is equal."""
+        return self.stage is Stage.DONE and not self.differs and all(one.equal == one.total for one in self.tokens)
+
+    @property
+    def tokens(self) -> list[Tokens]:
+        """What was generated: once or twice, if at all."""
+        return [one for one in (self.first, self.second) if one]
 
 
 class Verdict(StrEnum):
@@ -158,7 +233,7 @@ def _run(kind: str, weights: str, folder: Path, timeout_s: float) -> Run:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MODEL_QUIRKS_")}
     result, log = folder / f"{weights}.json", folder / f"{weights}.log"
     # -P: a folder called `worker` in the current folder must not hide ours.
-    command = [sys.executable, "-P", "-m", "worker.lab.sweep.engine", kind, weights, str(result), str(folder)]
+    command = [sys.executable, "-P", str(_SCRIPT), "engine", kind, weights, str(result), str(folder)]
     with log.open("wb") as output:
         code = child_process.run(command, environ=environ, output=output, limit_s=timeout_s)
     run = Run.model_validate_json(result.read_bytes()) if result.exists() else Run(stage=Stage.BUILD)
@@ -284,9 +359,111 @@ def _code(text: str) -> str:
     return f"`{' '.join(short.replace('`', chr(39)).split())}`"
 
 
+# ---- one engine, in a process of its own
+
+
+class _Engine:
+    """One engine of one kind; its result is written after every stage, so that it survives a crash.
+
+    Args:
+        kind: One of `KINDS`.
+        weights: ``refit`` for dummy weights that are refitted, or ``disk``.
+        result: File for the `Run`.
+        folder: Folder for checkpoints.
+    """
+
+    def __init__(self, kind: str, weights: str, result: str, folder: str) -> None:
+        self._kind, self._from_disk, self._result, self._folder = kind, weights == "disk", Path(result), Path(folder)
+        self._lab = Lab(self._folder)
+        self._run = Run(stage=Stage.BUILD)
+
+    def run(self) -> None:
+        """Runs it to its end or to its first error."""
+        set_environment()
+        try:
+            asyncio.run(self._start())
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            traceback.print_exception(error)
+            self._note(error=words(error))
+
+    def _note(self, **values: Any) -> None:
+        self._run = self._run.model_copy(update=values)
+        whole_file.write(self._result, self._run.model_dump_json())
+
+    async def _start(self) -> None:
+        model = self._folder / self._kind
+        if not (model / "tokenizer.json").exists():  # written last
+            build(self._kind, model)
+        trainer = self._lab.trainer(model)
+        expected = self._lab.reference(trainer)
+        self._note(stage=Stage.PLAN, architecture=(trainer.config.architectures or [""])[0])
+        values = {**_LEAN, "engine": {**_LEAN["engine"], **({"load_format": "auto"} if self._from_disk else {})}}
+        try:
+            self._note(quirks=tuple(verdict.id for verdict in self._lab.plan(model, values).active))
+            self._note(stage=Stage.START)
+            async with self._lab.worker(model, values) as worker:
+                self._note(stage=Stage.FIRST)
+                if self._from_disk:
+                    self._note(first=await self._tokens(worker, trainer, expected))
+                    self._note(layer=await _layer(worker, trainer), stage=Stage.DONE)
+                else:
+                    await self._refit(worker, trainer, expected)
+        except RefusedError as error:
+            refusing = {quirk.id for refusal in error.refusals for quirk in refusal.quirks}
+            self._note(stage=Stage.PLAN, refusals=tuple(sorted(refusing)), error=words(error))
+
+    async def _refit(self, worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, expected: Sequence[Generated]) -> None:
+        """Refits with the checkpoint's weights, with the same again for the audit, and with other weights."""
+        await worker.refit_async(trainer)
+        self._note(first=await self._tokens(worker, trainer, expected), stage=Stage.AUDIT)
+        await self._audit(worker, trainer)
+        self._note(stage=Stage.SECOND)
+        randomise(trainer, seed=1)
+        await worker.refit_async(trainer)
+        self._note(second=await self._tokens(worker, trainer, self._lab.reference(trainer)), stage=Stage.DONE)
+
+    async def _audit(self, worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel) -> None:
+        from worker.lab.audit import tensor_audit  # needs torch
+
+        try:
+            await worker.engine.call(tensor_audit.step, "poison")
+            await worker.refit_async(trainer)
+            answers = await worker.engine.call(tensor_audit.step, "compare")
+            await worker.engine.call(tensor_audit.step, "release")
+            self._note(differs=tuple(sorted({row["name"] for answer in answers for row in answer})))
+        except (AuditError, WorkerCallError) as error:
+            self._note(audit_error=words(error))
+
+    async def _tokens(
+        self, worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, expected: Sequence[Generated]
+    ) -> Tokens:
+        got = await self._lab.greedy(worker)
+        pairs = [pair for a, b in zip(got, expected, strict=True) for pair in zip(a.tokens, b.tokens, strict=True)]
+        scored = self._lab.rescored(trainer, got)
+        apart = [abs(a - b) for x, y in zip(got, scored, strict=True) for a, b in zip(x.logprobs, y.logprobs, strict=True)]
+        largest = float(f"{max(apart):.1e}") if all(map(math.isfinite, apart)) else None
+        return Tokens(equal=sum(a == b for a, b in pairs), total=len(pairs), logprobs=largest)
+
+
+async def _layer(worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel) -> str:
+    """Names the first layer whose output differs from transformers'; empty if no comparable one does."""
+    from worker.lab.audit.disagreement import disagreement_of  # needs torch
+
+    logprobs = Logprobs()
+    try:
+        await logprobs.take(worker, trainer.config.get_text_config().vocab_size)
+        found = await disagreement_of(worker, trainer, logprobs)
+    except (AuditError, WorkerCallError):
+        return ""
+    return (found.layer or "") if found else ""
+
+
+# ---- the command
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Makes the rows that are missing or outdated, and writes the table after each; 1 if a wrong row is not explained."""
-    parser = argparse.ArgumentParser(prog="python -m worker.lab.sweep", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; all by default")
     parser.add_argument("--anew", action="store_true", help="also run the kinds that have a row with these versions")
     parser.add_argument("--render", action="store_true", help="run nothing; write the page from the recorded rows")
@@ -311,7 +488,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     whole_file.write(page, markdown(sweep))
     missing = [kind for kind in sweep.unexplained if kind in kinds]
     if missing:
-        console.say(f"not explained (worker/lab/sweep/kinds.yaml): {', '.join(missing)}")
+        console.say(f"not explained ({_EXPLAINED.name}): {', '.join(missing)}")
     return 1 if missing else 0
 
 
@@ -322,4 +499,7 @@ def is_recorded(kind: str, sweep: Sweep) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["engine"]:
+        _Engine(*sys.argv[2:]).run()
+    else:
+        sys.exit(main())
