@@ -10,13 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from pydantic import (
-    Field,
-    PrivateAttr,
-    SerializerFunctionWrapHandler,
-    field_serializer,
-    model_serializer,
-)
+from pydantic import Field, PrivateAttr, field_serializer
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
@@ -209,13 +203,6 @@ class RunContext(Record):
     #: Where further files of the checkpoint are, read when a quirk needs their content; None in a run that is made up.
     _checkpoint: Checkpoint | None = PrivateAttr(default=None)
     _source: VllmSource = PrivateAttr(default=INSTALLED)
-
-    @model_serializer(mode="wrap")
-    def _omit_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out `undeclared` and `gpu` where they are empty: plans from before they existed keep their digests."""
-        found: dict[str, Any] = serialize(self)
-        rare = {"undeclared": self.undeclared, "gpu": self.gpu}
-        return {key: value for key, value in found.items() if rare.get(key, True)}
 
     @field_serializer("typed", "undeclared", "assumed", "cpu", when_used="json")
     def _in_order(self, names: frozenset[str] | None) -> list[str] | None:
