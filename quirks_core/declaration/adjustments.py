@@ -258,7 +258,7 @@ class Patch:
                 f"Patch of {self.target}: name the fingerprints it was written against (quirks fingerprint {self.target})"
             )
         _check_texts(self)
-        if wrong := [item for item in self.expects if type(item) is not str or len(item) < _SHORTEST]:
+        if wrong := [item for item in self.expects if not isinstance(item, str) or len(item) < _SHORTEST]:
             raise DeclarationError(f"Patch of {self.target}: {shown(wrong[0])} in expects is no fingerprint")
 
     @property
