@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import PackageNotFoundError, distributions
 
 import pytest
@@ -199,10 +198,9 @@ def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(qu
 
 
 @pytest.fixture
-def moe(tmp_path):
+def moe(model):
     """A folder with the configuration of a MoE model."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": 8}), encoding="utf-8")
-    return tmp_path
+    return model("qwen3_moe", num_experts=8)
 
 
 def test_of_a_run_it_says_how_well_each_quirk_is_proven_for_these_versions(quirks, moe):

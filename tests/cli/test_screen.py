@@ -51,10 +51,8 @@ def evil(install, model):
     """Installs plugins whose texts are hostile, and makes a model whose configuration is."""
     install("acme-evil", PLUGIN)
     install("acme-wanted", WANTED)
-    install("acme-broken", f"raise RuntimeError({EVIL!r})\n")
-    install(
-        "acme-verb", {"acme": "acme_verb:COMMAND"}, group="model_quirks.commands", acme_verb=f"raise RuntimeError({EVIL!r})\n"
-    )
+    install("acme-broken", RAISES)
+    install("acme-verb", {"acme": "acme_verb:COMMAND"}, group="model_quirks.commands", acme_verb=RAISES)
     folder = model("qwen3")
     values = {"model_type": EVIL, "architectures": [EVIL], "num_experts": EVIL}
     (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")

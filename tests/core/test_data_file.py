@@ -18,6 +18,7 @@ from quirks_core.source.fingerprints import line_digests
 from quirks_core.source.vllm_source import INSTALLED
 
 TARGET = "fake_engine:step"
+PROVED = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
 ENGINE = "def step():\n    first = 1\n    return first\n"
 
 
@@ -98,20 +99,21 @@ def test_updating_keeps_only_sources_that_a_quirk_expects(quirk, fake_distributi
     assert (both, unknown, forgotten) == ({**before, **now}, before, now)
 
 
-def test_updating_twice_changes_nothing(quirk):
+@pytest.fixture
+def adding(quirk):
+    """Two quirks that add something, the second with a probe."""
     adds, asks = Patch("fake_engine:new", adds="mine:new"), FingerprintProbe(TARGET, fixed=(INSTALLED.fingerprint(TARGET),))
-    quirks = (quirk(name="adds", adjustments=adds), quirk(name="asks", adjustments=adds, evidence=asks))
-
-    once = data_file.updated(DataFile(), quirks, "0.1")
-
-    assert data_file.updated(once, quirks, "0.2") == once
+    return quirk(name="adds", adjustments=adds), quirk(name="asks", adjustments=adds, evidence=asks)
 
 
-def test_updating_keeps_what_probes_expect_but_nothing_that_is_added(quirk):
-    adds, asks = Patch("fake_engine:new", adds="mine:new"), FingerprintProbe(TARGET, fixed=(INSTALLED.fingerprint(TARGET),))
-    quirks = (quirk(name="adds", adjustments=adds), quirk(name="asks", adjustments=adds, evidence=asks))
+def test_updating_twice_changes_nothing(adding):
+    once = data_file.updated(DataFile(), adding, "0.1")
 
-    assert list(data_file.updated(DataFile(), quirks, "0.1").fingerprints) == [TARGET]
+    assert data_file.updated(once, adding, "0.2") == once
+
+
+def test_updating_keeps_what_probes_expect_but_nothing_that_is_added(adding):
+    assert list(data_file.updated(DataFile(), adding, "0.1").fingerprints) == [TARGET]
 
 
 def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, loaded):
@@ -134,12 +136,11 @@ def test_the_built_in_file_covers_every_built_in_quirk():
 
 
 def test_a_conclusion_replaces_the_one_of_the_same_installation():
-    first = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
-    later = first.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2)})
-    gpu = first.model_copy(update={"platform": "cuda"})
+    later = PROVED.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2)})
+    gpu = PROVED.model_copy(update={"platform": "cuda"})
 
     data = DataFile()
-    for item in (first, gpu, later):
+    for item in (PROVED, gpu, later):
         data = data_file.with_proved(data, {"one": item})
 
     assert data.proved == {"one": (later, gpu)}
@@ -147,8 +148,7 @@ def test_a_conclusion_replaces_the_one_of_the_same_installation():
 
 
 def test_a_conclusion_goes_with_its_paired_run(quirk):
-    found = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
-    data = data_file.with_proved(DataFile(), {"one": found})
+    data = data_file.with_proved(DataFile(), {"one": PROVED})
 
     one = quirk(name="one", evidence=PairedRun("mine.scenarios:run"))
     assert data_file.updated(data, (one,), "0.1").proved == data.proved
@@ -157,7 +157,7 @@ def test_a_conclusion_goes_with_its_paired_run(quirk):
 
 
 def test_a_rule_holds_where_its_record_says_that_a_workaround_was_needed(quirk):
-    needed = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="static probe", conclusion="NEEDED", date=date(2026, 11, 1))
+    needed = PROVED.model_copy(update={"by": "static probe"})
     data = data_file.with_proved(DataFile(), {"one": needed})
 
     updated = data_file.updated(data, (quirk(kind=Kind.RULE),), "0.1")
@@ -167,23 +167,14 @@ def test_a_rule_holds_where_its_record_says_that_a_workaround_was_needed(quirk):
     assert data_file.updated(updated, (quirk(),), "0.1").proved == data.proved
 
 
-def test_each_model_runner_has_a_conclusion_of_its_own():
-    bare = Proved(platform="cuda", versions={"vllm": "0.33.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
-    first, second = (bare.model_copy(update={"runner": runner}) for runner in ("v1", "v2"))
+@pytest.mark.parametrize(
+    ("field", "kinds"), [("runner", ("v1", "v2")), ("cpu", ("amx", "avx2"))], ids=["model runner", "kind of CPU"]
+)
+def test_each_kind_of_installation_has_a_conclusion_of_its_own(field, kinds):
+    each = [PROVED.model_copy(update={field: kind}) for kind in kinds]
 
     data = DataFile()
-    for item in (bare, first, second):
+    for item in (PROVED, *reversed(each)):
         data = data_file.with_proved(data, {"one": item})
 
-    assert data.proved == {"one": (first, second)}
-
-
-def test_each_kind_of_cpu_has_a_conclusion_of_its_own():
-    bare = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
-    old, new = (bare.model_copy(update={"cpu": kind}) for kind in ("avx2", "amx"))
-
-    data = DataFile()
-    for item in (bare, old, new):
-        data = data_file.with_proved(data, {"one": item})
-
-    assert data.proved == {"one": (new, old)}
+    assert data.proved == {"one": tuple(each)}

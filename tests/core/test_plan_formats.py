@@ -8,13 +8,13 @@ import subprocess
 
 import pytest
 
-from quirks_core import Advise, Default, ModelFlag, Patch, Quirk, Require, Severity, purpose, report
+from quirks_core import Advise, Default, Patch, Require
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.plan.formats import env, in_keywords, in_options, python, vllm_args
 from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
-from quirks_core.testing.isolated_registry import IsolatedRegistry
 
 pytestmark = pytest.mark.skipif(INSTALLED.arguments.names() is None, reason="the options are read from the installed vLLM")
 
@@ -22,22 +22,12 @@ NASTY = 'it\'s "$(x)" `y` \\ ; &'
 
 
 @pytest.fixture
-def plan(tmp_path):
+def plan(model, make_quirk, loaded):
     """Plans a rollout with one quirk that asks for these adjustments."""
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
 
     def make(*adjustments, **values):
-        config = GenerationConfig.parse({"model": str(tmp_path), **values})
-        quirk = Quirk(
-            id="a",
-            title="-",
-            flag=ModelFlag.RUNTIME,
-            match=purpose("rollout"),
-            adjustments=adjustments,
-            severity=Severity.WRONG_OUTPUT,
-            references=report("https://example.org"),
-        )
-        registry = IsolatedRegistry().add(quirk)._registry
+        config = GenerationConfig.parse({"model": str(model()), **values})
+        registry = Registry((loaded(make_quirk(id="a", adjustments=adjustments)),))
         return make_plan(config, PlanOptions(), registry=registry)
 
     return make

@@ -78,7 +78,6 @@ def test_no_secret_is_kept(command):
     found = command("vllm serve M --hf-token abc --api-key hush --max-model-len auto")
     kept = [file.read_text() for file in (private_folder.user_cache() / "judgements").iterdir()]
 
-    assert found.config().typed_slots() == frozenset()
     assert "--api-key" in found.server
     assert len(kept) > len(LINES) + len(REFUSED)
     assert not any("hush" in text or "abc" in text for text in kept)
@@ -160,7 +159,7 @@ def test_all_ways_to_start_a_server_are_read(command, text):
     assert read.config().env.get("VLLM_USE_V1") == ("1" if "VLLM_USE_V1" in text else None)
 
 
-@pytest.mark.parametrize("text", ["vllm bench latency", "sglang serve M", "python script.py"])
+@pytest.mark.parametrize("text", ["vllm bench latency", "sglang serve M", "python script.py", ""])
 def test_what_starts_no_server_is_an_error(command, text):
     with pytest.raises(UsageError, match="starts no server"):
         command(text)
@@ -177,11 +176,6 @@ def test_an_error_shows_no_value_of_an_option(command):
         command("python serve.py --api-key hush")
 
     assert "hush" not in str(error.value)
-
-
-def test_no_command_is_an_error():
-    with pytest.raises(UsageError, match="starts no server"):
-        read_serve_command([])
 
 
 def test_a_value_that_no_engine_takes_is_an_error_of_the_configuration(command):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from quirks_core.base.errors import UsageError
@@ -84,10 +82,9 @@ def test_an_unknown_trainer_is_an_error_with_the_nearest():
 
 
 @pytest.mark.parametrize(("name", "asked"), [("verl", None), ("openrlhf", "state_dict")])
-def test_what_a_trainer_sends_decides_whether_a_quirk_asks_for_more(name, asked, tmp_path):
+def test_what_a_trainer_sends_decides_whether_a_quirk_asks_for_more(name, asked, model):
     """Gemma-4 after a dummy start: a refit of parameters alone leaves its buffers as noise."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4"}))
-    config = GenerationConfig.parse({"model": str(tmp_path), "engine": {"load_format": "dummy"}})
+    config = GenerationConfig.parse({"model": str(model("gemma4")), "engine": {"load_format": "dummy"}})
 
     config = config.overridden(TRAINERS[name].facts)
     plan = make_plan(config)

@@ -91,35 +91,28 @@ def test_the_files_are_well_formatted_without_a_placeholder_left(quirks: Quirks,
     assert not [text for text in texts if "$package" in text or "$id" in text or "${" in text or "$$" in text]
 
 
-@pytest.mark.parametrize("name", ["", "-", "acme quirks", "../acme", "Ünder", "acme-", "acme$x"])
-def test_a_name_that_no_distribution_can_have_is_refused(quirks: Quirks, tmp_path: Path, name: str) -> None:
-    outcome = quirks("new", "--folder", tmp_path / "made", "--", name)
-
-    assert outcome.code == 2
-    assert "is no name of a distribution" in outcome.err
-    assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize("name", ["json", "class", "3d-quirks", "worker", "quirks-core", "model-quirks", "pytest"])
-def test_a_name_that_python_cannot_import_or_that_is_taken_is_refused(quirks: Quirks, tmp_path: Path, name: str) -> None:
-    outcome = quirks("new", name, "--folder", tmp_path / "made")
-
-    assert outcome.code == 2
-    assert "cannot be used" in outcome.err
-    assert not (tmp_path / "made").exists()
+NO_NAME, TAKEN, NO_ID = "is no name of a distribution", "cannot be used", "the id must be lower-case words"
 
 
 @pytest.mark.parametrize(
-    ("quirk_id", "words"),
+    ("arguments", "words"),
     [
-        ("Not An Id", "the id must be lower-case words"),
-        ("acme-quirks/one/two", "the id must be lower-case words"),
-        ("others/one", "what stands before the slash is the distribution's name, 'acme-quirks'"),
-        ("gemma4-layer-scalar", "is taken by model-quirks 0.1.0; try 'acme-quirks/gemma4-layer-scalar'"),
+        *((["--", name], NO_NAME) for name in ("", "-", "acme quirks", "../acme", "Ünder", "acme-", "acme$x")),
+        *(([name], TAKEN) for name in ("json", "class", "3d-quirks", "worker", "quirks-core", "model-quirks", "pytest")),
+        *((["acme-quirks", "--id", quirk_id], NO_ID) for quirk_id in ("Not An Id", "acme-quirks/one/two")),
+        (
+            ["acme-quirks", "--id", "others/one"],
+            "what stands before the slash is the distribution's name, 'acme-quirks'",
+        ),
+        (
+            ["acme-quirks", "--id", "gemma4-layer-scalar"],
+            "is taken by model-quirks 0.1.0; try 'acme-quirks/gemma4-layer-scalar'",
+        ),
     ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_an_id_that_cannot_be_used_is_refused(quirks: Quirks, tmp_path: Path, quirk_id: str, words: str) -> None:
-    outcome = quirks("new", "acme-quirks", "--folder", tmp_path / "made", "--id", quirk_id)
+def test_a_name_or_id_that_cannot_be_used_is_refused(quirks: Quirks, tmp_path: Path, arguments: list[str], words: str) -> None:
+    outcome = quirks("new", "--folder", tmp_path / "made", *arguments)
 
     assert outcome.code == 2
     assert words in outcome.err

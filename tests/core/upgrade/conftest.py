@@ -101,6 +101,20 @@ SOURCE = {
 
 
 @pytest.fixture
+def tree(tmp_path):
+    """Writes the tree of a fork: the least that counts as a source of vLLM, with other files in it or instead of those."""
+
+    def make(name, files=()):
+        for place, text in {**SOURCE, **dict(files)}.items():
+            file = tmp_path / name / place
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return str(tmp_path / name)
+
+    return make
+
+
+@pytest.fixture
 def wheel(tmp_path):
     """Makes a small wheel: of source that is cut down to nothing, for what is wrong with files."""
 

@@ -68,16 +68,10 @@ def test_an_archive_that_would_fill_the_memory_is_not_unpacked(upgrade_to, wheel
 
 
 @pytest.mark.parametrize("marker", ['extra ~= "q"', 'python_version ~= "q" and extra == "a"'])
-def test_a_marker_that_makes_no_sense_ends_nothing(upgrade_to, tmp_path, marker):
-    for name, text in SOURCE.items():
-        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "tree" / name).write_text(text)
-    (tmp_path / "tree" / "PKG-INFO").write_text(f"Name: vllm\nVersion: 0.32.5\nRequires-Dist: foo; {marker}\n")
+def test_a_marker_that_makes_no_sense_ends_nothing(upgrade_to, tree, marker):
+    metadata = f"Name: vllm\nVersion: 0.32.5\nRequires-Dist: foo; {marker}\n"
 
-    outcome = upgrade_to(tmp_path / "tree")
-
-    assert outcome.code == 2
-    assert "Traceback" not in outcome.out + outcome.err
+    assert upgrade_to(tree("fork", {"PKG-INFO": metadata})).code == 2
 
 
 @pytest.mark.parametrize("expression", ["+".join(["1"] * 30000), "-" * 20000 + "1"])
@@ -88,7 +82,6 @@ def test_source_that_the_parser_of_python_gives_up_on_is_no_traceback(upgrade_to
 
     assert outcome.code == 2
     assert "has no vllm.engine.arg_utils that could be read" in " ".join(outcome.out.split())
-    assert "Traceback" not in outcome.out + outcome.err
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"version": "x"}', '{"version": 3}'])

@@ -10,8 +10,6 @@ import pytest
 
 import quirks_plugins
 from quirks_core.declaration.data_file import NAME, DataFile
-from quirks_core.plugins.discovery import discover
-from quirks_core.plugins.registry import Registry
 from quirks_core.upgrade.catalogue import Kind, check_catalogue
 from quirks_core.upgrade.release import installed_release
 from quirks_core.upgrade.steps import find_steps
@@ -138,45 +136,23 @@ def test_the_catalogue_names_every_quirk_that_a_release_changes(command, quirks)
     assert quirks("upgrade", "--catalogue", "--to", "0.28.0", "--model", "x").code == 4
 
 
-def test_a_probe_that_contradicts_the_versions_is_work(releases, quirk_package):
-    quirk_package()
-    registry = Registry.load([item for item in discover() if item.distribution == "acme"], strict=True)
-
-    found = check_catalogue(registry, releases["0.26.0"], releases["0.33.0"])
-
-    kinds = {item.quirk: item.kind for item in found.items if item.kind is not Kind.ENDS}
-    assert kinds == {"acme/contradicted": Kind.CONTRADICTION, "acme/argument": Kind.ARGUMENT}
-
-
-@pytest.fixture
-def quirk_package(install):
-    """Installs quirks whose declarations do not fit 0.33.0."""
-    source = """
-from quirks_core import *
-
-def make(name, **overrides):
-    declaration = {
-        "id": name, "title": "Something goes wrong", "flag": "attention", "match": purpose("rollout"),
-        "severity": Severity.SLOW, "references": report("https://example.org/1"),
-        "adjustments": Default("engine.enforce_eager", True),
-    }
-    return Quirk(**{**declaration, **overrides})
-
-CONTRADICTED = make(
-    "acme/contradicted", affected=Affected("vllm"),
-    evidence=SymbolProbe("vllm.model_executor.model_loader.weight_utils:make_attention_sink", present_means_affected=False),
-)
-ARGUMENT = make("acme/argument", adjustments=Default("engine.calculate_kv_scales", False))
+#: Quirks whose declarations do not fit 0.33.0.
+MISFITS = """
+SINK = "vllm.model_executor.model_loader.weight_utils:make_attention_sink"
 
 @hookimpl
 def quirks_declare():
-    return [CONTRADICTED, ARGUMENT]
+    probe = SymbolProbe(SINK, present_means_affected=False)
+    argument = Default("engine.calculate_kv_scales", False)
+    return [make("contradicted", affected=Affected("vllm"), evidence=probe), make("argument", adjustments=argument)]
 """
 
-    def make():
-        install("acme", {"acme": "acme_quirks_own"}, acme_quirks_own=source)
 
-    return make
+def test_a_probe_that_contradicts_the_versions_is_work(releases, load_fakes):
+    found = check_catalogue(load_fakes(fake_misfits=MISFITS), releases["0.26.0"], releases["0.33.0"])
+
+    kinds = {item.quirk: item.kind for item in found.items if item.kind is not Kind.ENDS}
+    assert kinds == {"contradicted": Kind.CONTRADICTION, "argument": Kind.ARGUMENT}
 
 
 def test_write_records_the_source_of_a_release_for_a_fingerprint_that_a_patch_expects(command, tmp_path, monkeypatch):

