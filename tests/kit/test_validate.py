@@ -60,30 +60,27 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
         for key, source in sources.items():
             (site / f"{name.replace('-', '_')}_{key}.py").write_text(source, encoding="utf-8")
 
-    def quirk(name: str, /, **changes: str) -> str:
-        return declared(name, **changes)
-
     for heavy in ("torch", "ray"):
         (site / f"{heavy}.py").write_text("", encoding="utf-8")
     wide = {"supersedes": "'gemma4-layer-scalar'", "match": "model_type('example', 'gemma4', 'gemma4_text', 'gemma4_unified')"}
-    install("kit-good", one=quirk("kit-good/one", **wide, before="print('hello')"))
-    install("kit-narrow", one=quirk("kit-narrow/one", supersedes="'gemma4-layer-scalar'"))
+    install("kit-good", one=declared("kit-good/one", **wide, before="print('hello')"))
+    install("kit-narrow", one=declared("kit-narrow/one", supersedes="'gemma4-layer-scalar'"))
     install(
-        "kit-broken", **{f"m{n}": source for n, source in enumerate(BROKEN.values())}, z=quirk("kit-broken/z", examples="()")
+        "kit-broken", **{f"m{n}": source for n, source in enumerate(BROKEN.values())}, z=declared("kit-broken/z", examples="()")
     )
-    install("kit-hooks", {"pack": "kit_hooks_pack"}, pack=quirk("kit-hooks/one", name="ONE", examples="()") + HOOK)
-    install("kit-names", {"kit-other": "kit_names_a:QUIRK", "kit/b": "kit b:QUIRK"}, a=quirk("kit-names/a"))
+    install("kit-hooks", {"pack": "kit_hooks_pack"}, pack=declared("kit-hooks/one", name="ONE", examples="()") + HOOK)
+    install("kit-names", {"kit-other": "kit_names_a:QUIRK", "kit/b": "kit b:QUIRK"}, a=declared("kit-names/a"))
     install(
         "kit-heavy",
-        a=quirk("kit-heavy/a", before="import torch"),
-        b=quirk("kit-heavy/b", before="import torch, ray"),
-        c=quirk("kit-heavy/c", before="import os\nos.environ['VLLM_KIT'] = '1'\nos.environ.pop('VLLM_KIT')"),
-        d=quirk("kit-heavy/d"),
+        a=declared("kit-heavy/a", before="import torch"),
+        b=declared("kit-heavy/b", before="import torch, ray"),
+        c=declared("kit-heavy/c", before="import os\nos.environ['VLLM_KIT'] = '1'\nos.environ.pop('VLLM_KIT')"),
+        d=declared("kit-heavy/d"),
     )
     install(
         "kit-laws",
-        raises=quirk("kit-laws/raises", before=RAISES, match="Bad()"),
-        one=quirk(
+        raises=declared("kit-laws/raises", before=RAISES, match="Bad()"),
+        one=declared(
             "kit-laws/one",
             before="__doc__ = 'One line.'",
             examples="()",
@@ -96,7 +93,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
     for name, other in (("kit-x", "kit-y"), ("kit-y", "kit-x")):
         install(
             name, {"kit-same": f"{name.replace('-', '_')}_same:QUIRK", f"{name}/one": f"{name.replace('-', '_')}_one:QUIRK"},
-            same=quirk("kit-same"), one=quirk(f"{name}/one", supersedes=repr(f"{other}/one")),
+            same=declared("kit-same"), one=declared(f"{name}/one", supersedes=repr(f"{other}/one")),
         )  # fmt: skip
     return site
 

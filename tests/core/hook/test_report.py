@@ -21,6 +21,7 @@ UNKNOWN = (
     "unknown: in which dtypes the trainer computes (train.dtype, train.autocast; this engine: auto); 'quirks parity explain "
     "--set train.dtype=… --set train.autocast=… --model …' measures your model"
 )
+TWENTY = [Default(f"engine.argument_{n}", n) for n in range(20)]
 BOTH = {"engine.dtype": "float32", "train.dtype": "float32", "train.autocast": None}
 
 
@@ -200,9 +201,7 @@ def patches(write_modules):
 
 
 def test_patches_share_one_line_that_is_never_cut(lines, plan_of, patches):
-    settings = [Default(f"engine.argument_{n}", n) for n in range(20)]
-
-    found = lines(log_plan, plan_of(patches[:2], patches[2], *settings), TYPED, "told")
+    found = lines(log_plan, plan_of(patches[:2], patches[2], *TWENTY), TYPED, "told")
 
     assert "  in force: 3 patches: q0, q1 ('quirks explain ID --model …' has the reason)" in found
     assert len(found) == 9
@@ -215,36 +214,35 @@ def test_a_patch_that_is_alone_has_a_line_with_its_reason_as_each_has_in_a_repor
 
 
 def test_a_log_is_cut_after_nine_lines(lines, plan_of):
-    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
+    plan = plan_of(*TWENTY)
 
     assert len(lines(log_plan, plan, TYPED, "told")) == 9
     assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 14 more lines, which MODEL_QUIRKS=report prints"
 
 
 def test_a_report_is_never_cut(lines, plan_of):
-    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
+    plan = plan_of(*TWENTY)
 
     assert len(lines(log_plan, plan, TYPED, "told", only_reports=True)) == 22
 
 
 def test_a_quiet_log_is_one_line(lines, plan_of):
-    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
+    plan = plan_of(*TWENTY)
 
     (line,) = lines(log_plan, plan, TYPED, "told", quiet=True)
     assert "20 settings, 0 patches: q0, q1, q10" in line
 
 
 def test_advice_that_is_cut_is_counted(lines, plan_of):
-    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)), Default("request.timeout_s", 7.0))
+    plan = plan_of(*TWENTY, Default("request.timeout_s", 7.0))
 
     assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 15 more lines (1 advised), which MODEL_QUIRKS=report prints"
 
 
 def test_lines_about_kept_values_or_warnings_are_never_cut(lines, plan_of):
-    settings = [Default(f"engine.argument_{n}", n) for n in range(12)]
     kept = {f"engine.kept_{n}": n for n in range(5)}
     warned = [Advise(f"careful {n}") for n in range(6)]
-    plan = plan_of(*settings, *(Default(slot, 9) for slot in kept), *warned, typed=kept)
+    plan = plan_of(*TWENTY[:12], *(Default(slot, 9) for slot in kept), *warned, typed=kept)
 
     found = lines(log_plan, plan, TYPED, "told")[1:]
 
