@@ -10,22 +10,21 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 import torch
 import zmq
-from patience import HUNG_S
+from patience import HUNG_S, until
+from transfers import FOREVER_S, error_of, many, same
 
 from worker.errors import TransferError
 from worker.refit import Manifest, Source, send_ipc_zmq
 from worker.refit.transport.ipc_zmq import PROTOCOL, IpcZmqStream
 
 CPU = torch.device("cpu")
-#: Seconds after which a test has hung; far more than anything here takes.
-#: Seconds that nobody may have to wait for the end of: whoever does takes the wrong way to an error.
-FOREVER_S = 3600.0
+#: What a trainer says first.
+FIRST = {"protocol": PROTOCOL, "manifest": [["a", "int8", [1]]], "buffers": [], "buffer_bytes": 256}
 
 
 @pytest.fixture
@@ -53,30 +52,14 @@ def receive(path: Path, expected: Manifest | None = None, timeout_s: float = FOR
         return dict(stream)
 
 
-def many(count: int = 12) -> dict[str, torch.Tensor]:
-    """Tensors of 1 KiB each, all different."""
-    return {f"t{index}": torch.full((256,), float(index)) for index in range(count)}
-
-
 def send(addresses, value: dict[str, torch.Tensor], *, timeout_s: float = FOREVER_S, **options: object) -> None:
     """The trainer's end, whole."""
     send_ipc_zmq(value.items, addresses, buffer_bytes=1024, timeout_s=timeout_s, **options)
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
-
-
 def is_open(path: Path) -> bool:
     """Whether somebody listens there, and the file has the rights that it keeps."""
     return path.exists() and stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def error_of(future: Future) -> str:
-    """What went wrong over there."""
-    with pytest.raises(TransferError) as caught:
-        future.result(HUNG_S)
-    return str(caught.value)
 
 
 def test_what_was_received_stays_when_the_trainer_fills_its_buffers_anew(background, address):
@@ -120,8 +103,7 @@ def test_a_wait_can_be_given_up(background, address):
 
 def test_an_engine_waits_no_longer_than_its_socket_s_folder_is_there(background, address):
     receiving = background(receive, address)
-    while not is_open(address):
-        time.sleep(0.01)
+    until(lambda: is_open(address), "the engine's socket")
 
     shutil.rmtree(address.parent)
 
@@ -138,7 +120,7 @@ def test_the_socket_of_the_owner_alone_is_gone_once_a_trainer_is_there(backgroun
     finally:
         os.umask(before)
 
-    stranger.send_json({"protocol": PROTOCOL, "manifest": [["a", "int8", [1]]], "buffers": [], "buffer_bytes": 256})
+    stranger.send_json(FIRST)
 
     assert stranger.recv_json() == {}
     assert not address.exists()
@@ -185,7 +167,7 @@ def test_a_wrong_message_gets_an_answer_that_names_the_problem(background, addre
 
 def test_a_chunk_out_of_turn_is_an_error(background, address, stranger):
     receiving = background(receive, address)
-    stranger.send_json({"protocol": PROTOCOL, "manifest": [["a", "int8", [1]]], "buffers": [], "buffer_bytes": 256})
+    stranger.send_json(FIRST)
     assert stranger.recv_json() == {}
 
     stranger.send_json({"chunk": 1})
@@ -198,7 +180,7 @@ def test_memory_of_a_process_that_is_gone_is_an_error_that_says_what_is_needed(b
     receiving = background(receive, address)
     handle = {"kind": "file", "path": "/proc/self/fd/99999", "nbytes": 256}
 
-    stranger.send_json({"protocol": PROTOCOL, "manifest": [["a", "int8", [1]]], "buffers": [handle] * 2, "buffer_bytes": 256})
+    stranger.send_json(FIRST | {"buffers": [handle] * 2})
 
     assert "must run on one machine, in one process namespace, as one user" in stranger.recv_json()["error"]
     assert "cannot be opened" in error_of(receiving)

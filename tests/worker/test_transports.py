@@ -8,11 +8,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 
 import pytest
 import torch
 from patience import HUNG_S
+from transfers import FOREVER_S, error_of, many, same
 
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit import CollectiveSender, Manifest, Source, send_ipc_zmq
@@ -22,9 +22,6 @@ from worker.refit.transport.ports import free_port
 from worker.refit.weights.packing import Packing
 
 IP = "127.0.0.1"
-#: Seconds after which a test has hung; far more than anything here takes.
-#: Seconds that nobody may have to wait for the end of: whoever does takes the wrong way to an error.
-FOREVER_S = 3600.0
 #: Every tensor has its own buffer.
 BUFFER = 1024
 
@@ -149,26 +146,6 @@ def receive(wire, rank: int = 0, expected: Manifest | None = None) -> dict[str, 
         return dict(stream)
 
 
-def many(count: int = 12, start: float = 0.0) -> dict[str, torch.Tensor]:
-    """Tensors of 1 KiB each, all different."""
-    return {f"t{index}": torch.full((256,), start + index) for index in range(count)}
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Bit by bit: a NaN is equal to itself here."""
-    return list(one) == list(other) and all(
-        (one[name].dtype, one[name].shape) == (other[name].dtype, other[name].shape)
-        and torch.equal(one[name].reshape(-1).view(torch.uint8), other[name].reshape(-1).view(torch.uint8))
-        for name in one
-    )
-
-
-def error_of(future: Future) -> str:
-    with pytest.raises(TransferError) as caught:
-        future.result(HUNG_S)
-    return str(caught.value)
-
-
 def test_every_tensor_arrives_as_it_was(background, wired):
     wire = wired()
     generator = torch.Generator().manual_seed(0)
@@ -252,31 +229,22 @@ def test_an_engine_process_that_is_killed_half_way_is_missed_by_all_at_once(star
     assert isinstance(receiving.exception(HUNG_S), TransferError)
 
 
-def test_a_trainer_whose_tensors_cannot_be_had_ends_the_refit_on_both_sides(background, wired):
-    wire = wired()
-
-    def source():
-        yield "t0", torch.zeros(256)
-        raise RuntimeError("the optimizer has gone")
-
-    receiving = background(receive, wire)
-
-    with pytest.raises(RuntimeError, match="the optimizer has gone"):
-        wire.send(source, Manifest.of(many(2).items()))
-
-    expected = {"ipc_zmq": "the trainer reports: RuntimeError: the optimizer has gone", "collective": wire.gone}
-    assert expected[wire.name] in error_of(receiving)
+def half_way():
+    yield "t0", torch.zeros(256)
+    raise RuntimeError("the optimizer has gone")
 
 
-def test_a_trainer_that_fails_before_it_sends_anything_ends_the_refit_on_both_sides(background, wired):
+def at_once():
+    raise RuntimeError("the optimizer has gone")
+
+
+@pytest.mark.parametrize(("source", "manifest"), [(half_way, Manifest.of(many(2).items())), (at_once, None)])
+def test_a_trainer_whose_tensors_cannot_be_had_ends_the_refit_on_both_sides(background, wired, source, manifest):
     wire = wired()
     receiving = background(receive, wire)
 
-    def source():
-        raise RuntimeError("the optimizer has gone")
-
     with pytest.raises(RuntimeError, match="the optimizer has gone"):
-        wire.send(source)
+        wire.send(source, manifest)
 
     expected = {"ipc_zmq": "the trainer reports: RuntimeError: the optimizer has gone", "collective": wire.gone}
     assert expected[wire.name] in error_of(receiving)
