@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 import torch
+from layers import reloadable, reloading
 from torch import nn
 
 from quirks_plugins.weight_sync import direct_write_patches
@@ -65,25 +66,14 @@ class _Model(nn.Module):
 
 
 def _reload(model: _Model, weight: torch.Tensor, *, patched: bool) -> None:
-    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-
     load = direct_write_patches.wrap_expert_load(_Model.load_weights) if patched else _Model.load_weights
-    initialize_layerwise_reload(model)
-    assert load(model, [("weight", weight)]) == {"experts.w13_weight"}
-    finalize_layerwise_reload(model, None)
-
-
-def _model(write: Callable[[nn.Parameter, torch.Tensor], None]) -> _Model:
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
-
-    model = _Model(write)
-    record_metadata_for_reloading(model)
-    return model
+    with reloading(model):
+        assert load(model, [("weight", weight)]) == {"experts.w13_weight"}
 
 
 @pytest.mark.parametrize("write", [_whole, _data, _slices, _columns])
 def test_a_write_past_the_loader_reaches_a_reload_only_with_the_patch(write):
-    model, memory = _model(write), {}
+    model, memory = reloadable(_Model(write)), {}
     for patched in (False, True, True):
         weight = torch.rand(SHAPE)
         _reload(model, weight, patched=patched)
@@ -94,7 +84,7 @@ def test_a_write_past_the_loader_reaches_a_reload_only_with_the_patch(write):
 
 
 def test_a_loader_that_is_called_works_as_before_also_after_a_reload_that_wrote_past_it():
-    model = _model(_whole)
+    model = reloadable(_Model(_whole))
     for write in (_rows, _whole, _rows):
         model._write = write
         weight = torch.rand(SHAPE)
@@ -103,7 +93,7 @@ def test_a_loader_that_is_called_works_as_before_also_after_a_reload_that_wrote_
 
 
 def test_a_first_load_is_left_alone():
-    model = _model(_slices)
+    model = reloadable(_Model(_slices))
     weight = torch.rand(SHAPE)
 
     direct_write_patches.wrap_expert_load(_Model.load_weights)(model, [("weight", weight)])

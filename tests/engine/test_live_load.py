@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from layers import reloadable, reloading
 from torch import nn
 
 from quirks_plugins.runtime.cpu_live_load_patches import wrap_load_model
@@ -46,10 +47,7 @@ class _Model(nn.Module):
 @pytest.fixture
 def model() -> nn.Module:
     """A running model, with the patch on the loader that made it."""
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
-
-    model = _Model()
-    record_metadata_for_reloading(model)
+    model = reloadable(_Model())
     return wrap_load_model(lambda *_: model)(None, None, SimpleNamespace(dtype=torch.float32))
 
 
@@ -93,12 +91,9 @@ def test_a_layer_that_got_a_part_of_its_weights_fails_the_request_until_the_rest
 
 
 def test_a_reload_that_somebody_else_has_opened_is_theirs_to_close(model):
-    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-
-    initialize_layerwise_reload(model)
-    model.load_weights([(name, torch.ones(2)) for name in _NAMES])
-    hooks = len(model._forward_pre_hooks)
-    finalize_layerwise_reload(model, SimpleNamespace(dtype=torch.float32))
+    with reloading(model, SimpleNamespace(dtype=torch.float32)):
+        model.load_weights([(name, torch.ones(2)) for name in _NAMES])
+        hooks = len(model._forward_pre_hooks)
 
     assert hooks == 0
     assert model() == [2.0] * 4

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 import torch
+from layers import reloadable, reloading
 from torch import nn
 
 from quirks_plugins.weight_sync.derived_weights_patches import wrap_finalize
@@ -61,11 +62,8 @@ def _patched(monkeypatch):
 
 
 def _reload(model: _Model, *parts: int) -> None:
-    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-
-    initialize_layerwise_reload(model)
-    model.load_weights((part, torch.full((2, 3), 5.0)) for part in parts)
-    finalize_layerwise_reload(model, None)
+    with reloading(model):
+        model.load_weights((part, torch.full((2, 3), 5.0)) for part in parts)
 
 
 def _rows(model: _Model) -> list[float]:
@@ -73,10 +71,7 @@ def _rows(model: _Model) -> list[float]:
 
 
 def _model(method: object) -> _Model:
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
-
-    model = _Model(method)
-    record_metadata_for_reloading(model)
+    model = reloadable(_Model(method))
     model.load_weights([(0, torch.ones(2, 3)), (1, torch.full((2, 3), 2.0))])
     return model
 
@@ -149,13 +144,10 @@ def test_layer_is_not_complete_while_one_tensor_comes_again(parts):
 
 @pytest.mark.usefixtures("_counts_once")
 def test_last_value_of_a_repeated_tensor_wins_in_each_reload():
-    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-
     model = _model(UnquantizedLinearMethod())
     for first in (3.0, 13.0):
-        initialize_layerwise_reload(model)
-        model.load_weights((part, torch.full((2, 3), first + value)) for value, part in enumerate((0, 0, 0, 1)))
-        finalize_layerwise_reload(model, None)
+        with reloading(model):
+            model.load_weights((part, torch.full((2, 3), first + value)) for value, part in enumerate((0, 0, 0, 1)))
 
         assert _rows(model) == [first + 2, first + 2, first + 3, first + 3]
 
@@ -182,20 +174,28 @@ class _Router(nn.Module):
             loader(layer.weight, torch.full_like(layer.weight, value, device="cpu"))
 
 
-def test_copy_of_weights_has_new_values_in_its_old_memory_after_a_reload(monkeypatch):
-    from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
-    from vllm.model_executor.model_loader.reload import layerwise, record_metadata_for_reloading
+@pytest.fixture
+def renewed():
+    """Reloads a router with other weights, with the patch for copies of them."""
+    from vllm.model_executor.model_loader.reload import layerwise
 
-    monkeypatch.setattr(layerwise, "finalize_layerwise_processing", wrap_finalize(layerwise.finalize_layerwise_processing))
-    model = _Router()
-    record_metadata_for_reloading(model)
+    def reload(model):
+        layerwise.initialize_layerwise_reload(model)
+        model.load_weights(5.0)
+        wrap_finalize(layerwise.finalize_layerwise_processing)(model, None)
+
+    return reload
+
+
+def test_copy_of_weights_has_new_values_in_its_old_memory_after_a_reload(renewed):
+    from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+
+    model = reloadable(_Router())
     with torch.inference_mode():
         MoERunner._maybe_fuse_gate_weights(model)
     copy = model._combined_gate_weight
 
-    layerwise.initialize_layerwise_reload(model)
-    model.load_weights(5.0)
-    layerwise.finalize_layerwise_processing(model, None)
+    renewed(model)
 
     assert model._combined_gate_weight is copy
     assert torch.equal(copy, torch.full((4, 2), 5.0))
@@ -209,20 +209,14 @@ class _Finalize:
         self._fused_weight = norm.weight.detach().to(torch.float32)
 
 
-def test_copy_that_an_object_beside_the_model_keeps_has_the_norms_new_weight_after_a_reload(monkeypatch):
-    from vllm.model_executor.model_loader.reload import layerwise, record_metadata_for_reloading
-
-    monkeypatch.setattr(layerwise, "finalize_layerwise_processing", wrap_finalize(layerwise.finalize_layerwise_processing))
+def test_copy_that_an_object_beside_the_model_keeps_has_the_norms_new_weight_after_a_reload(renewed):
     model = _Router()
     model.gate.has_weight = True
     model.gate.to(torch.bfloat16)
-    record_metadata_for_reloading(model)
-    model.post_expert_finalize = _Finalize(model.gate)
+    reloadable(model).post_expert_finalize = _Finalize(model.gate)
     copy = model.post_expert_finalize._fused_weight
 
-    layerwise.initialize_layerwise_reload(model)
-    model.load_weights(5.0)
-    layerwise.finalize_layerwise_processing(model, None)
+    renewed(model)
 
     assert model.post_expert_finalize._fused_weight is copy
     assert torch.equal(copy, torch.full((3, 2), 5.0))
@@ -230,14 +224,11 @@ def test_copy_that_an_object_beside_the_model_keeps_has_the_norms_new_weight_aft
 
 @pytest.mark.parametrize(("method", "warnings"), [(_Quantised(), 1), (UnquantizedLinearMethod(), 0)])
 def test_load_past_the_reload_warns_once_if_a_kernel_reads_other_tensors(method, warnings, caplog):
-    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-
     model = wrap_load_model(lambda: _model(method))()
     parts = [(part, torch.full((2, 3), 5.0)) for part in (0, 1)]
 
-    initialize_layerwise_reload(model)
-    model.load_weights(parts)
-    finalize_layerwise_reload(model, None)
+    with reloading(model):
+        model.load_weights(parts)
     assert not caplog.records
     model.load_weights(parts)
     model.load_weights(parts)

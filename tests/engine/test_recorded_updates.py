@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from layers import QKV, Layer, Model, drawn, pack, padded, third
+from layers import QKV, Layer, Model, drawn, pack, padded, reloadable, third
 
 from quirks_plugins.weight_sync import recorded_updates_patches as patches
 from worker.errors import RefitError
@@ -21,7 +21,7 @@ class Pair:
     """Two equal models; the first takes its updates as vLLM does, those of the second are recorded and copied."""
 
     def __init__(self, monkeypatch):
-        from vllm.model_executor.model_loader.reload import layerwise, record_metadata_for_reloading
+        from vllm.model_executor.model_loader.reload import layerwise
 
         from worker.refit.engine import reload, updates
 
@@ -30,17 +30,17 @@ class Pair:
         monkeypatch.setattr(reload, "initialize_layerwise_reload", self._initialize)
         monkeypatch.setattr(reload, "finalize_layerwise_reload", self._finalize)
         self.models = [
-            Model(
-                qkv=Layer(6, 4, loader=third, bias=True),
-                embed=Layer(12, 4, loader=padded),
-                norm=Layer(4),
-                packed=Layer(4, 4, process=pack),
+            reloadable(
+                Model(
+                    qkv=Layer(6, 4, loader=third, bias=True),
+                    embed=Layer(12, 4, loader=padded),
+                    norm=Layer(4),
+                    packed=Layer(4, 4, process=pack),
+                )
             )
             for _ in range(2)
         ]
         self.models[1].load_state_dict(self.models[0].state_dict())
-        for model in self.models:
-            record_metadata_for_reloading(model)
         updates.watch(self.models[1], CONFIG)
         self.updates = updates.of(self.models[1])
 

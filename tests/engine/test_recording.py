@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from layers import QKV, Layer, Model, drawn, pack, padded, third
+from layers import QKV, Layer, Model, drawn, pack, padded, reloadable, third
 from torch import nn
 
 from worker.errors import RefitError
@@ -42,13 +42,10 @@ def as_on_a_gpu(layer):
 
 def recorded(model, values):
     """Refits a model through vLLM's layerwise reload; returns what can be copied the next time."""
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
-
     from worker.refit.engine.recording import Recording
     from worker.refit.engine.reload import Reload
 
-    record_metadata_for_reloading(model)
-    reload, recording = Reload(model, CONFIG), Recording(model)
+    reload, recording = Reload(reloadable(model), CONFIG), Recording(model)
     reload.open()
     recording.opened()
     with torch.no_grad(), recording:

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import torch
 from torch import nn
+
+
+def reloadable(model):
+    """Returns a model, which vLLM's reload knows from now on."""
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    record_metadata_for_reloading(model)
+    return model
+
+
+@contextmanager
+def reloading(model, config=None):
+    """One update of a model by vLLM's reload."""
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+    initialize_layerwise_reload(model)
+    yield
+    finalize_layerwise_reload(model, config)
 
 
 class Method:
