@@ -88,6 +88,16 @@ def running(shared_lab: Lab) -> Callable[..., AbstractAsyncContextManager[VllmAs
     return shared_lab.worker
 
 
+@pytest.fixture
+def refit_section(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Changes how a worker or a group refits (`refit` of its configuration), for one test."""
+
+    def change(sender: Any, **values: Any) -> None:
+        monkeypatch.setattr(sender, "section", sender.section.model_copy(update=values))
+
+    return change
+
+
 @pytest.fixture(scope="session")
 def third_party(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[Path]]:
     """Lays an installed distribution of one module where the engine's processes find it too; its folder is on their path."""

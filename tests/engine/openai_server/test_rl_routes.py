@@ -27,14 +27,9 @@ async def trainer(served, second, raw):
 
 
 @pytest.fixture
-def limit(served, monkeypatch):
+def limit(served, refit_section):
     """Changes how long the engine waits for a trainer."""
-
-    def change(**values):
-        sender = served.worker.refitting.sender
-        monkeypatch.setattr(sender, "section", sender.section.model_copy(update=values))
-
-    return change
+    return lambda seconds: refit_section(served.worker.refitting.sender, timeout_s=seconds)
 
 
 @pytest.fixture
@@ -162,7 +157,7 @@ async def test_steps_without_a_start_are_a_conflict_that_names_the_call(trainer)
 
 
 async def test_an_update_whose_trainer_is_gone_is_given_up_without_harm_to_requests(served, trainer, limit, idle):
-    limit(timeout_s=1.0)
+    limit(1.0)
     assert (await step(trainer, "start_weight_update"))[0] == 200
     asked = asyncio.create_task(chat(trainer, max_tokens=4))
 
@@ -198,7 +193,7 @@ async def test_an_update_with_weights_that_are_not_numbers_is_refused_by_name(tr
 
 async def test_a_trainer_that_ends_in_the_middle_leaves_an_engine_that_says_so(trainer, update, whole, limit, idle):
     enough = patience(10.0)  # for the part that comes
-    limit(timeout_s=enough)
+    limit(enough)
     await step(trainer, "start_weight_update")
     assert (await update())[0] == 200
 
@@ -207,7 +202,7 @@ async def test_a_trainer_that_ends_in_the_middle_leaves_an_engine_that_says_so(t
 
     assert reply.status_code == 503
     assert f"no call came for {enough:g} s" in reply.json()["error"]["message"]
-    limit(timeout_s=120.0)
+    limit(120.0)
     await whole()
     assert (await chat(trainer, max_tokens=2)).status_code == 200
     await idle()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -163,13 +164,9 @@ def generated(engine):
 
 
 @pytest.fixture
-def transport(engine, monkeypatch):
-    """Changes how the worker sends a model of this process, for one test."""
-
-    def change(name):
-        monkeypatch.setattr(engine.refitting.sender, "section", engine.config.refit.model_copy(update={"transport": name}))
-
-    return change
+def refitting(engine, refit_section):
+    """Changes how the worker refits, for one test."""
+    return partial(refit_section, engine.refitting.sender)
 
 
 @pytest.fixture

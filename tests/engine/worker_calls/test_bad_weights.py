@@ -8,7 +8,6 @@ import math
 from itertools import islice
 
 import pytest
-import torch
 
 from worker.errors import NotReadyError, RefitError
 
@@ -51,16 +50,15 @@ def one_row_less(tensor):
 
 
 @pytest.fixture(params=["ipc_zmq", "collective"])
-def each_transport(request, transport):
+def each_transport(request, refitting):
     """Sends by every transport in turn."""
-    transport(request.param)
+    refitting(transport=request.param)
 
 
 @pytest.fixture
-def accepting(worker, monkeypatch):
+def accepting(refitting):
     """The engine takes weights that are not finite, for one test."""
-    section = worker.config.refit.model_copy(update={"finite": False})
-    monkeypatch.setattr(worker.refitting.sender, "section", section)
+    refitting(finite=False)
 
 
 @pytest.mark.usefixtures("each_transport")
@@ -131,14 +129,6 @@ async def test_a_message_names_the_first_tensors_with_a_count_of_the_others(work
 
     with pytest.raises(RefitError, match=r"model\.embed_tokens\.weight \(1 value\), .* and 2 more; correct"):
         await worker.refit_async(model)
-
-
-async def test_the_largest_numbers_are_finite(worker, policies):
-    large = with_value(torch.finfo(torch.float32).max, 1000)
-
-    await worker.refit_async(changed(policies.b, "model.embed_tokens.weight", large))
-
-    assert worker.last_refit.not_finite == {}
 
 
 @pytest.mark.usefixtures("accepting")

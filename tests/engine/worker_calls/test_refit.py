@@ -76,8 +76,8 @@ def elsewhere(request):
 
 
 @pytest.mark.parametrize("name", ["ipc_zmq", "collective"])
-async def test_the_engine_generates_what_the_trainers_model_does_after_each_refit(worker, policies, transport, holds, name):
-    transport(name)
+async def test_the_engine_generates_what_the_trainers_model_does_after_each_refit(worker, policies, refitting, holds, name):
+    refitting(transport=name)
 
     for policy in (policies.b, policies.a, policies.b):
         await worker.refit_async(policy.model)
@@ -209,9 +209,8 @@ async def test_requests_in_flight_end_when_a_refit_fails(worker, policies, conne
     assert unfinished() == 0
 
 
-async def test_a_trainer_that_never_comes_is_given_up_after_the_time_limit(worker, policies, holds, monkeypatch):
-    short = worker.config.refit.model_copy(update={"timeout_s": 0.3})
-    monkeypatch.setattr(worker.refitting.sender, "section", short)
+async def test_a_trainer_that_never_comes_is_given_up_after_the_time_limit(worker, policies, holds, refitting):
+    refitting(timeout_s=0.3)
 
     with pytest.raises(RefitError, match=r"the trainer did not answer within refit\.timeout_s = 0\.3 s.*the weights it had"):
         await worker.update_weights_via_ipc_zmq_async()
@@ -232,8 +231,8 @@ async def test_a_group_without_a_rank_for_this_engine_is_refused(worker, rank_pr
         await worker.init_collective_async(rank_prefix, IP, 1, world_size, train_world_size)
 
 
-async def test_a_group_whose_trainer_does_not_come_is_an_error_that_names_the_place(worker, policies, holds, monkeypatch):
-    monkeypatch.setattr(worker.refitting.sender, "section", worker.config.refit.model_copy(update={"timeout_s": 0.3}))
+async def test_a_group_whose_trainer_does_not_come_is_an_error_that_names_the_place(worker, policies, holds, refitting):
+    refitting(timeout_s=0.3)
     port = free_port(IP)
 
     with pytest.raises(TransferError, match=rf"rank 1 of 2 could not join the group at {IP}:{port}"):
@@ -364,7 +363,7 @@ async def test_half_of_a_fused_layer_is_an_error_because_the_other_half_would_be
     assert (await holds(policies.b)).passed
 
 
-async def test_tensors_that_break_half_way_fail_the_refit_by_every_transport(worker, policies, transport, holds, monkeypatch):
+async def test_tensors_that_break_half_way_fail_the_refit_by_every_transport(worker, policies, refitting, holds, monkeypatch):
     def broken(state):
         for index, item in enumerate(gathered(state)):
             if index == 6:
@@ -374,9 +373,7 @@ async def test_tensors_that_break_half_way_fail_the_refit_by_every_transport(wor
     monkeypatch.setattr("worker.refit.weights.source.gathered", broken)
     monkeypatch.setattr(Source, "in_place", lambda source, _: InPlace(source.model, {}))  # as if they were sharded
     for name in ("ipc_zmq", "collective"):
-        transport(name)
-        section = worker.refitting.sender.section.model_copy(update={"buffer_mb": 0})  # a chunk for every tensor
-        monkeypatch.setattr(worker.refitting.sender, "section", section)
+        refitting(transport=name, buffer_mb=0)  # a chunk for every tensor
 
         with pytest.raises(RefitError, match="a refit failed half-way"):
             await worker.refit_async(policies.b.model)
