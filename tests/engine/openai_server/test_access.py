@@ -5,7 +5,6 @@ from __future__ import annotations
 import openai
 import pytest
 
-from quirks_core.base.errors import QuirksError
 from worker.server import ServerStartError
 
 KEY = "open-sesame"
@@ -72,19 +71,6 @@ async def test_a_server_without_auth_warns_that_every_user_can_use_it(second, ca
         assert server.api_key is None
         assert "every user of this machine can use the engine" in server.warnings[0]
         assert server.warnings[0] in caplog.text
-
-
-async def test_an_engine_that_must_not_generate_answers_503_with_the_reason(second, raw):
-    def check():
-        raise QuirksError("a refit failed half-way; refit again")
-
-    async with second(check=check) as server, raw(server.base_url) as http:
-        refused = await http.post("/v1/chat/completions", json={"model": NAME, "messages": HELLO})
-        health = await http.get("/health")
-
-    assert refused.status_code == 503
-    assert "a refit failed half-way; refit again" in refused.json()["error"]["message"]
-    assert (health.status_code, health.content) == (503, b"")
 
 
 async def test_a_configuration_that_vllm_refuses_is_an_error_at_the_start(second):
