@@ -67,7 +67,7 @@ async def test_an_aborting_pause_ends_only_the_requests_that_are_under_way(serve
 
 
 async def test_every_request_until_the_next_refit_gets_the_reason_of_a_failed_one(
-    served, model, lab, asking, under_way, idle, monkeypatch
+    served, model, lab, asking, under_way, idle, monkeypatch, refit_section
 ):
     policy = lab.trainer(model)
 
@@ -78,8 +78,7 @@ async def test_every_request_until_the_next_refit_gets_the_reason_of_a_failed_on
             yield item
 
     monkeypatch.setattr("worker.refit.weights.source.gathered", broken)
-    sender = served.worker.refitting.sender
-    monkeypatch.setattr(sender, "section", sender.section.model_copy(update={"buffer_mb": 0}))
+    refit_section(served.worker.refitting.sender, buffer_mb=0)
     requests = asking(ASKED)
     await under_way(32)
 
@@ -88,11 +87,13 @@ async def test_every_request_until_the_next_refit_gets_the_reason_of_a_failed_on
     with pytest.raises(RefitError, match="a refit failed half-way"):
         await refit
     errors = [await request for request in (*requests, *during, *asking([LONG, {**LONG, "stream": True}]))]
+    reason = served.worker.engine.readiness.problem
     monkeypatch.undo()
     await served.worker.refit_async(policy)
 
     assert [error and error["code"] for error in errors] == [503] * len(errors)
-    assert all("a refit failed half-way" in error["message"] for error in errors)
+    assert {error["message"] for error in errors} == {reason}
+    assert "a refit failed half-way" in reason
     assert await asyncio.gather(*asking(ASKED[:1])) == [None]
     await idle()
 

@@ -73,29 +73,6 @@ async def test_100_streams_complete_while_100_others_leave_no_trace(served, abor
     await settled(lambda: not _connections(port))
 
 
-async def test_aborting_ends_what_runs_with_the_reason(second, served, raw, settled, idle):
-    async with second() as server, raw(server.base_url) as http:
-        lines = []
-
-        async def stream():
-            async with http.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as reply:
-                async for line in reply.aiter_lines():
-                    lines.extend([line] if line else [])
-
-        whole = asyncio.create_task(http.post("/v1/chat/completions", json=LONG))
-        streamed = asyncio.create_task(stream())
-        await settled(lambda: lines and served.llm.get_num_unfinished_requests() == 2)
-        server.abort("a refit failed half-way")
-
-        assert (await whole).status_code == 503
-        assert (await whole).json()["error"]["message"] == "a refit failed half-way"
-        await streamed
-        assert json.loads(lines[-2].removeprefix("data: "))["error"]["message"] == "a refit failed half-way"
-        assert lines[-1] == "data: [DONE]"
-        await idle()
-        assert (await http.post("/v1/chat/completions", json={"messages": HELLO})).status_code == 200
-
-
 async def test_stopping_in_bounded_time_leaves_nothing_behind(second, served, raw, settled, idle):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     before = asyncio.all_tasks()
