@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -17,14 +16,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import openai
 import pytest
 from patience import HUNG_S, until
 
 from quirks_core.facts.packages import installed_version
 from quirks_core.hook.receipts import Receipts
+from worker.refit.transport.ports import free_port
 
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = "model-quirks: "
+#: A worker of a configuration, until it is ended.
+_WORKER = """
+import asyncio, json, sys
+from worker import VllmAsyncGenerationWorker
+
+async def main(config):
+    worker = VllmAsyncGenerationWorker(config)
+    await worker.post_init_async()
+    await asyncio.Event().wait()
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))
+"""
 
 
 @dataclass(frozen=True)
@@ -60,12 +74,14 @@ class Programs:
         environment: What they get.
         count: How many there were.
         few_blocks: Options for a small KV cache; memory that is touched for the first time takes up to 3 s per GiB.
+        small: Options for a small engine.
     """
 
     folder: Path
     environment: dict[str, str]
     count: int = field(default=0)
     few_blocks: ClassVar[Sequence[str]] = ("--num-gpu-blocks-override", "64")
+    small: ClassVar[Sequence[str]] = ("--max-model-len", "128", "--max-num-seqs", "8", *few_blocks)
 
     def environ(self, variables: dict[str, str]) -> dict[str, str]:
         """Returns the environment of a program: nothing of the developer's that could count."""
@@ -129,6 +145,19 @@ class Programs:
         finally:
             end(program)
 
+    def worker(
+        self, model: Path, port: int, key: str, *, env: dict[str, str] | None = None, name: str = "", **engine: Any
+    ) -> contextlib.AbstractContextManager[Server]:
+        """Runs our worker until the end of the block: a small engine, with a server that has the routes for trainers."""
+        script = self.folder / "our_worker.py"
+        script.write_text(_WORKER, encoding="utf-8")
+        small = {"load_format": "auto", "max_model_len": 128, "max_num_seqs": 8, "num_gpu_blocks_override": 64}
+        small["enforce_eager"] = True
+        server = {"enabled": True, "rl_routes": True, "rl_api_key": key, "port": port, "validation_temperature": 0.0}
+        server |= {"served_model_name": name} if name else {}
+        config = {"model": str(model), "env": env or {}, "engine": {**small, **engine}, "server": server}
+        return self.server(sys.executable, script, json.dumps(config), port=port)
+
 
 @dataclass
 class Server:
@@ -147,6 +176,12 @@ class Server:
     def said(self) -> list[str]:
         """The lines of ours."""
         return said(self.log.read_text(errors="replace"))
+
+    def completion(self, *, key: str = "none", **fields: Any) -> Any:
+        """What its only model makes of a prompt."""
+        client = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, timeout=HUNG_S)
+        model = client.models.list().data[0].id
+        return client.completions.create(model=model, **fields).choices[0]
 
     def wait_until_said(self, beginning: str) -> None:
         """Waits for a line of ours; a program that ends before is an error."""
@@ -220,17 +255,21 @@ def site_of(programs: Programs) -> Path:
 @pytest.fixture
 def port() -> int:
     """A free port."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    return free_port("127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def models(checkpoint: Callable[..., Path]) -> list[Path]:
+    """Three checkpoints of one kind."""
+    return [checkpoint("qwen3", seed=seed) for seed in range(3)]
 
 
 @pytest.fixture
-def receipts(tmp_path: Path) -> Callable[[], Receipts]:
+def receipts(programs: Programs, tmp_path: Path) -> Callable[[], Receipts]:
     """Reads the file of receipts; its path is the attribute ``file``."""
 
     def read() -> Receipts:
-        return Receipts.model_validate_json(read.file.read_text())  # type: ignore[attr-defined]
+        return programs.receipts_in(read.file)  # type: ignore[attr-defined]
 
     read.file = tmp_path / "receipts.json"  # type: ignore[attr-defined]
     return read

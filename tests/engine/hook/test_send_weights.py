@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 from patience import HUNG_S
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from worker.lab.kit import checkpoints
 from worker.refit import RefitTrainerInitInfo
 from worker.refit.transport.ports import free_port
 
@@ -32,49 +30,19 @@ RefitTrainer.trainer_init(RefitTrainerInitInfo(rank=0), client=client, source=so
 """
 
 KEY = "the-trainer-s"
-TWO_RANKS = f"""
-import asyncio, sys
-from worker import VllmAsyncGenerationWorker
-
-async def main(model, _, port):
-    worker = VllmAsyncGenerationWorker({{
-        "model": model,
-        "engine": {{"load_format": "auto", "max_model_len": 128, "num_gpu_blocks_override": 64, "enforce_eager": True,
-                    "max_num_seqs": 8, "tensor_parallel_size": 2}},
-        "env": {{"VLLM_CPU_OMP_THREADS_BIND": "0|1"}},
-        "server": {{"enabled": True, "rl_routes": True, "rl_api_key": "{KEY}", "port": int(port),
-                   "validation_temperature": 0.0}},
-    }})
-    await worker.post_init_async()
-    await asyncio.Event().wait()
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
-"""
 
 
 def text(server, key="none"):
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, timeout=HUNG_S)
-    model = client.models.list().data[0].id
-    return client.completions.create(model=model, prompt=PROMPT, max_tokens=12, temperature=0).choices[0].text
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return [checkpoints.build("qwen3", folder / str(seed), seed=seed) for seed in range(2)]
+    return server.completion(key=key, prompt=PROMPT, max_tokens=12, temperature=0).text
 
 
 @pytest.fixture(scope="module")
 def serving(vllm, programs):
     """Starts servers of a model with our backend and without a plan."""
-    options = ["--max-model-len", "128", "--max-num-seqs", "8", "--enforce-eager", *programs.few_blocks]
-    transfer = ["--weight-transfer-config", '{"backend": "model_quirks"}']
+    options = [*programs.small, "--enforce-eager", "--weight-transfer-config", '{"backend": "model_quirks"}']
 
-    def start(model, *more):
-        port = free_port("127.0.0.1")
-        command = [vllm, "serve", model, *options, *transfer, *more]
-        return programs.server(*command, port=port, VLLM_SERVER_DEV_MODE="1")
+    def start(model):
+        return programs.server(vllm, "serve", model, *options, port=free_port("127.0.0.1"), VLLM_SERVER_DEV_MODE="1")
 
     return start
 
@@ -105,7 +73,7 @@ def send_weights(programs, url, model, *options, ranks=1):
 
 @pytest.mark.parametrize(("options", "ranks"), [((), 1), ((), 2), (("--transport", "collective"), 1)])
 def test_a_trainer_without_our_worker_sends_its_weights_to_vllm_serve(models, server, send, expected, options, ranks):
-    for model in models:
+    for model in models[:2]:
         ended = send(model, *options, "--port", str(free_port("127.0.0.1")), ranks=ranks)
 
         assert ended.code == 0, ended.text[-3000:]
@@ -114,9 +82,8 @@ def test_a_trainer_without_our_worker_sends_its_weights_to_vllm_serve(models, se
 
 
 def test_both_ranks_of_our_engine_take_what_two_ranks_of_a_trainer_send_to_its_routes(programs, models, expected):
-    script, port = programs.folder / "two_ranks.py", free_port("127.0.0.1")
-    script.write_text(TWO_RANKS, encoding="utf-8")
-    with programs.server(sys.executable, script, models[0], port=port) as server:
+    port, env = free_port("127.0.0.1"), {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    with programs.worker(models[0], port, KEY, env=env, tensor_parallel_size=2) as server:
         url = f"http://:{KEY}@127.0.0.1:{port}"
         before = text(server, KEY)
         to_one = programs.run(sys.executable, "-c", TO_ONE, models[1], url, OMP_NUM_THREADS="1")

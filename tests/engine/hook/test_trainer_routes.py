@@ -12,12 +12,10 @@ from patience import HUNG_S
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from worker.lab.kit import checkpoints
 from worker.refit.transport.ports import free_port
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "send_weights.py"
 KEY = "the-trainer-s"
-LONGEST = 128
 #: As TRL sends them.
 SAMPLED = {
     "model": "tiny",
@@ -33,28 +31,6 @@ SAMPLED = {
     "return_token_ids": True,
     "return_tokens_as_token_ids": True,
 }
-SERVER = """
-import argparse, asyncio
-from worker import VllmAsyncGenerationWorker
-
-async def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("--port", type=int)
-    options = parser.parse_args()
-    worker = VllmAsyncGenerationWorker({
-        "model": options.model,
-        "engine": {"load_format": "auto", "max_model_len": LONGEST, "num_gpu_blocks_override": 64, "enforce_eager": True,
-                   "enable_lora": True, "max_lora_rank": 8, "max_num_seqs": 8},
-        "server": {"enabled": True, "rl_routes": True, "rl_api_key": "KEY", "port": options.port, "served_model_name": "tiny",
-                   "validation_temperature": 0.0},
-    })
-    await worker.post_init_async()
-    await asyncio.Event().wait()
-
-if __name__ == "__main__":
-    asyncio.run(main())
-"""
 TRL = """
 import json, sys
 from trl.generation.vllm_client import VLLMClient
@@ -80,12 +56,6 @@ print("RESULT " + json.dumps({
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return [checkpoints.build("qwen3", folder / str(seed), seed=seed) for seed in range(2)]
-
-
-@pytest.fixture(scope="module")
 def adapter(models, tmp_path_factory):
     """A LoRA adapter that changes what the model says."""
     folder = tmp_path_factory.mktemp("adapter")
@@ -95,17 +65,14 @@ def adapter(models, tmp_path_factory):
 
 
 def theirs(programs, vllm, model, port):
-    options = ["--max-model-len", str(LONGEST), "--max-num-seqs", "8", "--enforce-eager", *programs.few_blocks]
-    options += ["--served-model-name", "tiny", "--enable-lora", "--max-lora-rank", "8"]
+    options = ["--enforce-eager", "--served-model-name", "tiny", "--enable-lora", "--max-lora-rank", "8"]
     transfer = ["--weight-transfer-config", '{"backend": "model_quirks"}', "--logprobs-mode", "processed_logprobs"]
     modes = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "MODEL_QUIRKS": "on"}
-    return programs.server(vllm, "serve", model, *options, *transfer, port=port, **modes)
+    return programs.server(vllm, "serve", model, *programs.small, *options, *transfer, port=port, **modes)
 
 
 def ours(programs, vllm, model, port):  # noqa: ARG001
-    script = programs.folder / "our_server.py"
-    script.write_text(SERVER.replace("LONGEST", str(LONGEST)).replace("KEY", KEY), encoding="utf-8")
-    return programs.server(sys.executable, script, model, port=port)
+    return programs.worker(model, port, KEY, name="tiny", enable_lora=True, max_lora_rank=8)
 
 
 @pytest.fixture(scope="module", params=[theirs, ours], ids=["vllm-serve", "ours"])
