@@ -13,6 +13,12 @@ from worker.lab.parity.thresholds import chosen_thresholds
 from worker.lab.parity.trainer import Trainer, TrainerOptions
 
 _TWO_RANKS = {"data_parallel_size": 2, "load_format": "auto"}
+_EVAL = {
+    "purpose": "eval",
+    "engine": {"data_parallel_size": 2},
+    "parallel": {"dp_strategy": "engine"},
+    "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -33,10 +39,6 @@ async def test_with_the_quirk_two_ranks_with_shared_experts_generate_what_one_do
 
     for rank in (None, 0, 1):
         assert await tokens(group, PROMPTS, rank=rank) == expected, f"rank {rank}"
-
-
-async def test_an_idle_rank_does_not_hold_up_the_other(group, tokens):
-    assert len(await tokens(group, PROMPTS[:1])) == 1
 
 
 def test_every_rank_says_itself_that_the_experts_are_shared(group):
@@ -71,10 +73,10 @@ def test_data_parallel_moe_runs_eagerly_because_the_quirk_requires_it(group):
 
 @pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
 async def test_a_refit_reaches_the_ranks_that_the_engine_itself_does_not_speak_of(
-    group, tokens, checkpoint, lab, monkeypatch, transport
+    group, tokens, checkpoint, lab, refit_section, transport
 ):
     """VLLM's own ``collective_rpc`` answers for the first rank alone; its number of ranks would leave the others out."""
-    monkeypatch.setattr(group.refits.sender, "section", group.refits.sender.section.model_copy(update={"transport": transport}))
+    refit_section(group.refits.sender, transport=transport)
     for seed in (1, 0):
         trainer = lab.trainer(checkpoint("qwen3_moe", seed=seed))
         expected = [row.tokens for row in lab.reference(trainer)]
@@ -90,13 +92,7 @@ async def test_a_refit_reaches_the_ranks_that_the_engine_itself_does_not_speak_o
 
 async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoint, running, lab):
     model = checkpoint("qwen3")
-    values = {
-        "purpose": "eval",
-        "engine": {"data_parallel_size": 2},
-        "parallel": {"dp_strategy": "engine"},
-        "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
-    }
-    async with running(model, values) as worker:
+    async with running(model, _EVAL) as worker:
         assert worker.plan.value("parallel.dp_strategy") == "engine"
         assert [(row.dp_rank, row.dp_size, row.ep_size) for row in worker.topology.rows] == [(0, 1, 1), (1, 1, 1)]
 
@@ -112,9 +108,7 @@ async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoin
 
 
 async def test_moe_over_two_ranks_without_expert_parallelism_generates_what_one_engine_does(checkpoint, running, lab):
-    values = {"purpose": "eval", "engine": {"data_parallel_size": 2}, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}
-    values["parallel"] = {"dp_strategy": "engine"}
-    async with running(checkpoint("qwen3_moe"), values) as worker:
+    async with running(checkpoint("qwen3_moe"), _EVAL) as worker:
         rows = worker.topology.rows
         assert [(row.dp_rank, row.dp_size, row.ep_rank) for row in rows] == [(0, 2, None), (1, 2, None)]
         assert {len(held) for row in rows for held in row.experts.values()} == {8}  # every rank has a part of every expert
