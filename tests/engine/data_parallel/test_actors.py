@@ -185,8 +185,10 @@ async def test_pauses_among_refits_reach_all_ranks_in_the_same_order(group, toke
 
 
 @pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
-async def test_a_refit_in_the_middle_reaches_all_ranks(group, policies, right, under_way, monkeypatch, transport):
-    monkeypatch.setattr(group.refits.sender, "section", group.refits.sender.section.model_copy(update={"transport": transport}))
+async def test_a_refit_in_the_middle_reaches_all_ranks(
+    group, policies, right, under_way, monkeypatch, refit_section, transport
+):
+    refit_section(group.refits.sender, transport=transport)
     running = [
         asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True, rank=rank))) for rank in (0, 1)
     ]
