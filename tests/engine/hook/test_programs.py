@@ -6,9 +6,9 @@ import json
 import sys
 
 import psutil
-import pytest
 
 from quirks_core.hook.receipts import Receipts
+from worker.refit.transport.ports import free_port
 
 #: The second engine is not started while the first is there: what it wants is refused before.
 SCRIPT = """
@@ -188,7 +188,7 @@ def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, r
     request = {"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": body}
     (tmp_path / "in.jsonl").write_text(json.dumps(request) + "\n", encoding="utf-8")
     files = ["-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
-    command = [vllm, "run-batch", *files, "--model", model, "--max-model-len", "128", "--enforce-eager", *programs.few_blocks]
+    command = [vllm, "run-batch", *files, "--model", model, "--enforce-eager", *programs.small]
 
     ended = programs.run(*command, MODEL_QUIRKS="on", MODEL_QUIRKS_RECEIPT=str(receipts.file), **worker_in_core)
 
@@ -278,26 +278,10 @@ def test_a_command_that_starts_no_engine_has_no_receipt(programs, quirks_run):
 NODE = ("--data-parallel-size", "2", "--data-parallel-size-local", "1", "--data-parallel-address", "127.0.0.1")
 
 
-@pytest.fixture
-def rpc_port(port):
-    """A port for the nodes to meet at."""
-    return str(port + 1 if port < 65000 else port - 1)
-
-
-def test_a_headless_node_makes_the_same_plan_as_the_head(programs, vllm, checkpoint, port, rpc_port, tmp_path, worker_in_core):
+def test_a_headless_node_makes_the_same_plan_as_the_head(programs, vllm, checkpoint, port, tmp_path, worker_in_core):
     files = [tmp_path / "head.json", tmp_path / "headless.json"]
-    common = [
-        vllm,
-        "serve",
-        checkpoint("qwen3_moe"),
-        "--max-model-len",
-        "128",
-        "--max-num-seqs",
-        "8",
-        *programs.few_blocks,
-        *NODE,
-    ]
-    common += ["--data-parallel-rpc-port", rpc_port, "--distributed-executor-backend", "uni"]
+    meeting = ["--data-parallel-rpc-port", str(free_port("127.0.0.1")), "--distributed-executor-backend", "uni"]
+    common = [vllm, "serve", checkpoint("qwen3_moe"), *programs.small, *NODE, *meeting]
     variables = {"MODEL_QUIRKS": "on", "VLLM_CPU_OMP_THREADS_BIND": "nobind", **worker_in_core}
     headless = [*common, "--headless", "--data-parallel-start-rank", "1"]
     with programs.running(headless, **variables, MODEL_QUIRKS_RECEIPT=str(files[1])) as other:
@@ -319,12 +303,11 @@ print("RESULT", len(llm.generate(["once upon"], SamplingParams(max_tokens=4, ign
 """
 
 
-def test_an_engine_that_no_quirk_changes_is_still_reported(programs, checkpoint, receipts):
+def test_an_engine_that_no_quirk_changes_is_still_reported(programs, checkpoint, receipts, worker_in_core):
     off = "cpu-seeded-chunked-prefill,logprob-token-ids-rows"
-    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": off, "OMP_NUM_THREADS": "1"}
-    variables |= {"MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": off, "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
 
-    ended = programs.script(PLAIN, checkpoint("qwen3"), **variables)
+    ended = programs.script(PLAIN, checkpoint("qwen3"), **variables, **worker_in_core)
 
     assert ended.result() == 4
     (line,) = ended.said
