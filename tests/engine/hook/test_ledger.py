@@ -66,15 +66,13 @@ def described(account):
     return [(verdict["kind"], verdict["is_grave"]) for verdict in account["verdicts"]]
 
 
-def test_stop_refuses_requests_with_the_sentence_that_names_the_fault(programs, checkpoint, receipts):
-    models = [checkpoint("qwen3", seed=seed) for seed in range(3)]
+def test_stop_refuses_requests_with_the_sentence_that_names_the_fault(programs, models, receipts, worker_in_core):
     variables = {
         "MODEL_QUIRKS": "rollout",
         "MODEL_QUIRKS_LEDGER": "stop",
         "MODEL_QUIRKS_RECEIPT": str(receipts.file),
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": "1",
+        **worker_in_core,
     }
 
     ended = programs.script(ONE, *models, **variables)
@@ -113,8 +111,7 @@ if __name__ == "__main__":
 )
 
 
-def test_a_rank_that_is_left_out_is_named_at_once(programs, checkpoint, receipts):
-    models = [checkpoint("qwen3", seed=seed) for seed in range(3)]
+def test_a_rank_that_is_left_out_is_named_at_once(programs, models, receipts):
     variables = {
         "MODEL_QUIRKS": "rollout",
         "MODEL_QUIRKS_RECEIPT": str(receipts.file),
@@ -159,13 +156,12 @@ def adapters(tmp_path):
     return [*steps, write_adapter(tmp_path / "wrapped", 3, prefix="language_model.model"), steps[2], steps[2], steps[2]]
 
 
-def test_a_faulty_update_of_an_adapter_is_named(programs, checkpoint, receipts, adapters):
+def test_a_faulty_update_of_an_adapter_is_named(programs, checkpoint, receipts, adapters, worker_in_core):
     variables = {
         "MODEL_QUIRKS": "rollout",
         "MODEL_QUIRKS_DISABLE": "lora-unmatched-names",  # it refuses the second fault before it is loaded
         "MODEL_QUIRKS_RECEIPT": str(receipts.file),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": "1",
+        **worker_in_core,
     }
 
     found = programs.script(LORA, checkpoint("qwen3"), *adapters, **variables).result()

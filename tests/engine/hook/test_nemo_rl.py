@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from worker.lab.kit import checkpoints
-
 COMMIT = "7ea279abfbeb698b092856d0dab61e7cf39bc909"
 #: Their package refuses the transformers that vLLM 0.32 needs; the text is all that it looks at.
 BEGIN = """
@@ -100,10 +98,9 @@ def test_the_workers_have_every_signature_of_nemo_rl_s(programs, source):
     }
 
 
-def test_a_planned_engine_answers_with_nemo_rl_s_batch(programs, source, tmp_path):
-    model = checkpoints.build("qwen3", tmp_path / "qwen3")
+def test_a_planned_engine_answers_with_nemo_rl_s_batch(programs, source, checkpoint):
 
-    ended = programs.script(BEGIN + ENGINE, model, PYTHONPATH=source)
+    ended = programs.script(BEGIN + ENGINE, checkpoint("qwen3"), PYTHONPATH=source)
 
     assert ended.code == 0, ended.text[-3000:]
     lines = ended.said
@@ -122,10 +119,9 @@ def test_a_planned_engine_answers_with_nemo_rl_s_batch(programs, source, tmp_pat
     }
 
 
-def test_a_configuration_that_cannot_work_is_refused_before_the_engine_starts(programs, source, tmp_path):
-    model = checkpoints.build("qwen3", tmp_path / "qwen3")
+def test_a_configuration_that_cannot_work_is_refused_before_the_engine_starts(programs, source, checkpoint):
 
-    ended = programs.script(BEGIN + ENGINE, model, "sleep", PYTHONPATH=source)
+    ended = programs.script(BEGIN + ENGINE, checkpoint("qwen3"), "sleep", PYTHONPATH=source)
 
     assert ended.code != 0
     assert "sleep-on-cpu" in ended.text, ended.text[-3000:]

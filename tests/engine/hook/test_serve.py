@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import time
 
-import openai
 import psutil
 import pytest
 import yaml
-from patience import HUNG_S
 
 ACME = """
 from quirks_core import Default, ModelFlag, Quirk, Severity, purpose, report
@@ -39,10 +37,7 @@ def third_party(site_of):
 
 
 def completion(server, key="none"):
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, timeout=HUNG_S)
-    model = client.models.list().data[0].id
-    answer = client.completions.create(model=model, prompt="once upon", max_tokens=4, temperature=0.5, seed=1, logprobs=0)
-    return answer.choices[0]
+    return server.completion(key=key, prompt="once upon", max_tokens=4, temperature=0.5, seed=1, logprobs=0)
 
 
 @pytest.mark.usefixtures("third_party")
@@ -85,8 +80,8 @@ def test_a_server_runs_by_a_proven_plan(programs, vllm, quirks_run, checkpoint, 
 
 
 def test_data_parallel_ranks_share_the_plan_with_their_api_servers(programs, vllm, checkpoint, port, receipts, worker_in_core):
-    command = [vllm, "serve", checkpoint("qwen3_moe"), "--max-model-len", "128", "--max-num-seqs", "8", "-dp", "2"]
-    command += [*programs.few_blocks, "--distributed-executor-backend", "uni", "--api-key", "hush", "--hf-token", "hush"]
+    command = [vllm, "serve", checkpoint("qwen3_moe"), *programs.small, "-dp", "2", "--distributed-executor-backend", "uni"]
+    command += ["--api-key", "hush", "--hf-token", "hush"]
     variables = {
         "HF_TOKEN": "hush",
         "VLLM_API_KEY": "hush",

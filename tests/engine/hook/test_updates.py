@@ -50,8 +50,7 @@ def _difference(one: dict[str, list[float]], other: dict[str, list[float]]) -> f
     return max(abs(a - b) for a, b in zip(one["logprobs"], other["logprobs"], strict=True))
 
 
-def test_requests_after_an_update_use_no_block_of_older_weights(programs, checkpoint):
-    models = [checkpoint("qwen3", seed=seed) for seed in range(3)]
+def test_requests_after_an_update_use_no_block_of_older_weights(programs, models):
     variables = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "EXECUTOR": "mp", "MODEL_QUIRKS": "rollout"}
 
     result = programs.script(SCRIPT, *models, **variables).result()
