@@ -134,16 +134,15 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def outcomes(programs, checkpoint):
+def outcomes(programs, checkpoint, worker_in_core):
     """Runs the script without and with the quirk; returns what each step left, and our lines of the second run."""
 
     def run(kind, **variables):
         models = [checkpoint(kind, seed=seed) for seed in range(3)]
         common = {
             "MODEL_QUIRKS": "rollout",
-            "OMP_NUM_THREADS": "1",
             "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            **worker_in_core,
             **variables,
         }
         plain = programs.script(SCRIPT, *models, **common)
