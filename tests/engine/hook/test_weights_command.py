@@ -10,6 +10,7 @@ import pytest
 from patience import HUNG_S, until
 
 from quirks_core.cli import main
+from worker.refit.running import Server
 
 OPTIONS = ("--dtype", "float32", "--enforce-eager")
 DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": "1"}
@@ -39,6 +40,11 @@ def update(server, folder):
     """Loads a checkpoint into the running engine, and has it generate."""
     post(f"{server.url}/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
     post(f"{server.url}/v1/completions", {"model": "policy", "prompt": [5, 6, 7], "max_tokens": 2})
+
+
+def kinds(account):
+    """Returns the kinds of the verdicts that hold now."""
+    return {verdict.kind for verdict in account.problems}
 
 
 def test_a_server_with_quirks_shows_by_its_ledger_which_checkpoint_it_runs(
@@ -73,6 +79,8 @@ def test_a_server_with_quirks_shows_by_its_ledger_which_checkpoint_it_runs(
         code, out, _ = weights(server.url)
         assert code == 1
         assert "unchanged: the last 2 updates up to 4 (reload) changed 0 of" in out
+        assert "behind" not in kinds(Server(server.url).report_updates(4))
+        assert "behind" in kinds(Server(server.url).report_updates(5))
 
         code, _, err = weights(server.url, "--checkpoint", checkpoint("llama_tied"))
         assert code == 2
