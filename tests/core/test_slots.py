@@ -133,7 +133,7 @@ def test_a_slot_knows_what_its_type_allows():
     assert (type(find_slot("request.timeout_s").plain(600)), type(find_slot("engine.seed").plain(600))) == (float, int)
 
 
-def test_a_slot_knows_its_family_its_key_and_where_it_is_put_in_force():
+def test_a_slot_knows_the_place_of_its_key():
     places = {
         "engine.seed": ("engine", "seed", Place.ARGUMENT),
         "engine.hf_overrides.rope_theta": ("engine", "hf_overrides.rope_theta", Place.ARGUMENT),
