@@ -15,7 +15,8 @@ from pathlib import Path
 from quirks_core.source import fingerprints
 
 _VLLM = "vllm"
-_parsing = threading.RLock()
+#: Held while Python source is parsed (`syntax_tree`); hold it around a library that parses some.
+parsing = threading.RLock()
 
 
 def syntax_tree(text: str) -> ast.Module:
@@ -27,7 +28,7 @@ def syntax_tree(text: str) -> ast.Module:
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: It is no Python that could be read.
     """
-    with _parsing:
+    with parsing:
         return ast.parse(text)
 
 

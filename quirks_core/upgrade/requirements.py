@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import distributions
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -20,7 +20,7 @@ from quirks_core.facts.trainers import Trainer
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import PACKAGE, Release
-from quirks_core.upgrade.run import OnRelease, holds, requirements
+from quirks_core.upgrade.run import OnRelease, holds, read_requirements, requirements
 
 #: The major version of CUDA in the name or an extra of a requirement.
 _CUDA = re.compile(r"(?<![a-z])cu(1\d)(?!\d)|cu(1\d)\d\b")
@@ -165,19 +165,13 @@ def _on_path(path: tuple[str, ...]) -> Mapping[str, _Installed]:
     for item in distributions(path=list(path)):
         try:
             metadata = item.metadata
-            known = _Installed(metadata["Name"], metadata["Version"], tuple(_needs(metadata.get_all("Requires-Dist") or ())))
+            known = _Installed(
+                metadata["Name"], metadata["Version"], tuple(read_requirements(metadata.get_all("Requires-Dist") or ()))
+            )
             found.setdefault(canonicalize_name(known.name), known)
         except Exception:  # noqa: S112 - unreadable metadata; 'quirks doctor' names them
             continue
     return found
-
-
-def _needs(texts: Iterable[str]) -> Iterator[Requirement]:
-    for text in texts:
-        try:
-            yield Requirement(text)
-        except InvalidRequirement:
-            continue
 
 
 def _is_met(need: Requirement, installed: Mapping[str, _Installed]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
@@ -15,6 +15,7 @@ from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
+from quirks_core.source.source_tree import parsing
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.release import PACKAGE, Release
 
@@ -94,15 +95,18 @@ def packages_on(
 
 def requirements(release: Release) -> list[Requirement]:
     """Returns the requirements of a release that hold in this environment without extras."""
-    found = []
-    for text in release.requires or ():
+    return [need for need in read_requirements(release.requires or ()) if holds(need)]
+
+
+def read_requirements(texts: Iterable[str]) -> Iterator[Requirement]:
+    """Yields the requirements of a distribution; what cannot be read as one is left out."""
+    for text in texts:
         try:
-            need = Requirement(text)
+            with parsing:  # the packaging library parses the texts in a marker as Python
+                need = Requirement(text)
         except InvalidRequirement:
             continue
-        if holds(need):
-            found.append(need)
-    return found
+        yield need
 
 
 def holds(need: Requirement) -> bool:

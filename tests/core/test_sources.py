@@ -14,6 +14,7 @@ import pytest
 
 from quirks_core.source import source_tree
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
+from quirks_core.upgrade.run import read_requirements
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
 MODULE = """
@@ -81,9 +82,9 @@ def test_the_source_of_an_attribute_is_found_without_an_import():
     assert [name for name in sys.modules if name.startswith("fake_read")] == []
 
 
-def test_threads_parse_at_once_while_garbage_is_collected():
-    """Code that a collection runs lets the other thread go on in the middle of a tree."""
-    text = inspect.getsource(argparse)
+@pytest.fixture
+def switching():
+    """Threads change at every chance: code that a collection runs lets the other thread go on in the middle of a tree."""
     before = sys.getswitchinterval()
 
     def at_a_collection(*_):
@@ -92,14 +93,33 @@ def test_threads_parse_at_once_while_garbage_is_collected():
 
     sys.setswitchinterval(1e-6)
     gc.callbacks.append(at_a_collection)
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            trees = list(pool.map(source_tree.syntax_tree, [text] * 60))
-    finally:
-        gc.callbacks.remove(at_a_collection)
-        sys.setswitchinterval(before)
+    yield
+    gc.callbacks.remove(at_a_collection)
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("switching")
+def test_threads_parse_at_once_while_garbage_is_collected():
+    text = inspect.getsource(argparse)
+
+    with ThreadPoolExecutor(2) as pool:
+        trees = list(pool.map(source_tree.syntax_tree, [text] * 60))
 
     assert len({len(tree.body) for tree in trees}) == 1
+
+
+@pytest.mark.usefixtures("switching")
+def test_requirements_are_read_while_another_thread_parses():
+    """The packaging library parses the texts in a marker as Python."""
+    text = inspect.getsource(argparse)
+    need = 'torch==2.13.0; platform_machine == "x86_64" and python_version > "3.9"'
+
+    with ThreadPoolExecutor(1) as pool:
+        trees = pool.submit(lambda: [source_tree.syntax_tree(text) for _ in range(60)])
+        while not trees.done():
+            assert len(list(read_requirements([need]))) == 1
+
+    assert len({len(tree.body) for tree in trees.result()}) == 1
 
 
 @pytest.mark.parametrize("target", ["..x:y", "a..b:c", ".:x", "a b:c", "\0:x", "sys:path", "builtins:len"])
