@@ -117,7 +117,7 @@ def hand_down(plan: Plan, variables: Mapping[str, str] | None = None) -> tuple[t
     """
     text = plan.for_processes.to_variable()
     changes = placed(Place.VARIABLE, plan.changes)
-    effects = tuple(Effect(slot=f"env.{name}", before=os.environ.get(name), after=value) for name, value in changes.items())
+    effects = process.effects_of(changes)
     for variable, value in {**(variables or {}), **changes, handed_down.PLAN_VARIABLE: text}.items():
         environment.set(variable, value)
     late = "was set after vLLM was imported; this process may not see it"

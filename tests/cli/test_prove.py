@@ -82,6 +82,21 @@ def test_an_interrupted_run_keeps_its_proofs_for_the_next_one(quirks, tmp_path, 
     assert {proof.id for proof in Report.read(file).proofs} == set(ids)
 
 
+def test_no_report_names_the_folder_of_this_machines_packages(quirks, tmp_path):
+    files = tmp_path / "r.json", tmp_path / "r.md"
+    quirks("prove", "ep-flag", "--output", files[0])
+    (made,) = (before := Report.read(files[0])).proofs
+    failed = made.model_copy(
+        update={"reason": "ImportError: cannot import 'x' (/home/a/lib/python3.11/site-packages/vllm/x.py)"}
+    )
+    files[0].write_text(before.model_copy(update={"proofs": (failed,)}).model_dump_json(), encoding="utf-8")
+
+    quirks("prove", "cp-vlm", "--output", files[0], "--markdown", files[1])
+
+    for file in files:
+        assert "cannot import 'x' (site-packages/vllm/x.py)" in file.read_text(encoding="utf-8")
+
+
 def test_a_report_goes_into_a_device_without_replacing_it(quirks):
     reader, terminal = os.openpty()
     device = Path(os.ttyname(terminal))

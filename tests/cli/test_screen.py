@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -190,14 +191,14 @@ def _on_a_terminal(*arguments: str, **variables: str) -> str:
     return written.decode()
 
 
-def test_a_terminal_gets_colours(model: object) -> None:
-    folder = str(model("gemma3_text"))  # type: ignore[operator]
+def test_a_terminal_gets_colours(model: Callable[[str], Path]) -> None:
+    folder = str(model("gemma3_text"))
 
     assert "\x1b[32min force" in _on_a_terminal("plan", "--model", folder)
 
 
-def test_no_color_removes_all_emphasis(model: object) -> None:
-    folder = str(model("gemma3_text"))  # type: ignore[operator]
+def test_no_color_removes_all_emphasis(model: Callable[[str], Path]) -> None:
+    folder = str(model("gemma3_text"))
 
     plain = _on_a_terminal("plan", "--model", folder, NO_COLOR="1")
 

@@ -108,10 +108,10 @@ async def engine(folder, load_format, **values) -> AsyncIterator[VllmAsyncGenera
         await worker.shutdown()
 
 
-async def tokens(worker, prompts=PROMPTS):
-    outputs = worker.generate_async(padded(prompts), greedy=True)
+async def tokens(worker):
+    outputs = worker.generate_async(padded(PROMPTS), greedy=True)
     found = {index: output["output_ids"][0].tolist() async for index, output in outputs}
-    return [found[index] for index in range(len(prompts))]
+    return [found[index] for index in range(len(PROMPTS))]
 
 
 @pytest.mark.parametrize(

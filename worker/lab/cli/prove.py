@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +28,8 @@ from worker.lab.kit.proof import Conclusion, Finding, Proof, Report
 from worker.lab.kit.prove import TIMEOUT_S, number_of_runs, prove
 
 _ENGINE = "vllm"
+#: Where this machine keeps its packages: an error names it, and a report that is passed on does not.
+_PACKAGES_FOLDER = re.compile(r"(?:/[^/\s'\"()]+)+/(?=site-packages/)")
 _COLOURS = {
     Conclusion.NEEDED: "green",
     Conclusion.HOLDS: "green",
@@ -129,9 +132,9 @@ def _keep(options: argparse.Namespace, recorded: Mapping[str, Proof], proofs: It
     """Writes the proofs made so far, and those of earlier that none of them replaces."""
     together = Report.of((*recorded.values(), *proofs))
     if options.output:
-        whole_file.write(options.output, _as_json(together) + "\n")
+        whole_file.write(options.output, _PACKAGES_FOLDER.sub("", _as_json(together)) + "\n")
     if options.markdown:
-        whole_file.write(options.markdown, together.markdown())
+        whole_file.write(options.markdown, _PACKAGES_FOLDER.sub("", together.markdown()))
     return together
 
 
