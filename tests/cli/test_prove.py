@@ -117,6 +117,19 @@ def test_a_plugin_that_does_not_load_is_named(quirks, install):
     assert "warning plugin 'acme-broken' of acme-broken 1.2" in outcome.out
 
 
+def test_the_folder_for_checkpoints_exists_when_a_proof_begins(quirks, monkeypatch):
+    found = []
+
+    def looking(item, folder, **named):
+        found.append(folder.is_dir())
+        return prove(item, folder, **named)
+
+    monkeypatch.setattr("worker.lab.cli.prove.prove", looking)
+
+    assert quirks("prove", "cp-vlm").code == 0
+    assert found == [True]
+
+
 def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):
     meeting = Barrier(2, timeout=HUNG_S)
 
