@@ -69,7 +69,7 @@ async def scenario(lab: Lab) -> Outcome:
     from worker.lab.kit.lab import NEW_TOKENS
 
     model = lab.checkpoint("qwen3")
-    # A quarter of all tokens, so that ending is likely everywhere; with the model's own end they are 128, the V2 runner's limit.
+    # A quarter of all tokens, so that ending is likely everywhere; with the model's own end 128, the V2 runner's limit.
     ends = list(range(3, 130))
     sampling = {"ignore_eos": False, "min_new_tokens": NEW_TOKENS, "stop_token_ids": ends}
     async with lab.worker(model, {"engine": {"load_format": "auto"}, "sampling": sampling}) as worker:

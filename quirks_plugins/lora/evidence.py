@@ -7,15 +7,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_core.facts.packages import installed_platform
+
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
 _RANK = 8
 _count = itertools.count()
 
-#: Configuration of an engine that loads the tiny qwen3 and takes two adapters.
+#: Configuration of an engine that loads the tiny qwen3 and takes two adapters. The kernels of a GPU take no float32 adapters.
 ENGINE: dict[str, Any] = {
     "engine": {
+        "dtype": "float32" if installed_platform() == "cpu" else "bfloat16",
         "load_format": "auto",
         "enable_lora": True,
         "max_lora_rank": _RANK,

@@ -10,8 +10,8 @@ What this changes: in rollouts from dummy weights ``engine.mm_device_do_normaliz
 before they reach the engine, as before 0.28.0. If the user set it to true, the run is refused: set ``engine.load_format:
 auto``.
 
-When it can go: when dummy loads leave buffers alone that no checkpoint holds. vLLM 0.27.0 has no such argument. The paired run
-overwrites vLLM's module with vLLM's function, without an engine.
+When it can go: with support for vLLM 0.32. In 0.33.0 neither factor is a persistent buffer. vLLM 0.27.0 has no such argument.
+The paired run overwrites vLLM's module with vLLM's function, without an engine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ QUIRK = Quirk(
     title="Vision models that start from dummy weights normalise images with random numbers",
     flag=ModelFlag.MULTIMODAL,
     match=purpose("rollout") & Fact("model.is_multimodal").is_true() & dummy_weights,
-    affected=Affected("vllm", introduced="0.28.0"),
+    affected=Affected("vllm", introduced="0.28.0", fixed="0.33.0"),
     adjustments=Require(
         _SLOT,
         False,
@@ -65,6 +65,7 @@ QUIRK = Quirk(
         no(_VISION, _DUMMY, vllm="0.32.0", purpose="eval"),
         no("qwen3", _DUMMY, vllm="0.32.0"),
         no(_VISION, _DUMMY, vllm="0.27.0"),
+        no(_VISION, _DUMMY, vllm="0.33.0"),
         unknown(_VISION, _DUMMY),
     ],
     cost="the normalisation of images on the CPU",

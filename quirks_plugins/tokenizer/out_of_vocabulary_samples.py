@@ -45,7 +45,7 @@ def masked_logits(ids: str) -> list[Patch]:
         Patch(
             f"{_LAYER}.__init__",
             wrapper=f"{_PATCHES}:wrap_init_{ids}",
-            expects=("e4ba1de0d98b", "19ac105301be"),
+            expects=("880f44f89d20", "e4ba1de0d98b", "19ac105301be"),
             reason="the ids are found out once, while the model is made",
         ),
         Patch(

@@ -51,7 +51,7 @@ QUIRK = Quirk(
         Patch(
             "vllm.model_executor.model_loader.reload.layerwise:_layerwise_process",
             wrapper="quirks_plugins.weight_sync.partial_layer_patches:wrap_process_with_buffers",
-            expects=("58c5e736d6c7", "c83b72815750", "c233a11758d5"),
+            expects=("4932d500de0e", "58c5e736d6c7", "c83b72815750", "c233a11758d5"),
             reason="buffers that are not sent stay uninitialised memory if their module's parameters are sent",
         ),
         constants_from_checkpoint(when=dummy_weights),

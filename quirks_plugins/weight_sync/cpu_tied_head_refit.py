@@ -39,7 +39,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.model_executor.model_loader.reload.layerwise:finalize_layerwise_processing",
         wrapper="quirks_plugins.weight_sync.cpu_refit_patches:wrap_finalize",
-        expects=("432c0e8c8405", "9b7b0eb59d3f", "46740d508102"),
+        expects=("ffc2e70746d6", "432c0e8c8405", "9b7b0eb59d3f", "46740d508102"),
         reason="a tied weight is packed anew in the embedding alone, and the head computes with its old packed copy",
     ),
     severity=Severity.WRONG_OUTPUT,

@@ -48,7 +48,7 @@ QUIRK = Quirk(
         Patch(
             "vllm.model_executor.model_loader.reload.layerwise:finalize_layerwise_processing",
             wrapper="quirks_plugins.weight_sync.derived_weights_patches:wrap_finalize",
-            expects=("432c0e8c8405", "9b7b0eb59d3f", "46740d508102"),
+            expects=("ffc2e70746d6", "432c0e8c8405", "9b7b0eb59d3f", "46740d508102"),
             reason="a reload does not know of copies that a model made of its weights",
             when=~our_worker,
         ),

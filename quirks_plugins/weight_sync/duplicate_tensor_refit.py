@@ -37,7 +37,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.model_executor.model_loader.reload.layerwise:make_online_process_loader",
         wrapper="quirks_plugins.weight_sync.partial_layer_patches:wrap_make_loader",
-        expects=("8ea72ded0362", "7f1e36561bec"),
+        expects=("629cbf06dd59", "8ea72ded0362", "7f1e36561bec"),
         reason="elements of a tensor that comes twice are counted twice, and the layer is taken for complete too early",
     ),
     severity=Severity.WRONG_OUTPUT,

@@ -54,7 +54,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.model_executor.models.gpt_oss:GptOssModel.load_weights",
         wrapper="quirks_plugins.weight_sync.direct_write_patches:wrap_expert_load",
-        expects=("a784ca15a78c", "5d8aa524e4d6"),
+        expects=("038486975f95", "a784ca15a78c", "5d8aa524e4d6"),
         reason="it copies experts past their weight loaders, and a layerwise reload repeats only what goes through these",
     ),
     severity=Severity.WRONG_OUTPUT,

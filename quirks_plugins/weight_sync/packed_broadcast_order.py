@@ -32,7 +32,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.distributed.weight_transfer.packed_tensor:packed_nccl_broadcast_consumer",
         wrapper="quirks_plugins.weight_sync.packed_broadcast_patches:wrap_consumer",
-        expects=("7d1980b848e2", "72943c2c3764", "35e6661cf245"),
+        expects=("2a589d42a227", "7d1980b848e2", "72943c2c3764", "35e6661cf245"),
         reason="the number of streams is the trainer's, and more than one is not ordered",
     ),
     severity=Severity.WRONG_OUTPUT,

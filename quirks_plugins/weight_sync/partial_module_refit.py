@@ -59,7 +59,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.model_executor.model_loader.reload.layerwise:_layerwise_process",
         wrapper="quirks_plugins.weight_sync.partial_layer_patches:wrap_layerwise_process",
-        expects=("58c5e736d6c7", "c83b72815750", "c233a11758d5"),
+        expects=("4932d500de0e", "58c5e736d6c7", "c83b72815750", "c233a11758d5"),
         reason="what is not loaded into a layer stays uninitialised memory",
     ),
     severity=Severity.WRONG_OUTPUT,

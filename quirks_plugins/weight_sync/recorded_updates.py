@@ -51,14 +51,14 @@ QUIRK = Quirk(
         Patch(
             f"{_LAYERWISE}:initialize_layerwise_reload",
             wrapper=f"{_PATCHES}:wrap_initialize",
-            expects=("7d13b5469345", "90eb69b56a24"),
+            expects=("aa5e2a00a361", "7d13b5469345", "90eb69b56a24"),
             reason=_REASON,
             when=~our_worker,
         ),
         Patch(
             f"{_LAYERWISE}:finalize_layerwise_processing",
             wrapper=f"{_PATCHES}:wrap_finalize",
-            expects=("432c0e8c8405", "9b7b0eb59d3f", "46740d508102"),
+            expects=("ffc2e70746d6", "432c0e8c8405", "9b7b0eb59d3f", "46740d508102"),
             reason=_REASON,
             when=~our_worker,
         ),

@@ -109,31 +109,32 @@ async def engine(folder, load_format, **values) -> AsyncIterator[VllmAsyncGenera
 
 
 async def tokens(worker):
-    outputs = worker.generate_async(padded(PROMPTS), greedy=True)
-    found = {index: output["output_ids"][0].tolist() async for index, output in outputs}
-    return [found[index] for index in range(len(PROMPTS))]
+    """Generates from one prompt after another: in bfloat16, logits depend on what else is in the batch."""
+    found = []
+    for prompt in PROMPTS:
+        async for _, output in worker.generate_async(padded([prompt]), greedy=True):
+            found.append(output["output_ids"][0].tolist())
+    return found
 
 
 @pytest.mark.parametrize(
-    ("config", "values", "compared"),
+    ("config", "values"),
     [
-        # An engine of this model does not repeat itself: its own tokens differ from the fifth on when it runs again.
-        pytest.param(_deepseek_v3, {}, 4, id="latent attention"),
-        pytest.param(_qwen3_next, {}, NEW_TOKENS, id="linear attention"),
-        pytest.param(_qwen3_moe, {"enable_lora": True, "max_lora_rank": 16}, NEW_TOKENS, id="experts beside LoRA"),
-        pytest.param(_qwen3, {"quantization": "fp8_per_block"}, NEW_TOKENS, id="FP8 blocks"),
+        pytest.param(_deepseek_v3, {}, id="latent attention"),
+        pytest.param(_qwen3_next, {}, id="linear attention"),
+        pytest.param(_qwen3_moe, {"enable_lora": True, "max_lora_rank": 16}, id="experts beside LoRA"),
+        pytest.param(_qwen3, {"quantization": "fp8_per_block"}, id="FP8 blocks"),
     ],
 )
-async def test_a_refit_of_dummy_weights_makes_the_checkpoint_s_tokens(models, config, values, compared):
+async def test_a_refit_of_dummy_weights_makes_the_checkpoint_s_tokens(models, config, values):
     policy, folder = models(config)
-    ends = [len(prompt) + compared for prompt in PROMPTS]
     async with engine(folder, "auto", **values) as worker:
-        expected = [row[:end] for row, end in zip(await tokens(worker), ends, strict=True)]
+        expected = await tokens(worker)
     async with engine(folder, "dummy", **values) as worker:
         for _ in range(3):  # the first records, the second compares, the third copies
             await worker.refit_async(policy)
             assert await worker.verify_refit_async(policy) == {}
-            assert [row[:end] for row, end in zip(await tokens(worker), ends, strict=True)] == expected
+            assert await tokens(worker) == expected
             assert not worker.last_refit.unloaded
 
 

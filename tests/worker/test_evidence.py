@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import copy
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from quirks_core import Affected, report
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import VllmSource
 from worker.lab.kit import evidence
@@ -148,6 +151,37 @@ def test_patch_code_makes_a_proof_stale():
     proof = _proof(item).model_copy(update={"depends": {**depends, "patches": "0" * 16}})
 
     assert stale(item, proof) == "patches"
+
+
+def _with(item, part, value):
+    """Returns a quirk with another value in one part of its declaration."""
+    quirk = copy.copy(item.quirk)
+    object.__setattr__(quirk, part, value)
+    return replace(item, quirk=quirk)
+
+
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        pytest.param("affected", (Affected("vllm", introduced="0.26.0", fixed="0.33.0"),), id="range"),
+        pytest.param("adjustments", lambda found: tuple(replace(one, expects=("0" * 12,)) for one in found), id="fingerprint"),
+        pytest.param("references", (report("https://example.org/1"),), id="reference"),
+    ],
+)
+def test_what_a_quirk_learns_about_another_release_leaves_a_proof(part, changed):
+    item = Registry.load().find("prefix-cache-after-update")
+    value = changed(getattr(item.quirk, part)) if callable(changed) else changed
+    other = _with(item, part, value)
+
+    assert other.quirk != item.quirk
+    assert stale(other, _proof(item)) == ""
+
+
+def test_another_target_makes_a_proof_stale():
+    item = Registry.load().find("prefix-cache-after-update")
+    patches = tuple(replace(one, target="vllm.v1.engine.core:EngineCore.other") for one in item.quirk.adjustments)
+
+    assert stale(_with(item, "adjustments", patches), _proof(item)) == "declaration"
 
 
 def test_a_quirk_without_a_proof_was_never_proved(package):
