@@ -115,7 +115,12 @@ def _unknown_ids(config: Any) -> list[range]:
 
     if config.skip_tokenizer_init:
         return []
-    found = range(cached_tokenizer_from_config(config).max_token_id + 1, config.get_vocab_size())
+    tokenizer = cached_tokenizer_from_config(config)
+    last = tokenizer.max_token_id
+    # Until vLLM 0.31 that can be ``vocab_size``, a number of tokens.
+    if last == tokenizer.vocab_size and last not in tokenizer.get_vocab().values():
+        last -= 1
+    found = range(last + 1, config.get_vocab_size())
     return [found] if found else []
 
 

@@ -9,9 +9,17 @@ import torch
 
 from quirks_plugins.tokenizer.token_patches import wrap_forward_known, wrap_generation_config, wrap_init_known, wrap_tokenize
 
+_KNOWN = {f"token-{number}": number for number in range(6)}
+
 
 @pytest.fixture
-def layer(monkeypatch):
+def tokenizer():
+    """Returns a tokenizer that knows 6 ids, with the properties of vLLM's."""
+    return SimpleNamespace(max_token_id=5, vocab_size=6, get_vocab=lambda: _KNOWN)
+
+
+@pytest.fixture
+def layer(monkeypatch, tokenizer):
     """Makes vLLM's layer for a vocabulary of 8 whose tokenizer knows 6 ids."""
     from vllm import config, tokenizers
     from vllm.model_executor.layers import logits_processor
@@ -20,7 +28,7 @@ def layer(monkeypatch):
     current = SimpleNamespace(model_config=model_config)
     monkeypatch.setattr(logits_processor, "get_current_vllm_config", lambda: current)
     monkeypatch.setattr(config, "get_current_vllm_config", lambda: current)
-    monkeypatch.setattr(tokenizers, "cached_tokenizer_from_config", lambda _: SimpleNamespace(max_token_id=5))
+    monkeypatch.setattr(tokenizers, "cached_tokenizer_from_config", lambda _: tokenizer)
     kind = logits_processor.LogitsProcessor
     monkeypatch.setattr(kind, "__init__", wrap_init_known(kind.__init__))
     monkeypatch.setattr(kind, "forward", wrap_forward_known(kind.forward))
@@ -32,6 +40,16 @@ def test_ids_that_the_tokenizer_does_not_know_have_no_probability(layer):
 
     assert torch.equal(found[:, 6:], torch.zeros(3, 2))
     assert torch.allclose(found[:, :6], torch.full((3, 6), 1 / 6))
+
+
+@pytest.mark.parametrize(("added", "known"), [({}, 6), ({"<added>": 6}, 7)], ids=["a count", "the id of an added token"])
+def test_the_largest_id_of_vllm_0_31_can_be_a_count(layer, tokenizer, added, known):
+    tokenizer.max_token_id = tokenizer.vocab_size
+    tokenizer.get_vocab = lambda: _KNOWN | added
+
+    found = layer(8)(None, torch.zeros(1, 8))
+
+    assert found.isfinite().sum() == known
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 4), (4, 4)], ids=["a part of the vocabulary", "a draft's vocabulary"])
