@@ -284,3 +284,13 @@ def test_a_scenario_depends_on_the_methods_of_the_lab_that_it_reaches(old, new, 
     before, after = digests(_LAB), digests(_LAB.replace(old, new))
 
     assert {name for name in before if before[name] != after[name]} == concerned
+
+
+def test_a_field_that_a_later_python_has_changes_no_digest(monkeypatch):
+    tree = ast.parse("def function():\n    return 1\n")
+    before = evidence.digest_of([tree])
+
+    monkeypatch.setattr(ast.FunctionDef, "_fields", (*ast.FunctionDef._fields, "later"))
+    tree.body[0].later = []
+
+    assert evidence.digest_of([tree]) == before

@@ -172,4 +172,6 @@ def _essence(tree: ast.AST) -> ast.AST:
             body[:] = [part for part in body if not isinstance(part, ast.Import | ast.ImportFrom)]
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
             node.body = node.body[1:]
+        for name in [name for name, value in ast.iter_fields(node) if value == []]:
+            delattr(node, name)  # a later Python has fields that an earlier one has not, such as type_params
     return tree
