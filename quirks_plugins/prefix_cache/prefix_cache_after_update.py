@@ -42,10 +42,7 @@ SALTED_REQUESTS = (
     Patch(
         f"{_CORE}.add_request",
         wrapper=f"{_PATCHES}:wrap_add_request",
-        expects=(
-            "7f9755045255",
-            "be0d1d656991",
-        ),
+        expects=("7f9755045255", "be0d1d656991"),
         reason="a request that was hashed before an update is hashed again",
     ),
 )

@@ -40,10 +40,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.renderers.base:BaseRenderer._tokenize_prompt",
         wrapper="quirks_plugins.tokenizer.token_patches:wrap_tokenize",
-        expects=(
-            "937ced37db14",
-            "2773e7d48007",
-        ),
+        expects=("937ced37db14", "2773e7d48007"),
         reason="a text that begins with BOS gets another one there",
     ),
     severity=Severity.WRONG_OUTPUT,

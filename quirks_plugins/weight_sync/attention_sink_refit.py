@@ -58,10 +58,7 @@ QUIRK = Quirk(
         Patch(
             "vllm.model_executor.models.gpt_oss:GptOssModel.load_weights",
             wrapper=_WRAPPER,
-            expects=(
-                "038486975f95",
-                "a784ca15a78c",
-            ),
+            expects=("038486975f95", "a784ca15a78c"),
             reason=_REASON,
             when=model_type("gpt_oss"),
         ),

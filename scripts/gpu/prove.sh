@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Paired runs of every quirk on this GPU, several at the same time. Run it again with the same folder to go on.
-# Afterwards, where the repository is, with the report under a name of its own: python scripts/gpu/record.py docs/evidence-cuda-0.33.0.json
+# Afterwards, where the repository is: python scripts/gpu/record.py docs/evidence-cuda-VERSION.json
 # usage: scripts/gpu/prove.sh FOLDER_FOR_RESULTS SECONDS [JOBS]
 set -uo pipefail
 out=$(realpath "${1:?usage: prove.sh FOLDER SECONDS [JOBS]}")
@@ -8,4 +8,4 @@ share=$(mktemp -d)  # for this script alone: an engine that shares the GPU is sl
 python3 -m pip install -q --no-deps --no-build-isolation --target "$share" scripts/gpu/share 2>&1 | tail -2
 export PYTHONPATH=$share:$PYTHONPATH
 export TRITON_F32_DEFAULT=ieee  # float32 means float32, as on the CPU; Triton's kernels round to TF32 otherwise
-timeout -s INT "${2:?}" python3 -m quirks_core.cli prove --changed --jobs "${3:-8}" --timeout 240 --output "$out/evidence-cuda-0.33.0.json"
+timeout -s INT "${2:?}" python3 -m quirks_core.cli prove --changed --jobs "${3:-8}" --timeout 240 --output "$out/evidence-cuda.json"

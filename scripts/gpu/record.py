@@ -1,6 +1,6 @@
 """Takes over a report that was made on another machine, into the data files of the distributions; `make docs` writes the page.
 
-usage: python scripts/gpu/record.py docs/evidence-cuda-0.33.0.json
+usage: python scripts/gpu/record.py docs/evidence-cuda-VERSION.json
 """
 
 import json
