@@ -44,8 +44,8 @@ installation and one of vLLM's two model runners; what was run on one runner pro
 | **needed** | by a paired run: the scenario passes with the quirk and fails without it |
 | **holds** | the same of a rule or a feature, which cures no defect |
 | not needed, does not hold | by a paired run: the scenario passes without the quirk, too |
-| undecided | a paired run came to no result; the reason is below |
-| source: … | nobody ran it there; a static probe of the source says so; *not affected*: as the quirk says of that version |
+| undecided | a paired run came to no result, and the source settles nothing; the reason is below |
+| source: … | no run decided it there, but a static probe of the source; *not affected*: as the quirk says of that version |
 | n/a | no run on that installation concerns the quirk (another platform, or kind of CPU) |
 | empty | nobody looked |"""
 
@@ -131,12 +131,13 @@ def _cell(quirk: Quirk, place: Installation, one: Proof | None) -> str:
     if one is None or not one.findings:
         return _ELSEWHERE if one is not None and "no run on this installation" in one.reason else ""
     runs = _runs(one)
-    if not runs:
-        answers = {affected.answer(place.vllm) for affected in quirk.affected if affected.package == "vllm"}
-        is_other = one.conclusion is Conclusion.DOES_NOT_HOLD and answers == {Answer.NO}
-        return _OTHER_VERSION if is_other else _BY_SOURCE[one.conclusion]
-    decided = [item for item in runs if item.conclusion is not Conclusion.INCONCLUSIVE]
-    return _BY_RUN[one.conclusion if decided else Conclusion.INCONCLUSIVE]
+    if any(item.conclusion is not Conclusion.INCONCLUSIVE for item in runs):
+        return _BY_RUN[one.conclusion]
+    answers = {affected.answer(place.vllm) for affected in quirk.affected if affected.package == "vllm"}
+    is_other = answers == {Answer.NO} and quirk.is_examined("vllm", place.vllm)
+    if is_other and one.conclusion in (Conclusion.DOES_NOT_HOLD, Conclusion.INCONCLUSIVE):
+        return _OTHER_VERSION
+    return _BY_RUN[one.conclusion] if runs and one.conclusion is Conclusion.INCONCLUSIVE else _BY_SOURCE[one.conclusion]
 
 
 def _installation(report: Report) -> str:

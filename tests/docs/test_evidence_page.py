@@ -80,6 +80,37 @@ def test_a_rule_that_does_not_hold_by_the_source_of_a_version_that_it_does_not_c
     assert cells == {"`unread-arguments`": ["source: not affected"], "`rust-frontend`": ["source: does not hold"]}
 
 
+def test_the_source_settles_what_a_run_did_not(write, loaded):
+    proofs = [write.one(item.quirk.id, "INCONCLUSIVE") for item in loaded]
+    proofs[1]["conclusion"] = "NEEDED"
+    proofs[0]["depends"]["vllm"] = "0.32.0"
+
+    _, cells = _rows(write("evidence.json", *proofs), loaded)
+
+    assert list(cells.values()) == [["", "undecided"], ["source: needed", ""]]
+
+
+@pytest.mark.parametrize(("vllm", "cell"), [("0.28.0", "source: not affected"), ("0.29.0", "undecided")])
+def test_a_run_outside_of_the_range_decides_nothing(write, vllm, cell):
+    loaded = [Registry.load().find("cohere2-sliding-window")]
+    proof = write.one("cohere2-sliding-window", "INCONCLUSIVE")
+    proof["depends"]["vllm"] = vllm
+
+    _, cells = _rows(write("evidence.json", proof), loaded)
+
+    assert cells == {"`cohere2-sliding-window`": [cell]}
+
+
+def test_a_version_that_was_not_examined_is_undecided(write):
+    loaded = [Registry.load().find("coalesced-outputs")]
+    proof = write.one("coalesced-outputs", "INCONCLUSIVE")
+    proof["depends"]["vllm"] = "0.25.1"
+
+    _, cells = _rows(write("evidence.json", proof), loaded, block=4)
+
+    assert cells == {"`coalesced-outputs`": ["undecided"]}
+
+
 def test_of_two_proofs_on_one_installation_the_newer_counts(write, loaded):
     sinks = loaded[0].quirk.id
     write("evidence-a.json", write.one(sinks, "NOT NEEDED", date="2026-11-25"))
