@@ -76,10 +76,14 @@ async def scenario(lab: Lab) -> Outcome:
     """If the device normalises, its factors are those of the processor after a dummy load."""
     import torch
     from vllm.config import VllmConfig, set_current_vllm_config
-    from vllm.model_executor.layers.fusion.mm_input_norm import FusedMMInputNorm
     from vllm.model_executor.model_loader.weight_utils import initialize_single_dummy_weight
 
     from worker.lab.kit.lab import Outcome
+
+    try:
+        from vllm.model_executor.layers.fusion.mm_input_norm import FusedMMInputNorm as InputNorm
+    except ImportError:  # until vLLM 0.30
+        from vllm.model_executor.models.vision import FusedInputNorm as InputNorm
 
     model = lab.folder / "vision"
     model.mkdir(exist_ok=True)
@@ -91,7 +95,7 @@ async def scenario(lab: Lab) -> Outcome:
     if plan.value(_SLOT) is False:
         return Outcome(True, measure, "not on the device", "not on the device, or unchanged")
     with set_current_vllm_config(VllmConfig()):
-        norm = FusedMMInputNorm([0.5] * 3, [0.5] * 3, 1 / 255)
+        norm = InputNorm([0.5] * 3, [0.5] * 3, 1 / 255)
     before = norm.weight.clone()
     for buffer in norm.state_dict().values():  # as `DummyModelLoader.load_weights` does with a whole model
         initialize_single_dummy_weight(buffer)
