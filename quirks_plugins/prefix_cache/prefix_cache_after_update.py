@@ -42,7 +42,7 @@ SALTED_REQUESTS = (
     Patch(
         f"{_CORE}.add_request",
         wrapper=f"{_PATCHES}:wrap_add_request",
-        expects=("7f9755045255", "be0d1d656991"),
+        expects=("7c15bad7933e", "7f9755045255", "be0d1d656991"),
         reason="a request that was hashed before an update is hashed again",
     ),
 )
@@ -64,7 +64,7 @@ QUIRK = Quirk(
         Patch(
             "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
             wrapper=f"{_PATCHES}:wrap_load_model",
-            expects=("ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
+            expects=("5c00f43731f8", "b95fd04df01f", "ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
             reason="loads by a program's own code are noticed at the model",
         ),
     ],

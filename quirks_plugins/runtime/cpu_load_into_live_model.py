@@ -44,7 +44,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
         wrapper="quirks_plugins.runtime.cpu_live_load_patches:wrap_load_model",
-        expects=("ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
+        expects=("5c00f43731f8", "b95fd04df01f", "ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
         reason="vLLM packs linear weights for its CPU kernels and drops the tensors that load_weights writes to",
     ),
     severity=Severity.CRASH,

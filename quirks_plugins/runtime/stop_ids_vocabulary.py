@@ -31,7 +31,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.sampling_params:SamplingParams.verify",
         wrapper="quirks_plugins.runtime.stop_ids_patches:wrap_verify",
-        expects=("e8539372ce55", "68f947da8220"),
+        expects=("6d0abb01e1b9", "e8539372ce55", "68f947da8220"),
         reason="what a request may hold is checked in code, and no setting adds a check",
     ),
     severity=Severity.CRASH,

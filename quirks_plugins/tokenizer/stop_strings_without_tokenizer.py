@@ -33,7 +33,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.sampling_params:SamplingParams.verify",
         wrapper="quirks_plugins.tokenizer.stop_strings_patches:wrap_verify",
-        expects=("e8539372ce55", "68f947da8220", "a82519c69a65", "d5f185496255"),
+        expects=("6d0abb01e1b9", "e8539372ce55", "68f947da8220", "a82519c69a65", "d5f185496255"),
         reason="stop strings are parameters of a request, which no setting of the engine checks",
     ),
     severity=Severity.WRONG_OUTPUT,

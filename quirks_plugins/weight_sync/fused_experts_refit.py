@@ -41,7 +41,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
         wrapper="quirks_plugins.weight_sync.fused_experts_patches:wrap_load_model",
-        expects=("ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
+        expects=("5c00f43731f8", "b95fd04df01f", "ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
         reason="the loaders of these models know the names and the layout of a checkpoint alone",
     ),
     severity=Severity.WRONG_OUTPUT,

@@ -28,7 +28,7 @@ QUIRK = Quirk(
     adjustments=Patch(
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
         wrapper="quirks_plugins.weight_sync.raw_load_patches:wrap_load_model",
-        expects=("ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
+        expects=("5c00f43731f8", "b95fd04df01f", "ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
         reason="a load past the layerwise reload shows nowhere",
     ),
     severity=Severity.WRONG_OUTPUT,
