@@ -364,6 +364,13 @@ def test_without_a_paired_run_the_probe_answers(proven, probe, conclusion, actio
     assert "by static probe" in proof.reason or proof.reason.startswith("no evidence that can be run here: nowhere")
 
 
+def test_probes_that_find_nothing_record_nothing(proven):
+    proof = proven(StaticProbe("nowhere", "x", found_means_affected=False))
+
+    assert proof.findings
+    assert proof.proved is None
+
+
 @pytest.mark.parametrize("kind", [Kind.RULE, Kind.FEATURE])
 def test_a_proof_of_a_rule_or_feature_does_not_speak_of_bugs(proven, kind):
     there, gone = (SymbolProbe("acme_quirks:_value", present_means_affected=there) for there in (True, False))

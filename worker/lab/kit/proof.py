@@ -161,10 +161,10 @@ class Proof(Record):
 
     @property
     def proved(self) -> Proved | None:
-        """What a distribution records of the proof; None if there was no evidence that could be run."""
-        if not self.findings:
-            return None
+        """What a distribution records of the proof; None if no evidence could be run, or its probes found nothing."""
         kinds = {item.kind for item in self.findings if item.conclusion is not Conclusion.INCONCLUSIVE}
+        if not kinds and all(item.kind is Kind.STATIC_PROBE for item in self.findings):
+            return None
         return Proved(
             platform=self.depends.get("platform", ""),
             cpu=self.depends.get("cpu", ""),
