@@ -137,7 +137,8 @@ def _cell(quirk: Quirk, place: Installation, one: Proof | None) -> str:
     is_other = answers == {Answer.NO} and quirk.is_examined("vllm", place.vllm)
     if is_other and one.conclusion in (Conclusion.DOES_NOT_HOLD, Conclusion.INCONCLUSIVE):
         return _OTHER_VERSION
-    return _BY_RUN[one.conclusion] if runs and one.conclusion is Conclusion.INCONCLUSIVE else _BY_SOURCE[one.conclusion]
+    undecided = runs and one.conclusion is Conclusion.INCONCLUSIVE
+    return (_BY_RUN if undecided else _BY_SOURCE)[one.conclusion]
 
 
 def _installation(report: Report) -> str:
