@@ -39,22 +39,18 @@ def _first_dtype(name: str, keys: tuple[str, ...] = _DTYPE_KEYS) -> Match:
     return here | (~fact.is_set() & _first_dtype(name, keys[1:]))
 
 
-_dtype = setting("engine.dtype")
-_float16 = _dtype.one_of("float16", "half") | (~_dtype.one_of("bfloat16", "float32", "float") & checkpoint_dtype("float16"))
-_bfloat16 = _dtype.one_of("bfloat16") | (~_dtype.one_of(*NOT_BFLOAT16) & checkpoint_dtype("bfloat16"))
-#: The engine computes in bfloat16 or float16, according to the settings and ``config.json``.
-half = described(
-    _dtype.one_of("bfloat16", "float16", "half")
-    | ((~_dtype.is_set() | _dtype.one_of("auto")) & (_first_dtype("bfloat16") | _first_dtype("float16"))),
-    "the engine computes in bfloat16 or float16",
-    "the engine computes in another dtype than bfloat16 and float16",
-)
+#: What the engine and the trainer compute in: the settings, else ``config.json``; autocast, else the trainer's weights.
+ENGINE_COMPUTES = Fact("engine.computes_in")
+TRAINER_COMPUTES = Fact("train.computes_in")
 #: VLLM's CPU platform keeps linear weights as they are loaded, because oneDNN has no product of this dtype for this CPU. It has
 #: one of float32 for every CPU (seen in vLLM 0.32.0 with oneDNN limited to AVX2, to AVX-512 and not at all). Some CPUs with
 #: AVX-VNNI have AVX-NE-CONVERT, which Linux does not list and with which oneDNN has both (``cpu/platform.cpp``).
 unpacked_on_cpu = described(
     Fact("platform.cpu.avx_vnni").one_of(False)
-    & ((_bfloat16 & Fact("platform.cpu.avx512").one_of(False)) | (_float16 & Fact("platform.cpu.avx512_fp16").one_of(False))),
+    & (
+        (ENGINE_COMPUTES.one_of("bfloat16") & Fact("platform.cpu.avx512").one_of(False))
+        | (ENGINE_COMPUTES.one_of("float16") & Fact("platform.cpu.avx512_fp16").one_of(False))
+    ),
     "vLLM keeps linear weights unpacked, because this CPU has no product of the engine's dtype",
     "the CPU has a product of the engine's dtype, so that vLLM packs linear weights",
 )
@@ -62,13 +58,6 @@ unpacked_on_cpu = described(
 #: The model runner whose code has the defect; a proof on one runner is none for the other.
 v1_model_runner = Fact("engine.model_runner").one_of("v1")
 v2_model_runner = Fact("engine.model_runner").one_of("v2")
-
-#: The trainer was declared to compute in a shorter dtype than that of its weights, by torch's autocast.
-under_autocast = described(
-    typed("train.autocast") & setting("train.autocast").one_of("bfloat16", "float16"),
-    "the trainer computes under autocast",
-    "no autocast of the trainer is known",
-)
 
 #: TP x PP: the ranks that hold one copy of the model.
 REPLICA = Fact("parallel.replica_size")

@@ -20,6 +20,8 @@ from quirks_core.configuration.variables import problem_of_variable
 from quirks_core.configuration.yaml_file import lay_over, read_yaml
 
 Purpose = Literal["rollout", "eval", "serve"]
+#: Trainers whose source was read (`quirks_core.facts.trainers`).
+Framework = Literal["trl", "verl", "nemo-rl", "openrlhf", "skyrl", "prime-rl", "ms-swift", "pipeline-rl"]
 #: What a language-model head computes in: float32, or the dtype of the model.
 HeadDtype = Literal["float32", "model"]
 #: The values that pydantic names in a message.
@@ -166,13 +168,25 @@ class TrainSection(Section):
     attn_implementation: Literal["eager", "flash_attention_2", "sdpa"] | None = Field(
         None, description="the trainer's attention; the trainer's choice if left open"
     )
+    framework: Framework | None = Field(None, description="the program that trains, whose options advice names")
     dtype: Literal["bfloat16", "float16", "float32"] | None = Field(
         None, description="dtype of the trainer's weights, and of its forward pass without autocast; the engine's if left open"
     )
-    autocast: Literal["bfloat16", "float16"] | None = Field(
-        None, description="dtype of the trainer's products under autocast (mixed precision); that of its weights if left open"
+    trainable_dtype: Literal["bfloat16", "float16", "float32"] | None = Field(
+        None, description="dtype of the weights that the optimizer updates (an adapter's, of LoRA); train.dtype if left open"
+    )
+    autocast: Literal["none", "bfloat16", "float16"] | None = Field(
+        None,
+        description="dtype of the trainer's products under autocast (mixed precision); that of its weights if none or open",
     )
     head_dtype: HeadDtype | None = Field(None, description="dtype of the trainer's language-model head and logits")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _typed_null(cls, values: Any) -> Any:
+        """A null that is typed means no autocast; what is not typed is not known."""
+        is_null = isinstance(values, dict) and values.get("autocast", "") is None
+        return {**values, "autocast": "none"} if is_null else values
 
 
 class ParallelSection(Section):
@@ -450,6 +464,11 @@ class GenerationConfig(Section):
             for key in getattr(self, section).model_fields_set
             if getattr(getattr(self, section), key) is not None
         )
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Where values were read that nobody typed, by slot. Here none: what is not typed is a default."""
+        return {}
 
     def undeclared_slots(self) -> frozenset[str]:
         """Returns the slots without a known value. Here none: what is left open has its default, or is the engine's choice."""

@@ -30,21 +30,28 @@ class EngineRun(GenerationConfig):
     """
 
     _typed: frozenset[str] = PrivateAttr(default=frozenset())
+    _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
-    def given(cls, values: Mapping[str, Any], typed: Collection[str]) -> Self:
+    def given(cls, values: Mapping[str, Any], typed: Collection[str], sources: Mapping[str, str] | None = None) -> Self:
         """Makes the configuration.
 
         Args:
             values: The given values and those that the engine starts with, nested; ``engine.load_format`` is among it.
             typed: The slots among them whose value the user chose.
+            sources: Where values were read that nobody typed, by slot.
 
         Raises:
             UsageError: Something in it makes no sense.
         """
         run = cls.parse(values)
-        run._typed = frozenset(typed)
+        run._typed, run._sources = frozenset(typed), dict(sources or {})
         return run
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Where values were read that nobody typed, by slot."""
+        return self._sources
 
     def slots(self) -> dict[str, Any]:
         """Returns the values that were given, or that the engine starts with."""

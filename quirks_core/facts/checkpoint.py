@@ -18,6 +18,7 @@ from typing import Any
 from quirks_core.base.errors import UsageError
 from quirks_core.facts.model_config import checkpoint_file, read_config
 from quirks_core.facts.unknown import UNKNOWN
+from quirks_core.facts.weights import outside_float16
 
 _CONFIG, _FAST, _GENERATION = "tokenizer_config.json", "tokenizer.json", "generation_config.json"
 #: Files of tokenizers that are not read here; where there is one of them, what the tokenizer does is unknown, not absent.
@@ -210,6 +211,14 @@ def _stops(checkpoint: Checkpoint) -> list[int]:
     return sorted(set(given)) if isinstance(given, list) else [] if given is None else [int(given)]
 
 
+def _outside_float16(kind: int) -> Callable[[Checkpoint], Any]:
+    def read(checkpoint: Checkpoint) -> Any:
+        counts = outside_float16(checkpoint.model)
+        return counts[kind] if isinstance(counts, tuple) else counts
+
+    return read
+
+
 #: The meaning of each fact, and how it is read.
 CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any]]] = MappingProxyType(
     {
@@ -225,5 +234,7 @@ CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any]]] = Mappin
             "eos_token_id of generation_config.json, as a list; of config.json where there is no such file",
             _stops,
         ),
+        "model.weights_beyond_float16": ("number of weights that float16 makes infinite", _outside_float16(0)),
+        "model.weights_below_float16": ("share of the weights that float16 makes 0", _outside_float16(1)),
     }
 )

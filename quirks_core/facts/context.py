@@ -177,6 +177,8 @@ class RunContext(Record):
         typed: The slots whose value the user typed, without those that the value leaves to vLLM (``engine.dtype=auto``).
         undeclared: The slots that belong to a program that did not declare them (a trainer, a client): they are unknown, which
             is something else than left open.
+        sources: Where values were read that nobody typed, by slot: a trainer's own objects in this process, or what was read of
+            it. They are no part of a plan's digest.
         packages: Versions by package; a package that is missing is not installed.
         assumed: The packages whose version was assumed (``--assume``) rather than read.
         platform: Platform of the installed engine; None if it is unknown.
@@ -192,6 +194,7 @@ class RunContext(Record):
     settings: dict[str, Any] = Field(default_factory=dict)
     typed: frozenset[str] = frozenset()
     undeclared: frozenset[str] = frozenset()
+    sources: dict[str, str] = Field(default_factory=dict)
     packages: dict[str, str] = Field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     platform: str | None = None
@@ -247,6 +250,7 @@ class RunContext(Record):
             settings=settings,
             typed=frozenset(filter(is_slot, config.typed_slots())) - left_open,  # dtype=auto is no choice
             undeclared=config.undeclared_slots(),
+            sources=dict(config.sources),
             packages={**found, **installed_versions(), **assumed.versions},
             assumed=frozenset(assumed.versions),
             platform=platform,
@@ -402,6 +406,30 @@ def _is_moe(context: RunContext) -> Any:
     return UNKNOWN if context.loaded.num_experts is UNKNOWN else context.loaded.is_moe
 
 
+#: vLLM's own names of a dtype beside torch's.
+_ALIASES = {"half": "float16", "float": "float32"}
+#: Where vLLM looks for a checkpoint's dtype, the first that is there.
+_DTYPE_KEYS = ("dtype", "torch_dtype")
+
+
+def _engine_computes_in(context: RunContext) -> Any:
+    """The dtype of the engine's products: ``engine.dtype``, or what vLLM's ``auto`` makes of the checkpoint's."""
+    given = context.settings.get("engine.dtype")
+    if given not in (None, "auto"):
+        return _ALIASES.get(given, given)
+    found = next(
+        (part[key] for part in (context.loaded.config, context.loaded.text_config) for key in _DTYPE_KEYS if part.get(key)),
+        None,
+    )
+    return "bfloat16" if found == "float32" else _known(found)
+
+
+def _trainer_computes_in(context: RunContext) -> Any:
+    """The dtype of the trainer's products: that of autocast, or of its weights."""
+    products = context.fact("train.autocast")
+    return context.fact("train.dtype") if products in (None, "none") else products
+
+
 _NO_TYPE = "config.json gives no model_type"
 _NO_COUNT = "config.json gives no number of experts, and either no model_type or one of a MoE model"
 
@@ -443,6 +471,17 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 "v1 or v2: which of vLLM's model runners the engine uses",
                 model_runner,
                 "a platform or release that was not read, or what decides (the model, drafts, another argument) cannot be told",
+            ),
+            FactSpec(
+                "engine.computes_in",
+                "dtype of the engine's products: engine.dtype, or what vLLM makes of the checkpoint's",
+                _engine_computes_in,
+                "engine.dtype is open, and config.json names no dtype",
+            ),
+            FactSpec(
+                "train.computes_in",
+                "dtype of the trainer's products: train.autocast, or that of its weights; absent if both are open",
+                _trainer_computes_in,
             ),
             FactSpec("model.name", "hub id or folder name", lambda run: run.model.name),
             FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.loaded.model_type), _NO_TYPE),

@@ -34,8 +34,10 @@ class Trainer:
         source: Repository, and version or commit, that they were read in.
         evidence: Files there, each with what it does.
         window: The versions of vLLM that it declares to support, as pip writes them; empty if it declares none.
-        numerics: How it computes unless its own configuration sets otherwise, by slot; empty if that was not read. They are no
-            facts of a run, because each of them is an option.
+        numerics: How it computes unless its own configuration sets otherwise, by slot; empty if that depends on the model. They
+            are assumed of an engine in bfloat16 whose trainer nothing here can read.
+        engine_defaults: Engine arguments that it passes with these values where its user set nothing: they count as left open.
+        float16: What its user sets to have both sides compute in float16; empty if it cannot.
     """
 
     name: str
@@ -46,11 +48,18 @@ class Trainer:
     evidence: tuple[str, ...]
     window: str = ""
     numerics: Mapping[str, Any] = field(default_factory=dict)
+    engine_defaults: Mapping[str, Any] = field(default_factory=dict)
+    float16: str = ""
 
 
 _PARAMETERS: Mapping[str, Any] = MappingProxyType({"refit.scope": "parameters"})
 _STATE_DICT: Mapping[str, Any] = MappingProxyType({"refit.scope": "state_dict"})
 _CLEARED: Mapping[str, Any] = MappingProxyType({"refit.clear_cache": True})
+#: Weights in float32 of which the products are those of bfloat16: autocast, and FSDP's param_dtype where there is one.
+_UNDER_AUTOCAST: Mapping[str, Any] = MappingProxyType(
+    {"train.dtype": "float32", "train.autocast": "bfloat16", "train.head_dtype": "model"}
+)
+_ENGINE_IN_BFLOAT16: Mapping[str, Any] = MappingProxyType({"dtype": "bfloat16"})
 
 _TRAINERS = (
     Trainer(
@@ -69,7 +78,8 @@ _TRAINERS = (
             "trl/generation/vllm_generation.py: the engine of colocate mode gets no dtype, so that the checkpoint's counts",
         ),
         ">=0.22.0,<=0.31.0",
-        MappingProxyType({"train.dtype": "float32", "train.autocast": "bfloat16", "train.head_dtype": "model"}),
+        _UNDER_AUTOCAST,
+        float16="GRPOConfig(fp16=True)",
     ),
     Trainer(
         "verl",
@@ -84,6 +94,10 @@ _TRAINERS = (
             "verl/workers/rollout/vllm_rollout/vllm_async_server.py: abort_all_requests leaves no request in flight",
             "verl/workers/engine/megatron/transformer_impl.py: get_per_tensor_param exports what the bridge knows",
         ),
+        numerics=_UNDER_AUTOCAST,
+        engine_defaults=_ENGINE_IN_BFLOAT16,
+        float16="+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp16 (FSDP reads no other key; Megatron: "
+        "actor.megatron.dtype=float16) and actor_rollout_ref.rollout.dtype=float16",
     ),
     Trainer(
         "nemo-rl",
@@ -98,6 +112,10 @@ _TRAINERS = (
             "nemo_rl/models/policy/workers/megatron_policy_worker.py: sends what megatron_bridge.export_hf_weights yields",
             "nemo_rl/models/generation/vllm/vllm_worker.py: sleep resets the prefix cache",
         ),
+        numerics=_UNDER_AUTOCAST,
+        engine_defaults=_ENGINE_IN_BFLOAT16,
+        float16="policy.precision=float16, which recipes hand to the engine as well (Megatron: and optimizer.fp16=true; "
+        "DTensor workers have no gradient scaler, so that small gradients may vanish)",
     ),
     Trainer(
         "openrlhf",
@@ -109,6 +127,10 @@ _TRAINERS = (
             "openrlhf/trainer/ray/ppo_actor.py: broadcast_to_vllm sends model.named_parameters() after reset_prefix_cache",
             "openrlhf/trainer/ray/vllm_engine.py: pause_generation keeps requests and their cache",
         ),
+        numerics=MappingProxyType({"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "model"}),
+        engine_defaults=_ENGINE_IN_BFLOAT16,
+        float16="--ds.param_dtype fp16 and MODEL_QUIRKS_SET=train.dtype=float16 (it starts every engine in bfloat16, and its "
+        "first update fails if the two differ)",
     ),
     Trainer(
         "skyrl",
@@ -122,6 +144,8 @@ _TRAINERS = (
             "the same file: broadcast_to_inference_engines resets the prefix cache, unless fully_async says otherwise",
             "skyrl/backends/skyrl_train/workers/megatron/megatron_worker.py: sends what bridge.export_hf_weights yields",
         ),
+        numerics=_UNDER_AUTOCAST,
+        engine_defaults=_ENGINE_IN_BFLOAT16,
     ),
     Trainer(
         "prime-rl",
@@ -136,6 +160,7 @@ _TRAINERS = (
             "src/prime_rl/inference/vllm/server.py: pause keeps requests and cache",
             "src/prime_rl/orchestrator/dispatcher.py: cache_salt is the policy version",
         ),
+        numerics=_UNDER_AUTOCAST,
     ),
     Trainer(
         "ms-swift",
@@ -148,6 +173,24 @@ _TRAINERS = (
             "the same file: _move_model_to_vllm waits for requests in flight, and ends with _reset_vllm_cache",
             "swift/megatron/trainers/rollout_mixin.py: _export_and_load_weights sends what bridge.export_weights yields",
         ),
+        engine_defaults=_ENGINE_IN_BFLOAT16,
+        float16="--torch_dtype float16 with LoRA, DeepSpeed or FSDP (the scaler refuses full weights in float16 without them)",
+    ),
+    Trainer(
+        "pipeline-rl",
+        ("pipelinerl",),
+        MappingProxyType({**_PARAMETERS, "refit.clear_cache": False}),
+        "DeepSpeed and FSDP: tensors are loaded one by one into the running model; requests in flight and prefixes keep their "
+        "cache",
+        "ServiceNow/PipelineRL 58d393458625ad63ed539f2dcd072c85700c557f",
+        (
+            "pipelinerl/finetune_loop.py: send_weight_update broadcasts named_parameters()",
+            "pipelinerl/vllm1.py: receive_weight_update pauses with mode=keep, clear_cache=False, and calls model.load_weights",
+            "pipelinerl/launch.py: --quantization bf16_last_layer_fp32, a head in float32 on both sides",
+            "conf/finetune/base.yaml: load_as_bf16; conf/base.yaml: --dtype bfloat16; there is no float16",
+        ),
+        numerics=MappingProxyType({"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "float32"}),
+        engine_defaults=_ENGINE_IN_BFLOAT16,
     ),
 )
 

@@ -14,6 +14,7 @@ from quirks_core.base.json_values import canonical, sha256
 from quirks_core.configuration.config import EngineSection
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.slots import Place, engine_problem, is_slot, placed, slot_named
+from quirks_core.hook import trainer_process
 from quirks_core.hook.settings import HookSettings
 from quirks_core.hook.typed import Typed, typed_in
 
@@ -42,10 +43,11 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     Raises:
         UsageError: A value that the user gave makes no sense.
     """
-    names = typed_in(arguments).names | placed(Place.ARGUMENT, settings.given).keys()
+    given = placed(Place.ARGUMENT, settings.given).keys()
+    names = (typed_in(arguments).names - _by_framework(arguments, settings)) | given
     values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
     values["engine"] = {"runtime": "v1", "async_engine": is_asynchronous(arguments), **_engine_values(arguments, names)}
-    preset = settings.trainer.facts if settings.trainer is not None and purpose == "rollout" else {}
+    preset, sources = _of_trainer(settings, purpose, arguments)
     for slot, value in {**preset, **settings.given}.items():
         if (family := slot_named(slot).family) != "engine":
             values.setdefault(family, {})[slot_named(slot).key] = value
@@ -54,7 +56,33 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     mine |= {"engine.head_dtype"} if "hf_overrides" in names else set()
     # The trainer sends what it sends, so a quirk must not require something else of it where it has another cure.
     typed = {*mine, *preset, *settings.given}
-    return EngineRun.given({**values, "model": model, "purpose": purpose, "recipe": settings.recipe}, typed)
+    values |= {"model": model, "purpose": purpose, "recipe": settings.recipe}
+    return EngineRun.given(values, typed, {slot: text for slot, text in sources.items() if slot not in settings.given})
+
+
+def _of_trainer(settings: HookSettings, purpose: str, arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns what is known of the trainer, by slot, and where it was read: its preset, and how it computes in this process.
+
+    Its defaults are assumed of an engine in bfloat16 alone: whoever changed the engine's dtype has changed the trainer's, too.
+    """
+    trainer = settings.trainer
+    if purpose != "rollout":
+        return {}, {}
+    read = trainer_process.precision(trainer)
+    values = {slot: one.value for slot, one in read.items()}
+    sources = {slot: one.source for slot, one in read.items()}
+    if trainer is None:
+        return values, sources
+    known = {**trainer.facts, "train.framework": trainer.name}
+    assumed = trainer.numerics if not read and _plain(arguments.dtype) in ("auto", "bfloat16") else {}
+    names = dict.fromkeys(known, trainer.source) | dict.fromkeys(assumed, f"{trainer.name}'s default") | sources
+    return {**known, **assumed, **values}, names
+
+
+def _by_framework(arguments: Any, settings: HookSettings) -> set[str]:
+    """Returns the arguments that the trainer passes with that value where its user set nothing."""
+    defaults = settings.trainer.engine_defaults if settings.trainer is not None else {}
+    return {name for name, value in defaults.items() if _plain(getattr(arguments, name, None)) == value}
 
 
 def is_asynchronous(arguments: Any) -> bool:

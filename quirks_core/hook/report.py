@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
-from quirks_core.facts.trainers import Trainer
+from quirks_core.declaration.flags import ModelFlag
 from quirks_core.hook.typed import Typed
 from quirks_core.plan.records import NoteKind, Plan, State, Status
 from quirks_core.plan.summary import Summary, in_one_line, is_done
@@ -61,16 +61,13 @@ def _log(level: int, text: str) -> None:
     _LOGGER.log(level, "model-quirks: %s", one_line(text))
 
 
-def log_plan(
-    plan: Plan, typed: Typed, why: str, *, trainer: Trainer | None = None, quiet: bool = False, only_reports: bool = False
-) -> None:
+def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_reports: bool = False) -> None:
     """Logs what a plan does to an engine.
 
     Args:
         plan: The plan.
         typed: What the user typed.
         why: Why the run has its purpose.
-        trainer: The trainer that starts the engine.
         quiet: One line; a plan that changes nothing is one line in any case.
         only_reports: Nothing is put into force: refusals are lines, too, and no line is left out.
     """
@@ -88,15 +85,13 @@ def log_plan(
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     left_open = plan.context.settings.keys() - plan.context.typed
     first += f": {', '.join(name for name in sorted(typed.names) if f'engine.{name}' not in left_open) or 'nothing'}"
-    lines, dtypes = list(lines_of(plan, _SUPPLY, only_reports=only_reports)), _dtypes(plan, trainer)
+    lines = list(lines_of(plan, _SUPPLY, only_reports=only_reports))
     # A report lists what is undecided; the log counts it.
     open_facts = [] if only_reports else _undecided(plan, _SUPPLY, only_reports=False)
     if not set(lines) - {*_plugins(plan), *open_facts, *_set_already(plan)}:
-        info(f"{first}; {_unchanged(plan, dtypes)}")
+        info(f"{first}; {_unchanged(plan)}")
         return
     info(first)
-    if dtypes is not None:
-        lines.append(_Line(f"all clear, checked: {dtypes.text}" if dtypes.are_clear else dtypes.text, always=True))
     shown = lines if only_reports or len(lines) < _MOST else _folded(lines)
     for line in shown:
         info(f"  {line.text}")
@@ -147,14 +142,17 @@ def lines_of(plan: Plan, remedy: str, *, only_reports: bool = False) -> Iterator
     if only_reports:
         for refusal in plan.refusals:
             yield _Line(f"would be refused: {refusal}", always=True)
-    yield from _plugins(plan)
     summary = Summary.of(plan)
+    precision = {verdict.id for verdict in plan.active if verdict.flag == ModelFlag.DTYPE}  # what a run gains most from
+    first = [entry for entry in summary.advised if not precision.isdisjoint(entry.quirks)]
+    yield from (_Line(f"advised: {entry}", always=True, advised=True) for entry in first)
+    yield from _plugins(plan)
     required = [entry for entry in summary.advised if entry.required]
     yield from (_Line(f"warning: nothing here enforces {entry}", always=True) for entry in required)
     yield from _in_force(plan, summary, each=only_reports)
     notes = [note for note in plan.notes if note.kind not in (NoteKind.ADVICE, NoteKind.PLUGIN)]
     yield from (_Line(f"warning: {note.text}", always=True) for note in notes)
-    advised = [entry for entry in summary.advised if not entry.required]
+    advised = [entry for entry in summary.advised if not entry.required and entry not in first]
     yield from (_Line(f"advised: {entry}", always=not entry.how, advised=True) for entry in advised)
     yield from _undecided(plan, remedy, only_reports=only_reports)
     for item in plan.adjustments:
@@ -174,44 +172,6 @@ def _in_force(plan: Plan, summary: Summary, *, each: bool) -> Iterator[_Line]:
         yield _Line(f"in force: {number} patches: {', '.join(ids)} ('quirks explain ID --model …' has the reason)", always=True)
 
 
-class _Dtypes(NamedTuple):
-    """What the dtypes of a rollout's two sides do to its logprobs."""
-
-    text: str
-    are_clear: bool = False  #: both sides compute in float32
-
-
-def _dtypes(plan: Plan, trainer: Trainer | None) -> _Dtypes | None:
-    """Compares the dtypes of a rollout's two sides, as far as they are known (docs/why.md has figures)."""
-    if plan.context.purpose != "rollout":
-        return None
-    name = trainer.name if trainer is not None else "the trainer"
-    engine = plan.value("engine.dtype") or "auto"
-    heads = {plan.value(f"{side}.head_dtype") or "model" for side in ("engine", "train")}
-    default = trainer.numerics.get("train.autocast") if trainer is not None else None
-    options = (
-        f"--trainer {trainer.name}"
-        if trainer is not None and trainer.numerics
-        else "--set train.dtype=… --set train.autocast=…"
-    )
-    measures = f"'quirks parity explain {options} --model …' measures your model"
-    unset = [f"train.{key}" for key in ("dtype", "autocast") if f"train.{key}" not in plan.context.typed]
-    if not unset:
-        weights, products = plan.value("train.dtype"), plan.value("train.autocast")
-        if engine == weights == "float32" and products is None and heads <= {"model", "float32"}:
-            return _Dtypes("weights, products and heads are float32 on both sides", are_clear=True)
-        head = f" (head: {' and '.join(sorted(heads))})" if heads != {"model"} else ""
-        computes = f"{name} computes in {products or weights}, this engine in {engine}{head}"
-        return _Dtypes(f"{computes}: logprobs differ by rounding; {measures}")
-    if default and "train.autocast" in unset:
-        return _Dtypes(
-            f"{name} computes in {default} by autocast unless its configuration says otherwise, and this engine in {engine}: "
-            "logprobs differ (SmolLM2-135M on an H100: by 0.036 nats, half of it from the heads; by 0.002 with float32 on both "
-            f"sides); {measures}"
-        )
-    return _Dtypes(f"unknown: in which dtypes {name} computes ({', '.join(unset)}; this engine: {engine}); {measures}")
-
-
 def _plugins(plan: Plan) -> Iterator[_Line]:
     """Yields a warning for each plugin that was not loaded."""
     for note in plan.notes:
@@ -225,7 +185,7 @@ def _set_already(plan: Plan) -> Iterator[_Line]:
             yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
 
 
-def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
+def _unchanged(plan: Plan) -> str:
     """Returns, for a plan that changes nothing, what was checked and what is not known; without the latter, an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
     rest = [f"switched off: {listed(off)}"] if off else []
@@ -235,10 +195,6 @@ def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
     )
     checked = f"{_counted(len(plan.verdicts) - len(off), 'quirk')} for {where}, none changes anything"
     checked += "".join(f"; {line.text}" for line in _set_already(plan))
-    if dtypes is not None and dtypes.are_clear:
-        checked += f"; {dtypes.text}"
-    elif dtypes is not None:
-        rest.append(dtypes.text)
     return "; ".join([f"{'no change' if rest else 'all clear'}, checked: {checked}", *rest])
 
 

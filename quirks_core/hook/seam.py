@@ -116,7 +116,6 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         planned,
         typed_of(arguments),
         why,
-        trainer=settings.trainer,
         quiet=settings.is_quiet,
         only_reports=settings.only_reports,
     )

@@ -132,6 +132,8 @@ def read_given(text: str, problems: list[str]) -> dict[str, Any]:
         except ValueError as error:
             problems.append(f"{SET_VARIABLE}: {name}: {error}")
             continue
+        if value is None and "none" in slot_named(name).choices:
+            value = "none"
         if slot_named(name).place is Place.VARIABLE and isinstance(value, int | float) and not isinstance(value, bool):
             value = raw  # in an environment it is a text
         if problem := problem_of_given(name, value):
@@ -153,8 +155,6 @@ def problem_of_given(name: str, value: Any) -> str | None:
         return None if isinstance(value, str) else f"recipe takes a text, not {value!r}"
     if name not in SLOTS and slot_named(name).family not in ("engine", "env"):
         return f"unknown slot {name!r}{nearest(name, (*SLOTS, *_BESIDE_SLOTS))}"
-    if value is None and slot_named(name).family == "train" and slot_named(name).default is None:
-        return None  # the trainer has none, for example no autocast; what is not given is unknown
     return problem_of_name(name) or slot_named(name).problem(value) or engine_problem(name, value)
 
 

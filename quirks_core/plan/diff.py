@@ -134,7 +134,7 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
 
 def _facts(plan: Plan) -> dict[tuple[str, ...], Any]:
     """The facts by path; settings are compared as slots."""
-    facts = plan.context.model_dump(mode="json", exclude={"model": {"path"}, "settings": True, "typed": True})
+    facts = plan.context.model_dump(mode="json", exclude={"model": {"path"}, "settings": True, "sources": True, "typed": True})
     return dict(_leaves(facts))
 
 

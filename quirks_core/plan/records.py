@@ -359,7 +359,7 @@ class Plan(Record):
     @property
     def for_processes(self) -> ProcessPlan:
         """The part that travels to every process."""
-        facts = self.context.model_dump(mode="json", exclude={"model": {"path"}})
+        facts = self.context.model_dump(mode="json", exclude={"model": {"path"}, "sources": True})
         lines = tuple(
             {
                 "slot": item.slot,

@@ -21,13 +21,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
-from quirks_plugins.conditions import checkpoint_dtype, quantized, under_autocast
+from quirks_plugins.conditions import checkpoint_dtype, quantized
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 # As typed: an engine that a trainer starts by itself may have no setting for the trainer's dtype.
-_trains_in_another = (typed("train.dtype") & setting("train.dtype").differs_from("float32")) | under_autocast
+_autocast = setting("train.autocast")
+_trains_in_another = (typed("train.dtype") & setting("train.dtype").differs_from("float32")) | (
+    typed("train.autocast") & _autocast.one_of("bfloat16", "float16")
+)
 _dtype = setting("engine.dtype")
 _FLOAT32 = {"model_type": "qwen3", "dtype": "float32"}
 _TOLD = {"train.dtype": "float32"}

@@ -149,7 +149,8 @@ def test_sizes_are_products_of_what_is_set(make_context, sizes, gpus, nodes, pro
 
 def test_only_a_fact_that_says_when_it_is_unknown_can_be(make_context):
     of_files = dict.fromkeys(CHECKPOINT_FACTS, 1)  # whose values are another file's tests
-    everything = make_context(config={"model_type": "qwen3_moe", "num_experts": 8}, cpu=frozenset(), gpu=90, extra=of_files)
+    config = {"model_type": "qwen3_moe", "num_experts": 8, "dtype": "bfloat16"}
+    everything = make_context(config=config, cpu=frozenset(), gpu=90, extra=of_files)
     nothing = make_context(config={}, packages={}, platform=None, environment={"VLLM_A": "1"})
 
     doubtful = {name for name, spec in FACTS.items() if spec.unknown}

@@ -8,21 +8,14 @@ import sys
 
 import pytest
 
-from quirks_core import Advise, Default, Patch, Require, package, setting
+from quirks_core import Advise, Default, ModelFlag, Patch, Require, package, setting
 from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
-from quirks_core.facts.trainers import TRAINERS
 from quirks_core.hook.report import log_plan, log_receipt
 from quirks_core.hook.typed import Typed
 from quirks_core.source.vllm_source import INSTALLED
 
 TYPED = Typed(frozenset({"dtype"}), "command line", exact=True)
-#: What is said of a rollout whose trainer is not known.
-UNKNOWN = (
-    "unknown: in which dtypes the trainer computes (train.dtype, train.autocast; this engine: auto); 'quirks parity explain "
-    "--set train.dtype=… --set train.autocast=… --model …' measures your model"
-)
 TWENTY = [Default(f"engine.argument_{n}", n) for n in range(20)]
-BOTH = {"engine.dtype": "float32", "train.dtype": "float32", "train.autocast": None}
 
 
 @pytest.fixture
@@ -73,30 +66,20 @@ def test_a_plan_that_changes_nothing_is_an_all_clear_in_one_line(lines, plan_of,
     assert line.endswith("; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything")
 
 
-@pytest.mark.parametrize("trainer", [*TRAINERS.values(), None], ids=lambda one: one.name if one else "none")
-def test_dtypes_of_a_trainer_that_are_not_known_are_no_all_clear(lines, plan_of, trainer):
-    (line,) = lines(log_plan, plan_of(), TYPED, "told", trainer=trainer)
+def test_what_is_switched_off_is_no_all_clear(lines, plan_of):
+    (line,) = lines(log_plan, plan_of(Default("engine.seed", 3), disable=["q0"]), TYPED, "told")
 
     assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; " in line
-    assert ("unknown: in which dtypes " in line) == (trainer is None or not trainer.numerics)
-    assert "all clear" not in line
-
-
-@pytest.mark.parametrize("trainer", [*TRAINERS.values(), None], ids=lambda one: one.name if one else "none")
-def test_float32_on_both_sides_is_an_all_clear_in_one_line_for_every_trainer(lines, plan_of, trainer):
-    (line,) = lines(log_plan, plan_of(typed=BOTH), TYPED, "told", trainer=trainer)
-
-    assert line.endswith(
-        "; all clear, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; weights, products and heads are "
-        "float32 on both sides"
-    )
-
-
-def test_what_is_switched_off_is_no_all_clear(lines, plan_of):
-    (line,) = lines(log_plan, plan_of(Default("engine.seed", 3), typed=BOTH, disable=["q0"]), TYPED, "told")
-
-    assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; weights, " in line
     assert line.endswith("; switched off: q0")
+
+
+def test_advice_on_precision_comes_first(lines, make_quirk, make_plan):
+    others = make_quirk(
+        id="a", adjustments=[Default("engine.seed", 3), Require("refit.scope", "state_dict"), Advise("careful")]
+    )
+    precision = make_quirk(id="z", flag=ModelFlag.DTYPE, adjustments=Advise("float16 on both sides"))
+
+    assert lines(log_plan, make_plan(others, precision), TYPED, "told")[1] == "  advised: z: float16 on both sides"
 
 
 def test_the_lines_begin_with_warnings_then_list_changes_before_advice(lines, plan_of):
@@ -119,46 +102,6 @@ def test_the_lines_begin_with_warnings_then_list_changes_before_advice(lines, pl
     assert found[4].startswith("  kept: the user typed 4, which wins over a default: engine.seed = 3 (q4)")
 
 
-def test_a_trainer_under_autocast_is_named_with_the_command_that_measures_the_difference(lines, plan_of):
-    *_, line = lines(log_plan, plan_of(Default("engine.seed", 3)), TYPED, "told", trainer=TRAINERS["trl"])
-
-    assert line.startswith(
-        "  trl computes in bfloat16 by autocast unless its configuration says otherwise, and this engine in "
-    )
-    assert "quirks parity explain --trainer trl" in line
-
-
-def test_float32_on_both_sides_is_all_clear_beside_what_is_applied(lines, plan_of):
-    *_, line = lines(log_plan, plan_of(Default("engine.seed", 3), typed=BOTH), TYPED, "told", trainer=TRAINERS["trl"])
-
-    assert line == "  all clear, checked: weights, products and heads are float32 on both sides"
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"engine.head_dtype": "bfloat16"},
-        {"train.head_dtype": "bfloat16"},
-        {"train.autocast": "bfloat16"},
-        {"engine.dtype": "half"},
-    ],
-    ids=str,
-)
-def test_anything_else_than_float32_is_no_all_clear(lines, plan_of, changed):
-    (line,) = lines(log_plan, plan_of(typed={**BOTH, **changed}), TYPED, "told", trainer=TRAINERS["trl"])
-
-    assert "; no change, checked: " in line
-    assert "logprobs differ by rounding" in line
-
-
-def test_weights_in_float32_are_no_all_clear_for_a_trainer_that_is_under_autocast_by_default(lines, plan_of):
-    both = {"engine.dtype": "float32", "train.dtype": "float32"}
-
-    *_, line = lines(log_plan, plan_of(typed=both), TYPED, "told", trainer=TRAINERS["trl"])
-
-    assert "; trl computes in bfloat16 by autocast unless" in line
-
-
 def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, plan_of):
     undecided = [Advise("careful", when=setting(name).one_of("parameters")) for name in ("refit.scope", "refit.transport")]
     plan = plan_of(*undecided, undeclared=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
@@ -174,10 +117,7 @@ def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, p
 def test_advice_is_shown_whatever_its_words(lines, plan_of):
     plan = plan_of(Advise("what refit.scope means cannot be decided here"), undeclared=frozenset({"refit.scope"}))
 
-    assert lines(log_plan, plan, TYPED, "told")[1:] == [
-        "  advised: q0: what refit.scope means cannot be decided here",
-        f"  {UNKNOWN}",
-    ]
+    assert lines(log_plan, plan, TYPED, "told")[1:] == ["  advised: q0: what refit.scope means cannot be decided here"]
 
 
 def test_a_quiet_log_counts_what_it_does_not_list(lines, plan_of):
@@ -217,13 +157,13 @@ def test_a_log_is_cut_after_nine_lines(lines, plan_of):
     plan = plan_of(*TWENTY)
 
     assert len(lines(log_plan, plan, TYPED, "told")) == 9
-    assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 14 more lines, which MODEL_QUIRKS=report prints"
+    assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 13 more lines, which MODEL_QUIRKS=report prints"
 
 
 def test_a_report_is_never_cut(lines, plan_of):
     plan = plan_of(*TWENTY)
 
-    assert len(lines(log_plan, plan, TYPED, "told", only_reports=True)) == 22
+    assert len(lines(log_plan, plan, TYPED, "told", only_reports=True)) == 21
 
 
 def test_a_quiet_log_is_one_line(lines, plan_of):
@@ -236,7 +176,7 @@ def test_a_quiet_log_is_one_line(lines, plan_of):
 def test_advice_that_is_cut_is_counted(lines, plan_of):
     plan = plan_of(*TWENTY, Default("request.timeout_s", 7.0))
 
-    assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 15 more lines (1 advised), which MODEL_QUIRKS=report prints"
+    assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 14 more lines (1 advised), which MODEL_QUIRKS=report prints"
 
 
 def test_lines_about_kept_values_or_warnings_are_never_cut(lines, plan_of):
@@ -262,7 +202,7 @@ def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_typed(lines, 
 
     (line,) = lines(log_plan, plan, Typed(frozenset({"dtype", "seed"}), "command line", exact=True), "told")
 
-    assert "typed: known exactly (command line): seed; no change" in line
+    assert "typed: known exactly (command line): seed; all clear" in line
 
 
 def test_a_report_says_what_would_be_refused(lines, plan_of):
@@ -292,10 +232,9 @@ def test_a_receipt_is_one_line_with_every_value_that_was_read_back(lines):
 
 
 def test_what_the_user_has_set_already_is_no_change(lines, plan_of):
-    plan = plan_of(Default("engine.seed", 3), typed={**BOTH, "engine.seed": 3})
+    plan = plan_of(Default("engine.seed", 3), typed={"engine.seed": 3})
 
     (line,) = lines(log_plan, plan, TYPED, "told")
     assert (
-        "; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything; set already: engine.seed = 3 (q0); "
-        in line
+        "; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything; set already: engine.seed = 3 (q0)" in line
     )

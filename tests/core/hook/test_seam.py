@@ -7,8 +7,6 @@ from importlib.util import find_spec
 import fork_server
 import pytest
 
-from quirks_core.facts.trainers import TRAINERS
-
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
 
 REFUSED = """
@@ -75,19 +73,3 @@ def test_a_server_or_an_evaluation_without_quirks_gets_one_line(said, usage, pur
     assert " plugins (apertus-xielu-bfloat16, " in line
     assert line.endswith("were not loaded: switched off by 'all' in the environment (MODEL_QUIRKS_DISABLE)")
     assert "dtypes" not in line
-
-
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_a_trainers_engine_without_quirks_gets_one_line_with_what_is_known_of_its_dtypes(said, trainer):
-    (line,) = said(variables={"MODEL_QUIRKS_TRAINER": trainer})
-
-    assert f"facts of {trainer}" in line
-    known = f"; {trainer} computes in bfloat16 by autocast unless its configuration says otherwise, and this engine in auto: "
-    unknown = f"; unknown: in which dtypes {trainer} computes (train.dtype, train.autocast; this engine: auto); "
-    assert (known if TRAINERS[trainer].numerics else unknown) in line
-
-
-def test_a_trainer_that_nobody_names_computes_in_unknown_dtypes(said):
-    (line,) = said(load_format="dummy", dtype="bfloat16", variables={"MODEL_QUIRKS_SET": "train.dtype=bfloat16"})
-
-    assert "unknown: in which dtypes the trainer computes (train.autocast; this engine: bfloat16); " in line

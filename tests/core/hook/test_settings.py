@@ -85,4 +85,4 @@ def test_all_wrong_values_are_listed_at_once():
 def test_a_trainer_without_autocast_can_be_given():
     settings = HookSettings.read({"MODEL_QUIRKS": "on", "MODEL_QUIRKS_SET": "train.dtype=float32;train.autocast=null"})
 
-    assert settings.given == {"train.dtype": "float32", "train.autocast": None}
+    assert settings.given == {"train.dtype": "float32", "train.autocast": "none"}

@@ -1,0 +1,139 @@
+"""Every pair of dtypes of a trainer and its engine gets the right words, and facts are read from the trainer's own process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.facts.trainers import TRAINERS
+from quirks_core.plugins.planning import make_plan
+
+ID = "rollout-precision"
+TRAINER = {
+    "autocast bfloat16": {"dtype": "float32", "autocast": "bfloat16"},
+    "autocast float16": {"dtype": "float32", "autocast": "float16"},
+    "float32": {"dtype": "float32", "autocast": None},
+    "all bfloat16": {"dtype": "bfloat16", "autocast": None},
+    "all float16": {"dtype": "float16", "autocast": None},
+}
+BOTH = "by 0.005 with float16 on both sides"
+FOLLOW = "leave engine.dtype open, and the engine follows"
+EXACT = "by 0.002 with float32 on both sides"
+#: By trainer and engine: the measured difference, and what is advised first; None where nothing is to gain.
+PAIRS = {
+    ("autocast bfloat16", "bfloat16"): ("0.041", BOTH),
+    ("autocast bfloat16", "float16"): ("0.027", BOTH),
+    ("autocast bfloat16", "float32"): ("0.027", BOTH),
+    ("autocast float16", "bfloat16"): ("0.034", FOLLOW),
+    ("autocast float16", "float16"): None,
+    ("autocast float16", "float32"): ("0.004", FOLLOW),
+    ("float32", "bfloat16"): ("0.033", EXACT),
+    ("float32", "float16"): ("0.004", EXACT),
+    ("float32", "float32"): None,
+    ("all bfloat16", "bfloat16"): ("0.041", BOTH),
+    ("all bfloat16", "float16"): ("0.027", BOTH),
+    ("all bfloat16", "float32"): ("0.027", BOTH),
+    ("all float16", "bfloat16"): ("0.034", FOLLOW),
+    ("all float16", "float16"): None,
+    ("all float16", "float32"): ("0.004", FOLLOW),
+}
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """Plans a rollout of a model with this ``config.json``."""
+
+    def make(train, config=None, **engine):
+        text = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "dtype": "bfloat16", **(config or {})}
+        (tmp_path / "config.json").write_text(json.dumps(text), encoding="utf-8")
+        return make_plan(GenerationConfig.parse({"model": str(tmp_path), "train": train, "engine": engine}))
+
+    return make
+
+
+def advice(plan):
+    """Returns what the quirk advises."""
+    return [note.text for note in plan.warnings if note.quirk == ID]
+
+
+@pytest.mark.parametrize(("pair", "expected"), PAIRS.items(), ids=lambda one: " beside ".join(one) if one in PAIRS else "")
+def test_a_pair_that_differs_is_named_with_its_size_and_remedy(planned, pair, expected):
+    trainer, engine = pair
+    found = advice(planned(TRAINER[trainer], dtype=engine))
+
+    if expected is None:
+        assert found == []
+        return
+    (text,) = found
+    nats, first = expected
+    assert f"this engine in {engine}: logprobs differ by {nats} nats" in text
+    assert min((text.index(words), words) for words in (BOTH, FOLLOW, EXACT) if words in text)[1] == (
+        BOTH if first == FOLLOW else first
+    )
+    assert first in text
+    assert ("more than with both in bfloat16" in text) == (engine == "float16" and "bfloat16" in trainer)
+
+
+@pytest.mark.parametrize("engine", [{}, {"dtype": "auto"}])
+@pytest.mark.parametrize("trainer", ["autocast float16", "all float16"])
+def test_an_engine_that_was_left_open_follows_a_trainer_in_float16(planned, trainer, engine):
+    plan = planned(TRAINER[trainer], **engine)
+
+    assert plan.changes.get("engine.dtype") == "float16"
+    assert advice(plan) == []
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3", "gemma3_text", "glm4"])
+@pytest.mark.parametrize("trainer", TRAINER)
+def test_a_model_that_float16_overflows_is_never_advised_it(planned, trainer, kind):
+    plan = planned(TRAINER[trainer], {"model_type": kind})
+
+    (text,) = advice(plan)
+    assert "engine.dtype" not in plan.changes
+    assert "set engine.dtype=float32" in text
+    assert BOTH not in text
+    assert f"not float16, because {kind}" in text
+
+
+def test_weights_that_float16_cannot_hold_are_counted_in_the_shards(planned, tmp_path):
+    weights = torch.full((70, 70), 1.0, dtype=torch.bfloat16)
+    weights[0, :5] = torch.tensor([65536.0, -7e4, 3e38, float("inf"), 65280.0])  # the last one fits
+    save_file({"a": weights, "b": torch.tensor([-1e5, 1.0])}, tmp_path / "model.safetensors")
+
+    (text,) = advice(planned(TRAINER["autocast bfloat16"]))
+
+    assert "not float16, because 5 weights of the checkpoint are beyond 65 504" in text
+
+
+def test_weights_that_would_vanish_speak_against_float16(planned, tmp_path):
+    save_file({"a": torch.tensor([1e-9, 1.0, 0.0, 6e-8] * 10, dtype=torch.bfloat16)}, tmp_path / "model.safetensors")
+
+    (text,) = advice(planned(TRAINER["autocast bfloat16"]))
+
+    assert "not float16, because 25.0% of the checkpoint's weights would be 0" in text
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_advice_has_the_words_of_the_trainer(planned, name):
+    (text,) = advice(planned({**TRAINER["autocast bfloat16"], "framework": name}))
+
+    trainer = TRAINERS[name]
+    assert (trainer.float16 in text) if trainer.float16 else f"not float16, because {name} cannot compute in it" in text
+
+
+def test_weights_in_float16_under_a_gradient_scaler_are_refused(planned):
+    train = {"dtype": "float16", "trainable_dtype": "float16", "autocast": "float16", "framework": "trl"}
+
+    assert [refusal.quirks[0].id for refusal in planned(train).refusals] == [ID]
+    assert planned({**train, "trainable_dtype": "float32"}).refusals == ()  # LoRA: the base is float16, the adapter is not
+
+
+def test_a_typed_null_of_autocast_is_a_part_of_the_plan(planned):
+    null, unset = planned({"dtype": "float32", "autocast": None}), planned({"dtype": "float32"})
+
+    assert null.context.settings["train.autocast"] == "none"
+    assert null.digest != unset.digest
