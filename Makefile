@@ -39,7 +39,7 @@ example: $(STAMP)
 	$(VENV)/bin/python examples/grpo_tiny.py --output grpo_tiny.png
 
 curves: $(STAMP)
-	$(VENV)/bin/python examples/learning_curves.py --tiny --out build/curves
+	$(VENV)/bin/python examples/learning_curves.py corrections --tiny --out build/curves
 
 eval: $(STAMP)
 	@mkdir -p build

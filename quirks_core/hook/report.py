@@ -85,6 +85,8 @@ def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     left_open = plan.context.settings.keys() - plan.context.typed
     first += f": {', '.join(name for name in sorted(typed.names) if f'engine.{name}' not in left_open) or 'nothing'}"
+    read = (f"{slot} = {plan.value(slot)} ({source})" for slot, source in _numerics(plan))
+    first += f"; read: {text}" if (text := ", ".join(read)) else ""
     lines = list(lines_of(plan, _SUPPLY, only_reports=only_reports))
     # A report lists what is undecided; the log counts it.
     open_facts = [] if only_reports else _undecided(plan, _SUPPLY, only_reports=False)
@@ -99,6 +101,13 @@ def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
         advised = sum(line.advised for line in lines) - sum(line.advised for line in shown)
         among = f" ({advised} advised)" if advised else ""
         info(f"  and {_counted(left, 'more line')}{among}, which MODEL_QUIRKS=report prints")
+
+
+def _numerics(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yields how the trainer computes, as far as nobody typed it, by slot with where it was read."""
+    for slot in ("train.dtype", "train.trainable_dtype", "train.autocast", "train.head_dtype"):
+        if slot in plan.context.sources:
+            yield slot, plan.context.sources[slot]
 
 
 def log_receipt(receipt: Receipt, slots: Collection[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import signal
 import subprocess
@@ -31,12 +32,18 @@ def curves() -> ModuleType:
     return load_script(_SCRIPT)
 
 
+@pytest.fixture(scope="module")
+def runs() -> ModuleType:
+    return load_script(_SCRIPT.with_name("learning_runs.py"))
+
+
 @pytest.fixture
 def options(tmp_path):
     """Options of the command line, for two steps."""
     out = tmp_path / "out"
     out.mkdir()
-    return argparse.Namespace(out=out, model=tmp_path / "model", prompts=8, group=8, steps=2, jobs=2, minutes=1, tiny=False)
+    values = {"prompts": 8, "group": 8, "steps": 2, "jobs": 2, "minutes": 1, "tiny": False}
+    return argparse.Namespace(experiment="corrections", out=out, model=tmp_path / "model", **values)
 
 
 def write(curves, folder, name, seed, rewards, *, difference=0.01):
@@ -61,66 +68,70 @@ def write(curves, folder, name, seed, rewards, *, difference=0.01):
         ("?!", 0.0),
     ],
 )
-def test_the_reward_is_the_share_of_words_that_are_the_answer_which_counts_once(curves, text, expected):
-    assert curves.reward(text, "Paris") == expected
+def test_the_reward_is_the_share_of_words_that_are_the_answer(runs, text, expected):
+    assert runs.reward(text, "Paris", "answers") == expected
 
 
-def test_every_answer_earns_the_whole_reward(curves):
-    assert all(curves.reward(answer, answer) == 1 for answer in curves.QUESTIONS.values())
+def test_every_answer_earns_the_whole_reward(runs):
+    assert all(runs.reward(answer, answer, "answers") == 1 for answer in runs.QUESTIONS.values())
 
 
-def test_a_repeated_question_earns_no_reward(curves):
-    repeated = [question for question, answer in curves.QUESTIONS.items() if curves.reward(question, answer)]
-    assert repeated == []
+def test_a_repeated_question_earns_no_reward(runs):
+    assert [question for question, answer in runs.QUESTIONS.items() if runs.reward(question, answer, "answers")] == []
+
+
+@pytest.mark.parametrize(("text", "expected"), [("apples are in oil", 1.0), ("An", 0.25), ("one by one by now", 0.4), ("", 0)])
+def test_the_held_out_task_rewards_words_that_begin_with_a_vowel(runs, text, expected):
+    assert runs.reward(text, "Paris", "vowels") == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "logprobs", "keeps_cache", "is_salted"),
+    ("name", "logprobs", "keeps_cache", "is_salted", "dtype"),
     [
-        ("worker", "processed_logprobs", False, True),
-        ("worker-raw", None, False, True),
-        ("worker-base", "processed_logprobs", False, True),
-        ("worker-stale", "processed_logprobs", True, False),
-        ("worker-kept", "processed_logprobs", True, True),
+        ("v1", None, True, False, None),
+        ("logprobs", "processed_logprobs", True, False, None),
+        ("prefixes", "processed_logprobs", True, True, None),
+        ("in-flight", "processed_logprobs", False, True, None),
+        ("head", "processed_logprobs", False, True, None),
+        ("float16", "processed_logprobs", False, True, "float16"),
     ],
 )
-def test_an_arm_of_the_worker_plans_its_fault_alone(curves, options, name, logprobs, keeps_cache, is_salted):
+def test_an_arm_corrects_one_more_default(curves, runs, options, name, logprobs, keeps_cache, is_salted, dtype):
     options.model.mkdir()
     (options.model / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
-    config = GenerationConfig.parse(curves.configuration(curves.ARMS[name], options, 0, on_gpu=False))
+    arm = curves.ARMS["corrections"][name]
+    config = GenerationConfig.parse(runs.configuration(arm, options, 0, on_gpu=False))
 
-    plan = make_plan(config, PlanOptions.gather(call=SwitchNames(curves.ARMS[name].disable), environ={}), environ={})
+    plan = make_plan(config, PlanOptions.gather(call=SwitchNames(arm.disable), environ={}), environ={})
 
     assert plan.value("engine.logprobs_mode") == logprobs
     assert plan.value("refit.clear_cache") is not keeps_cache
     assert is_salted is any(patch.quirk.id == "prefix-cache-after-update" for patch in plan.patches)
-    assert plan.value("engine.dtype") == "float32"
+    assert (plan.value("engine.dtype"), plan.value("engine.head_dtype") == "float32") == (dtype, arm.float32_head)
 
 
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_the_hook_knows_every_value_that_an_arm_gives_it(curves, on_gpu):
-    known = {loaded.quirk.id for loaded in Registry.load().loaded} | {"all"}
-    for name, arm in curves.ARMS.items():
-        found = curves.variables(arm, jobs=8, on_gpu=on_gpu)
-        settings = HookSettings.read(found)
+@pytest.mark.parametrize("gpus", [0, 4])
+def test_the_hook_knows_every_value_that_an_arm_gives_it(curves, gpus):
+    known = {loaded.quirk.id for loaded in Registry.load().loaded}
+    for arm in itertools.chain(*(arms.values() for arms in curves.ARMS.values())):
+        settings = HookSettings.read(curves.variables(arm, jobs=8, number=5, gpus=gpus))
 
-        assert (settings is not None) == name.startswith("trl")
+        assert (settings is None) == (arm.trl is None)
         assert settings is None or settings.given["engine.enforce_eager"] is True
         assert set(arm.disable) <= known
-        assert set(filter(None, [found.get("MODEL_QUIRKS_FORCE")])) <= known
 
 
 def test_only_an_incomplete_run_is_repeated(curves, options, monkeypatch):
-    complete = write(curves, options.out, "trl", 0, [0.1, 0.2])
-    cut = write(curves, options.out, "trl", 1, [0.1, 0.2])
+    complete = write(curves, options.out, "v1", 0, [0.1, 0.2])
+    cut = write(curves, options.out, "head", 1, [0.1, 0.2])
     cut.write_text(cut.read_text(encoding="utf-8")[:-4], encoding="utf-8")
     before = complete.read_bytes()
     made = []
     monkeypatch.setattr(curves, "command", lambda _, *run: made.append(run) or [sys.executable, "-c", ""])
 
-    missing = curves.run_all(options, [("trl", 0), ("trl", 1)], on_gpu=False)
+    missing = curves.run_all(options, [("v1", 0), ("head", 1)], gpus=0)
 
-    assert made == [("trl", 1)]
+    assert made == [("head", 1)]
     assert missing == []
     assert complete.read_bytes() == before
 
@@ -129,19 +140,19 @@ def test_a_run_that_fails_is_named_after_a_second_attempt(curves, options, monke
     made = []
     monkeypatch.setattr(curves, "command", lambda _, *run: made.append(run) or [sys.executable, "-c", "raise SystemExit(3)"])
 
-    missing = curves.run_all(options, [("trl", 0)], on_gpu=False)
+    missing = curves.run_all(options, [("v1", 0)], gpus=0)
 
-    assert made == [("trl", 0)] * 2
-    assert missing == [f"trl-0: {options.out / 'trl-0.log'} says why it ended"]
+    assert made == [("v1", 0)] * 2
+    assert missing == [f"v1-0: {options.out / 'v1-0.log'} says why it ended"]
 
 
 def test_a_run_without_time_left_is_named_as_missing(curves, options, monkeypatch):
     options.minutes, options.jobs = 0.02, 1
     monkeypatch.setattr(curves, "command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
 
-    missing = curves.run_all(options, [("trl", 0), ("trl", 1)], on_gpu=False)
+    missing = curves.run_all(options, [("v1", 0), ("head", 1)], gpus=0)
 
-    assert missing == ["trl-0: no time left", "trl-1: no time left"]
+    assert missing == ["v1-0: no time left", "head-1: no time left"]
 
 
 def test_an_interrupt_ends_the_series_of_runs(curves, options, monkeypatch):
@@ -149,12 +160,12 @@ def test_an_interrupt_ends_the_series_of_runs(curves, options, monkeypatch):
     code = "import time; print('runs', flush=True); time.sleep(600)"
     made = []
     monkeypatch.setattr(curves, "command", lambda _, *run: made.append(run) or [sys.executable, "-c", code])
-    threading.Thread(target=interrupt_when, args=(options.out / "trl-0.log",)).start()
+    threading.Thread(target=interrupt_when, args=(options.out / "v1-0.log",)).start()
 
     with pytest.raises(KeyboardInterrupt):
-        curves.run_all(options, [("trl", 0), ("trl", 1)], on_gpu=False)
+        curves.run_all(options, [("v1", 0), ("head", 1)], gpus=0)
 
-    assert made == [("trl", 0)]
+    assert made == [("v1", 0)]
 
 
 def interrupt_when(file):
@@ -170,35 +181,34 @@ def test_a_band_summarises_the_smoothed_runs_that_are_complete(curves):
 
 
 def test_the_data_have_the_results_of_each_seed_of_each_arm(curves, options):
-    write(curves, options.out, "worker", 0, [0.1, 0.2])
-    write(curves, options.out, "worker", 1, [0.3, 0.4])
-    curves.add(write(curves, options.out, "worker-base", 0, [0.123456]), differing=3)
-    curves.file_of(options.out, "trl", 0).write_text("", encoding="utf-8")
+    write(curves, options.out, "v1", 0, [0.1, 0.2])
+    write(curves, options.out, "v1", 1, [0.3, 0.4])
+    write(curves, options.out, "head", 0, [0.123456])
+    curves.file_of(options.out, "float16", 0).write_text("", encoding="utf-8")
 
-    data = curves.collect(options.out)
+    data = curves.collect(options)
 
-    assert {name: list(seeds) for name, seeds in data["arms"].items()} == {"worker": ["0", "1"], "worker-base": ["0"]}
-    assert data["arms"]["worker"]["1"]["reward"] == [0.3, 0.4]
-    assert data["arms"]["worker-base"]["0"]["reward"] == [0.1235]
-    assert data["arms"]["worker-base"]["0"]["differing"] == 3
+    assert {name: list(seeds) for name, seeds in data["arms"].items()} == {"v1": ["0", "1"], "head": ["0"]}
+    assert data["arms"]["v1"]["1"]["reward"] == [0.3, 0.4]
+    assert data["arms"]["head"]["0"]["reward"] == [0.123]
     assert (data["device"], data["prompts"], data["group"]) == ("cpu", 8, 8)
 
 
 @_DRAWS
-def test_the_figure_is_drawn_from_the_runs_files_alone(curves, options):
-    for name, rewards in (("trl", [0.1, 0.4]), ("trl-raw", [0.1, 0.1]), ("worker", [0.1, 0.5]), ("worker-base", [0.1])):
-        write(curves, options.out, name, 0, rewards)
+@pytest.mark.parametrize(
+    ("experiment", "names"), [("corrections", ("v1", "head")), ("precision", ("answers-float16", "lora-mixed"))]
+)
+def test_the_figure_is_drawn_from_the_runs_files_alone(curves, options, experiment, names):
+    for name in names:
+        write(curves, options.out, name, 0, [0.1, 0.4])
 
-    done = subprocess.run(
-        [sys.executable, str(_SCRIPT), "--out", str(options.out), "--draw"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, str(_SCRIPT), experiment, "--out", str(options.out), "--draw"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert "trl            seeds 1, steps   2: reward 0.250 -> 0.250" in done.stdout
-    assert set(json.loads((options.out / "learning_curves.json").read_text(encoding="utf-8"))["arms"]) == {
-        "trl", "trl-raw", "worker", "worker-base"
-    }  # fmt: skip
-    assert (options.out / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+    assert f"{names[0]:18} 1 seeds, 2 steps: reward 0.250 (0.250 to 0.250), difference 0.0100 -> 0.0100, " in done.stdout
+    assert set(json.loads((options.out / f"{experiment}.json").read_text(encoding="utf-8"))["arms"]) == set(names)
+    assert (options.out / f"{experiment}.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -206,36 +216,15 @@ def test_the_figure_is_drawn_from_the_runs_files_alone(curves, options):
     [
         (["--model", "nowhere"], "--model: nowhere is no checkpoint: it has no config.json"),
         (["--jobs", "0"], "--jobs and --steps must be at least 1"),
-        (["--arms", "trl-rw"], "invalid choice: 'trl-rw'"),
+        (["--arms", "v2"], "--arms: corrections has no v2; it has v1, logprobs"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_written(curves, tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["learning_curves.py", *arguments])
+    monkeypatch.setattr(sys, "argv", ["learning_curves.py", "corrections", *arguments])
 
     with pytest.raises(SystemExit, match="2"):
         curves.main()
 
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_of_the_trl_arms_the_dtypes_agree_except_where_that_is_the_fault(curves, options):
-    options.model.mkdir()
-    (options.model / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}', encoding="utf-8")
-
-    def advised(name):
-        """Whether the quirk about dtypes concerns the arm, if it is not switched off."""
-        given = HookSettings.read(curves.variables(curves.ARMS[name], jobs=1, on_gpu=False)).given
-        values = {"model": str(options.model), "purpose": "rollout"}
-        for slot, value in given.items():
-            section, _, key = slot.partition(".")
-            values.setdefault(section, {})[key] = value
-        plan = make_plan(GenerationConfig.parse(values), PlanOptions.gather(environ={}), environ={})
-        return "float32-trainer-rollout" in {verdict.id for verdict in plan.active}
-
-    assert {name: advised(name) for name in ("trl", "trl-raw", "trl-mixed")} == {
-        "trl": False,
-        "trl-raw": False,
-        "trl-mixed": True,
-    }

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def test_with_quirks_the_engine_samples_from_the_policy_that_is_trained_at_every_step(train):
-    ended = train("with", MODEL_QUIRKS="on", MODEL_QUIRKS_SET="train.dtype=float32")
+    ended = train("with", MODEL_QUIRKS="on")
 
     assert ended.code == 0, ended.text[-4000:]
     assert [row["step"] for row in ended.steps] == [1, 2, 3]
@@ -30,6 +30,11 @@ def test_with_quirks_the_engine_samples_from_the_policy_that_is_trained_at_every
     patched = {effect["slot"].rpartition(":")[2] for process in engine["processes"] for effect in process["effects"]}
     assert "BaseModelLoader.load_model" in patched
     assert "purpose rollout (a sign of a trainer" in ended.text
+    assert (
+        "read: train.dtype = float32 (VLLMGeneration.model), train.trainable_dtype = float32 (VLLMGeneration.model), "
+        in ended.text
+    )
+    assert "train.autocast = none (accelerate's state), train.head_dtype = model (GRPOTrainer.args)" in ended.text
 
 
 def test_without_the_quirk_for_float32_checkpoints_the_engine_samples_from_another_policy(train):

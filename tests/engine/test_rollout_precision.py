@@ -1,10 +1,11 @@
-"""A trainer in float32 on a bfloat16 checkpoint, after one update: whose logprobs does the engine have?"""
+"""A trainer of a bfloat16 checkpoint, after one update: how far are the engine's logprobs from its own, in each precision?"""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from worker.lab.kit.lab import PROMPTS
@@ -14,8 +15,6 @@ from worker.lab.kit.lab import PROMPTS
 def bfloat16_checkpoint(checkpoint, tmp_path_factory):
     """A checkpoint whose weights and ``config.json`` are bfloat16."""
     import shutil
-
-    import torch
 
     folder = tmp_path_factory.mktemp("bfloat16") / "qwen3"
     shutil.copytree(checkpoint("qwen3"), folder)
@@ -30,8 +29,6 @@ def bfloat16_checkpoint(checkpoint, tmp_path_factory):
 
 def _updated(trainer):
     """Takes one step of AdamW; afterwards bfloat16 does not hold the weights."""
-    import torch
-
     optimizer = torch.optim.AdamW(trainer.parameters(), lr=1e-3)
     for prompt in PROMPTS:
         rows = torch.tensor([prompt])
@@ -46,12 +43,29 @@ async def test_an_engine_in_float32_is_ten_times_closer_to_a_float32_trainer(bfl
     advised, differences = {}, {}
 
     for dtype in ("auto", "float32"):
-        values = {"engine": {"dtype": dtype, "load_format": "auto"}, "train": {"dtype": "float32"}}
+        values = {"engine": {"dtype": dtype, "load_format": "auto"}, "train": {"dtype": "float32", "autocast": None}}
         async with shared_lab.worker(bfloat16_checkpoint, values) as worker:
             await worker.refit_async(trainer)
             got = await shared_lab.sample(worker)
-            advised[dtype] = [note for note in worker.plan.warnings if note.quirk == "float32-trainer-rollout"]
+            advised[dtype] = [note for note in worker.plan.warnings if note.quirk == "rollout-precision"]
         differences[dtype] = lab.largest_difference(got, shared_lab.rescored(trainer, got))
 
     assert [bool(advised[dtype]) for dtype in ("auto", "float32")] == [True, False]
     assert differences["float32"] * 10 < differences["auto"], differences
+
+
+async def test_an_engine_follows_a_trainer_in_float16_and_is_closer_to_it(bfloat16_checkpoint, shared_lab, lab):
+    trainer = _updated(shared_lab.trainer(bfloat16_checkpoint))
+    dtypes, differences = {}, {}
+
+    for products in ("bfloat16", "float16"):
+        values = {"engine": {"dtype": "auto", "load_format": "auto"}, "train": {"dtype": "float32", "autocast": products}}
+        async with shared_lab.worker(bfloat16_checkpoint, values) as worker:
+            await worker.refit_async(trainer)
+            got = await shared_lab.sample(worker)
+            dtypes[products] = worker.receipt.processes[-1].engine.get("engine.dtype")
+        with torch.autocast("cpu", getattr(torch, products)):
+            differences[products] = lab.largest_difference(got, shared_lab.rescored(trainer, got))
+
+    assert dtypes["float16"] == "float16"
+    assert differences["float16"] * 3 < differences["bfloat16"], differences
