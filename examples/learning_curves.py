@@ -42,6 +42,7 @@ from quirks_core.base.errors import QuirksError
 from quirks_core.facts.packages import installed_version
 
 WINDOW = 5  # steps that a point of the figure is the mean of
+_PORTS = 150  # ranges of ports of an experiment
 PACKAGES = ("vllm", "torch", "transformers", "trl")
 _PRECISIONS = {
     "bfloat16": ("TRL's defaults: bfloat16 on both sides", {}, ""),
@@ -96,7 +97,7 @@ def variables(arm: Arm, jobs: int, number: int, gpus: int) -> dict[str, str]:
     """Returns the environment of a run's process, beside ours; each run has ports of its own."""
     found = {
         "HF_HUB_OFFLINE": "1",
-        "MASTER_PORT": str(29600 + number),
+        "MASTER_PORT": str(20000 + number),
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs)),
         "TOKENIZERS_PARALLELISM": "false",
         "TORCHDYNAMO_DISABLE": "1",  # to compile takes longer than it saves here
@@ -147,7 +148,7 @@ def run_all(options: argparse.Namespace, wanted: Sequence[tuple[str, int]], *, g
     until = time.monotonic() + options.minutes * 60
     running: set[subprocess.Popen[bytes]] = set()
     left = [run for run in wanted if not is_complete(file_of(options.out, *run), options.steps)]
-    numbers = itertools.count()
+    numbers = itertools.count(_PORTS * [*ARMS].index(options.experiment))  # two experiments may run at the same time
     print(f"{len(wanted) - len(left)} of {len(wanted)} runs are complete", flush=True)
 
     def make(run: tuple[str, int]) -> str:
@@ -156,7 +157,7 @@ def run_all(options: argparse.Namespace, wanted: Sequence[tuple[str, int]], *, g
             if (seconds := until - time.monotonic()) <= 0:
                 return f"{file.stem}: no time left"
             arm = ARMS[options.experiment][run[0]]
-            environment = {**os.environ, **variables(arm, options.jobs, next(numbers) % 300, gpus)}
+            environment = {**os.environ, **variables(arm, options.jobs, next(numbers) % (_PORTS * len(ARMS)), gpus)}
             with file.with_suffix(".log").open("w", encoding="utf-8") as log:
                 process = subprocess.Popen(command(options, *run), stdout=log, stderr=log, env=environment)  # noqa: S603
                 running.add(process)
