@@ -184,6 +184,7 @@ class Policy:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.device, self.tokenizer, self._arm = device, AutoTokenizer.from_pretrained(model), arm
+        self.pad = self.tokenizer.eos_token_id  # lengths tell padding apart, and not every tokenizer has a token for it
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).to(device).train()
         self.model.gradient_checkpointing_enable()  # as TRL does by default; runs that share a GPU share its memory
         self._optimiser = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
@@ -196,7 +197,7 @@ class Policy:
         chats = [chat(question) for question in asked for _ in range(group)]
         encoded = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
         rows = [torch.tensor(row) for row in encoded]
-        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.tokenizer.pad_token_id)
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
         return {"input_ids": ids, "input_lengths": torch.tensor([len(row) for row in rows])}
 
     def _distribution(self, ids: Any, mask: Any) -> Any:
@@ -265,7 +266,7 @@ async def train_with_worker(arm: Arm, seed: int, options: argparse.Namespace, fi
 
     torch.manual_seed(seed)
     policy = Policy(options.model, "cuda" if torch.cuda.is_available() else "cpu", arm)
-    pad = policy.tokenizer.pad_token_id
+    pad = policy.pad
     config = configuration(arm, options, pad, on_gpu=policy.device == "cuda")
     worker = VllmAsyncGenerationWorker(config, seed=seed, disable=arm.disable)
     decks = questions(options.prompts, seed)

@@ -1,4 +1,4 @@
-"""TRL's colocate mode, unmodified, with sleep mode, on a trained model: in bfloat16 with quirks and without, in float16 with them.
+"""TRL's colocate mode, unmodified, with sleep mode: in bfloat16 with quirks and without, in float16 with them.
 
 CI has no GPU; docs/trainers.md has the last figures.
 """
@@ -33,7 +33,8 @@ from trl import GRPOTrainer
 example, model, log, steps, fp16 = sys.argv[1:]
 example = runpy.run_path(example)
 config = example["configuration"](
-    Path(log), use_cpu=False, fp16=fp16 == "fp16", bf16=None, model_init_kwargs={}, vllm_enable_sleep_mode=True, max_steps=int(steps),
+    Path(log), use_cpu=False, fp16=fp16 == "fp16", bf16=None, model_init_kwargs={}, vllm_enable_sleep_mode=True,
+    max_steps=int(steps),
     max_completion_length=32, learning_rate=1e-6, temperature=1.0, vllm_gpu_memory_utilization=0.2
 )
 data = example["prompts"](int(steps))
