@@ -201,7 +201,8 @@ between rollout and trainer remains.
 
 Figures are the mean absolute difference between the engine's logprobs of the sampled tokens and the trainer's, in nats.
 
-- What remains with quirks is rounding to bfloat16, on both sides; [why](why.md#a-trained-model-measured) has the parts.
+- What remains with quirks is rounding to bfloat16, on both sides; float16 on both sides leaves an eighth of it at no cost
+  ([measured](why.md#precision)).
   Float32 on both sides removes it: a trainer in float32 (TRL: `bf16=False`), and
   `MODEL_QUIRKS_SET='{float32}'`. It costs twice the memory of the
   engine's weights and cache.

@@ -129,6 +129,7 @@ def test_weights_in_float16_under_a_gradient_scaler_are_refused(planned):
     train = {"dtype": "float16", "trainable_dtype": "float16", "autocast": "float16", "framework": "trl"}
 
     assert [refusal.quirks[0].id for refusal in planned(train).refusals] == [ID]
+    assert len(planned({**train, "trainable_dtype": "bfloat16"}).refusals) == 1
     assert planned({**train, "trainable_dtype": "float32"}).refusals == ()  # LoRA: the base is float16, the adapter is not
 
 
