@@ -132,7 +132,7 @@ QUIRK = Quirk(
     title="A rollout and its trainer that round differently have other logprobs",
     flag=ModelFlag.DTYPE,
     kind=Kind.RULE,
-    match=purpose("rollout") & ~quantized & (_differ | _cannot_scale),
+    match=purpose("rollout") & ~quantized & (_differ | _follows | _cannot_scale),
     adjustments=[
         Default("engine.dtype", "float16", when=_follows, reason="the trainer computes in float16"),
         Advise(_advice, when=_differ & ~_follows),
@@ -163,7 +163,8 @@ QUIRK = Quirk(
         yes(_GEMMA, _AUTOCAST, advises="by 0.025 with both heads in float32"),
         yes(_GEMMA, _HALF, gives={}, advises="not float16, because gemma3_text"),
         yes(_BFLOAT16, {**_HALF, "train.trainable_dtype": "float16", "train.framework": "trl"}, refuses="scaler"),
-        no({"model_type": "qwen3", "dtype": "float16"}, _HALF),
+        yes("qwen3", _HALF, gives={"engine.dtype": "float16"}),
+        no(_BFLOAT16, {**_HALF, "engine.dtype": "float16"}),
         no(_BFLOAT16, {**_FLOAT32, "engine.dtype": "float32"}),
         no({"model_type": "qwen3", "dtype": "float32"}, _FLOAT32),
         no({**_BFLOAT16, "quantization_config": {"quant_method": "fp8"}}, _AUTOCAST),

@@ -18,6 +18,7 @@ def seen(tmp_path_factory):
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}), encoding="utf-8")
     text = """
         from vllm import AsyncEngineArgs, EngineArgs
+        from quirks_core.facts.trainers import TRAINERS
         from quirks_core.hook import arguments as a, typed
         from quirks_core.hook.settings import HookSettings
         from quirks_core.plugins.planning import make_plan
@@ -50,6 +51,18 @@ def seen(tmp_path_factory):
                 plans = [make_plan(run, environ={}) for run in runs]
                 found["ours"] += [patch.quirk.id for plan in plans for patch in plan.patches if "coalesced" in patch.quirk.id]
                 found["plans"].append([[(x.slot, x.value, x.status) for x in plan.adjustments] for plan in plans])
+
+        def planned(trainer, dtype, **given):
+            args = EngineArgs(model=model, dtype=dtype)
+            typed.declare(args, typed.Typed(frozenset({"dtype"}), f"passed by {trainer}"))
+            given = {slot.replace("_", "."): value for slot, value in given.items()}
+            return make_plan(a.engine_run(args, HookSettings(given=given, trainer=TRAINERS[trainer]), "rollout"), environ={})
+
+        half = {"train_dtype": "float16", "train_autocast": "none"}
+        follows = [planned(trainer, "bfloat16", **half) for trainer in ("openrlhf", "trl")]
+        found["follows"] = [plan.changes.get("engine.dtype") for plan in follows]
+        assumed = [planned("verl", dtype).context for dtype in ("bfloat16", "float16")]
+        found["assumed"] = [[run.settings.get("train.autocast"), run.sources.get("train.autocast")] for run in assumed]
 
         args.compilation_config.cudagraph_capture_sizes = [1, 2]
         changes = {"engine.logprobs_mode": "processed_logprobs", "engine.head_dtype": "float32", "refit.clear_cache": True,
@@ -110,6 +123,15 @@ def test_settings_of_the_trainer_are_unknown_only_in_a_rollout(seen):
 def test_signs_of_a_trainer_are_named(seen):
     assert seen["asynchronous"] == [False, True]
     assert seen["signs"] == [[], ["load_format=dummy", "enable_sleep_mode", "worker_extension_cls"]]
+
+
+def test_a_frameworks_own_default_is_left_open_and_follows_the_trainer(seen):
+    """OpenRLHF starts every engine in bfloat16; TRL passes no dtype, so that its user has set it."""
+    assert seen["follows"] == ["float16", None]
+
+
+def test_a_trainers_default_is_assumed_of_an_engine_in_bfloat16_alone(seen):
+    assert seen["assumed"] == [["bfloat16", "verl's default"], [None, None]]
 
 
 def test_arguments_of_one_command_line_have_one_identity(seen):
