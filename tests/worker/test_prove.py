@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -113,6 +115,12 @@ _MODULE = """
     async def vanishes(lab):
         print("last words", flush=True)
         os._exit(7)
+
+    async def mode(lab):
+        from worker.lab.kit.lab import configuration
+        _value(lab)
+        eager = configuration("m")["engine"]["enforce_eager"]
+        return Outcome(eager, "the engine", f"eager {eager}, TORCHDYNAMO_DISABLE {os.environ['TORCHDYNAMO_DISABLE']}", "eager")
 
     async def hangs(lab):
         await asyncio.sleep(600)
@@ -263,6 +271,28 @@ def test_a_process_that_dies_as_the_quirk_declares_is_an_outcome(run):
     found = run("dies", crash="SIGSEGV")
 
     assert (found.crash, found.passed, found.outcome.got) == ("SIGSEGV", False, "it died of SIGSEGV")
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(
+    ("platform", "eager", "got"),
+    [("cpu", "0", "eager True, TORCHDYNAMO_DISABLE 1"), ("cuda", "0", "eager False, TORCHDYNAMO_DISABLE 0"),
+     ("cuda", "1", "eager True, TORCHDYNAMO_DISABLE 1")],
+)  # fmt: skip
+def test_on_a_gpu_engines_run_as_vllm_does_by_default_unless_they_are_to_be_eager(tmp_path, platform, eager, got):
+    code = f"""
+from worker.lab.kit import evidence, scenario
+evidence.installed_platform = lambda: "{platform}"
+scenario.main(["acme_quirks:mode", "acme-limit", "result", "lab"])
+print(evidence.dependencies(evidence.Loaded(__import__("acme_quirks").QUIRK, "", "", "")).get("mode", ""))
+"""
+    environ = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"} | {"QUIRKS_LAB_EAGER": eager}
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, text=True, capture_output=True, check=True)
+
+    result = json.loads((tmp_path / "result").read_text())
+    assert result["outcome"]["got"] == got
+    assert done.stdout.strip() == ("" if result["outcome"]["passed"] else "graphs")
 
 
 def test_a_scenario_that_hangs_is_killed(run):

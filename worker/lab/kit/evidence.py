@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,13 @@ _KIT = ("checkpoints", "lab", "paired", "prove", "scenario")
 #: left out, too: a proof on one release stays when the quirk is examined on another.
 _CHANGE_NO_RUN = ("affected", "examples", "kind", "references")
 _DIGITS = 16
+#: Set to 1, it makes the engines of proofs eager on a GPU, too.
+_EAGER = "QUIRKS_LAB_EAGER"
+
+
+def captures_graphs() -> bool:
+    """Returns whether the engines of proofs run CUDA graphs, as vLLM does by default: on a GPU, unless `_EAGER` is set."""
+    return installed_platform() == "cuda" and os.environ.get(_EAGER) != "1"
 
 
 def dependencies(item: Loaded) -> dict[str, str]:
@@ -43,6 +51,7 @@ def dependencies(item: Loaded) -> dict[str, str]:
         "platform": installed_platform() or "",
         "cpu": cpu_kind(cpu_features()) if quirk.depends_on_cpu and installed_platform() == "cpu" else "",
         "device": device(),
+        "mode": "graphs" if captures_graphs() else "",
         **{name: installed.get(name, "") for name in PACKAGES},
     }
     return {name: text for name, text in found.items() if text}
@@ -77,7 +86,7 @@ def _kit(scenarios: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _leave_out_records(tree: ast.Module) -> None:
-    """Leaves out the statements that write further keys into a result (``result["runner"] = …``): they decide nothing."""
+    """Leaves out the statements that write keys: what is recorded in a result, and the mode, which each proof names itself."""
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
             body[:] = [

@@ -52,6 +52,7 @@ class Run(Record):
         crash: The signal by which the process died of its own fault (``SIGSEGV``), if it did.
         states: What became of the quirk in each plan that the scenario made.
         runner: The model runners that these plans were made for; empty if that is unknown.
+        graphs: An engine had CUDA graphs; False where all were eager, as before it was recorded.
         seconds: How long it took.
     """
 
@@ -60,6 +61,7 @@ class Run(Record):
     crash: str = ""
     states: tuple[State, ...] = ()
     runner: str = ""
+    graphs: bool = False
     seconds: float = 0.0
 
     @property
@@ -150,6 +152,11 @@ class Proof(Record):
         return ", ".join(sorted({name for run in runs for name in run.runner.split(", ")}))
 
     @property
+    def graphs(self) -> bool:
+        """The paired runs had CUDA graphs."""
+        return any(run.graphs for item in self.findings for run in (item.with_quirk, item.without_quirk) if run)
+
+    @property
     def calls_for_action(self) -> bool:
         """The quirk is not needed, its evidence contradicts itself, or a paired run failed to decide."""
         undecided = [item for item in self.findings if item.conclusion is Conclusion.INCONCLUSIVE]
@@ -170,6 +177,7 @@ class Proof(Record):
             cpu=self.depends.get("cpu", ""),
             device=self.depends.get("device", ""),
             runner=self.runner,
+            graphs=self.graphs,
             versions={name: self.depends[name] for name in PACKAGES if name in self.depends},
             by=Kind.STATIC_PROBE if kinds == {Kind.STATIC_PROBE} else Kind.PAIRED_RUN,
             conclusion=self.conclusion,
@@ -252,8 +260,9 @@ class Report(Record):
 
 
 def _concluded(proof: Proof) -> str:
-    """The conclusion, with the kind of CPU where the quirk depends on it."""
-    return f"{proof.conclusion} ({cpu})" if (cpu := proof.depends.get("cpu")) else proof.conclusion
+    """The conclusion, with the kind of CPU where the quirk depends on it, and CUDA graphs where the runs had them."""
+    more = ", ".join(filter(None, (proof.depends.get("cpu"), "CUDA graphs" if proof.graphs else "")))
+    return f"{proof.conclusion} ({more})" if more else proof.conclusion
 
 
 def _finding(item: Finding) -> list[str]:

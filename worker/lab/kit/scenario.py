@@ -16,6 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from quirks_core.base import whole_file
+from worker.lab.kit import lab as kit
+from worker.lab.kit.evidence import captures_graphs
 from worker.lab.kit.lab import CannotShowError, Lab, Outcome, set_environment
 
 #: An error that came through these packages is what the engine, or the worker around it, made of the run.
@@ -32,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("result", type=Path, help="file for the result, JSON")
     parser.add_argument("folder", type=Path, help="folder for checkpoints")
     options = parser.parse_args(arguments)
+    kit._ENGINE["enforce_eager"] = not captures_graphs()
+    kit._ENVIRONMENT["TORCHDYNAMO_DISABLE"] = str(int(not captures_graphs()))
     set_environment()
     asyncio.run(_run(options))
 
@@ -53,6 +57,7 @@ async def _run(options: argparse.Namespace) -> None:
     states = [verdict.state for plan in lab.plans for verdict in plan.verdicts if verdict.id == options.quirk]
     result = {"outcome": outcome and asdict(outcome), "error": error, "states": states}
     result["runner"] = ", ".join(sorted({plan.model_runner for plan in lab.plans if plan.model_runner}))
+    result["graphs"] = any(plan.captures_graphs for plan in lab.plans)  # type: ignore[assignment]
     # Before the event loop closes, which some engines hang in; complete or not at all.
     whole_file.write(options.result, json.dumps(result))
 
