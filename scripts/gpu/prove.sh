@@ -10,4 +10,4 @@ python3 -m pip install -q --no-deps --no-build-isolation --target "$share" scrip
 export PYTHONPATH=$share:$PYTHONPATH
 export TRITON_F32_DEFAULT=ieee  # float32 means float32, as on the CPU; Triton's kernels round to TF32 otherwise
 chosen=("${@:4}")
-timeout -s INT "${2:?}" python3 -m quirks_core.cli prove "${chosen[@]:---changed}" --jobs "${3:-8}" --timeout 240 --output "$out"
+timeout -s INT "${2:?}" python3 -m quirks_core.cli prove "${chosen[@]:---changed}" --jobs "${3:-8}" --timeout 400 --output "$out"

@@ -16,6 +16,7 @@ from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.packages import cpu_features, cpu_kind, device, installed_platform, installed_versions
 from quirks_core.plan.loaded import Loaded
 from quirks_core.source.vllm_source import INSTALLED
+from worker.lab.kit import lab
 from worker.lab.kit.proof import PACKAGES, Proof
 
 #: The modules that a scenario runs with.
@@ -31,6 +32,12 @@ _EAGER = "QUIRKS_LAB_EAGER"
 def captures_graphs() -> bool:
     """Returns whether the engines of proofs run CUDA graphs, as vLLM does by default: on a GPU, unless `_EAGER` is set."""
     return installed_platform() == "cuda" and os.environ.get(_EAGER) != "1"
+
+
+def set_mode() -> None:
+    """Leaves graphs and compilation of the lab's engines to vLLM where they are to have them; before `set_environment`."""
+    if captures_graphs():
+        del lab._ENGINE["enforce_eager"], lab._ENVIRONMENT["TORCHDYNAMO_DISABLE"]
 
 
 def dependencies(item: Loaded) -> dict[str, str]:
@@ -86,11 +93,17 @@ def _kit(scenarios: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _leave_out_records(tree: ast.Module) -> None:
-    """Leaves out the statements that write keys: what is recorded in a result, and the mode, which each proof names itself."""
+    """Leaves out the statements that write further keys into a result (``result["runner"] = …``): they decide nothing.
+
+    The mode is among the dependencies by its name.
+    """
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
             body[:] = [
-                part for part in body if not (isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Subscript))
+                part
+                for part in body
+                if not (isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Subscript))
+                and ast.unparse(part) != "set_mode()"
             ]
 
 

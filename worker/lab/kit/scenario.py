@@ -16,8 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from quirks_core.base import whole_file
-from worker.lab.kit import lab as kit
-from worker.lab.kit.evidence import captures_graphs
+from worker.lab.kit.evidence import set_mode
 from worker.lab.kit.lab import CannotShowError, Lab, Outcome, set_environment
 
 #: An error that came through these packages is what the engine, or the worker around it, made of the run.
@@ -34,8 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("result", type=Path, help="file for the result, JSON")
     parser.add_argument("folder", type=Path, help="folder for checkpoints")
     options = parser.parse_args(arguments)
-    kit._ENGINE["enforce_eager"] = not captures_graphs()
-    kit._ENVIRONMENT["TORCHDYNAMO_DISABLE"] = str(int(not captures_graphs()))
+    set_mode()
     set_environment()
     asyncio.run(_run(options))
 
