@@ -54,8 +54,8 @@ async def _run(options: argparse.Namespace) -> None:
             error = f"the scenario is broken: {first_line(caught)}"
     states = [verdict.state for plan in lab.plans for verdict in plan.verdicts if verdict.id == options.quirk]
     result = {"outcome": outcome and asdict(outcome), "error": error, "states": states}
-    result["runner"] = ", ".join(sorted({plan.model_runner for plan in lab.plans if plan.model_runner}))
     result["graphs"] = any(plan.captures_graphs for plan in lab.plans)  # type: ignore[assignment]
+    result["runner"] = ", ".join(sorted({plan.model_runner for plan in lab.plans if plan.model_runner}))
     # Before the event loop closes, which some engines hang in; complete or not at all.
     whole_file.write(options.result, json.dumps(result))
 
