@@ -37,7 +37,8 @@ _ELSEWHERE = "n/a"
 _OTHER_VERSION = "source: not affected"
 _LEGEND = """\
 A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own. A column is an
-installation and one of vLLM's two model runners; what was run on one runner proves nothing for the other.
+installation, one of vLLM's two model runners, and a mode: eager, or vLLM's defaults, which on a GPU are CUDA graphs. What was
+run on one runner or in one mode proves nothing for the other.
 
 | cell | meaning |
 |---|---|
@@ -52,25 +53,26 @@ installation and one of vLLM's two model runners; what was run on one runner pro
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What evidence holds for: a version of vLLM, a platform, a kind of device, and a model runner."""
+    """What evidence holds for: a version of vLLM, a platform, a kind of device, a model runner, and a mode."""
 
     vllm: str
     platform: str
     device: str
     runner: str
+    mode: str
 
     @property
     def order(self) -> tuple[object, ...]:
         """The newest version first."""
-        return (tuple(-part for part in Version(self.vllm).release), self.platform, self.device, self.runner)
+        return (tuple(-part for part in Version(self.vllm).release), self.platform, self.device, self.runner, self.mode)
 
     @property
     def heading(self) -> str:
         """The installation in the lines of a table's heading."""
-        return f"vLLM {self.vllm}<br>{self.platform}, {self.device}<br>runner {self.runner}"
+        return f"vLLM {self.vllm}<br>{self.platform}, {self.device}<br>runner {self.runner}, {self.mode}"
 
     def __str__(self) -> str:
-        return f"vLLM {self.vllm}, {self.platform} ({self.device}), runner {self.runner}"
+        return f"vLLM {self.vllm}, {self.platform} ({self.device}), runner {self.runner}, {self.mode}"
 
 
 def blocks(folder: Path, loaded: Sequence[Loaded]) -> list[str]:
@@ -112,6 +114,7 @@ def _installation_of(report: Report, one: Proof, runner: str) -> Installation:
         platform=one.depends.get("platform", report.platform or "unknown"),
         device=one.depends.get("device") or report.machine.rpartition(" ")[2],
         runner=runner,
+        mode=("eager", "CUDA graphs")[one.graphs],
     )
 
 

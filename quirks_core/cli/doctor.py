@@ -264,6 +264,7 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
             context.packages,
             cpu=cpu_kind(context.cpu),
             runner=plan.model_runner,
+            graphs=plan.captures_graphs,
             source=source,
         )
         counts[how] += 1

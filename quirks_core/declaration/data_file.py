@@ -49,6 +49,7 @@ class Proved(BaseModel):
         cpu: Kind of CPU (`quirks_core.facts.packages.CPU_KINDS`), for a quirk that depends on it.
         device: Name of the GPU, or kind of CPU; empty if it was not recorded.
         runner: The model runners that the paired runs used (``v1``); empty if nothing was run, or it was not recorded.
+        graphs: The paired runs had CUDA graphs; False where they were eager, as all were before it was recorded.
         versions: Versions of the packages that evidence can depend on.
         by: ``paired run`` or ``static probe``.
         conclusion: ``NEEDED`` or ``NOT NEEDED`` of a workaround, ``HOLDS`` or ``DOES NOT HOLD`` of a rule or feature, or
@@ -66,11 +67,13 @@ class Proved(BaseModel):
     cpu: str = ""
     device: str = ""
     runner: str = ""
+    graphs: bool = False
 
     @property
     def place(self) -> str:
-        """The platform, with the kind of CPU where the quirk depends on it, and the model runner where it was recorded."""
-        more = ", ".join(filter(None, (self.cpu, self.runner and f"runner {self.runner}")))
+        """The platform, the kind of CPU where the quirk depends on it, the runner where it was recorded, and a GPU's mode."""
+        mode = ("eager", "CUDA graphs")[self.graphs] if self.platform == "cuda" and self.by == "paired run" else ""
+        more = ", ".join(filter(None, (self.cpu, self.runner and f"runner {self.runner}", mode)))
         return f"{self.platform} ({more})" if more else self.platform
 
     @property
@@ -79,9 +82,9 @@ class Proved(BaseModel):
         return None if self.conclusion == "INCONCLUSIVE" else Kind.WORKAROUND.conclusion(self.conclusion) == "NEEDED"
 
     @property
-    def installation(self) -> tuple[str, str, str, str]:
-        """Platform, kind of CPU, version of the engine and its runner: evidence replaces older evidence of the same."""
-        return self.platform, self.cpu, self.versions.get("vllm", ""), self.runner
+    def installation(self) -> tuple[str, str, str, str, bool]:
+        """Platform, kind of CPU, version of the engine, its runner and mode: evidence replaces older evidence of the same."""
+        return self.platform, self.cpu, self.versions.get("vllm", ""), self.runner, self.graphs
 
 
 class DataFile(BaseModel):

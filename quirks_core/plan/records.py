@@ -387,6 +387,11 @@ class Plan(Record):
         found = self.context.fact(MODEL_RUNNER)
         return found if isinstance(found, str) else ""
 
+    @property
+    def captures_graphs(self) -> bool:
+        """The engine runs CUDA graphs, as vLLM does on a GPU unless it is made eager."""
+        return self.context.platform == "cuda" and not self.value("engine.enforce_eager")
+
     def check(self) -> None:
         """Makes sure that nothing refuses the run.
 

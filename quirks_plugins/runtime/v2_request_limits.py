@@ -7,6 +7,9 @@ lost, and the server has to be started again. Any client can send such a request
 accepted. Nothing checks them before. vLLM uses the V2 runner on CUDA for nearly all models from 0.29.0 on, and for dense ones
 from 0.25 on (``engine.model_runner``).
 
+With speculative decoding, a request with ``logprob_token_ids`` gets no logprobs of these tokens, silently: the runner's
+rejection sampler does not read them. That was read in 0.26.0 and 0.33.0, and seen on 0.33.0 and an H200.
+
 What this changes: the process that accepts requests refuses such a request as vLLM refuses others, so that a server answers
 400. It takes the limits from the runner's module. On the V1 runner, which has no limits, nothing is refused. No setting of vLLM
 has this effect.

@@ -6,8 +6,8 @@ lost, and the server has to be started again. Without such a neighbour it gets n
 sampler requests the full logits of the last token and leaves ``logprob_token_ids`` in the metadata, so that the sampler
 returns a few columns. It then gathers only top k, and only if a request needs them. The quirk is active on the V1 runner alone
 (``engine.model_runner``). On CUDA that is still the one for n-gram drafts before 0.32, and for a ``draft_model`` before 0.31.
-The V2 runner does not end, but returns no logprobs of the given tokens beside drafts, silently: its rejection sampler does not
-read ``logprob_token_ids``. That was seen on 0.33.0 and an H200; this quirk does not change it.
+The V2 runner does not end, but returns no logprobs of the given tokens beside drafts: ``v2-request-limits`` refuses such
+requests there.
 
 What this changes: the rejection sampler requests full logits, and takes the rows of such requests by their token ids. No
 setting of vLLM has this effect.

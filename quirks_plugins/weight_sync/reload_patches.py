@@ -1,6 +1,6 @@
-"""The functions that ``unnamed-weight-loader`` and ``transformers-backend-head-bias`` put into vLLM.
+"""The functions that ``unnamed-weight-loader``, ``made-buffers-refit`` and ``transformers-backend-head-bias`` put into vLLM.
 
-Both mend vLLM's layerwise reload. Only engine processes import this module; vLLM is imported when a function runs, because a
+They mend vLLM's layerwise reload. Only engine processes import this module; vLLM is imported when a function runs, because a
 patch may come into force while vLLM is being imported.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["wrap_get_weight_loader", "wrap_load_head"]
+__all__ = ["wrap_get_weight_loader", "wrap_load_head", "wrap_place"]
 
 
 def wrap_get_weight_loader(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,6 +27,27 @@ def wrap_get_weight_loader(original: Callable[..., Any]) -> Callable[..., Any]:
         return loader
 
     return _get_weight_loader
+
+
+def wrap_place(original: Callable[..., None]) -> Callable[..., None]:
+    """Make the buffers that a layer made of its weights take their new values, in the memory that they had before.
+
+    vLLM knows a layer's tensors as they were before its first load (``restore_metadata``): others were made afterwards.
+    """
+
+    @wraps(original)
+    def _place_kernel_tensors(layer: torch.nn.Module, info: Any) -> None:
+        import torch
+
+        before = info.kernel_tensors[1]
+        for name in info.kernel_non_persistent_buffers & before.keys() - info.restore_metadata[1].keys():
+            made = getattr(layer, name, None)
+            if isinstance(made, torch.Tensor) and made is not before[name]:
+                before[name].data.copy_(made)
+            layer.__dict__.pop(name, None)  # assigned to a buffer that the reload had removed, it was none
+        original(layer, info)
+
+    return _place_kernel_tensors
 
 
 def wrap_load_head(original: Callable[..., set[str]]) -> Callable[..., set[str]]:

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Paired runs of every quirk on this GPU, several at the same time. Run it again with the same folder to go on.
+# Paired runs of every quirk on this GPU, or of those named, several at the same time, with CUDA graphs as by vLLM's defaults;
+# QUIRKS_LAB_EAGER=1 makes the engines eager. Run it again with the same folder to go on.
 # Afterwards, where the repository is: python scripts/gpu/record.py docs/evidence-cuda-VERSION.json
-# usage: scripts/gpu/prove.sh FOLDER_FOR_RESULTS SECONDS [JOBS]
+# usage: scripts/gpu/prove.sh FOLDER_FOR_RESULTS SECONDS [JOBS [ID...]]
 set -uo pipefail
-out=$(realpath "${1:?usage: prove.sh FOLDER SECONDS [JOBS]}")
+out=$(realpath "${1:?usage: prove.sh FOLDER SECONDS [JOBS [ID...]]}")/evidence-cuda${QUIRKS_LAB_EAGER:+-eager}.json
 share=$(mktemp -d)  # for this script alone: an engine that shares the GPU is slow
 python3 -m pip install -q --no-deps --no-build-isolation --target "$share" scripts/gpu/share 2>&1 | tail -2
 export PYTHONPATH=$share:$PYTHONPATH
 export TRITON_F32_DEFAULT=ieee  # float32 means float32, as on the CPU; Triton's kernels round to TF32 otherwise
-timeout -s INT "${2:?}" python3 -m quirks_core.cli prove --changed --jobs "${3:-8}" --timeout 240 --output "$out/evidence-cuda.json"
+chosen=("${@:4}")
+timeout -s INT "${2:?}" python3 -m quirks_core.cli prove "${chosen[@]:---changed}" --jobs "${3:-8}" --timeout 400 --output "$out"

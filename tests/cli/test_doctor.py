@@ -211,7 +211,7 @@ def test_of_a_run_it_says_how_well_each_quirk_is_proven_for_these_versions(quirk
     (found,) = found_about(here, "cpu-moe-experts-refit")
     assert found.startswith("proven by a paired run with exactly these versions (2")
     (found,) = found_about(other, "cpu-moe-experts-refit")
-    assert found.startswith("proven by a paired run on another installation or model runner (cpu (runner v1): torch ")
+    assert found.startswith("proven by a paired run on another installation, model runner or mode (cpu (runner v1): torch ")
     (summary,) = found_about(here, "this run")
     assert f"quirks concern {moe.name} (qwen3_moe), purpose rollout, model runner v1: " in summary
     assert "cpu-moe-experts-refit" not in subjects(served, "ok")

@@ -168,7 +168,9 @@ def test_a_rule_holds_where_its_record_says_that_a_workaround_was_needed(quirk):
 
 
 @pytest.mark.parametrize(
-    ("field", "kinds"), [("runner", ("v1", "v2")), ("cpu", ("amx", "avx2"))], ids=["model runner", "kind of CPU"]
+    ("field", "kinds"),
+    [("runner", ("v1", "v2")), ("cpu", ("amx", "avx2")), ("graphs", (False, True))],
+    ids=["model runner", "kind of CPU", "mode"],
 )
 def test_each_kind_of_installation_has_a_conclusion_of_its_own(field, kinds):
     each = [PROVED.model_copy(update={field: kind}) for kind in kinds]

@@ -93,6 +93,13 @@ def test_the_digest_sees_every_difference_in_facts_or_quirks(make_plan, make_con
     assert len(digests) == 11
 
 
+@pytest.mark.parametrize(("platform", "eager", "graphs"), [("cuda", False, True), ("cuda", True, False), ("cpu", False, False)])
+def test_an_engine_captures_graphs_on_a_gpu_unless_it_is_eager(make_plan, make_context, make_quirk, platform, eager, graphs):
+    quirk = make_quirk(adjustments=Require("engine.enforce_eager", eager))
+
+    assert make_plan(quirk, context=make_context(platform=platform)).captures_graphs is graphs
+
+
 def test_every_process_makes_the_same_plan_of_the_same_facts():
     program = """
 from quirks_core import RunContext

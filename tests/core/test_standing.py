@@ -32,6 +32,17 @@ def test_a_proof_holds_for_its_kind_of_cpu_if_the_quirk_depends_on_it(make_quirk
     assert standing(make_quirk(match=match), "cpu", _VLLM, cpu=cpu, source=False)[0] is found
 
 
+@pytest.mark.parametrize("graphs", [True, False])
+def test_a_proof_in_one_mode_is_none_for_the_other(make_quirk, monkeypatch, graphs):
+    proved = _OLDER.model_copy(update={"graphs": graphs, "platform": "cuda"})
+    monkeypatch.setattr(data_file, "proved", lambda _: (proved,))
+
+    here, there = (standing(make_quirk(), "cuda", _VLLM, graphs=one, source=False) for one in (graphs, not graphs))
+
+    assert here[0] is Standing.PROVEN
+    assert there == (Standing.ELSEWHERE, f"cuda ({'CUDA graphs' if graphs else 'eager'}): vllm 0.32.0")
+
+
 @pytest.mark.parametrize(
     ("recorded", "runner", "found"),
     [

@@ -23,8 +23,8 @@ def loaded():
 def write(tmp_path):
     """Writes a file of evidence."""
 
-    def one(name, conclusion, kind="paired run", *, runner="v2", date="2026-11-25", reason="it is", findings=True):
-        run = {"outcome": None, "error": "it was seen", "runner": runner}
+    def one(name, conclusion, kind="paired run", *, date="2026-11-25", reason="it is", findings=True, **more):
+        run = {"outcome": None, "error": "it was seen", "runner": "v2", **more}
         found = {"kind": kind, "evidence": "a:b", "conclusion": conclusion, "reason": reason}
         if kind == "paired run":
             found["with_quirk"] = run
@@ -49,15 +49,16 @@ def _rows(folder, loaded, block=2):
     return heads[1:], {row[0]: row[1:] for row in rows}
 
 
-def test_each_model_runner_of_an_installation_has_a_column_of_its_own(write, loaded):
+def test_each_model_runner_and_mode_of_an_installation_has_a_column_of_its_own(write, loaded):
     sinks, rows = (item.quirk.id for item in loaded)
     write("evidence.json", write.one(sinks, "NEEDED", runner="v1"))
-    folder = write("evidence-h100.json", write.one(sinks, "NOT NEEDED"), write.one(rows, "INCONCLUSIVE"))
+    write("evidence-graphs.json", write.one(sinks, "NOT NEEDED", graphs=True))
+    folder = write("evidence-h100.json", write.one(sinks, "NEEDED"), write.one(rows, "INCONCLUSIVE"))
 
     heads, cells = _rows(folder, loaded)
 
-    assert [head.rpartition("<br>")[2] for head in heads] == ["runner v1", "runner v2"]
-    assert cells == {f"`{sinks}`": ["**needed**", "not needed"], f"`{rows}`": ["", "undecided"]}
+    assert [head.rpartition("<br>")[2] for head in heads] == ["runner v1, eager", "runner v2, CUDA graphs", "runner v2, eager"]
+    assert cells == {f"`{sinks}`": ["**needed**", "not needed", "**needed**"], f"`{rows}`": ["", "", "undecided"]}
 
 
 def test_what_the_source_says_holds_for_every_runner_of_the_installation(write, loaded):
@@ -130,4 +131,4 @@ def test_a_quirk_that_concerns_no_run_differs_from_one_without_evidence(write, l
 def test_what_each_run_saw_is_below(write, loaded):
     page = "\n".join(evidence_page.blocks(write("evidence.json", write.one(loaded[0].quirk.id, "NEEDED")), loaded))
 
-    assert "| vLLM 0.33.0, cuda (NVIDIA H100), runner v2 | with | it was seen | 0 s | 2026-11-25 |" in page
+    assert "| vLLM 0.33.0, cuda (NVIDIA H100), runner v2, eager | with | it was seen | 0 s | 2026-11-25 |" in page

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from layers import reloadable, reloading
+from layers import Layer, Model, reloadable, reloading
 from torch import nn
 
 from quirks_plugins.weight_sync.derived_weights_patches import wrap_finalize
@@ -16,6 +16,7 @@ from quirks_plugins.weight_sync.partial_layer_patches import (
     wrap_process_with_buffers,
 )
 from quirks_plugins.weight_sync.raw_load_patches import wrap_load_model
+from quirks_plugins.weight_sync.reload_patches import wrap_place
 
 
 class UnquantizedLinearMethod:
@@ -150,6 +151,38 @@ def test_last_value_of_a_repeated_tensor_wins_in_each_reload():
             model.load_weights((part, torch.full((2, 3), first + value)) for value, part in enumerate((0, 0, 0, 1)))
 
         assert _rows(model) == [first + 2, first + 2, first + 3, first + 3]
+
+
+def _split(layer: nn.Module) -> None:
+    """What `_GateLinearMethod` does on an MI350."""
+    from vllm.model_executor.layers.fused_moe.router.bf16x3_router_gemm_rocm import split_bf16x3
+
+    layer.made = split_bf16x3(layer.weight)
+
+
+def _keep_for_gather(layer: nn.Module) -> None:
+    """What ModelOpt's method does with the head of a DSpark draft."""
+    layer.register_buffer("made", layer.weight.detach().clone(), persistent=False)
+
+
+@pytest.mark.parametrize("make", [_split, _keep_for_gather])
+def test_buffer_that_a_layer_makes_of_its_weight_has_the_new_values_in_its_old_memory(make, monkeypatch):
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    monkeypatch.setattr(layerwise, "_place_kernel_tensors", wrap_place(layerwise._place_kernel_tensors))
+    layer = Layer(2, 4, process=make)
+    layer.register_buffer("made", None, persistent=False)
+    layer.register_buffer("constant", torch.ones(1), persistent=False)
+    model = reloadable(Model(gate=layer))
+    make(layer)
+    made = layer.made
+    for value in (5.0, 7.0):
+        with reloading(model):
+            model.load_weights([("gate.weight", torch.full((2, 4), value))])
+
+        assert layer._buffers["made"] is made
+        assert made.float().reshape(-1, 2, 4).sum(0).unique().tolist() == [value]
+        assert (layer.constant.item(), layer.state_dict().keys()) == (1.0, {"weight"})
 
 
 class _Linear(nn.Module):

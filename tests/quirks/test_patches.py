@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -17,6 +18,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402 - torch may be missing
 
 from quirks_plugins.dtype.apertus_patches import wrap_init  # noqa: E402 - torch may be missing
+from quirks_plugins.runtime.v2_limits_patches import wrap_process_inputs  # noqa: E402 - torch may be missing
 from quirks_plugins.speculative.cpu_speculative_patches import expand_batch_to_tokens  # noqa: E402 - torch may be missing
 from quirks_plugins.timeout.dp_coordinator_patches import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.packed_broadcast_patches import wrap_consumer  # noqa: E402 - torch may be missing
@@ -127,6 +129,23 @@ def test_only_a_partial_loader_gets_the_name_of_its_function():
 
     assert named(partial(loader, shard=1)).__name__ == "loader"
     assert named(loader) is loader
+
+
+@pytest.mark.parametrize(
+    ("drafts", "v2", "wanted", "refused"),
+    [(True, True, {"logprob_token_ids": [1]}, True), (True, True, {"logprobs": 1}, False),
+     (False, True, {"logprob_token_ids": [1]}, False), (True, False, {"logprob_token_ids": [1]}, False)],
+)  # fmt: skip
+def test_the_v2_runner_refuses_token_ids_that_it_does_not_read_beside_drafts(drafts, v2, wanted, refused):
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
+
+    config = SimpleNamespace(use_v2_model_runner=v2, speculative_config={} if drafts else None)
+    request = SimpleNamespace(sampling_params=SamplingParams(**wanted))
+    process = partial(wrap_process_inputs(lambda _: request), SimpleNamespace(vllm_config=config))
+
+    with pytest.raises(VLLMValidationError, match="logprob_token_ids") if refused else contextlib.nullcontext():
+        assert process() is request
 
 
 def test_a_packed_broadcast_is_received_on_one_stream_however_the_trainer_passes_the_number():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -113,6 +115,12 @@ _MODULE = """
     async def vanishes(lab):
         print("last words", flush=True)
         os._exit(7)
+
+    async def mode(lab):
+        from worker.lab.kit.lab import configuration
+        _value(lab)
+        eager, off = configuration("m")["engine"].get("enforce_eager"), os.environ.get("TORCHDYNAMO_DISABLE")
+        return Outcome(eager is True, "the engine", f"eager {eager}, Dynamo disabled {off}", "eager")
 
     async def hangs(lab):
         await asyncio.sleep(600)
@@ -265,6 +273,31 @@ def test_a_process_that_dies_as_the_quirk_declares_is_an_outcome(run):
     assert (found.crash, found.passed, found.outcome.got) == ("SIGSEGV", False, "it died of SIGSEGV")
 
 
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(
+    ("platform", "eager", "got"),
+    [
+        ("cpu", "0", "eager True, Dynamo disabled 1"),
+        ("cuda", "0", "eager None, Dynamo disabled None"),
+        ("cuda", "1", "eager True, Dynamo disabled 1"),
+    ],
+)
+def test_on_a_gpu_engines_run_as_vllm_does_by_default_unless_they_are_to_be_eager(tmp_path, platform, eager, got):
+    code = f"""
+from worker.lab.kit import evidence, scenario
+evidence.installed_platform = lambda: "{platform}"
+scenario.main(["acme_quirks:mode", "acme-limit", "result", "lab"])
+print(evidence.dependencies(evidence.Loaded(__import__("acme_quirks").QUIRK, "", "", "")).get("mode", ""))
+"""
+    environ = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"} | {"QUIRKS_LAB_EAGER": eager}
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, text=True, capture_output=True, check=True)
+
+    result = json.loads((tmp_path / "result").read_text())
+    assert result["outcome"]["got"] == got
+    assert done.stdout.strip() == ("" if result["outcome"]["passed"] else "graphs")
+
+
 def test_a_scenario_that_hangs_is_killed(run):
     found = run("hangs", timeout_s=3.0)
 
@@ -398,16 +431,13 @@ def test_a_quirk_of_another_platform_is_not_proven_here(tmp_path):
     assert "no run on this installation concerns the quirk (platform: wanted" in proof.reason
 
 
-def test_a_report_from_its_json_reads_as_markdown(proven):
+def test_a_report_is_the_same_from_its_json(proven):
     report = Report.of([proven("needed")])
 
     again = Report.model_validate_json(report.model_dump_json())
 
     assert again == report
     assert {"python", "model-quirks"} <= again.versions.keys()
-    page = again.markdown()
-    assert "| `acme-limit` | NEEDED | the scenario passes with the quirk and fails without it |" in page
-    assert "| without the quirk | failed: None |" in page
 
 
 def test_the_number_of_runs_is_known_before_they_start():

@@ -56,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the report as JSON after each proof, so that --changed goes on where a run was ended; other quirks' "
         "proofs stay in it",
     )
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the same as Markdown")
     parser.add_argument(
         "--record",
         action="store_true",
@@ -73,8 +72,8 @@ def run_prove(options: argparse.Namespace) -> int:
     """
     registry = Registry.load()
     recorded = _recorded(options, registry)
-    for file in filter(None, (options.output, options.markdown)):
-        _check_writable(file)
+    if options.output:
+        _check_writable(options.output)
     # With --json standard output holds the JSON alone.
     console = Screen(stderr=options.json)
     for broken in registry.broken:
@@ -133,8 +132,6 @@ def _keep(options: argparse.Namespace, recorded: Mapping[str, Proof], proofs: It
     together = Report.of((*recorded.values(), *proofs))
     if options.output:
         whole_file.write(options.output, _PACKAGES_FOLDER.sub("", _as_json(together)) + "\n")
-    if options.markdown:
-        whole_file.write(options.markdown, _PACKAGES_FOLDER.sub("", together.markdown()))
     return together
 
 
@@ -195,7 +192,8 @@ def _show(console: Screen, report: Report) -> None:
     versions = ", ".join(f"{name} {text}" for name, text in report.versions.items())
     console.say(f"\nevidence, with and without each quirk: {line(versions)}, platform {line(report.platform or 'unknown')}")
     for proof, item in found:
-        console.say(f"[{_COLOURS[item.conclusion]}]{item.conclusion}[/] [bold]{line(proof.id)}[/] ({item.kind})", indent=2)
+        how = f"{item.kind}, CUDA graphs" if proof.graphs else item.kind
+        console.say(f"[{_COLOURS[item.conclusion]}]{item.conclusion}[/] [bold]{line(proof.id)}[/] ({how})", indent=2)
         console.say(f"[dim]{line(item.measure)}[/]", indent=4)
         console.entries(list(_sides(item)), indent=4)
 

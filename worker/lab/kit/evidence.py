@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.packages import cpu_features, cpu_kind, device, installed_platform, installed_versions
 from quirks_core.plan.loaded import Loaded
 from quirks_core.source.vllm_source import INSTALLED
+from worker.lab.kit import lab
 from worker.lab.kit.proof import PACKAGES, Proof
 
 #: The modules that a scenario runs with.
@@ -23,6 +25,19 @@ _KIT = ("checkpoints", "lab", "paired", "prove", "scenario")
 #: left out, too: a proof on one release stays when the quirk is examined on another.
 _CHANGE_NO_RUN = ("affected", "examples", "kind", "references")
 _DIGITS = 16
+#: Set to 1, it makes the engines of proofs eager on a GPU, too.
+_EAGER = "QUIRKS_LAB_EAGER"
+
+
+def captures_graphs() -> bool:
+    """Returns whether the engines of proofs run CUDA graphs, as vLLM does by default: on a GPU, unless `_EAGER` is set."""
+    return installed_platform() == "cuda" and os.environ.get(_EAGER) != "1"
+
+
+def set_mode() -> None:
+    """Leaves graphs and compilation of the lab's engines to vLLM where they are to have them; before `set_environment`."""
+    if captures_graphs():
+        del lab._ENGINE["enforce_eager"], lab._ENVIRONMENT["TORCHDYNAMO_DISABLE"]
 
 
 def dependencies(item: Loaded) -> dict[str, str]:
@@ -43,6 +58,7 @@ def dependencies(item: Loaded) -> dict[str, str]:
         "platform": installed_platform() or "",
         "cpu": cpu_kind(cpu_features()) if quirk.depends_on_cpu and installed_platform() == "cpu" else "",
         "device": device(),
+        "mode": "graphs" if captures_graphs() else "",
         **{name: installed.get(name, "") for name in PACKAGES},
     }
     return {name: text for name, text in found.items() if text}
@@ -77,11 +93,17 @@ def _kit(scenarios: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _leave_out_records(tree: ast.Module) -> None:
-    """Leaves out the statements that write further keys into a result (``result["runner"] = …``): they decide nothing."""
+    """Leaves out the statements that write further keys into a result (``result["runner"] = …``): they decide nothing.
+
+    The mode is among the dependencies by its name.
+    """
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
             body[:] = [
-                part for part in body if not (isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Subscript))
+                part
+                for part in body
+                if not (isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Subscript))
+                and ast.unparse(part) != "set_mode()"
             ]
 
 

@@ -138,7 +138,7 @@ class Lab:
     async def worker(
         self, model: Path, values: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[VllmAsyncGenerationWorker]:
-        """Starts a worker with a small engine (float32, eager, 256 tokens long) and shuts it down whatever happens.
+        """Starts a worker with a small engine (float32, 256 tokens long) and shuts it down whatever happens.
 
         Args:
             model: The checkpoint.
@@ -303,7 +303,7 @@ def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def configuration(model: Path, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the configuration of a small engine (float32, eager, 256 tokens long), with other values over it."""
+    """Returns the configuration of a small engine (float32, 256 tokens long), with other values over it."""
     values = dict(values or {})
     engine = {**_ENGINE, **values.pop("engine", {})}
     sampling = {**_SAMPLING, **values.pop("sampling", {})}

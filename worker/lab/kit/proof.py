@@ -52,6 +52,7 @@ class Run(Record):
         crash: The signal by which the process died of its own fault (``SIGSEGV``), if it did.
         states: What became of the quirk in each plan that the scenario made.
         runner: The model runners that these plans were made for; empty if that is unknown.
+        graphs: An engine had CUDA graphs; False where all were eager, as before it was recorded.
         seconds: How long it took.
     """
 
@@ -60,6 +61,7 @@ class Run(Record):
     crash: str = ""
     states: tuple[State, ...] = ()
     runner: str = ""
+    graphs: bool = False
     seconds: float = 0.0
 
     @property
@@ -150,6 +152,11 @@ class Proof(Record):
         return ", ".join(sorted({name for run in runs for name in run.runner.split(", ")}))
 
     @property
+    def graphs(self) -> bool:
+        """The paired runs had CUDA graphs."""
+        return any(run.graphs for item in self.findings for run in (item.with_quirk, item.without_quirk) if run)
+
+    @property
     def calls_for_action(self) -> bool:
         """The quirk is not needed, its evidence contradicts itself, or a paired run failed to decide."""
         undecided = [item for item in self.findings if item.conclusion is Conclusion.INCONCLUSIVE]
@@ -170,6 +177,7 @@ class Proof(Record):
             cpu=self.depends.get("cpu", ""),
             device=self.depends.get("device", ""),
             runner=self.runner,
+            graphs=self.graphs,
             versions={name: self.depends[name] for name in PACKAGES if name in self.depends},
             by=Kind.STATIC_PROBE if kinds == {Kind.STATIC_PROBE} else Kind.PAIRED_RUN,
             conclusion=self.conclusion,
@@ -221,54 +229,3 @@ class Report(Record):
             machine=" ".join(filter(None, (platform.system(), platform.machine(), cpu_kind(cpu_features())))),
             proofs=tuple(made[name] for name in sorted(made)),
         )
-
-    def markdown(self) -> str:
-        """Returns the report as a Markdown page."""
-        versions = ", ".join(f"{name} {text}" for name, text in self.versions.items())
-        lines = [
-            f"# Evidence on {self.platform or 'an unknown platform'}, vLLM {self.versions.get('vllm', 'unknown')}",
-            "",
-            "Made by `quirks prove`; not edited by hand.",
-            f"{self.machine}: {versions}.",
-            "",
-            "A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own.",
-            "**NEEDED**: it passes with the quirk and fails without. **NOT NEEDED**: it passes without, too.",
-            "Of a rule or a feature, which cures no defect, the words are **HOLDS** and **DOES NOT HOLD**.",
-            "**INCONCLUSIVE**: nothing that can be run here decides.",
-            "",
-            "| quirk | conclusion | why | seconds | date |",
-            "|---|---|---|---:|---|",
-        ]
-        lines += [
-            f"| `{proof.id}` | {_concluded(proof)} | {_cell(proof.reason)} | {proof.seconds or ''} | {proof.date} |"
-            for proof in self.proofs
-        ]
-        for proof in self.proofs:
-            if proof.findings:
-                lines += ["", f"## {proof.id}", "", f"{proof.title}."]
-            for item in proof.findings:
-                lines += ["", *_finding(item)]
-        return "\n".join(lines) + "\n"
-
-
-def _concluded(proof: Proof) -> str:
-    """The conclusion, with the kind of CPU where the quirk depends on it."""
-    return f"{proof.conclusion} ({cpu})" if (cpu := proof.depends.get("cpu")) else proof.conclusion
-
-
-def _finding(item: Finding) -> list[str]:
-    head = f"{item.kind.capitalize()} `{_cell(item.evidence)}`: {item.conclusion}."
-    if item.kind is Kind.STATIC_PROBE:
-        return [head]
-    rows = (("with the quirk", item.with_quirk), ("without the quirk", item.without_quirk))
-    return [
-        head,
-        "",
-        f"| {_cell(item.measure)} | | seconds |",
-        "|---|---|---:|",
-        *(f"| {word} | {_cell(str(run))} | {run.seconds} |" for word, run in rows if run),
-    ]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

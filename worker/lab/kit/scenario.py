@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from quirks_core.base import whole_file
+from worker.lab.kit.evidence import set_mode
 from worker.lab.kit.lab import CannotShowError, Lab, Outcome, set_environment
 
 #: An error that came through these packages is what the engine, or the worker around it, made of the run.
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("result", type=Path, help="file for the result, JSON")
     parser.add_argument("folder", type=Path, help="folder for checkpoints")
     options = parser.parse_args(arguments)
+    set_mode()
     set_environment()
     asyncio.run(_run(options))
 
@@ -52,6 +54,7 @@ async def _run(options: argparse.Namespace) -> None:
             error = f"the scenario is broken: {first_line(caught)}"
     states = [verdict.state for plan in lab.plans for verdict in plan.verdicts if verdict.id == options.quirk]
     result = {"outcome": outcome and asdict(outcome), "error": error, "states": states}
+    result["graphs"] = any(plan.captures_graphs for plan in lab.plans)  # type: ignore[assignment]
     result["runner"] = ", ".join(sorted({plan.model_runner for plan in lab.plans if plan.model_runner}))
     # Before the event loop closes, which some engines hang in; complete or not at all.
     whole_file.write(options.result, json.dumps(result))
