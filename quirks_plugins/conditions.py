@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Fact, described, setting, typed
+from quirks_core import Fact, described, model_type, setting, typed
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -88,9 +88,19 @@ quantized = described(
 )
 #: Multi-head latent attention; of a multimodal model, in its language model.
 latent_attention = described(
-    Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set(),
-    "the model has latent attention",
-    "the model has no latent attention",
+    Fact("model.text_config.qk_rope_head_dim").is_set(), "the model has latent attention", "the model has no latent attention"
+)
+#: Types whose ``config.json`` is often flat, and of which transformers makes a configuration with ``text_config``.
+_FLAT = ("ernie4_5_vl_moe", "hunyuan_vl", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
+#: An override at the top level does not reach the language model.
+nested_language_model = described(
+    Fact("model.config.text_config").is_set()
+    | Fact("model.config.thinker_config").is_set()
+    | Fact("model.config.llm_config").is_set()
+    | Fact("model.config.language_config").is_set()
+    | model_type(*_FLAT),
+    "the model is multimodal, and its language model has a configuration of its own",
+    "the language model has no configuration of its own",
 )
 dense = Fact("model.is_moe").one_of(False)
 asynchronous = setting("engine.async_engine").is_true()

@@ -199,6 +199,8 @@ class RunContext(Record):
                 return self.packages.get(distribution_of(rest), UNKNOWN)
             case "model" if rest.startswith("quantization."):
                 return _walk(self.loaded.quantization, rest.split(".")[1:])
+            case "model" if rest.startswith("text_config."):
+                return _walk(self.loaded.text_config, rest.split(".")[1:])
             case "model" if rest.startswith("config."):
                 return _walk(self.loaded.config, rest.split(".")[1:])
             case "engine" if is_slot(name):
@@ -428,6 +430,7 @@ FAMILIES = (
         "model.quantization.",
         "a key of how the weights are quantised, wherever the checkpoint keeps it, with quant_method as vLLM completes it",
     ),
+    FactSpec("model.text_config.", "a key of the language model's part of config.json, wherever that is, or else of the whole"),
     FactSpec("model.config.", "a key of config.json, nested ones with dots, after engine.hf_overrides as typed"),
 )
 

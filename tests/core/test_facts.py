@@ -208,6 +208,7 @@ def test_every_fact_has_one_name(make_context):
         "model.architectures": ("Qwen3VL",),
         "model.is_multimodal": True,
         "model.config.text_config.layers": 2,
+        "model.text_config.layers": 2,
         "model.config.text_config.layers.deeper": None,
         "typed.engine.seed": True,
         "typed.engine.load_format": False,
@@ -267,7 +268,7 @@ def test_the_width_of_an_attention_head_is_read_or_computed(make_context, config
 
 def test_every_name_that_no_run_has_is_distinguished_from_those_that_one_may_have():
     families = {"typed.": "engine.seed", "env.": "NAME", "engine.": "any_argument", "packages.": "any", "model.config.": "a.b"}
-    families["model.quantization."] = "quant_method"
+    families |= {"model.quantization.": "quant_method", "model.text_config.": "a"}
 
     assert {spec.name for spec in FAMILIES} == set(families)
     assert all(is_known_fact(family + rest) for family, rest in families.items())
