@@ -74,6 +74,7 @@ QUIRK = Quirk(
         "inkling_mm_model",
         "inkling_model",
         "inkling_text",
+        "kimi_k25",
         "kimi_linear",
         "lfm2_moe",
         "longcat_flash",
@@ -120,6 +121,7 @@ QUIRK = Quirk(
             patches="DummyModelLoader.load_weights",
             advises="does not balance it",
         ),
+        yes("kimi_k25", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
         yes("inkling_mm_model", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
         yes("glm4_moe", {"engine.load_format": "auto", **_PARAMETERS}, vllm="0.32.0", advises="does not balance it"),
         yes(
