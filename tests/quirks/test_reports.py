@@ -21,7 +21,7 @@ _BLOCK_FP8 = {
     "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "block"}}},
 }
 _FP8_ADVICE = {"fp8-checkpoint-refit", "quantized-rollout"}
-_MOE_RULES = {"cpu-moe-experts-refit", "ep-alone", "moe-router-float32", "routed-experts-capture", "dp-dense-group"}
+_MOE_RULES = {"ep-alone", "router-bias-buffers", "routed-experts-capture"}
 
 
 def _composite(model_type: str, architecture: str, **parts: Any) -> dict[str, Any]:
