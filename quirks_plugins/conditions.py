@@ -20,7 +20,7 @@ GPUS_PER_NODE = setting("cluster.gpus_per_node")
 NOT_BFLOAT16 = ("float32", "float", "float16", "half")
 
 #: Where vLLM looks for a checkpoint's dtype, the first that is there.
-_DTYPE_KEYS = ("dtype", "torch_dtype", "text_config.dtype", "text_config.torch_dtype")
+_DTYPE_KEYS = ("config.dtype", "config.torch_dtype", "text_config.dtype", "text_config.torch_dtype")
 
 
 def checkpoint_dtype(name: str) -> Match:
@@ -32,7 +32,7 @@ def checkpoint_dtype(name: str) -> Match:
 
 
 def _first_dtype(name: str, keys: tuple[str, ...] = _DTYPE_KEYS) -> Match:
-    fact = Fact(f"model.config.{keys[0]}")
+    fact = Fact(f"model.{keys[0]}")
     here = fact.one_of(name)
     if not keys[1:]:
         return here
