@@ -9,13 +9,14 @@ After a start from the checkpoint it keeps the checkpoint's value, however the t
 What this changes: after a dummy load, the engine takes the biases from the checkpoint's files, and DeepSeek-V4's routing tables
 (``tid2eid``) as well. They keep these values as long as no refit sends others, which is right unless the trainer balances them.
 From files with the names and shapes of DeepSeek-V3 (90 427 tensors in 158 local files, without values) that reads 59 kB in one
-to two seconds on two cores. Our own worker sends the state dict (``refit.scope``), so the trainer's biases arrive. A plan for
-a refit of parameters lists what it leaves out.
+to two seconds on two cores. Our own worker sends the state dict (``refit.scope``), so the trainer's biases arrive. A plan for a
+refit of parameters lists what it leaves out.
 
 When it can go: when vLLM's weight transfer refuses to finish without such buffers. For each model type listed, transformers
 5.19.0 was checked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 for the parameter of that
-name, or for the Transformers backend (dots1, solar_open). Ernie-4.5-MoE and Laguna have a parameter on both sides.
-deepspeedai/DeepSpeed#8369 shows that such a buffer is easily lost. The paired run uses GLM-4.5.
+name, or for the Transformers backend (dots1, solar_open). Kimi-K2.5's language model is DeepSeek-V3 on both sides.
+Ernie-4.5-MoE and Laguna have a parameter on both sides. deepspeedai/DeepSpeed#8369 shows that such a buffer is easily lost. The
+paired run uses GLM-4.5.
 """
 
 from __future__ import annotations
