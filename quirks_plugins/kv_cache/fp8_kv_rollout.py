@@ -29,6 +29,7 @@ from quirks_core import (
     model_type,
     no,
     package,
+    platform,
     purpose,
     report,
     setting,
@@ -55,6 +56,7 @@ _by_model = (
         | (model_type("glm5_next") & package("vllm", introduced="0.33.0"))
     )
     & _open
+    & platform("cuda")
     & _gpu.above(99)
     & _gpu.below(110)
 )
@@ -83,13 +85,14 @@ QUIRK = Quirk(
         yes(settings={_SLOT: "turboquant_4bit_nc"}, vllm="0.33.0"),
         yes({"model_type": "llama", "quantization_config": _FP8}, {_SLOT: "auto"}),
         yes({"model_type": "llama", "quantization_config": _MODELOPT}),
-        yes("glm_moe_dsa", vllm="0.32.0", extra={"platform.gpu.capability": 100}),
-        no("glm_moe_dsa", vllm="0.32.0", extra={"platform.gpu.capability": 90}),
+        yes("glm_moe_dsa", vllm="0.32.0", platform="cuda", extra={"platform.gpu.capability": 100}),
+        no("glm_moe_dsa", vllm="0.32.0", platform="cuda", extra={"platform.gpu.capability": 90}),
+        no("glm_moe_dsa", vllm="0.32.0", platform="rocm"),
         no("glm5_next", vllm="0.32.0", extra={"platform.gpu.capability": 100}),
         no({"model_type": "llama", "quantization_config": _FP8}, {_SLOT: "bfloat16"}),
         no("qwen3", {_SLOT: "auto"}),
         no("qwen3"),
         no(settings={_SLOT: "fp8"}, purpose="serve"),
-        unknown("glm5_next", vllm="0.33.0"),
+        unknown("glm5_next", vllm="0.33.0", platform="cuda"),
     ],
 )
