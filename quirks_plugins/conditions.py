@@ -86,6 +86,18 @@ mixture = Fact("model.is_moe").is_true()
 quantized = described(
     Fact("model.is_quantized").is_true(), "the engine's weights are quantised", "the engine's weights are not quantised"
 )
+_cache = setting("engine.kv_cache_dtype")
+cache_dtype_is_open = ~_cache.is_set() | _cache.one_of("auto")
+#: VLLM then follows compressed-tensors' scheme, and ModelOpt's algorithm.
+quantized_cache_of_checkpoint = described(
+    cache_dtype_is_open
+    & (
+        Fact("model.quantization.kv_cache_scheme").is_set()
+        | Fact("model.quantization.kv_cache_quant_algo").matches("^(fp8|nvfp4)$")
+    ),
+    "`engine.kv_cache_dtype` is open, and the checkpoint states a quantised KV cache",
+    "`engine.kv_cache_dtype` is set, or the checkpoint states no quantised KV cache",
+)
 #: Multi-head latent attention; of a multimodal model, in its language model.
 latent_attention = described(
     Fact("model.text_config.qk_rope_head_dim").is_set(), "the model has latent attention", "the model has no latent attention"

@@ -25,7 +25,6 @@ from quirks_core import (
     ModelFlag,
     Quirk,
     Severity,
-    described,
     model_type,
     no,
     package,
@@ -36,26 +35,17 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import cache_dtype_is_open, quantized_cache_of_checkpoint
 
 _SLOT = "engine.kv_cache_dtype"
 _dtype, _gpu = setting(_SLOT), Fact("platform.gpu.capability")
-_open = ~_dtype.is_set() | _dtype.one_of("auto")
 _by_user = _dtype.is_set() & ~_dtype.one_of("auto", "bfloat16", "float16", "float32")
-_by_checkpoint = described(
-    _open
-    & (
-        Fact("model.quantization.kv_cache_scheme").is_set()
-        | Fact("model.quantization.kv_cache_quant_algo").matches("^(fp8|nvfp4)$")
-    ),
-    f"`{_SLOT}` is open, and the checkpoint states a quantised KV cache",
-    f"`{_SLOT}` is set, or the checkpoint states no quantised KV cache",
-)
 _by_model = (
     (
         (model_type("glm_moe_dsa") & package("vllm", introduced="0.32.0"))
         | (model_type("glm5_next") & package("vllm", introduced="0.33.0"))
     )
-    & _open
+    & cache_dtype_is_open
     & platform("cuda")
     & _gpu.above(99)
     & _gpu.below(110)
@@ -68,7 +58,7 @@ QUIRK = Quirk(
     title="Keys and values of a rollout are quantised, and the trainer's are not",
     flag=ModelFlag.KV_CACHE,
     kind=Kind.RULE,
-    match=purpose("rollout") & (_by_user | _by_checkpoint | _by_model),
+    match=purpose("rollout") & (_by_user | quantized_cache_of_checkpoint | _by_model),
     adjustments=Advise(
         "the KV cache is quantised: logprobs differ from a trainer's, which does not round keys and values; set "
         f"{_SLOT}: bfloat16, or correct for it in the trainer"
