@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Fact, described, setting, typed
+from quirks_core import Fact, described, model_type, setting, typed
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -20,7 +20,7 @@ GPUS_PER_NODE = setting("cluster.gpus_per_node")
 NOT_BFLOAT16 = ("float32", "float", "float16", "half")
 
 #: Where vLLM looks for a checkpoint's dtype, the first that is there.
-_DTYPE_KEYS = ("dtype", "torch_dtype", "text_config.dtype", "text_config.torch_dtype")
+_DTYPE_KEYS = ("config.dtype", "config.torch_dtype", "text_config.dtype", "text_config.torch_dtype")
 
 
 def checkpoint_dtype(name: str) -> Match:
@@ -32,7 +32,7 @@ def checkpoint_dtype(name: str) -> Match:
 
 
 def _first_dtype(name: str, keys: tuple[str, ...] = _DTYPE_KEYS) -> Match:
-    fact = Fact(f"model.config.{keys[0]}")
+    fact = Fact(f"model.{keys[0]}")
     here = fact.one_of(name)
     if not keys[1:]:
         return here
@@ -75,13 +75,41 @@ mixture = Fact("model.is_moe").is_true()
 quantized = described(
     Fact("model.is_quantized").is_true(), "the engine's weights are quantised", "the engine's weights are not quantised"
 )
+_cache = setting("engine.kv_cache_dtype")
+cache_dtype_is_open = ~_cache.is_set() | _cache.one_of("auto")
+#: VLLM then follows compressed-tensors' scheme, and ModelOpt's algorithm.
+quantized_cache_of_checkpoint = described(
+    cache_dtype_is_open
+    & (
+        Fact("model.quantization.kv_cache_scheme").is_set()
+        | Fact("model.quantization.kv_cache_quant_algo").matches("^(fp8|nvfp4)$")
+    ),
+    "`engine.kv_cache_dtype` is open, and the checkpoint states a quantised KV cache",
+    "`engine.kv_cache_dtype` is set, or the checkpoint states no quantised KV cache",
+)
 #: Multi-head latent attention; of a multimodal model, in its language model.
 latent_attention = described(
-    Fact("model.config.qk_rope_head_dim").is_set() | Fact("model.config.text_config.qk_rope_head_dim").is_set(),
-    "the model has latent attention",
-    "the model has no latent attention",
+    Fact("model.text_config.qk_rope_head_dim").is_set(), "the model has latent attention", "the model has no latent attention"
+)
+#: Types whose ``config.json`` is often flat, and of which transformers makes a configuration with ``text_config``.
+_FLAT = ("ernie4_5_vl_moe", "hunyuan_vl", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
+#: An override at the top level does not reach the language model.
+nested_language_model = described(
+    Fact("model.config.text_config").is_set()
+    | Fact("model.config.thinker_config").is_set()
+    | Fact("model.config.llm_config").is_set()
+    | Fact("model.config.language_config").is_set()
+    | model_type(*_FLAT),
+    "the model is multimodal, and its language model has a configuration of its own",
+    "the language model has no configuration of its own",
 )
 dense = Fact("model.is_moe").one_of(False)
+#: Every configuration of Nemotron-H has a number of experts; the pattern of layers declares which layers have them.
+nemotron_h_experts = described(
+    Fact("model.config.hybrid_override_pattern").matches("E") | Fact("model.config.layers_block_type").any_in("moe"),
+    "its layers have experts",
+    "its layers have no experts",
+)
 asynchronous = setting("engine.async_engine").is_true()
 synchronous = setting("engine.async_engine").one_of(False)
 

@@ -10,7 +10,8 @@ from quirks_core.base.errors import DeclarationError, UsageError, called_as, nea
 from quirks_core.configuration.config import Purpose
 from quirks_core.configuration.slots import checked_value
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts.context import ModelFacts, RunContext
+from quirks_core.facts.context import RunContext
+from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.packages import CPU_KINDS, distribution_of
 
 

@@ -362,7 +362,7 @@ def environment(variable: str) -> Fact:
 
 
 def model_type(*types: str) -> Condition:
-    """``model_type`` in the checkpoint's ``config.json`` is one of these."""
+    """``model_type`` in the checkpoint's ``config.json``, or the type of its architecture, is one of these."""
     return Fact("model.model_type").one_of(*types)
 
 

@@ -56,7 +56,7 @@ OPERATORS: Mapping[str, Operator] = {
         lambda pattern: f"no text matching /{pattern}/",
     ),
     "one_of": Operator(
-        lambda got, values: got in values,
+        lambda got, values: any(one in values for one in got) if isinstance(got, tuple) else got in values,
         lambda values: _listed(values, " or "),
         lambda values: f"other than {_listed(values, ', ')}",
     ),

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quirks_core.base.errors import UsageError
-from quirks_core.facts.model_config import checkpoint_file, read_config
+from quirks_core.facts.model_config import checkpoint_file, read_config, text_config
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.facts.weights import outside_float16
 
@@ -201,8 +201,7 @@ def _size(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> int:
 
 
 def _unknown_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> Any:
-    nested = checkpoint.config.get("text_config")
-    rows = (nested if isinstance(nested, dict) else checkpoint.config).get("vocab_size")
+    rows = text_config(dict(checkpoint.config)).get("vocab_size")
     return UNKNOWN if not isinstance(rows, int) else max(rows - _size(checkpoint, settings), 0)
 
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -18,7 +17,8 @@ from quirks_core.configuration import variables
 from quirks_core.configuration.config import GenerationConfig, Purpose
 from quirks_core.configuration.slots import SLOTS, Place, engine_problem, is_slot, placed, slot_around, slot_named
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
-from quirks_core.facts.model_config import QUANTIZATION_KEYS, config_file, overridden, read_config
+from quirks_core.facts.model import ModelFacts
+from quirks_core.facts.model_config import overridden
 from quirks_core.facts.model_runner import MODEL_RUNNER, model_runner
 from quirks_core.facts.packages import (
     CPU_FEATURES,
@@ -30,17 +30,15 @@ from quirks_core.facts.packages import (
     installed_versions,
     parse_assumptions,
 )
-from quirks_core.facts.unknown import UNKNOWN, Facts, Unknown
+from quirks_core.facts.unknown import UNKNOWN, Facts
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 #: Variables with these prefixes are facts of every run; others only if a quirk reads them or the configuration sets them.
 _FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 _OVERRIDES = "engine.hf_overrides"
 #: Prefix of the facts about the features of the CPU.
 _CPU = "platform.cpu."
 _GPU = "platform.gpu.capability"
-_MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
 
 
 class InstalledFacts(Facts, Protocol):
@@ -82,88 +80,6 @@ class Installation:
     def source_known(self, package: str) -> bool:
         """Returns whether the package is installed, and its version is not assumed."""
         return self._versions is None and installed_version(package) is not None
-
-
-class ModelFacts(Record):
-    """The content of a checkpoint's ``config.json``.
-
-    Attributes:
-        name: Hub id or folder name.
-        path: What the user gave.
-        config: The parsed ``config.json``.
-    """
-
-    name: str
-    path: str
-    config: dict[str, Any]
-
-    @classmethod
-    def read(cls, model: str, revision: str | None = None) -> ModelFacts:
-        """Reads the facts from a folder or a hub id.
-
-        Raises:
-            UsageError: No readable ``config.json``.
-        """
-        file = config_file(model, revision)
-        folder = Path(model).expanduser()
-        return cls(name=folder.resolve().name if folder.is_dir() else model, path=model, config=read_config(file))
-
-    @property
-    def text_config(self) -> dict[str, Any]:
-        """The language model's part of the configuration: ``text_config`` of a multimodal model, else the whole."""
-        nested = self.config.get("text_config")
-        return nested if isinstance(nested, dict) else self.config
-
-    @property
-    def model_type(self) -> str | None:
-        """``model_type``."""
-        value = self.config.get("model_type")
-        return value if isinstance(value, str) else None
-
-    @property
-    def architectures(self) -> tuple[str, ...]:
-        """``architectures``."""
-        value = self.config.get("architectures")
-        return tuple(str(name) for name in value) if isinstance(value, list) else ()
-
-    @property
-    def num_experts(self) -> int | Unknown | None:
-        """Number of routed experts of a MoE layer, the most of any layer.
-
-        Returns:
-            None for a dense model; `UNKNOWN` if the configuration gives no number, and either no model type or one of a MoE.
-        """
-        given = [part[key] for part in (self.config, self.text_config) for key in _EXPERTS if part.get(key) is not None]
-        if given:  # Ernie's configuration has a list, by layer
-            counts = [count for item in given for count in (item if isinstance(item, list) else [item])]
-            numbers = [count for count in counts if isinstance(count, int)]
-            most = max(numbers, default=0)
-            return most if most > 1 else None if len(numbers) == len(counts) else UNKNOWN
-        names = " ".join((self.model_type or "", str(self.text_config.get("model_type")), *self.architectures))
-        return UNKNOWN if self.model_type is None or "moe" in names.lower() else None
-
-    @property
-    def is_moe(self) -> bool:
-        """The model is known to have more than one expert; the fact ``model.is_moe`` is unknown where the number is."""
-        return isinstance(self.num_experts, int)
-
-    @property
-    def head_size(self) -> int | None:
-        """Width of an attention head of the language model; None if the configuration has no number of such heads."""
-        heads, width, given = (self.text_config.get(key) for key in ("num_attention_heads", "hidden_size", "head_dim"))
-        if not isinstance(heads, int) or heads < 1:
-            return None
-        return given if isinstance(given, int) else width // heads if isinstance(width, int) else None
-
-    @property
-    def is_quantized(self) -> bool:
-        """The weights are quantised: the configuration, or that of the language model, states how."""
-        return any(part.get(key) for part in (self.config, self.text_config) for key in QUANTIZATION_KEYS)
-
-    @property
-    def is_multimodal(self) -> bool:
-        """The model accepts image or audio input."""
-        return any(self.config.get(key) for key in _MEDIA)
 
 
 class RunContext(Record):
@@ -285,6 +201,10 @@ class RunContext(Record):
                 return self.environment.get(rest)
             case "packages":
                 return self.packages.get(distribution_of(rest), UNKNOWN)
+            case "model" if rest.startswith("quantization."):
+                return _walk(self.loaded.quantization, rest.split(".")[1:])
+            case "model" if rest.startswith("text_config."):
+                return _walk(self.loaded.text_config, rest.split(".")[1:])
             case "model" if rest.startswith("config."):
                 return _walk(self.loaded.config, rest.split(".")[1:])
             case "engine" if is_slot(name):
@@ -402,6 +322,11 @@ def _feature(features: frozenset[str] | None, name: str) -> Any:
     return UNKNOWN if features is None else name.removeprefix(_CPU) in features
 
 
+def _model_type(context: RunContext) -> Any:
+    types = context.loaded.model_types
+    return UNKNOWN if not types else types[0] if len(types) == 1 else types
+
+
 def _is_moe(context: RunContext) -> Any:
     return UNKNOWN if context.loaded.num_experts is UNKNOWN else context.loaded.is_moe
 
@@ -430,7 +355,7 @@ def _trainer_computes_in(context: RunContext) -> Any:
     return context.fact("train.dtype") if products in (None, "none") else products
 
 
-_NO_TYPE = "config.json gives no model_type"
+_NO_TYPE = "config.json gives neither model_type nor architectures"
 _NO_COUNT = "config.json gives no number of experts, and either no model_type or one of a MoE model"
 
 _NO_FILE = {
@@ -484,7 +409,12 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 _trainer_computes_in,
             ),
             FactSpec("model.name", "hub id or folder name", lambda run: run.model.name),
-            FactSpec("model.model_type", "model_type of config.json", lambda run: _known(run.loaded.model_type), _NO_TYPE),
+            FactSpec(
+                "model.model_type",
+                "model_type of config.json; several where architectures, by which vLLM goes, names another one",
+                _model_type,
+                _NO_TYPE,
+            ),
             FactSpec("model.architectures", "architectures of config.json", lambda run: run.loaded.architectures),
             FactSpec("model.is_moe", "the model has more than one expert", _is_moe, _NO_COUNT),
             FactSpec(
@@ -500,7 +430,7 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
             ),
             FactSpec(
                 "model.is_quantized",
-                "the weights are quantised: quantization_config of config.json, and not emptied by engine.hf_overrides",
+                "the weights are quantised, by config.json or hf_quant_config.json, and engine.hf_overrides has not emptied it",
                 lambda run: run.loaded.is_quantized,
             ),
             FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.loaded.is_multimodal),
@@ -535,6 +465,11 @@ FAMILIES = (
         unknown="the installed vLLM has no such argument",
     ),
     FactSpec("packages.", "the installed version of a distribution", unknown="it is not installed"),
+    FactSpec(
+        "model.quantization.",
+        "a key of how the weights are quantised, wherever the checkpoint keeps it, with quant_method as vLLM completes it",
+    ),
+    FactSpec("model.text_config.", "a key of the language model's part of config.json, wherever that is, or else of the whole"),
     FactSpec("model.config.", "a key of config.json, nested ones with dots, after engine.hf_overrides as typed"),
 )
 

@@ -15,6 +15,8 @@ from quirks_core.base.json_values import DEEPEST, is_too_deep
 
 #: Where a configuration states how its weights are quantised.
 QUANTIZATION_KEYS = ("quantization_config", "compression_config")
+#: Where composite configurations keep that of the language model; those of Qwen's omni models do so twice.
+_TEXT = ("thinker_config", "text_config", "llm_config", "language_config")
 _TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
@@ -128,6 +130,13 @@ def read_config(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} {_TOO_DEEP}")
     if not isinstance(config, dict):
         raise UsageError(f"{file} must hold a JSON object, not a {type(config).__name__}")
+    return config
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the language model's part of a configuration, which may be the whole."""
+    while inner := next((config[key] for key in _TEXT if isinstance(config.get(key), dict)), None):
+        config = inner
     return config
 
 

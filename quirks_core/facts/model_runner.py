@@ -46,6 +46,8 @@ _ARCHITECTURES: Mapping[tuple[int, ...], frozenset[str]] = MappingProxyType(
         (0, 28): _MORE | {"DeepseekV4ForCausalLM", "KimiK3ForConditionalGeneration"},
     }
 )
+#: Some releases from 0.29 to 0.31 prefer V1 for some of these on ROCm; otherwise ROCm is like CUDA.
+_ON_ROCM = {"DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "GlmMoeDsaForCausalLM"}
 _NEVER = ("suffix", "custom_class")
 _UNTIL_32 = (*_NEVER, "medusa", "mlp_speculator")
 _UNTIL_31 = (*_UNTIL_32, "ngram", "ngram_gpu")
@@ -101,7 +103,9 @@ def model_runner(run: RunContext) -> Runner | Unknown:
     if release < _SOME or run.platform == "cpu":  # V2 needs Triton, and that of PyPI has no backend for CPUs
         return "v1"
     method = _method(run)
-    if run.platform != "cuda" or method is UNKNOWN or (method == "dflash" and release < _EVERY):
+    if run.platform not in ("cuda", "rocm") or method is UNKNOWN or (method == "dflash" and release < _EVERY):
+        return UNKNOWN
+    if run.platform == "rocm" and _EVERY <= release < (0, 32) and not _ON_ROCM.isdisjoint(run.loaded.architectures):
         return UNKNOWN
     if method == "dspark" and release >= _DENSE:
         return "v2"

@@ -16,7 +16,7 @@ from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, HOOK_VARI
 from quirks_core.apply.read_back import contradictions
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.configuration.slots import Place, placed
-from quirks_core.facts.context import ModelFacts
+from quirks_core.facts.model import ModelFacts
 from quirks_core.hook import receipts, report, seams
 from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
 from quirks_core.hook.processes import values_of

@@ -157,8 +157,10 @@ def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
         types = quirk.model_types
     except (Exception, SystemExit):  # a third party's own kind of match; its evaluation reports the error
         types = None
-    if types is not None and (model_type := context.loaded.model_type) is not None and model_type not in types:
-        return Trace.of(Leaf("model.model_type", " or ".join(sorted(types)), model_type, Answer.NO)), _NOTHING
+    if types is not None and (known := context.loaded.model_types) and types.isdisjoint(known):
+        return Trace.of(
+            Leaf("model.model_type", " or ".join(sorted(types)), context.fact("model.model_type"), Answer.NO)
+        ), _NOTHING
     return matches(quirk.match, context), affected(context, quirk)
 
 

@@ -27,7 +27,6 @@ from quirks_core import (
     Severity,
     StaticProbe,
     described,
-    model_type,
     no,
     platform,
     report,
@@ -38,7 +37,6 @@ from quirks_core import (
 from quirks_plugins.conditions import latent_attention
 
 if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
     from worker.lab.kit.lab import Lab, Outcome
 
 _SIZE = Fact("model.head_size")
@@ -49,18 +47,11 @@ _LATENT_TYPES = (
     *("axk1", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"),
     *("kimi_k2", "kimi_linear", "longcat_flash", "pangu_ultra_moe"),
 )
-_has_latent_kernels = (
-    model_type(*_LATENT_TYPES) | Fact("model.config.text_config.model_type").one_of(*_LATENT_TYPES)
-) & ~setting("env.VLLM_MLA_DISABLE").one_of("1")
+_has_latent_kernels = Fact("model.text_config.model_type").one_of(*_LATENT_TYPES) & ~setting("env.VLLM_MLA_DISABLE").one_of("1")
 
-
-def _other_latent_width(place: str) -> Match:
-    rank, rotary = Fact(f"model.config.{place}kv_lora_rank"), Fact(f"model.config.{place}qk_rope_head_dim")
-    return rank.is_set() & rotary.is_set() & ~(rank.one_of(512) & rotary.one_of(64))
-
-
+_rank, _rotary = Fact("model.text_config.kv_lora_rank"), Fact("model.text_config.qk_rope_head_dim")
 _other_latent_kernel = described(
-    _has_latent_kernels & (_other_latent_width("") | _other_latent_width("text_config.")),
+    _has_latent_kernels & _rank.is_set() & _rotary.is_set() & ~(_rank.one_of(512) & _rotary.one_of(64)),
     "vLLM computes the model's latent attention with kernels of its own, which have other widths than the model "
     "(`kv_lora_rank` and `qk_rope_head_dim`)",
     "no kernel of latent attention has other widths than the model",

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _QWEN2 = {"model_type": "qwen2", "num_attention_heads": 28}
-_heads = Fact("model.config.num_attention_heads").indivisible_by(TP) | Fact(
-    "model.config.text_config.num_attention_heads"
-).indivisible_by(TP)
+_heads = Fact("model.text_config.num_attention_heads").indivisible_by(TP)
 
 QUIRK = Quirk(
     id="tp-divides-heads",
@@ -50,6 +48,7 @@ QUIRK = Quirk(
     examples=[
         yes(_QWEN2, parallel(tp=8), vllm="0.32.0", refuses="engine.tensor_parallel_size"),
         yes({"model_type": "gemma3", "text_config": {"num_attention_heads": 8}}, parallel(tp=3), vllm="0.32.0"),
+        yes({"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": _QWEN2}}, parallel(tp=8), vllm="0.32.0"),
         no(_QWEN2, parallel(tp=7), vllm="0.32.0"),
         no(_QWEN2, vllm="0.32.0"),
         no("mamba2", parallel(tp=8), vllm="0.32.0"),

@@ -1,12 +1,14 @@
-"""A rollout with weights that vLLM quantises: its logprobs are those of rounded weights, and a trainer's are not.
+"""A rollout with quantised weights: its logprobs are those of rounded weights, and a trainer's are not.
 
 What happens: every importance ratio carries the rounding of weights and activations, also where the policy has not changed.
-With ``quantization: fp8`` and a checkpoint in bfloat16, vLLM quantises what it loads. NeMo RL refuses FP8 rollouts unless the
-loss corrects for this (``use_importance_sampling_correction``). With Qwen3-0.6B, PrimeIntellect-ai/prime-rl#1962 measured a
-perplexity that is 2 % higher than in bfloat16.
+With ``quantization: fp8`` and a checkpoint in bfloat16, vLLM quantises what it loads; of a quantised checkpoint (FP8, AWQ,
+NVFP4, …) the layers are quantised as it states. NeMo RL refuses FP8 rollouts unless the loss corrects for this
+(``use_importance_sampling_correction``). With Qwen3-0.6B, PrimeIntellect-ai/prime-rl#1962 measured a perplexity that is 2 %
+higher than in bfloat16.
 
-What this changes: nothing; the plan advises. Quantised rollouts are faster and smaller, so they are a choice, and no mistake.
-``fp8-kv-rollout`` gives the same advice for the KV cache.
+What this changes: nothing; the plan advises. Quantised rollouts are faster and smaller, so they are a choice, and no mistake. A
+trainer that computes with the checkpoint's own rounded weights (QLoRA) can ignore the note. ``fp8-kv-rollout`` gives the same
+advice for the KV cache, and ``fp8-checkpoint-refit`` tells what refits of such a checkpoint need.
 
 When it can go: never; two programs that round differently differ.
 
@@ -19,18 +21,28 @@ from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, no, 
 from quirks_plugins.conditions import quantized
 
 _SLOT = "engine.quantization"
+_quantizes = setting(_SLOT).is_set()
+_CORRECT = "correct for it in the trainer's loss (truncated importance sampling)"
+_AWQ = {"model_type": "qwen3", "quantization_config": {"quant_method": "awq"}}
 
 QUIRK = Quirk(
     id="quantized-rollout",
-    title="Weights of a rollout are rounded as vLLM quantises them, and the trainer's are not",
+    title="Weights of a rollout are quantised, and the trainer's are not",
     flag=ModelFlag.DTYPE,
     kind=Kind.RULE,
-    match=purpose("rollout") & setting(_SLOT).is_set() & ~quantized,
+    match=purpose("rollout") & (quantized | _quantizes),
     affected=Affected("vllm", introduced="0.26.0"),
-    adjustments=Advise(
-        f"{_SLOT}: logprobs differ from a trainer's, which does not round its weights so; leave it open, or correct for it in "
-        "the trainer's loss (truncated importance sampling)"
-    ),
+    adjustments=[
+        Advise(
+            f"{_SLOT}: logprobs differ from a trainer's, which does not round its weights so; leave it open, or {_CORRECT}",
+            when=~quantized,
+        ),
+        Advise(
+            "the checkpoint is quantised: logprobs differ from those of a trainer that does not round its weights so; take "
+            f"another checkpoint, or {_CORRECT}",
+            when=quantized,
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/NVIDIA-NeMo/RL/pull/543"),
@@ -41,7 +53,9 @@ QUIRK = Quirk(
         yes("qwen3", {_SLOT: "mxfp8"}, vllm="0.33.0"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", {_SLOT: "fp8"}, vllm="0.32.0", purpose="serve"),
-        no({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, {_SLOT: "fp8"}, vllm="0.32.0"),
+        yes(_AWQ, {_SLOT: "awq"}, vllm="0.32.0", advises="the checkpoint is quantised"),
+        yes(_AWQ, vllm="0.32.0", advises="the checkpoint is quantised"),
+        no(_AWQ, {"engine.hf_overrides": {"quantization_config": {}}}, vllm="0.32.0"),
         unknown("qwen3", {_SLOT: "fp8"}),
     ],
 )

@@ -72,7 +72,7 @@ _differ = (
     | (TRAINER_COMPUTES.one_of("float16") & ENGINE_COMPUTES.one_of("bfloat16", "float32"))
     | (TRAINER_COMPUTES.one_of("float32") & ENGINE_COMPUTES.one_of("bfloat16", "float16") & ~_becomes_float32)
 )
-_follows = TRAINER_COMPUTES.one_of("float16") & _is_open & ~Fact("model.model_type").matches(_NO_FLOAT16)
+_follows = TRAINER_COMPUTES.one_of("float16") & _is_open & ~Fact("model.config.model_type").matches(_NO_FLOAT16)
 #: accelerate's scaler divides the gradients of the weights themselves; on a CPU it has none.
 _cannot_scale = (
     setting("train.autocast").one_of("float16")
@@ -112,7 +112,7 @@ def _remedy(run: RunContext, trainer: str) -> str:
 def _why_not_float16(run: RunContext) -> str:
     """Returns why float16 is not advised; empty if nothing speaks against it, as far as is known."""
     kind, beyond, lost = (
-        run.fact(f"model.{name}") for name in ("model_type", "weights_beyond_float16", "weights_below_float16")
+        run.fact(f"model.{name}") for name in ("config.model_type", "weights_beyond_float16", "weights_below_float16")
     )
     if re.match(_NO_FLOAT16, str(kind)):
         return f"{kind} overflows it, or was not measured in it"

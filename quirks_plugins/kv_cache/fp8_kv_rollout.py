@@ -1,12 +1,15 @@
-"""A rollout with an FP8 KV cache: its logprobs are those of rounded keys and values, and a trainer's are not.
+"""A rollout with a quantised KV cache: its logprobs are those of rounded keys and values, and a trainer's are not.
 
-What happens: every importance ratio carries the rounding of keys and values to eight bits, also where the policy has not
-changed. The scales of a cache are those of the checkpoint, or 1, and stay so while the policy moves: no weight update brings
-others, unless the trainer calculates and sends them. NeMo RL calibrates scales after each refit (NVIDIA-NeMo/RL#1212), and
-prime-rl replays the rounding in the trainer (PrimeIntellect-ai/prime-rl#3555, open).
+What happens: every importance ratio carries the rounding of keys and values to eight bits or fewer, also where the policy has
+not changed. The user sets such a cache, or the checkpoint does: where the setting is open, vLLM follows ``kv_cache_scheme`` of
+compressed-tensors and ``kv_cache_quant_algo`` of ModelOpt. GLM-5 from vLLM 0.32 on, and GLM-5.3 from 0.33 on, have an FP8 cache
+by default on GPUs of capability 10.x. The scales of a cache are those of the checkpoint, or 1, and stay so while the policy
+moves: no weight update brings others, unless the trainer calculates and sends them. NeMo RL calibrates scales after each refit
+(NVIDIA-NeMo/RL#1212), and prime-rl replays the rounding in the trainer (PrimeIntellect-ai/prime-rl#3555, open).
 
-What this changes: nothing; the plan advises. Without a correction in the trainer, leave ``engine.kv_cache_dtype`` open. An FP8
-KV cache holds twice as many tokens, so it is a choice, and no mistake.
+What this changes: nothing; the plan advises. Without a correction in the trainer, set ``engine.kv_cache_dtype: bfloat16``,
+which vLLM prefers to what the checkpoint states. An FP8 KV cache holds twice as many tokens, so it is a choice, and no mistake.
+DeepSeek-V4 is left out: which cache it has depends on its attention backend.
 
 When it can go: never; two programs that round differently differ.
 
@@ -15,19 +18,50 @@ Evidence: none of ours; advice changes nothing, so that no paired run can show i
 
 from __future__ import annotations
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, yes
+from quirks_core import (
+    Advise,
+    Fact,
+    Kind,
+    ModelFlag,
+    Quirk,
+    Severity,
+    model_type,
+    no,
+    package,
+    platform,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import cache_dtype_is_open, quantized_cache_of_checkpoint
 
 _SLOT = "engine.kv_cache_dtype"
+_dtype, _gpu = setting(_SLOT), Fact("platform.gpu.capability")
+_by_user = _dtype.is_set() & ~_dtype.one_of("auto", "bfloat16", "float16", "float32")
+_by_model = (
+    (
+        (model_type("glm_moe_dsa") & package("vllm", introduced="0.32.0"))
+        | (model_type("glm5_next") & package("vllm", introduced="0.33.0"))
+    )
+    & cache_dtype_is_open
+    & platform("cuda")
+    & _gpu.above(99)
+    & _gpu.below(110)
+)
+_FP8 = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+_MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
 
 QUIRK = Quirk(
     id="fp8-kv-rollout",
-    title="Keys and values of a rollout are rounded to FP8, and the trainer's are not",
+    title="Keys and values of a rollout are quantised, and the trainer's are not",
     flag=ModelFlag.KV_CACHE,
     kind=Kind.RULE,
-    match=purpose("rollout") & setting(_SLOT).matches("^fp8"),
+    match=purpose("rollout") & (_by_user | quantized_cache_of_checkpoint | _by_model),
     adjustments=Advise(
-        f"{_SLOT} is FP8: logprobs differ from a trainer's, which does not round keys and values; leave it open, or correct "
-        "for it in the trainer"
+        "the KV cache is quantised: logprobs differ from a trainer's, which does not round keys and values; set "
+        f"{_SLOT}: bfloat16, or correct for it in the trainer"
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
@@ -38,8 +72,17 @@ QUIRK = Quirk(
     examples=[
         yes(settings={_SLOT: "fp8"}, advises="does not round keys and values"),
         yes(settings={_SLOT: "fp8_e4m3"}, vllm="0.32.0"),
-        no(settings={_SLOT: "auto"}),
-        no(),
+        yes(settings={_SLOT: "turboquant_4bit_nc"}, vllm="0.33.0"),
+        yes({"model_type": "llama", "quantization_config": _FP8}, {_SLOT: "auto"}),
+        yes({"model_type": "llama", "quantization_config": _MODELOPT}),
+        yes("glm_moe_dsa", vllm="0.32.0", platform="cuda", extra={"platform.gpu.capability": 100}),
+        no("glm_moe_dsa", vllm="0.32.0", platform="cuda", extra={"platform.gpu.capability": 90}),
+        no("glm_moe_dsa", vllm="0.32.0", platform="rocm"),
+        no("glm5_next", vllm="0.32.0", extra={"platform.gpu.capability": 100}),
+        no({"model_type": "llama", "quantization_config": _FP8}, {_SLOT: "bfloat16"}),
+        no("qwen3", {_SLOT: "auto"}),
+        no("qwen3"),
         no(settings={_SLOT: "fp8"}, purpose="serve"),
+        unknown("glm5_next", vllm="0.33.0", platform="cuda"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Cohere2 (Command R7B, Command A): vLLM's sliding window is one token longer than the trainer's.
+"""Cohere2 (Command R7B, Command A, Command A Vision): vLLM's sliding window is one token longer than the trainer's.
 
 What happens: as soon as a sequence is longer than the window, rollouts are not what the trainer computes, without an error. On
 a tiny model with a window of 16 tokens, 18 of 72 greedy tokens agree with transformers; released models have a window of 4096,
@@ -16,7 +16,7 @@ does not have the term. We found no report of it; the references are the pull re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quirks_core import (
     Affected,
@@ -31,6 +31,7 @@ from quirks_core import (
     no,
     purpose,
     report,
+    setting,
     unknown,
     yes,
 )
@@ -42,15 +43,19 @@ _SLOT = "engine.hf_overrides"
 _R7B = {"model_type": "cohere2", "sliding_window": 4096}
 
 
-def _shorter(context: RunContext) -> dict[str, int]:
-    return {"sliding_window": context.model.config["sliding_window"] - 1}
+def _shorter(context: RunContext) -> dict[str, Any]:
+    window = {"sliding_window": context.model.text_config["sliding_window"] - 1}
+    return {"text_config": window} if "text_config" in context.model.config else window
 
 
 QUIRK = Quirk(
     id="cohere2-sliding-window",
     title="Cohere2's sliding window is one token longer in vLLM than in the trainer",
     flag=ModelFlag.MODEL_CONFIG,
-    match=purpose("rollout") & model_type("cohere2", "cohere2_moe") & Fact("model.config.sliding_window").above(1),
+    match=purpose("rollout")
+    & model_type("cohere2", "cohere2_moe", "cohere2_vision")
+    & Fact("model.text_config.sliding_window").above(1)
+    & ~setting(f"{_SLOT}.sliding_window").is_set(),
     affected=Affected("vllm", introduced="0.29.0"),
     adjustments=Default(_SLOT, _shorter, reason="vLLM adds one token to the sliding window, and transformers does not"),
     severity=Severity.WRONG_OUTPUT,
@@ -64,7 +69,12 @@ QUIRK = Quirk(
     examples=[
         yes(_R7B, vllm="0.32.0", gives={_SLOT: {"sliding_window": 4095}}),
         yes({**_R7B, "model_type": "cohere2_moe"}, vllm="0.33.0", gives={_SLOT: {"sliding_window": 4095}}),
-        yes(_R7B, {_SLOT: {"sliding_window": 100}}, vllm="0.32.0", gives={}),
+        yes(
+            {"model_type": "cohere2_vision", "text_config": _R7B},
+            vllm="0.32.0",
+            gives={_SLOT: {"text_config": {"sliding_window": 4095}}},
+        ),
+        no(_R7B, {_SLOT: {"sliding_window": 100}}, vllm="0.32.0"),
         no(_R7B, vllm="0.28.0"),
         no(_R7B, vllm="0.32.0", purpose="serve"),
         no("cohere", vllm="0.32.0"),

@@ -1,13 +1,14 @@
 """``hf_overrides`` of a multimodal model's language model have no effect at the top level, silently.
 
 What happens: an override that works for text models (``max_position_embeddings``, ``rope_parameters``, ``rope_theta``,
-``sliding_window``) leaves a multimodal model as it is. A context that should be longer is not, or the engine refuses the length
-without naming the cause; a trainer whose ``config.json`` has the new value computes other logprobs. Multimodal models keep the
-settings of their language model in ``text_config``. vLLM sets an override on the outer configuration, and reads the inner one
-(``ModelConfig._apply_dict_overrides``, ``hf_text_config``).
+``sliding_window``) leaves a multimodal model as it is, also one whose ``config.json`` is flat (Qwen2-VL). A context that should
+be longer is not, or the engine refuses the length without naming the cause; a trainer whose ``config.json`` has the new value
+computes other logprobs. Multimodal models keep the settings of their language model in ``text_config``, Qwen's omni models in
+``thinker_config.text_config``; of a flat file transformers makes such a configuration. vLLM sets an override on the outer
+configuration, and reads the inner one (``ModelConfig._apply_dict_overrides``, ``hf_text_config``).
 
-What this changes: the quirk writes these keys into ``engine.hf_overrides.text_config`` as well. A value that the user set there
-stays.
+What this changes: the quirk writes these keys into ``engine.hf_overrides.text_config`` as well, or to where the language
+model's configuration is. A value that the user set there stays.
 
 When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the nested
 form. ``_apply_dict_overrides`` sets such keys at the top level. The paired run makes vLLM's model configuration, without an
@@ -22,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from quirks_core import (
     Affected,
     Default,
-    Fact,
     ModelFlag,
     Quirk,
     Severity,
@@ -34,6 +34,7 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import nested_language_model
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -47,13 +48,17 @@ _GEMMA3 = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", 
 
 def _misses(key: str) -> Match:
     """The user typed this key at the top level alone."""
-    return setting(f"{_SLOT}.{key}").is_set() & ~setting(f"{_SLOT}.text_config.{key}").is_set()
+    inner = setting(f"{_SLOT}.text_config.{key}").is_set() | setting(f"{_SLOT}.thinker_config.text_config.{key}").is_set()
+    return setting(f"{_SLOT}.{key}").is_set() & ~inner
 
 
 def _nested(context: RunContext) -> dict[str, Any]:
     typed = context.value(_SLOT)
-    inner = typed.get("text_config") or {}
-    return {"text_config": {key: typed[key] for key in _KEYS if key in typed and key not in inner}}
+    is_omni = "thinker_config" in context.model.config
+    outer = (typed.get("thinker_config") or {}) if is_omni else typed
+    inner = outer.get("text_config") or {}
+    found = {"text_config": {key: typed[key] for key in _KEYS if key in typed and key not in inner}}
+    return {"thinker_config": found} if is_omni else found
 
 
 _first, _second, _third, _fourth, _fifth = (_misses(key) for key in _KEYS)
@@ -67,7 +72,7 @@ QUIRK = Quirk(
     id="nested-overrides",
     title="hf_overrides at the top level do not reach the language model of a multimodal model",
     flag=ModelFlag.MODEL_CONFIG,
-    match=Fact("model.config.text_config").is_set() & _some_key,
+    match=nested_language_model & _some_key,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Default(_SLOT, _nested, reason="vLLM reads these settings from text_config"),
     severity=Severity.WRONG_OUTPUT,
@@ -90,9 +95,22 @@ QUIRK = Quirk(
             vllm="0.33.0",
             gives={_SLOT: {"rope_theta": 5e6, "text_config": {"sliding_window": 512, "rope_theta": 5e6}}},
         ),
+        yes(
+            {"model_type": "qwen2_vl", "vision_config": {"depth": 32}, "max_position_embeddings": 32768},
+            {_SLOT: {"max_position_embeddings": 65536}},
+            vllm="0.32.0",
+            gives={_SLOT: {"max_position_embeddings": 65536, "text_config": {"max_position_embeddings": 65536}}},
+        ),
+        yes(
+            {"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": {"rope_theta": 1e6}}},
+            {_SLOT: {"rope_theta": 5e6}},
+            vllm="0.32.0",
+            gives={_SLOT: {"rope_theta": 5e6, "thinker_config": {"text_config": {"rope_theta": 5e6}}}},
+        ),
         no(_GEMMA3, {_SLOT: {"text_config": {"max_position_embeddings": 2048}}}, vllm="0.32.0"),
         no({"model_type": "qwen3", "rope_theta": 1e6}, {_SLOT: {"rope_theta": 5e6}}, vllm="0.32.0"),
         no(_GEMMA3, vllm="0.32.0"),
+        no("phi4mm", {_SLOT: {"sliding_window": 512}}, vllm="0.32.0"),
         unknown(_GEMMA3, {_SLOT: {"max_position_embeddings": 2048}}),
     ],
 )

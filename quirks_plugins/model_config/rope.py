@@ -12,6 +12,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, Fact, described, setting
+from quirks_plugins.conditions import nested_language_model
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match
@@ -28,7 +29,7 @@ _LENGTH = "original_max_position_embeddings"
 _PARTIAL = "partial_rotary_factor"
 
 #: An override at the top level does not reach the language model of a multimodal one.
-text_only = ~Fact("model.config.text_config").is_set()
+text_only = ~nested_language_model
 typed_parameters = setting(f"{OVERRIDES}.rope_parameters").is_set()
 typed_scaling = setting(f"{OVERRIDES}.rope_scaling").is_set()
 typed_theta = setting(f"{OVERRIDES}.rope_theta").is_set()

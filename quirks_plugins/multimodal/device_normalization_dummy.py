@@ -1,10 +1,11 @@
 """Vision models that start from dummy weights normalise images with random numbers, and no refit restores them.
 
-What happens: in a rollout that started from dummy weights, every image reaches the vision tower as noise. Text is right, and
-no error appears. From vLLM 0.28.0 on, several models subtract the mean of an image and divide by its deviation on the device;
-the default is on. The two factors are persistent buffers of a module (``FusedInputNorm``, later ``FusedMMInputNorm``) and come
-from the processor's configuration, not from the checkpoint. ``load_format: dummy`` overwrites all persistent buffers
-(``DummyModelLoader``), and no trainer sends these two.
+What happens: in a rollout that started from dummy weights, every image reaches the vision tower as noise. Text is right, and no
+error appears. From vLLM 0.28.0 on, Qwen2-VL and Qwen2.5-VL subtract the mean of an image and divide by its deviation on the
+device, and from 0.32.0 on so do models like Qwen3-VL, GLM-4.5V, Kimi-K2.5 and Mistral Small; the default is on. The two factors
+are persistent buffers of a module (``FusedInputNorm``, later ``FusedMMInputNorm``) and come from the processor's configuration,
+not from the checkpoint. ``load_format: dummy`` overwrites all persistent buffers (``DummyModelLoader``), and no trainer sends
+these two.
 
 What this changes: in rollouts from dummy weights ``engine.mm_device_do_normalize`` becomes false, and images are normalised
 before they reach the engine, as before 0.28.0. If the user set it to true, the run is refused: set ``engine.load_format:
@@ -27,6 +28,7 @@ from quirks_core import (
     Require,
     Severity,
     no,
+    package,
     purpose,
     report,
     unknown,
@@ -35,17 +37,35 @@ from quirks_core import (
 from quirks_plugins.conditions import dummy_weights
 
 if TYPE_CHECKING:
+    from quirks_core.declaration.match import Match
     from worker.lab.kit.lab import Lab, Outcome
 
 _SLOT, _LOAD = "engine.mm_device_do_normalize", "engine.load_format"
 _DUMMY = {_LOAD: "dummy"}
-_VISION = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "text_config": {"model_type": "qwen3_vl_text"}}
+#: The architectures whose classes have ``supports_mm_device_do_normalize``, from these releases on.
+_SINCE_28 = ("Exaone4_5_", "OpenCUA", "Qwen2VL", "Qwen2_5_VL")
+_SINCE_32 = (
+    *("Cosmos3", "Glm4v", "Glm4vMoe", "Glm5Next", "GlmOcr", "InternS1Pro", "InternS2Mobius", "InternS2Preview"),
+    *("KimiK25", "KimiK3", "Mistral3", "Qwen3VL", "Qwen3VLMoe", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp"),
+)
+
+
+def _built(*names: str) -> Match:
+    """VLLM builds one of these models."""
+    return Fact("model.architectures").any_in(*(f"{name}ForConditionalGeneration" for name in names))
+
+
+_VISION = {"architectures": ["Qwen2VLForConditionalGeneration"], "vision_config": {"depth": 2}}
+_QWEN3 = {"architectures": ["Qwen3VLForConditionalGeneration"], "vision_config": {"depth": 2}}
+_GEMMA4 = {"architectures": ["Gemma4ForConditionalGeneration"], "vision_config": {"depth": 2}}
 
 QUIRK = Quirk(
     id="device-normalization-dummy",
     title="Vision models that start from dummy weights normalise images with random numbers",
     flag=ModelFlag.MULTIMODAL,
-    match=purpose("rollout") & Fact("model.is_multimodal").is_true() & dummy_weights,
+    match=purpose("rollout")
+    & dummy_weights
+    & (_built(*_SINCE_28) | (_built(*_SINCE_32) & package("vllm", introduced="0.32.0"))),
     affected=Affected("vllm", introduced="0.28.0", fixed="0.33.0"),
     adjustments=Require(
         _SLOT,
@@ -61,6 +81,9 @@ QUIRK = Quirk(
     examples=[
         yes(_VISION, _DUMMY, vllm="0.32.0", gives={_SLOT: False}),
         yes(_VISION, {**_DUMMY, _SLOT: True}, vllm="0.28.0", refuses=[_SLOT, _LOAD]),
+        yes(_QWEN3, _DUMMY, vllm="0.32.0", gives={_SLOT: False}),
+        no(_QWEN3, _DUMMY, vllm="0.31.0"),
+        no(_GEMMA4, _DUMMY, vllm="0.32.0"),
         no(_VISION, {_LOAD: "auto"}, vllm="0.32.0"),
         no(_VISION, _DUMMY, vllm="0.32.0", purpose="eval"),
         no("qwen3", _DUMMY, vllm="0.32.0"),

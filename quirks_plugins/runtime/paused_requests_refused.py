@@ -7,8 +7,8 @@ What happens: a trainer pauses generation to update weights (``pause_generation`
 caller that pauses at a boundary should know what arrives after it. The mode ``keep`` queues as before.
 
 What this changes: in rollouts a paused engine queues requests, whichever the mode, as up to 0.32. Requests that run when a
-pause begins are still aborted in the mode ``abort``. No setting of vLLM has this effect; a trainer that handles the error can
-switch the quirk off.
+pause begins are still aborted in the mode ``abort``. What waited is answered by the new policy, and a router that would retry
+on another replica waits with it. No setting of vLLM has this effect; a trainer that handles the error can switch the quirk off.
 
 When it can go: when trainers retry such requests, or pause with ``keep``. The method is new in 0.33.0. The paired run needs
 that version, so a GPU.
@@ -35,7 +35,7 @@ QUIRK = Quirk(
         expects=("63cf5f1713b0",),
         reason="whether a paused engine refuses requests follows from the mode of the trainer's call",
     ),
-    severity=Severity.WRONG_OUTPUT,
+    severity=Severity.CRASH,
     references=[
         report("https://github.com/vllm-project/vllm/pull/51488"),
         report("https://github.com/vllm-project/vllm/issues/32103"),

@@ -46,7 +46,7 @@ QUIRK = Quirk(
         ),
         reason="in which order replies are read is in the method itself, and no setting changes it",
     ),
-    severity=Severity.WRONG_OUTPUT,
+    severity=Severity.CRASH,
     references=[
         report("https://github.com/vllm-project/vllm/issues/49972"),
         report("https://github.com/vllm-project/vllm/pull/57846"),

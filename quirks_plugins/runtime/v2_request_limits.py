@@ -4,8 +4,8 @@ What happens: a request with ``min_tokens`` and more than 128 tokens that end it
 or with more than 1024 ``allowed_token_ids``, ends the engine (``ValueError: Too many stop tokens``). All other requests are
 lost, and the server has to be started again. Any client can send such a request. The V2 runner has buffers of these sizes
 (``LogitBiasState`` in v1/worker/gpu/sample/logit_bias.py) and compares the counts in the worker, after the request was
-accepted. Nothing checks them before. vLLM uses the V2 runner on CUDA for nearly all models from 0.29.0 on, and for dense ones
-from 0.25 on (``engine.model_runner``).
+accepted. Nothing checks them before. vLLM uses the V2 runner on CUDA and ROCm for nearly all models from 0.29.0 on, and for
+dense ones from 0.25 on; the wrapper asks the engine itself.
 
 With speculative decoding, a request with ``logprob_token_ids`` gets no logprobs of these tokens, silently: the runner's
 rejection sampler does not read them. That was read in 0.26.0 and 0.33.0, and seen on 0.33.0 and an H200.
@@ -24,7 +24,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
-from quirks_plugins.conditions import v2_model_runner
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
@@ -33,7 +32,7 @@ QUIRK = Quirk(
     id="v2-request-limits",
     title="One request with more than 128 stop ids or 1024 biases ends an engine that uses the V2 model runner",
     flag=ModelFlag.RUNTIME,
-    match=v2_model_runner & ~platform("cpu"),
+    match=~platform("cpu"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.engine.input_processor:InputProcessor.process_inputs",
@@ -63,7 +62,7 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", vllm="0.33.0", platform="cuda", patches="InputProcessor.process_inputs"),
         yes({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, vllm="0.26.0", platform="cuda", purpose="serve"),
-        no("qwen3", vllm="0.33.0", platform="cuda", env={"VLLM_USE_V2_MODEL_RUNNER": "0"}),
+        yes("qwen3", vllm="0.33.0", platform="rocm"),
         no("qwen3", vllm="0.33.0", platform="cpu"),
         unknown("qwen3", vllm="0.25.1", platform="cuda"),
         unknown("qwen3", vllm="0.33.0"),

@@ -2,7 +2,8 @@
 
 What happens: ``wake_up`` fails with ``AttributeError: 'list' object has no attribute 'zero_'``. From then on requests hang,
 while the engine's health check still succeeds. After a sleep vLLM zeroes a quantised KV cache tensor by tensor
-(``init_fp8_kv_scales``), but layers with a recurrent state (Mamba, DeltaNet) have a list of tensors instead.
+(``init_fp8_kv_scales``), also one that the checkpoint states, as ModelOpt's FP8 checkpoints of Nemotron-H do; but layers with a
+recurrent state (Mamba, DeltaNet) have a list of tensors instead.
 
 What this changes: with sleep mode, such a model keeps its KV cache in the model's dtype.
 
@@ -27,9 +28,12 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import quantized_cache_of_checkpoint
 
 _DTYPE, _SLEEP = "engine.kv_cache_dtype", "engine.enable_sleep_mode"
 _FP8 = {_DTYPE: "fp8", _SLEEP: True}
+_by_user = setting(_DTYPE).matches("^fp8|per_token_head$|^nvfp4$")
+_STATED = {"model_type": "nemotron_h", "quantization_config": {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}}
 
 QUIRK = Quirk(
     id="hybrid-fp8-kv-wake",
@@ -56,14 +60,13 @@ QUIRK = Quirk(
         "qwen3_next",
         "zamba2",
     )
-    & setting(_DTYPE).matches("^fp8")
+    & (_by_user | quantized_cache_of_checkpoint)
     & setting(_SLEEP).is_true(),
     affected=Affected("vllm", introduced="0.12.0", fixed="0.27.0"),
-    adjustments=Require(
-        _DTYPE,
-        "auto",
-        remedy="set engine.kv_cache_dtype: auto, or engine.enable_sleep_mode: false",
-    ),
+    adjustments=[
+        Require(_DTYPE, "auto", remedy=f"set {_DTYPE}: auto, or engine.enable_sleep_mode: false", when=_by_user),
+        Require(_DTYPE, "bfloat16", reason="the checkpoint states a quantised cache", when=quantized_cache_of_checkpoint),
+    ],
     severity=Severity.CRASH,
     references=[
         report("https://github.com/vllm-project/vllm/issues/41564"),
@@ -79,6 +82,8 @@ QUIRK = Quirk(
         yes("nemotron_h", _FP8, vllm="0.26.0", refuses=[_DTYPE, "engine.enable_sleep_mode: false"]),
         yes("nemotron_h", {**_FP8, _DTYPE: "fp8_e4m3"}, vllm="0.26.0"),
         *(yes(name, _FP8, vllm="0.26.0") for name in ("qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lfm2_vl")),
+        yes(_STATED, {_SLEEP: True}, vllm="0.26.0", gives={_DTYPE: "bfloat16"}),
+        no(_STATED, {_SLEEP: True, _DTYPE: "bfloat16"}, vllm="0.26.0"),
         no("nemotron_h", _FP8, vllm="0.27.0"),
         no("nemotron_h", _FP8, vllm="0.11.1"),
         no("nemotron_h", {_DTYPE: "auto", _SLEEP: True}, vllm="0.26.0"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from worker.lab.kit.lab import Lab, Outcome
 
-_EOS = ("model.config.eos_token_id", "model.config.text_config.eos_token_id")
+_EOS = ("model.config.eos_token_id", "model.text_config.eos_token_id")
 _without_tokenizer = setting("engine.skip_tokenizer_init").is_true()
 
 

@@ -3,7 +3,10 @@
 What happens: trainers that send token ids set ``skip_tokenizer_init``. vLLM then gives the processor of a multimodal model no
 tokenizer, and the processor needs one, also for prompts without images. Up to vLLM 0.29 the start ends deep in transformers
 (``'NoneType' object has no attribute 'image_token_id'`` or ``'convert_tokens_to_ids'``); since 0.30 vLLM reports the cause. An
-engine of the language model alone (``language_model_only``, or a limit of 0 for each modality) has no processor and starts.
+engine of the language model alone (``language_model_only``, or a limit of 0 for each modality that the model takes) has no
+processor and starts. A modality that ``limit_mm_per_prompt`` does not name has a limit of 999, so ``{"image": 0}`` leaves a
+Qwen-VL's videos. Which modalities a model takes is read in ``config.json``, by its token ids and inner configurations; of a
+model whose file does not tell of its videos (MiniCPM-V, InternVL) such a limit counts as the language model alone.
 
 What this changes: ``engine.skip_tokenizer_init`` becomes false. If the user set it to true, the run is refused.
 
@@ -12,6 +15,10 @@ it for versions of 2025, and forces the setting for the models that it knows.
 """
 
 from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
@@ -30,12 +37,36 @@ from quirks_core import (
     yes,
 )
 
+if TYPE_CHECKING:
+    from quirks_core.declaration.match import Match
+
 _SKIP, _LIMIT = "engine.skip_tokenizer_init", "engine.limit_mm_per_prompt"
-_VISION = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "text_config": {"model_type": "qwen3_vl_text"}}
-_limited = setting(_LIMIT).is_set()
-_some = setting(f"{_LIMIT}.image").above(0) | setting(f"{_LIMIT}.video").above(0) | setting(f"{_LIMIT}.audio").above(0)
+_VISION = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "image_token_id": 1, "video_token_id": 2}
+_GEMMA3 = {"model_type": "gemma3", "vision_config": {}, "image_token_index": 262144}
+_AUDIO = {"model_type": "ultravox", "architectures": ["UltravoxModel"], "audio_config": {}}
+_OMNI = {"model_type": "qwen3_omni_moe", "thinker_config": {"model_type": "qwen3_omni_moe_thinker"}}
+
+
+def _has(*keys: str) -> Match:
+    """A part of ``config.json`` tells of a modality."""
+    return reduce(or_, (Fact(f"model.config.{key}").is_set() for key in (*keys, "thinker_config")))
+
+
+def _left(modality: str) -> Match:
+    """Prompts may hold some: a number, or a mapping with ``count``, is no 0."""
+    return ~(setting(f"{_LIMIT}.{modality}").one_of(0) | setting(f"{_LIMIT}.{modality}.count").one_of(0))
+
+
+_audio = _has("audio_config", "audio_token_id", "audio_token_index")
+_images = _has("vision_config", "image_token_id", "image_token_index") | ~_audio
+_videos = _has("video_token_id", "video_token_index")
 _takes_media = described(
-    ~_limited | _some, f"`{_LIMIT}` leaves images, videos or audio", f"`{_LIMIT}` leaves no images, videos and audio"
+    (_left("image") & _images)
+    | (_left("video") & _videos)
+    | (_left("audio") & _audio)
+    | setting("engine.enable_mm_embeds").is_true(),
+    f"`{_LIMIT}` leaves images, videos or audio that the model takes",
+    f"`{_LIMIT}` leaves no images, videos and audio that the model takes",
 )
 
 QUIRK = Quirk(
@@ -70,7 +101,12 @@ QUIRK = Quirk(
         yes(_VISION, {_SKIP: True}, vllm="0.32.0", refuses=[_SKIP, "engine.language_model_only"]),
         yes(_VISION, vllm="0.32.0", defaults={_SKIP: True}, gives={_SKIP: False}),
         yes(_VISION, {_SKIP: True, _LIMIT: {"image": 2}}, vllm="0.26.0", purpose="serve"),
-        no(_VISION, {_SKIP: True, _LIMIT: {"image": 0, "video": 0}}, vllm="0.32.0"),
+        yes(_VISION, {_SKIP: True, _LIMIT: {"image": 0}}, vllm="0.32.0"),
+        yes(_VISION, {_SKIP: True, _LIMIT: {"image": {"count": 1}, "video": 0}}, vllm="0.32.0"),
+        yes(_OMNI, {_SKIP: True, _LIMIT: {"image": 0, "video": 0}}, vllm="0.32.0"),
+        no(_VISION, {_SKIP: True, _LIMIT: {"image": 0, "video": {"count": 0}}}, vllm="0.32.0"),
+        no(_GEMMA3, {_SKIP: True, _LIMIT: {"image": 0}}, vllm="0.32.0"),
+        no(_AUDIO, {_SKIP: True, _LIMIT: {"audio": 0}}, vllm="0.32.0"),
         no(_VISION, {_SKIP: True, "engine.language_model_only": True}, vllm="0.32.0"),
         no(_VISION, {_SKIP: False}, vllm="0.32.0"),
         no("qwen3", {_SKIP: True}, vllm="0.32.0"),

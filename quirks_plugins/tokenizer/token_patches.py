@@ -125,5 +125,6 @@ def _unknown_ids(config: Any) -> list[range]:
 
 
 def _placeholder_ids(config: Any) -> list[range]:
-    found = {getattr(config.hf_config, name, None) for name in PLACEHOLDERS}
+    parts = (config.hf_config, getattr(config.hf_config, "thinker_config", None))  # Qwen's omni models have them there
+    found = {getattr(part, name, None) for part in parts for name in PLACEHOLDERS}
     return [range(token, token + 1) for token in found if isinstance(token, int) and 0 <= token < config.get_vocab_size()]

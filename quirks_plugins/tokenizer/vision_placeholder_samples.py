@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _names_placeholders = described(
-    reduce(or_, (Fact(f"model.config.{name}").is_set() for name in PLACEHOLDERS)),
+    reduce(
+        or_, (Fact(f"model.{place}.{name}").is_set() for place in ("config", "config.thinker_config") for name in PLACEHOLDERS)
+    ),
     "`config.json` names an id for images, videos or audio",
     "`config.json` names no id for images, videos or audio",
 )
@@ -49,6 +51,7 @@ QUIRK = Quirk(
     examples=[
         yes(_QWEN, vllm="0.32.0", patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"]),
         yes({"model_type": "gemma3", "image_token_index": 262144}, vllm="0.33.0"),
+        yes({"model_type": "qwen3_omni_moe", "thinker_config": {"image_token_id": 151655}}, vllm="0.33.0"),
         no("qwen3", vllm="0.32.0"),
         no(_QWEN, vllm="0.32.0", purpose="serve"),
         unknown(_QWEN),

@@ -9,16 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["wrap_finalize"]
+__all__ = ["wrap_finalize", "wrap_initialize"]
 
 #: A method of models that make such a copy at the end of every ``load_weights``, when a reload has not written the weights yet.
 _MAKES = "finalize_mhc_broadcast_weights"
+#: What it makes: a new tensor each time, up to vLLM 0.28.
+_BROADCAST = "hc_attn_fn_broadcast"
+_first: WeakKeyDictionary[Any, torch.Tensor] = WeakKeyDictionary()
 #: The attribute of MuseSpark's runner of experts that holds what comes after them, which is no module.
 _FINALIZE = "post_expert_finalize"
+
+
+def wrap_initialize(original: Callable[..., None]) -> Callable[..., None]:
+    """Remember the tensors that CUDA graphs read, before a model puts others in their place."""
+
+    @wraps(original)
+    def initialize_layerwise_reload(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        for module in model.modules():
+            if (made := getattr(module, _BROADCAST, None)) is not None:
+                _first.setdefault(module, made)
+        original(model, *args, **kwargs)
+
+    return initialize_layerwise_reload
 
 
 def wrap_finalize(original: Callable[..., None]) -> Callable[..., None]:
@@ -37,6 +54,9 @@ def wrap_finalize(original: Callable[..., None]) -> Callable[..., None]:
                 if hasattr(module, _MAKES):
                     getattr(module, _MAKES)()
                 _renew_norm(getattr(module, _FINALIZE, None))
+            for module in model.modules():
+                if (first := _first.get(module)) is not None and first is not getattr(module, _BROADCAST):
+                    setattr(module, _BROADCAST, first.copy_(getattr(module, _BROADCAST)))
 
     return finalize_layerwise_processing
 

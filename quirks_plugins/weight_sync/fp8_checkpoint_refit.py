@@ -1,19 +1,20 @@
-"""An FP8 checkpoint makes an FP8 engine, and a trainer in bfloat16 sends weights without scales.
+"""A checkpoint in FP8 or INT8 makes such an engine, and a trainer in bfloat16 sends weights without scales.
 
 What happens: after the first refit the policy generates garbage or NaN. vLLM builds the layers of DeepSeek-V3, MiniMax-M2 or
-Mistral Medium 3.5 as ``config.json`` declares, in FP8 with scales. Loading copies a bfloat16 tensor of the same shape into an
-FP8 weight without a word. The scales, which the refit lacks, belong to other weights, or are uninitialised after a layerwise
-reload (vllm-project/vllm#45835 saw NaN).
+Mistral Medium 3.5 as the checkpoint states (``fp8``, FBGEMM, compressed-tensors, ModelOpt or Quark), in eight bits with scales.
+Loading copies a bfloat16 tensor of the same shape into such a weight without a word; formats that pack several numbers into one
+have other shapes or names, and fail. The scales, which the refit lacks, belong to other weights. After a layerwise reload they
+are uninitialised (vllm-project/vllm#45835 saw NaN), or zero with ``partial-module-refit``.
 
 What this changes: nothing; the plan names the settings. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
-layers. Such an engine cannot read the FP8 files and so starts from dummy weights. NeMo RL sets both for Mistral Medium 3.5, and
-asserts the second. A trainer that sends FP8 weights with their scales can ignore the note, and so can one that updates LoRA
-adapters alone. ``gptoss-mxfp4-refit`` gives the same note for MXFP4.
+layers. Such an engine cannot read the files and so starts from dummy weights. NeMo RL sets both for Mistral Medium 3.5, and
+asserts the second. A trainer that sends quantised weights with their scales can ignore the note, and so can one that updates
+LoRA adapters alone. ``gptoss-mxfp4-refit`` gives the same note for MXFP4.
 
 When it can go: when vLLM refuses a weight of another dtype, or quantises it.
 
-Evidence: ``BasevLLMParameter``, ``RoutedExperts.weight_loader`` and ``ModelConfig._verify_quantization`` were read in vLLM
-0.26.0 and 0.33.0. No refit of an FP8 checkpoint was run.
+Evidence: ``BasevLLMParameter``, ``RoutedExperts.weight_loader``, ``ModelConfig._verify_quantization`` and the dtypes of the
+formats' weights were read in vLLM 0.26.0 and 0.33.0. No refit of such a checkpoint was run.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from quirks_core import (
     ModelFlag,
     Quirk,
     Severity,
+    described,
     no,
     purpose,
     report,
@@ -38,22 +40,28 @@ from quirks_core import (
 from quirks_plugins.conditions import quantized
 
 _FP8 = {"model_type": "deepseek_v3", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+_COMPRESSED = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+_MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+_stated = "model.quantization"
+_eight_bits = described(
+    Fact(f"{_stated}.quant_method").one_of("fp8", "fbgemm_fp8")
+    | Fact(f"{_stated}.format").matches("^((int|float|naive|mxfp8)-quantized|mixed-precision)$")
+    | Fact(f"{_stated}.quant_algo").matches("^(MX)?FP8|^MIXED")
+    | Fact(f"{_stated}.global_quant_config.weight.dtype").matches("^(fp|int)8"),
+    "weights of the checkpoint have eight bits",
+    "the checkpoint has no weights of eight bits",
+)
 _CLEARED: dict[str, Any] = {"engine.hf_overrides": {"quantization_config": {}}}
 
 QUIRK = Quirk(
     id="fp8-checkpoint-refit",
-    title="An engine of an FP8 checkpoint takes bfloat16 weights of a refit without scales, silently",
+    title="An engine of an FP8 or INT8 checkpoint takes bfloat16 weights of a refit without scales, silently",
     flag=ModelFlag.WEIGHT_SYNC,
     kind=Kind.RULE,
-    match=(
-        purpose("rollout")
-        & quantized
-        & Fact("model.config.quantization_config.quant_method").one_of("fp8")
-        & ~setting("engine.enable_lora").is_true()
-    ),
+    match=(purpose("rollout") & quantized & _eight_bits & ~setting("engine.enable_lora").is_true()),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Advise(
-        "the checkpoint is FP8, and a refit in bfloat16 has no scales: send FP8 weights with scales, or set "
+        "the checkpoint is FP8 or INT8, and a refit in bfloat16 has no scales: send such weights with scales, or set "
         "engine.hf_overrides.quantization_config: {} and engine.load_format: dummy"
     ),
     severity=Severity.WRONG_OUTPUT,
@@ -64,6 +72,11 @@ QUIRK = Quirk(
     examples=[
         yes(_FP8, vllm="0.32.0", advises="engine.hf_overrides.quantization_config"),
         yes({**_FP8, "model_type": "minimax_m2"}, vllm="0.26.0"),
+        yes({"model_type": "gemma4", "text_config": {"quantization_config": _COMPRESSED}}, vllm="0.32.0"),
+        yes({"model_type": "llama", "quantization_config": _MODELOPT}, vllm="0.32.0"),
+        yes({"model_type": "llama", "quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}, vllm="0.32.0"),
+        no({"model_type": "llama", "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, vllm="0.32.0"),
+        no({"model_type": "qwen3", "quantization_config": {**_COMPRESSED, "format": "pack-quantized"}}, vllm="0.32.0"),
         no(_FP8, _CLEARED, vllm="0.32.0"),
         no("deepseek_v3", vllm="0.32.0"),
         no(_FP8, {"engine.enable_lora": True}, vllm="0.32.0"),

@@ -1,19 +1,20 @@
-"""Trainers with transformers 5.8 or later name the weights of Gemma 3's vision tower otherwise than vLLM does.
+"""Trainers with transformers 5.8 or later name the weights of SigLIP and CLIP towers (Gemma 3) otherwise than vLLM does.
 
 What happens: the first refit that has these weights fails with "There is no module or parameter named". Since transformers 5.8
-``SiglipVisionModel`` no longer wraps another module (NVIDIA-NeMo/Megatron-Bridge#4220), so that a trainer's parameter is
-``model.vision_tower.encoder…``. Google's checkpoints and vLLM have ``vision_tower.vision_model.encoder…``. The file that
-``save_pretrained`` writes of a new model has ``vision_tower.encoder…``, too.
+``SiglipVisionModel`` and ``CLIPVisionModel`` no longer wrap another module (NVIDIA-NeMo/Megatron-Bridge#4220), so that a
+trainer's parameter is ``model.vision_tower.encoder…``. Published checkpoints and vLLM have
+``vision_tower.vision_model.encoder…``. The file that ``save_pretrained`` writes of a new model has ``vision_tower.encoder…``,
+too.
 
 What this changes: nothing; the plan lists what to send. NeMo RL puts the missing part back by a regular expression
 (``fix_gemma3_vision_weight_name``). A trainer that freezes the tower can leave its weights out of refits, if the engine loaded
 them from the checkpoint.
 
-When it can go: when vLLM's Gemma 3 takes both names.
+When it can go: when vLLM takes both names.
 
-Evidence: the names are those of a small model, and of its saved file, with transformers 5.19.0. Those that vLLM takes were read
-in 0.26.0, 0.32.0 and 0.33.0 (``Gemma3ForConditionalGeneration.hf_to_vllm_mapper``, ``SiglipVisionModel``); a static probe.
-No refit was run.
+Evidence: the names are those of small models of these types with transformers 5.19.0 (Granite 4 Vision's were read in its
+source). Those that vLLM takes were read in 0.26.0, 0.32.0 and 0.33.0 (``hf_to_vllm_mapper`` of each model,
+``SiglipVisionModel``, ``CLIPVisionModel``); a static probe. No refit was run.
 """
 
 from __future__ import annotations
@@ -36,17 +37,22 @@ from quirks_core import (
     yes,
 )
 
+_TYPES = (
+    *("cohere2_vision", "gemma3", "granite4_vision", "llava", "llava_next", "llava_next_video", "llava_onevision"),
+    "paligemma",
+)
 _VISION = {"model_type": "gemma3", "vision_config": {"model_type": "siglip_vision_model"}}
 
 QUIRK = Quirk(
     id="gemma3-vision-names",
-    title="A refit of Gemma 3's vision tower fails with the names of transformers 5.8 and later",
+    title="A refit of a SigLIP or CLIP vision tower (Gemma 3, LLaVA) fails with the names of transformers 5.8 and later",
     flag=ModelFlag.WEIGHT_SYNC,
     kind=Kind.RULE,
     match=(
         purpose("rollout")
-        & model_type("gemma3")
+        & model_type(*_TYPES)
         & Fact("model.is_multimodal").is_true()
+        & ~Fact("model.config.vision_config.model_type").one_of("pixtral")
         & ~setting("engine.language_model_only").is_true()
     ),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -54,16 +60,18 @@ QUIRK = Quirk(
         "a trainer with transformers 5.8 or later must send vision_tower.vision_model.… where its model has vision_tower.…"
     ),
     severity=Severity.CRASH,
-    crash=r"There is no module or parameter named '(model\.)?vision_tower\.(encoder|embeddings|post_layernorm)",
+    crash=r"There is no module or parameter named '(model\.)?vision_tower\.(encoder|embeddings|pre_layrnorm|post_layernorm)",
     references=[
         report("https://github.com/NVIDIA-NeMo/RL/pull/2565"),
         report("https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/4220"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.models.gemma3_mm", r"\"model\.vision_tower\.\": \"vision_tower\.\",", found_means_affected=True
+        "vllm.model_executor.models.siglip", r"self\.vision_model = SiglipVisionTransformer\(", found_means_affected=True
     ),
     examples=[
         yes(_VISION, vllm="0.32.0", advises="vision_tower.vision_model"),
+        yes({"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}}, vllm="0.32.0"),
+        no({"model_type": "llava", "vision_config": {"model_type": "pixtral"}}, vllm="0.32.0"),
         no(_VISION, {"engine.language_model_only": True}, vllm="0.32.0"),
         no(_VISION, vllm="0.32.0", purpose="serve"),
         no("gemma3_text", vllm="0.32.0"),

@@ -28,12 +28,7 @@ QUIRK = Quirk(
     title="gpt-oss starts with MXFP4 experts, and a refit in bfloat16 does not fit them",
     flag=ModelFlag.WEIGHT_SYNC,
     kind=Kind.RULE,
-    match=(
-        model_type("gpt_oss")
-        & purpose("rollout")
-        & quantized
-        & Fact("model.config.quantization_config.quant_method").one_of("mxfp4")
-    ),
+    match=(model_type("gpt_oss") & purpose("rollout") & quantized & Fact("model.quantization.quant_method").one_of("mxfp4")),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Advise(
         "experts are MXFP4, and a refit in bfloat16 fails: set engine.hf_overrides.quantization_config: {} and "

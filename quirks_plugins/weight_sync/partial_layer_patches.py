@@ -21,7 +21,7 @@ __all__ = ["is_as_loaded", "wrap_layerwise_process", "wrap_make_loader", "wrap_p
 
 _LOG = logging.getLogger("model_quirks")
 
-#: Methods that leave a loaded weight as it is: by their class names, so that none has to be imported.
+#: Methods that leave a loaded weight as it is, and so do their subclasses: by name, so that none has to be imported.
 _AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
 #: MoE backends whose kernels read the experts in the checkpoint's layout.
 _PLAIN_EXPERTS = ("TRITON", "BATCHED_TRITON")
@@ -145,7 +145,7 @@ def _old_value(layer: Any, name: str, info: Any) -> torch.Tensor | None:
 def is_as_loaded(layer: Any) -> bool:
     """Returns whether a layer's kernel reads weights as they are loaded."""
     method = getattr(layer, "quant_method", None)
-    if method is None or type(method).__name__ in _AS_LOADED:
+    if method is None or any(kind.__name__ in _AS_LOADED for kind in type(method).__mro__):
         return True
     return getattr(getattr(method, "unquantized_backend", None), "name", "") in _PLAIN_EXPERTS
 

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
-    Fact,
     ModelFlag,
     Patch,
     Quirk,
@@ -38,7 +37,7 @@ from quirks_core import (
     unknown,
     yes,
 )
-from quirks_plugins.conditions import our_worker
+from quirks_plugins.conditions import our_worker, quantized
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
-_quantised = Fact("model.config.quantization_config").is_set() | setting("engine.quantization").is_set()
+_quantised = quantized | setting("engine.quantization").is_set()
 
 QUIRK = Quirk(
     id="partial-module-refit",

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["wrap_load_model"]
 
 _LOG = logging.getLogger("model_quirks")
-#: Plain tensors that attention makes of a weight after it was loaded.
-_ABSORBED = ("W_UK_T", "W_UV")
+#: Plain tensors that attention, and a router on ROCm, make of a weight after it was loaded.
+_ABSORBED = ("W_UK_T", "W_UV", "_bf16x3_weight")
 
 
 def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:

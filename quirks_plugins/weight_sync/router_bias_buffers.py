@@ -9,13 +9,14 @@ After a start from the checkpoint it keeps the checkpoint's value, however the t
 What this changes: after a dummy load, the engine takes the biases from the checkpoint's files, and DeepSeek-V4's routing tables
 (``tid2eid``) as well. They keep these values as long as no refit sends others, which is right unless the trainer balances them.
 From files with the names and shapes of DeepSeek-V3 (90 427 tensors in 158 local files, without values) that reads 59 kB in one
-to two seconds on two cores. Our own worker sends the state dict (``refit.scope``), so the trainer's biases arrive. A plan for
-a refit of parameters lists what it leaves out.
+to two seconds on two cores. Our own worker sends the state dict (``refit.scope``), so the trainer's biases arrive. A plan for a
+refit of parameters lists what it leaves out.
 
 When it can go: when vLLM's weight transfer refuses to finish without such buffers. For each model type listed, transformers
 5.19.0 was checked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 for the parameter of that
-name, or for the Transformers backend (dots1, solar_open). Ernie-4.5-MoE and Laguna have a parameter on both sides.
-deepspeedai/DeepSpeed#8369 shows that such a buffer is easily lost. The paired run uses GLM-4.5.
+name, or for the Transformers backend (dots1, solar_open). Kimi-K2.5's language model is DeepSeek-V3 on both sides.
+Ernie-4.5-MoE and Laguna have a parameter on both sides. deepspeedai/DeepSpeed#8369 shows that such a buffer is easily lost. The
+paired run uses GLM-4.5.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from quirks_plugins.conditions import (
     dummy_weights,
     insists_on_dummy_weights,
     insists_on_parameters,
+    nemotron_h_experts,
     only_parameters,
     our_worker,
 )
@@ -74,6 +76,7 @@ QUIRK = Quirk(
         "inkling_mm_model",
         "inkling_model",
         "inkling_text",
+        "kimi_k25",
         "kimi_linear",
         "lfm2_moe",
         "longcat_flash",
@@ -84,6 +87,7 @@ QUIRK = Quirk(
         "solar_open",
         "step3p7",
     )
+    & (~model_type("nemotron_h") | nemotron_h_experts)
     & purpose("rollout")
     & (dummy_weights | only_parameters),
     adjustments=[
@@ -120,6 +124,7 @@ QUIRK = Quirk(
             patches="DummyModelLoader.load_weights",
             advises="does not balance it",
         ),
+        yes("kimi_k25", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
         yes("inkling_mm_model", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
         yes("glm4_moe", {"engine.load_format": "auto", **_PARAMETERS}, vllm="0.32.0", advises="does not balance it"),
         yes(
@@ -147,6 +152,8 @@ QUIRK = Quirk(
         no("glm4_moe", {"engine.load_format": "auto", "refit.scope": "state_dict"}, vllm="0.32.0"),
         no("glm4_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0", purpose="serve"),
         no("qwen3_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0"),
+        yes({"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]}, _DUMMY, vllm="0.32.0"),
+        no({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*", "n_routed_experts": 8}, _DUMMY, vllm="0.32.0"),
         no("ernie4_5_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0"),
         unknown(settings=_DUMMY, vllm="0.32.0"),
     ],

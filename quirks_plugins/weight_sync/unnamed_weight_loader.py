@@ -43,7 +43,7 @@ QUIRK = Quirk(
     id="unnamed-weight-loader",
     title="A refit of MiniMax-M2 fails, because vLLM's reload asks a weight loader for a name that it does not have",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=(model_type("minimax_m2") | Fact("model.config.quantization_config.kv_cache_scheme").is_set()) & purpose("rollout"),
+    match=(model_type("minimax_m2") | Fact("model.quantization.kv_cache_scheme").is_set()) & purpose("rollout"),
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.reload.layerwise:_get_weight_loader",

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from quirks_core.cli.by_version import make_matrix
-from quirks_core.facts.context import ModelFacts, RunContext
+from quirks_core.facts.context import RunContext
+from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.packages import installed_versions
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry

@@ -12,7 +12,7 @@ import pytest
 from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, purpose, report
 from quirks_core.apply import driver, handed_down
 from quirks_core.configuration.config import GenerationConfig
-from quirks_core.facts.context import ModelFacts
+from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches, SwitchNames

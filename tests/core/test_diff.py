@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quirks_core import Advise, Affected, Default, Patch, Plan, Refuse, Require
-from quirks_core.facts.context import ModelFacts
+from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.diff import Change, OneSided, PlanDiff, diff
 from quirks_core.plan.records import Note, NoteKind, Refusal
 from quirks_core.plan.resolve import resolve

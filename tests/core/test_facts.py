@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from quirks_core import Fact, RunContext, typed
+from quirks_core import Fact, RunContext, model_type, typed
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS
 from quirks_core.facts import context
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
-from quirks_core.facts.context import FACTS, FAMILIES, ModelFacts, always_known, is_known_fact
+from quirks_core.facts.context import FACTS, FAMILIES, always_known, is_known_fact
+from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.model_config import require_weights
 from quirks_core.facts.unknown import UNKNOWN
 
@@ -57,7 +58,8 @@ def test_the_model_is_what_its_config_says(checkpoint):
     ("overrides", "fact", "value"),
     [
         ({"quantization_config": {}}, "model.is_quantized", False),
-        ({"quantization_config": {}}, "model.config.quantization_config.quant_method", None),
+        ({"quantization_config": {}}, "model.quantization.quant_method", None),
+        ({}, "model.quantization.quant_method", "mxfp4"),
         ({"rope_theta": 5.0}, "model.is_quantized", True),
         ({"num_experts": 8}, "model.num_experts", 8),
         ({"model_type": "qwen3"}, "model.model_type", "qwen3"),
@@ -81,6 +83,44 @@ def test_facts_of_the_model_are_those_of_config_json_with_the_overrides_that_the
 
     assert run.fact(fact) == value
     assert run.model.config == config
+
+
+@pytest.mark.parametrize(
+    ("config", "beside", "fact", "value"),
+    [
+        ({}, {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}, "quant_method", "modelopt"),
+        ({}, {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}, "quant_method", "modelopt_fp4"),
+        ({"quantization_config": {"quant_method": "awq"}}, {"quantization": {"quant_algo": "FP8"}}, "quant_algo", None),
+        ({"compression_config": {"format": "int-quantized"}}, None, "format", "int-quantized"),
+        ({"text_config": {"quantization_config": {"quant_method": "fp8"}}}, None, "quant_method", "fp8"),
+    ],
+)
+def test_how_weights_are_quantised_is_read_where_vllm_reads_it(checkpoint, config, beside, fact, value):
+    folder = checkpoint(json.dumps(config).encode())
+    if beside is not None:
+        Path(folder, "hf_quant_config.json").write_text(json.dumps(beside))
+
+    run = RunContext(model=ModelFacts.read(folder))
+
+    assert run.fact("model.is_quantized") is True
+    assert run.fact(f"model.quantization.{fact}") == value
+
+
+@pytest.mark.parametrize(
+    ("config", "types"),
+    [
+        ({"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}, ("kimi_k2", "deepseek_v3")),
+        ({"model_type": "acme", "architectures": ["MiniMaxM2ForCausalLM"]}, ("acme", "minimax_m2")),
+        ({"architectures": ["LongcatFlashForCausalLM"]}, "longcat_flash"),
+        ({"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}, "gemma3_text"),
+    ],
+)
+def test_a_model_is_also_of_the_type_of_the_architecture_that_vllm_builds(make_context, config, types):
+    run = make_context(config=config)
+    several = types if isinstance(types, tuple) else (types,)
+
+    assert run.fact("model.model_type") == types
+    assert [model_type(name).trace(run).answer for name in (*several, "qwen3")] == ["yes"] * len(several) + ["no"]
 
 
 @pytest.mark.parametrize("path", ["./no-such-folder", "/no/such/folder", "~/no-such-folder-here", "no-such-folder", "a/b/c"])
@@ -165,10 +205,11 @@ def test_every_fact_has_one_name(make_context):
         "recipe": "grpo",
         "platform": "cuda",
         "model.name": "tiny-qwen3",
-        "model.model_type": UNKNOWN,  # not a text
+        "model.model_type": "qwen3_vl",  # by the architecture: the other is not a text
         "model.architectures": ("Qwen3VL",),
         "model.is_multimodal": True,
         "model.config.text_config.layers": 2,
+        "model.text_config.layers": 2,
         "model.config.text_config.layers.deeper": None,
         "typed.engine.seed": True,
         "typed.engine.load_format": False,
@@ -228,6 +269,7 @@ def test_the_width_of_an_attention_head_is_read_or_computed(make_context, config
 
 def test_every_name_that_no_run_has_is_distinguished_from_those_that_one_may_have():
     families = {"typed.": "engine.seed", "env.": "NAME", "engine.": "any_argument", "packages.": "any", "model.config.": "a.b"}
+    families |= {"model.quantization.": "quant_method", "model.text_config.": "a"}
 
     assert {spec.name for spec in FAMILIES} == set(families)
     assert all(is_known_fact(family + rest) for family, rest in families.items())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quirks_core import Affected, Match, PairedRun, StaticProbe, package
-from quirks_core.facts.context import Installation, ModelFacts, RunContext
+from quirks_core.facts.context import Installation, RunContext
+from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.packages import installed_platform, installed_versions
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.records import State

@@ -94,7 +94,8 @@ def test_a_draft_that_only_v2_has_makes_it_v2_for_every_model():
         ("cpu", None, "v1"),
         ("cpu", "1", "v2"),
         ("cuda", "0", "v1"),
-        ("rocm", None, UNKNOWN),
+        ("rocm", None, "v2"),
+        ("xpu", None, UNKNOWN),
         ("rocm", "1", "v2"),
         (None, None, UNKNOWN),
         ("cuda", "yes", UNKNOWN),
@@ -104,6 +105,13 @@ def test_the_variable_decides_before_the_platform(platform, variable, runner):
     env = {} if variable is None else {"VLLM_USE_V2_MODEL_RUNNER": variable}
 
     assert _runner(_QWEN3, vllm="0.32.0", env=env, **({"platform": platform} if platform else {})) == runner
+
+
+@pytest.mark.parametrize(("version", "runner"), [("0.30.0", UNKNOWN), ("0.32.0", "v2")])
+def test_some_releases_choose_otherwise_for_one_architecture_on_rocm(version, runner):
+    model = {"model_type": "deepseek_v32", "architectures": ["DeepseekV32ForCausalLM"]}
+
+    assert _runner(model, vllm=version, platform="rocm") == runner
 
 
 @pytest.mark.parametrize("module", ["vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"])

@@ -12,7 +12,7 @@ import pytest
 from quirks_core import Advise, Affected, Default, ModelFlag, Patch, Plan, Refuse, Require
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration.quirk import Location
-from quirks_core.facts.context import ModelFacts
+from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.records import ProcessPlan
 
 SLOT = "engine.load_format"
@@ -103,7 +103,7 @@ def test_an_engine_captures_graphs_on_a_gpu_unless_it_is_eager(make_plan, make_c
 def test_every_process_makes_the_same_plan_of_the_same_facts():
     program = """
 from quirks_core import RunContext
-from quirks_core.facts.context import ModelFacts
+from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.resolve import resolve
 names = frozenset(["vllm", "torch", "ray", "transformers", "flash-attn"])
 plan = resolve(RunContext(model=ModelFacts(name="m", path="m", config={}), typed=names, assumed=names), [])

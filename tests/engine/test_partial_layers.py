@@ -9,7 +9,7 @@ import torch
 from layers import Layer, Model, reloadable, reloading
 from torch import nn
 
-from quirks_plugins.weight_sync.derived_weights_patches import wrap_finalize
+from quirks_plugins.weight_sync.derived_weights_patches import wrap_finalize, wrap_initialize
 from quirks_plugins.weight_sync.partial_layer_patches import (
     wrap_layerwise_process,
     wrap_make_loader,
@@ -21,6 +21,10 @@ from quirks_plugins.weight_sync.reload_patches import wrap_place
 
 class UnquantizedLinearMethod:
     """Known by its name, as vLLM's is."""
+
+
+class _LowLatency(UnquantizedLinearMethod):
+    """As GLM-5.2's, with kernels of its own for some shapes."""
 
 
 class _Quantised:
@@ -77,9 +81,11 @@ def _model(method: object) -> _Model:
     return model
 
 
-@pytest.mark.parametrize("part", [0, 1])
-def test_the_part_that_does_not_come_stays_what_it_was(part):
-    model = _model(UnquantizedLinearMethod())
+@pytest.mark.parametrize(
+    ("part", "method"), [(0, UnquantizedLinearMethod()), (1, UnquantizedLinearMethod()), (0, _LowLatency())]
+)
+def test_the_part_that_does_not_come_stays_what_it_was(part, method):
+    model = _model(method)
 
     _reload(model, part)
 
@@ -213,7 +219,7 @@ def renewed():
     from vllm.model_executor.model_loader.reload import layerwise
 
     def reload(model):
-        layerwise.initialize_layerwise_reload(model)
+        wrap_initialize(layerwise.initialize_layerwise_reload)(model)
         model.load_weights(5.0)
         wrap_finalize(layerwise.finalize_layerwise_processing)(model, None)
 
@@ -232,6 +238,29 @@ def test_copy_of_weights_has_new_values_in_its_old_memory_after_a_reload(renewed
 
     assert model._combined_gate_weight is copy
     assert torch.equal(copy, torch.full((4, 2), 5.0))
+
+
+class _Broadcast(_Router):
+    """As DeepSeek-V4 up to vLLM 0.28: each load makes a new tensor, before the weights are."""
+
+    def load_weights(self, value: float) -> None:
+        super().load_weights(value)
+        self.finalize_mhc_broadcast_weights()
+
+    def finalize_mhc_broadcast_weights(self) -> None:
+        self.hc_attn_fn_broadcast = self.gate.weight.detach().sum(dim=1)
+
+
+def test_a_copy_that_a_model_makes_anew_keeps_the_memory_that_graphs_read(renewed):
+    model = reloadable(_Broadcast())
+    model.load_weights(1.0)
+    first = model.hc_attn_fn_broadcast
+
+    renewed(model)
+    renewed(model)
+
+    assert model.hc_attn_fn_broadcast is first
+    assert torch.equal(first, torch.full((3,), 10.0))
 
 
 class _Finalize:
@@ -255,7 +284,7 @@ def test_copy_that_an_object_beside_the_model_keeps_has_the_norms_new_weight_aft
     assert torch.equal(copy, torch.full((3, 2), 5.0))
 
 
-@pytest.mark.parametrize(("method", "warnings"), [(_Quantised(), 1), (UnquantizedLinearMethod(), 0)])
+@pytest.mark.parametrize(("method", "warnings"), [(_Quantised(), 1), (UnquantizedLinearMethod(), 0), (_LowLatency(), 0)])
 def test_load_past_the_reload_warns_once_if_a_kernel_reads_other_tensors(method, warnings, caplog):
     model = wrap_load_model(lambda: _model(method))()
     parts = [(part, torch.full((2, 3), 5.0)) for part in (0, 1)]

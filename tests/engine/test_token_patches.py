@@ -7,7 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from quirks_plugins.tokenizer.token_patches import wrap_forward_known, wrap_generation_config, wrap_init_known, wrap_tokenize
+from quirks_plugins.tokenizer.token_patches import (
+    _placeholder_ids,
+    wrap_forward_known,
+    wrap_generation_config,
+    wrap_init_known,
+    wrap_tokenize,
+)
 
 _KNOWN = {f"token-{number}": number for number in range(6)}
 
@@ -50,6 +56,12 @@ def test_the_largest_id_of_vllm_0_31_can_be_a_count(layer, tokenizer, added, kno
     found = layer(8)(None, torch.zeros(1, 8))
 
     assert found.isfinite().sum() == known
+
+
+def test_ids_for_images_of_an_omni_model_are_in_the_configuration_of_its_thinker():
+    outer = SimpleNamespace(thinker_config=SimpleNamespace(image_token_id=3))
+
+    assert _placeholder_ids(SimpleNamespace(hf_config=outer, get_vocab_size=lambda: 8)) == [range(3, 4)]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 4), (4, 4)], ids=["a part of the vocabulary", "a draft's vocabulary"])

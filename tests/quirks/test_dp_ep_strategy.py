@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from quirks_core import ModelFlag, Plan, RunContext, Severity
-from quirks_core.facts.context import ModelFacts
+from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches, SwitchNames

@@ -18,8 +18,8 @@ _MODULES = {
     "LMCacheConnectorV1": "lmcache_connector",
     "LMCacheMPConnector": "lmcache_mp_connector",
 }
-#: Types that do not bear the name of their module of transformers; the second is vLLM's own.
-_MODULE_OF = dict.fromkeys(("inkling_mm_model", "inkling_model", "inkling_text"), "inkling")
+#: Types that do not bear the name of the module of transformers with their router; the second is vLLM's own.
+_MODULE_OF = {**dict.fromkeys(("inkling_mm_model", "inkling_model", "inkling_text"), "inkling"), "kimi_k25": "deepseek_v3"}
 UNREAD = {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}
 
 

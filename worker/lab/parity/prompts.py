@@ -12,7 +12,7 @@ from typing import Any
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError, words
 from quirks_core.configuration.config import ModelSection
-from quirks_core.facts.context import ModelFacts
+from quirks_core.facts.model import ModelFacts
 
 #: Most bytes of a file of prompts.
 _MOST = 256 * 2**20

@@ -1,0 +1,106 @@
+"""Public reports as inputs: a model's ``config.json``, cut to the keys that matter, and what a plan must say of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plugins.planning import PlanOptions, make_plan
+
+_LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16"}
+_MODELOPT = {
+    "producer": {"name": "modelopt", "version": "0.23.0"},
+    "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+}
+_BLOCK_FP8 = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "block"}}},
+}
+_FP8_ADVICE = {"fp8-checkpoint-refit", "quantized-rollout"}
+_MOE_RULES = {"ep-alone", "router-bias-buffers", "routed-experts-capture"}
+
+
+def _composite(model_type: str, architecture: str, **parts: Any) -> dict[str, Any]:
+    return {"model_type": model_type, "architectures": [architecture], **parts}
+
+
+_GEMMA4 = _composite("gemma4", "Gemma4ForConditionalGeneration", vision_config={"model_type": "gemma4_vision"})
+_KIMI = _composite(
+    "kimi_k25",
+    "KimiK25ForConditionalGeneration",
+    text_config={"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"], "n_routed_experts": 384},
+    vision_config={"model_type": "kimi_k25_vision"},
+)
+_NEMOTRON_H = _composite("nemotron_h", "NemotronHForCausalLM", hybrid_override_pattern="M-M-M*-M-")
+_OMNI = _composite(
+    "qwen3_omni_moe",
+    "Qwen3OmniMoeForConditionalGeneration",
+    thinker_config={"text_config": {"model_type": "qwen3_omni_moe_text", "num_experts": 128, "num_attention_heads": 32}},
+)
+
+
+@pytest.fixture
+def planned(tmp_path, registry):
+    """Plans a rollout of a model on vLLM 0.32.0 for CUDA, from dummy weights."""
+
+    def plan(config, beside=None):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        if beside is not None:
+            (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+        run = GenerationConfig.parse({"model": str(tmp_path), "engine": {"load_format": "dummy"}})
+        options = PlanOptions(assume=("vllm==0.32.0", "platform==cuda"))
+        return make_plan(run, options, registry=registry, environ={})
+
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("config", "beside", "active"),
+    [
+        pytest.param({**_GEMMA4, "quantization_config": _BLOCK_FP8}, None, _FP8_ADVICE, id="32"),
+        pytest.param(_LLAMA, _MODELOPT, {*_FP8_ADVICE, "fp8-kv-rollout"}, id="33-file"),
+        pytest.param({**_LLAMA, "quantization_config": {"quant_method": "fp8"}}, None, _FP8_ADVICE, id="33-fp8"),
+        pytest.param(_KIMI, None, {"router-bias-buffers"}, id="38"),
+        pytest.param(
+            _composite("acme", "DeepseekV4ForCausalLM"), None, {"router-bias-buffers", "derived-weights-refit"}, id="F10"
+        ),
+    ],
+)
+def test_what_users_saw_is_answered(planned, config, beside, active):
+    assert active <= {verdict.id for verdict in planned(config, beside).verdicts if verdict.state == "active"}
+
+
+@pytest.mark.parametrize(
+    ("config", "inactive"),
+    [
+        pytest.param(_NEMOTRON_H, _MOE_RULES, id="34"),
+        pytest.param(_GEMMA4, {"device-normalization-dummy"}, id="F5"),
+        pytest.param(_LLAMA, {*_FP8_ADVICE, "fp8-kv-rollout"}, id="33-bfloat16"),
+    ],
+)
+def test_what_has_no_such_part_is_left_alone(planned, config, inactive):
+    states = {verdict.id: verdict.state for verdict in planned(config).verdicts}
+
+    assert {states[quirk] for quirk in inactive} <= {"not_matched", "dormant"}
+
+
+@pytest.mark.parametrize(
+    ("config", "is_moe"),
+    [
+        pytest.param(_OMNI, True, id="36"),
+        pytest.param(_composite("phi4mm", "Phi4MMForCausalLM", embd_layer={"image_embd_layer": {}}), False, id="36-phi4"),
+        pytest.param(_composite("phi3_v", "Phi3VForCausalLM", img_processor={}), False, id="36-phi3"),
+        pytest.param(_composite("molmo", "MolmoForCausalLM"), False, id="36-molmo"),
+        pytest.param(
+            _composite("granite_speech", "GraniteSpeechForConditionalGeneration", encoder_config={}), False, id="36-speech"
+        ),
+    ],
+)
+def test_a_model_is_what_vllm_builds(planned, config, is_moe):
+    context = planned(config).context
+
+    assert (context.fact("model.is_multimodal"), context.fact("model.is_moe")) == (True, is_moe)
