@@ -42,7 +42,7 @@ from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
 from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.records import State
+from quirks_core.plan.records import NoteKind, State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.plugins.discovery import PROJECT, Discovered, discover
 from quirks_core.plugins.isolated import Seen, look
@@ -271,6 +271,7 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
         found.append(Finding(level, verdict.id, f"{how}{f' ({where})' if where else ''}: {verdict.title}"))
     unknown = [verdict for verdict in plan.verdicts if verdict.state is State.UNKNOWN]
     found += [Finding("note", verdict.id, f"cannot be decided: {verdict.because}") for verdict in unknown]
+    found += [Finding("note", _ENGINE, note.text) for note in plan.notes if note.kind in (NoteKind.UNREAD, NoteKind.UNEXAMINED)]
     order = list(Standing)
     listed = "; ".join(f"{counts[how]} {how}" for how in sorted(counts, key=order.index))
     model = f"{context.model.name} ({context.model.model_type or 'no model_type'})"

@@ -107,7 +107,7 @@ def _listed(group: str, entries: Iterable[Entry]) -> list[_Entry]:
 
 def _entries(plan: Plan, verdict: Verdict) -> Iterator[_Entry]:
     """What else becomes of a quirk and of its requests; what is undecided or refused is shown apart."""
-    if verdict.state not in (State.ACTIVE, State.UNKNOWN):
+    if verdict.state in (State.DORMANT, State.SUPERSEDED, State.DISABLED):
         yield _Entry(verdict.state, verdict.id, verdict.because)
     for item in plan.adjustments:
         if item.status is not Status.APPLIED and any(quirk.id == verdict.id for quirk in item.quirks):

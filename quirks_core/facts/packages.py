@@ -27,6 +27,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 #: Bytes of a GPU's name, the largest that NVML gives.
 _NAME = 96
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu")
+#: The oldest and the newest release of vLLM whose source was read.
+OLDEST_READ, NEWEST_READ = (0, 16), (0, 33)
 #: The features of an x86 CPU that decide what vLLM does on it, each with Linux's flags for what torch or oneDNN test.
 CPU_FEATURES: Mapping[str, frozenset[str]] = {
     "avx_vnni": frozenset({"avx_vnni"}),

@@ -46,6 +46,7 @@ class State(StrEnum):
     ACTIVE = auto()  #: it concerns this run
     DORMANT = auto()  #: it would, but the installed version is not affected
     NOT_MATCHED = auto()  #: it concerns other models or configurations
+    NOT_EXAMINED = auto()  #: it may concern this run, but nobody examined the installed version; it does nothing
     UNKNOWN = auto()  #: a fact is missing; it does nothing, and a warning names it
     DISABLED = auto()  #: the user switched it off
     SUPERSEDED = auto()  #: another quirk replaces it
@@ -59,6 +60,8 @@ class NoteKind(StrEnum):
     SWITCH = auto()  #: a switch may name nothing
     UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed
     UNLISTED = auto()  #: the installed vLLM does not list the value of a setting
+    UNREAD = auto()  #: a version is newer than the newest that was read
+    UNEXAMINED = auto()  #: quirks do nothing, because nobody examined the version
     UNDECIDED = auto()  #: a fact is missing, so that a quirk, or one of its adjustments, does nothing
     ADVICE = auto()  #: a quirk's advice
 
