@@ -15,7 +15,7 @@ from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.declaration.flags import Kind
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.formats import SUPPLY
+from quirks_core.plan.formats import supply
 from quirks_core.plan.records import Note, NoteKind, Plan, Refusal, State
 from quirks_core.plan.summary import in_one_line
 from quirks_core.plan.switches import Switches
@@ -210,7 +210,7 @@ def _warnings(column: Column, *, verbose: bool) -> Iterator[str]:
     """What is undecided is one line, or one for each reason."""
     notes = [note for note in column.warnings if note.kind is not NoteKind.UNEXAMINED]  # the table shows it
     yield from (note.text for note in notes if verbose or note.kind is not NoteKind.UNDECIDED or not note.about)
-    yield from filter(None, [in_one_line({} if verbose else column.undecided, SUPPLY)])
+    yield from filter(None, [in_one_line({} if verbose else column.undecided, supply(column.undecided))])
 
 
 def _show_grouped(screen: Screen, label: str, found: Iterable[tuple[str, Column]]) -> None:

@@ -9,6 +9,8 @@ from quirks_core.base.errors import UsageError
 from quirks_core.cli.screen import Screen, line
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
+from quirks_core.facts.context import assumed_as
+from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
@@ -25,6 +27,9 @@ def load_config(options: argparse.Namespace) -> GenerationConfig:
         UsageError: Something is wrong with it.
     """
     settings = [f"purpose={options.purpose}"] if options.purpose else []
+    for name in (text.partition("=")[0].strip() for text in options.set):
+        if assumed_as(name):
+            raise UsageError(f"--set {name}: it is a fact, no setting; write {option_for(name)}")
     return GenerationConfig.load(options.config, model=options.model, settings=[*settings, *options.set])
 
 

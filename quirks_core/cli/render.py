@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.plan.formats import SUPPLY, option_for
+from quirks_core.plan.formats import option_for, supply
 from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
 from quirks_core.plan.summary import Entry, Summary, in_one_line
 
@@ -72,7 +72,7 @@ def _undecided(plan: Plan, *, verbose: bool) -> Iterator[str]:
     notes = plan.warnings if verbose else plan.notes  # a fact that no run has cannot be supplied
     reasons = [line(note.text) for note in notes if note.kind is NoteKind.UNDECIDED]
     if not verbose:
-        yield from (f"\n[yellow]{line(text)}[/]" for text in [in_one_line(plan.undecided, SUPPLY)] if text)
+        yield from (f"\n[yellow]{line(text)}[/]" for text in [in_one_line(plan.undecided, supply(plan.undecided))] if text)
         yield from reasons
     elif reasons:
         yield "\n[yellow]undecided[/]: a fact is missing; what depends on it does nothing"
@@ -86,7 +86,8 @@ def versions(plan: Plan) -> str:
     context = plan.context
     names = sorted((name for name in context.packages if name != "ray"), key=lambda name: (name != "vllm", name))
     shown = [f"{name} {context.packages[name]}{' (assumed)' if name in context.assumed else ''}" for name in names]
-    return line(", ".join([*shown, f"platform {context.platform}"]))
+    facts = [f"{name} {context.fact(name)} (assumed)" for name in sorted(context.assumed - set(names))]
+    return line(", ".join([*shown, f"platform {context.platform}", *facts]))
 
 
 def show_refusal(screen: Screen, refusal: Refusal, *, indent: int = 0) -> None:

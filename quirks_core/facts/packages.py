@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -158,24 +158,29 @@ class Assumptions:
 
     Attributes:
         versions: Versions by package.
-        platform: The engine's platform.
+        platform: The engine's platform; that of the CPU or the GPU, if one is named.
         cpu: Features of the CPU.
+        gpu: Compute capability of the GPUs, times ten.
+        facts: The texts of other facts.
     """
 
     versions: Mapping[str, str]
     platform: str | None = None
     cpu: frozenset[str] | None = None
+    gpu: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumptions:
-    """Reads ``--assume`` values: ``package==version``, ``platform==name`` or ``cpu==kind``.
+def parse_assumptions(texts: Iterable[str], more: Iterable[str] = (), facts: Collection[str] = ()) -> Assumptions:
+    """Reads ``--assume`` values: ``package==version``, ``platform==name``, ``cpu==kind``, ``gpu==8.0`` or ``fact==value``.
 
     Args:
         texts: The values.
         more: Packages that may be named besides those of `PACKAGES`.
+        facts: Other facts that may be named.
 
     Raises:
-        UsageError: A value that cannot be read, or an unknown package, platform or kind of CPU.
+        UsageError: A value that cannot be read, an unknown name, platform or kind of CPU, or a CPU or GPU of another platform.
     """
     packages = sorted({*PACKAGES, *more})
     versions: dict[str, str] = {}
@@ -184,18 +189,27 @@ def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumpt
     for text in texts:
         name, _, value = (part.strip() for part in text.partition("=="))
         if not value:
-            raise UsageError(f"--assume {text!r}: write package==version, for example vllm==0.9.1, platform==cpu, or cpu==avx2")
-        if (names := known_names.get(name)) is not None:
-            if value not in names:
-                raise UsageError(f"--assume: unknown {name} {value!r}{nearest(value, names)} (known: {', '.join(names)})")
+            raise UsageError(
+                f"--assume {text!r}: write package==version, for example vllm==0.9.1, platform==cpu, cpu==avx2, or gpu==8.0"
+            )
+        if name == "gpu" and not re.fullmatch(r"\d{1,2}\.\d", value):
+            raise UsageError(f"--assume gpu takes a compute capability as 8.0 (A100) or 9.0 (H100), not {shown(value, 100)}")
+        if (names := known_names.get(name)) is not None and value not in names:
+            raise UsageError(f"--assume: unknown {name} {value!r}{nearest(value, names)} (known: {', '.join(names)})")
+        if name in (*known_names, "gpu", *facts):
             chosen[name] = value
             continue
         if name not in packages:
-            known = [*packages, *known_names]
+            known = [*packages, *known_names, "gpu", *facts]
             raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
         try:
             Version(value)
         except ValueError:  # InvalidVersion, or a number of thousands of digits
             raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
         versions[name] = value
-    return Assumptions(versions, chosen.get("platform"), CPU_KINDS.get(chosen.get("cpu", "")))
+    platform, cpu, gpu = (chosen.pop(name, None) for name in ("platform", "cpu", "gpu"))
+    wanted = {*filter(None, [platform]), *(["cpu"] if cpu else []), *(["cuda"] if gpu else [])}
+    if len(wanted) > 1:
+        raise UsageError(f"--assume: a run is on one platform, not on {' and '.join(sorted(wanted))} (gpu==… is of cuda)")
+    capability = int(gpu.replace(".", "")) if gpu else None
+    return Assumptions(versions, next(iter(wanted), None), CPU_KINDS.get(cpu or ""), capability, chosen)

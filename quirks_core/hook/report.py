@@ -11,14 +11,15 @@ from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
 from quirks_core.facts.trainers import Trainer
 from quirks_core.hook.typed import Typed
+from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import NoteKind, Plan, State, Status
 from quirks_core.plan.summary import Summary, in_one_line, is_done
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
 _MOST = 9
-#: How the user supplies facts, and sees everything.
-_SUPPLY = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, MODEL_QUIRKS=report lists everything"
+#: How the user supplies settings, and sees everything.
+_SUPPLY, _SEE_ALL = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, ", "MODEL_QUIRKS=report lists everything"
 
 
 class _Line(NamedTuple):
@@ -88,9 +89,9 @@ def log_plan(
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     left_open = plan.context.settings.keys() - plan.context.typed
     first += f": {', '.join(name for name in sorted(typed.names) if f'engine.{name}' not in left_open) or 'nothing'}"
-    lines, dtypes = list(lines_of(plan, _SUPPLY, only_reports=only_reports)), _dtypes(plan, trainer)
+    lines, dtypes = list(lines_of(plan, _remedy(plan), only_reports=only_reports)), _dtypes(plan, trainer)
     # A report lists what is undecided; the log counts it.
-    open_facts = [] if only_reports else _undecided(plan, _SUPPLY, only_reports=False)
+    open_facts = [] if only_reports else _undecided(plan, _remedy(plan), only_reports=False)
     if not set(lines) - {*_plugins(plan), *open_facts, *_set_already(plan)}:
         info(f"{first}; {_unchanged(plan, dtypes)}")
         return
@@ -229,7 +230,7 @@ def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
     """Returns, for a plan that changes nothing, what was checked and what is not known; without the latter, an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
     rest = [f"switched off: {listed(off)}"] if off else []
-    rest += [line.text for line in (*_plugins(plan), *_undecided(plan, _SUPPLY, only_reports=False))]
+    rest += [line.text for line in (*_plugins(plan), *_undecided(plan, _remedy(plan), only_reports=False))]
     where = (
         f"vLLM {plan.context.packages.get('vllm', 'of an unknown version')} on {plan.context.platform or 'an unknown platform'}"
     )
@@ -240,6 +241,11 @@ def _unchanged(plan: Plan, dtypes: _Dtypes | None) -> str:
     elif dtypes is not None:
         rest.append(dtypes.text)
     return "; ".join([f"{'no change' if rest else 'all clear'}, checked: {checked}", *rest])
+
+
+def _remedy(plan: Plan) -> str:
+    """Returns how the user supplies what is missing, as far as it is a setting, and sees everything."""
+    return (_SUPPLY if any(option_for(fact).startswith("--set") for fact in plan.undecided) else "") + _SEE_ALL
 
 
 def _undecided(plan: Plan, remedy: str, *, only_reports: bool) -> Iterator[_Line]:
