@@ -158,7 +158,7 @@ class Assumptions:
 
     Attributes:
         versions: Versions by package.
-        platform: The engine's platform; that of the CPU or the GPU, if one is named.
+        platform: The engine's platform; if none is named, that of the GPU or the CPU.
         cpu: Features of the CPU.
         gpu: Compute capability of the GPUs, times ten.
         facts: The texts of other facts.
@@ -180,7 +180,7 @@ def parse_assumptions(texts: Iterable[str], more: Iterable[str] = (), facts: Col
         facts: Other facts that may be named.
 
     Raises:
-        UsageError: A value that cannot be read, an unknown name, platform or kind of CPU, or a CPU or GPU of another platform.
+        UsageError: A value that cannot be read, an unknown name, platform or kind of CPU, or a GPU of another platform.
     """
     packages = sorted({*PACKAGES, *more})
     versions: dict[str, str] = {}
@@ -208,8 +208,8 @@ def parse_assumptions(texts: Iterable[str], more: Iterable[str] = (), facts: Col
             raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
         versions[name] = value
     platform, cpu, gpu = (chosen.pop(name, None) for name in ("platform", "cpu", "gpu"))
-    wanted = {*filter(None, [platform]), *(["cpu"] if cpu else []), *(["cuda"] if gpu else [])}
-    if len(wanted) > 1:
-        raise UsageError(f"--assume: a run is on one platform, not on {' and '.join(sorted(wanted))} (gpu==… is of cuda)")
+    if gpu and platform not in (None, "cuda"):
+        raise UsageError(f"--assume gpu=={gpu} is of platform==cuda, not of {platform}")
     capability = int(gpu.replace(".", "")) if gpu else None
-    return Assumptions(versions, next(iter(wanted), None), CPU_KINDS.get(cpu or ""), capability, chosen)
+    platform = platform or ("cuda" if gpu else "cpu" if cpu else None)
+    return Assumptions(versions, platform, CPU_KINDS.get(cpu or ""), capability, chosen)

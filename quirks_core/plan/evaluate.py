@@ -120,7 +120,7 @@ def matches(match: Match, facts: Facts) -> Trace:
 
 
 def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Evaluated:
-    holding, undecided = [], []
+    holding, undecided, condition = [], [], _NOTHING
     for adjustment in item.quirk.adjustments:
         condition = _NOTHING if adjustment.when is None else matches(adjustment.when, context)
         if condition.answer is Answer.YES:
@@ -128,6 +128,9 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
         elif condition.answer is Answer.UNKNOWN:
             text = f"{item.quirk.id}: a condition cannot be decided: {condition.decisive}"
             undecided.append(_undecided(item, condition, text))
+    if condition.answer is Answer.NO and not holding and not undecided and verdict.switch is None:
+        nothing = {"state": State.NOT_MATCHED, "because": f"it does nothing in this run: {condition.decisive}"}
+        return Evaluated(item, verdict.model_copy(update=nothing))
     return Evaluated(item, verdict, tuple(holding), tuple(undecided))
 
 
