@@ -35,7 +35,8 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--verbose", action="store_true",
-        help="list everything that cannot be decided, with the reason; by version: list quirks that concern none, too",
+        help="list what quirks in force cost, and everything that cannot be decided, with the reason; by version: list quirks "
+        "that concern none, too",
     )  # fmt: skip
     add_server_command(parser)
 

@@ -39,7 +39,7 @@ def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False) -> None:
     Args:
         screen: Where.
         plan: The plan.
-        verbose: Whatever cannot be decided has a line of its own, instead of one for all.
+        verbose: Whatever cannot be decided has a line of its own, instead of one for all; what is in force has its cost.
     """
     screen.say(versions(plan))
     model = plan.context.model
@@ -47,6 +47,7 @@ def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False) -> None:
     summary = Summary.of(plan)
     entries = [*_listed(_IN_FORCE, summary.in_force), *_listed(_ADVISED, summary.advised)]
     entries += [entry for verdict in plan.verdicts for entry in _entries(plan, verdict)]
+    costs = {verdict.id: verdict.cost for verdict in plan.active if verdict.cost and verbose}
     for group, (colour, meaning) in _GROUPS.items():
         mine = [entry for entry in entries if entry.group == group]
         if not mine:
@@ -54,8 +55,9 @@ def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False) -> None:
         screen.say(f"\n[{colour}]{group.replace('_', ' ')}[/]{f': {meaning}' if meaning else ''}")
         for entry in mine:
             screen.say(f"[bold]{line(entry.quirk)}[/]  {line(entry.what)}", indent=2)
-            if entry.why:
-                screen.say(f"[dim]{line(entry.why)}[/]", indent=4, hang=0)
+            texts = [entry.why, f"cost: {cost}" if group == _IN_FORCE and (cost := costs.pop(entry.quirk, "")) else ""]
+            for text in filter(None, texts):
+                screen.say(f"[dim]{line(text)}[/]", indent=4, hang=0)
     for text in _undecided(plan, verbose=verbose):
         screen.say(text)
     quiet = sum(verdict.state is State.NOT_MATCHED for verdict in plan.verdicts)

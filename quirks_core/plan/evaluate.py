@@ -83,6 +83,7 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
         verdict=trace.answer,
         state=state,
         because=because,
+        cost=item.quirk.cost,
         switch=switch,
         trace=trace.leaves,
     )

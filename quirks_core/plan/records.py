@@ -182,7 +182,7 @@ class Refusal(Record):
 
 
 class Verdict(Record):
-    """Whether a quirk concerns the run, with every comparison that was made, and the switch that was used on it."""
+    """Whether a quirk concerns the run and what it costs there, with every comparison that was made, and the switch on it."""
 
     id: str
     title: str
@@ -193,6 +193,7 @@ class Verdict(Record):
     verdict: Answer
     state: State
     because: str
+    cost: str = ""
     switch: Switch | None = None
     trace: tuple[Leaf, ...]
 

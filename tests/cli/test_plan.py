@@ -99,6 +99,17 @@ def test_undecided_quirks_share_one_line_unless_verbose(quirks, model):
     assert "\n  --set train.sequence_parallel=… decides cp-sequence-parallel\n" in whole
 
 
+def test_a_verbose_plan_says_once_what_each_quirk_in_force_costs(quirks, model):
+    short, whole = (quirks("plan", "--model", model(), *more).out for more in ([], ["--verbose"]))
+    planned = quirks("plan", "--model", model(), "--json").json
+
+    in_force = {name for entry in planned["in_force"] for name in entry["quirks"]}
+    costs = [verdict["cost"] for verdict in planned["verdicts"] if verdict["id"] in in_force and verdict["cost"]]
+    assert costs
+    assert [whole.count(f"\n    cost: {cost}\n") for cost in costs] == [1] * len(costs)
+    assert "    cost: " not in short
+
+
 def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model):
     planned = quirks("plan", "--model", model(), "--assume", "gpu==8.0", "--json").json
     typed = quirks("plan", "--model", model(), "--set", "platform.gpu.capability=80")
