@@ -130,9 +130,10 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     options, unknown = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_known_args(words)
     if unknown:
         known = options.parser._option_string_actions
+        names = [word.partition("=")[0] for word in unknown if word.startswith("-")]  # what follows may be a key
         name = unknown[0].partition("=")[0]
         hint = "; write options after the command" if name in known else nearest(name, known)
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        options.parser.error(f"unrecognized arguments: {' '.join(names) or unknown[0]}{hint}")
     return options
 
 

@@ -41,6 +41,7 @@ _OVERRIDES = "engine.hf_overrides"
 #: Prefix of the facts about the features of the CPU.
 _CPU = "platform.cpu."
 _GPU = "platform.gpu.capability"
+_LONGEST_NAME = 200
 _MEDIA = ("vision_config", "audio_config", "vision_tower_config", "visual")
 
 
@@ -117,9 +118,9 @@ class ModelFacts(Record):
 
     @property
     def model_type(self) -> str | None:
-        """``model_type``."""
+        """``model_type``; None for a text that is too long for a name."""
         value = self.config.get("model_type")
-        return value if isinstance(value, str) else None
+        return value if isinstance(value, str) and len(value) <= _LONGEST_NAME else None
 
     @property
     def architectures(self) -> tuple[str, ...]:

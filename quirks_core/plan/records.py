@@ -58,7 +58,7 @@ class NoteKind(StrEnum):
     PLUGIN = auto()  #: a plugin was not loaded
     HOOK = auto()  #: a plugin's facts cannot be used
     SWITCH = auto()  #: a switch may name nothing
-    UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed
+    UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed, or is not the only one
     UNLISTED = auto()  #: the installed vLLM does not list the value of a setting
     UNREAD = auto()  #: a version is newer than the newest that was read
     UNEXAMINED = auto()  #: quirks do nothing, because nobody examined the version

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 #: Commands that describe a run, and read it in different modules.
@@ -103,6 +105,16 @@ def test_a_broken_config_json_is_named(quirks, tmp_path, messages, content):
     (tmp_path / "config.json").write_bytes(content)
 
     messages(one_line(quirks("plan", "--model", tmp_path)))
+
+
+@pytest.mark.parametrize("key", ["model_type", "scoring_func"])
+def test_a_name_of_megabytes_is_not_printed_whole(quirks, tmp_path, key):
+    config = {"model_type": "deepseek_v3", "architectures": ["A"], key: "x" * 5_000_000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    outcomes = [quirks(*command, "--model", tmp_path) for command in (("plan",), ("explain", "router-bias-buffers"))]
+
+    assert [(one.code, len(one.out) < 20_000) for one in outcomes] == [(0, True)] * 2
 
 
 @pytest.mark.parametrize(("command", "code"), [(("audit",), 2), (("upgrade", "--model", "m", "--to"), 4)])
