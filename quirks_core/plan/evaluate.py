@@ -87,7 +87,7 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
         switch=switch,
         trace=trace.leaves,
     )
-    if state is State.ACTIVE:
+    if state in (State.ACTIVE, State.NOT_EXAMINED):
         return _with_adjustments(context, item, verdict)
     if state is State.UNKNOWN:
         note = _undecided(item, trace, f"{item.quirk.id} cannot be decided and does nothing: {because}")
@@ -132,7 +132,11 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
     if condition.answer is Answer.NO and not holding and not undecided and verdict.switch is None:
         nothing = {"state": State.NOT_MATCHED, "because": f"it does nothing in this run: {condition.decisive}"}
         return Evaluated(item, verdict.model_copy(update=nothing))
-    return Evaluated(item, verdict, tuple(holding), tuple(undecided))
+    return (
+        Evaluated(item, verdict, tuple(holding), tuple(undecided))
+        if verdict.state is State.ACTIVE
+        else Evaluated(item, verdict)
+    )
 
 
 def _undecided(item: Loaded, trace: Trace, text: str) -> Note:
