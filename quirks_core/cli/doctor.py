@@ -295,8 +295,11 @@ def _drift(item: Loaded, patch: Patch) -> Finding:
     if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
         return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
     here = Installation()
-    if matches(item.quirk.match, here).answer is Answer.NO or affected(here, item.quirk).answer is not Answer.YES:
+    traces = matches(item.quirk.match, here), affected(here, item.quirk)
+    if Answer.NO in (trace.answer for trace in traces):
         return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
+    if traces[1].answer is Answer.UNKNOWN:
+        return Finding("note", item.quirk.id, f"{patch.target} is not checked: {traces[1].decisive}")
     if (problem := drift_of(patch, item.quirk, INSTALLED)) is None:
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
     return Finding("error", item.quirk.id, f"runs that need the patch are refused: {problem}")

@@ -83,7 +83,9 @@ def log_plan(
         changes = _counted(sum(is_done(plan, slot) for slot in plan.changes), "setting")
         patches = _counted(len(plan.patches), "patch", "patches")
         undecided = len({name for names in summary.undecided.values() for name in names})
+        unexamined = sum(verdict.state is State.NOT_EXAMINED for verdict in plan.verdicts)
         others = f"; {len(summary.advised)} advised, {undecided} undecided" if summary.advised or undecided else ""
+        others += f"; {unexamined} not examined" if unexamined else ""
         info(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk'}{others}")
         return
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
