@@ -27,10 +27,14 @@ def load_config(options: argparse.Namespace) -> GenerationConfig:
         UsageError: Something is wrong with it.
     """
     settings = [f"purpose={options.purpose}"] if options.purpose else []
+    return GenerationConfig.load(options.config, model=options.model, settings=[*settings, *_settings(options)])
+
+
+def _settings(options: argparse.Namespace) -> list[str]:
     for name in (text.partition("=")[0].strip() for text in options.set):
         if assumed_as(name):
             raise UsageError(f"--set {name}: it is a fact, no setting; write {option_for(name)}")
-    return GenerationConfig.load(options.config, model=options.model, settings=[*settings, *options.set])
+    return list(options.set)
 
 
 def add_server_command(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +59,7 @@ def load_server_command(options: argparse.Namespace, source: VllmSource = INSTAL
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
     command = read_serve_command(options.cmd, source, notify=progress(options))
-    return command, command.config(purpose=options.purpose or "serve", settings=options.set)
+    return command, command.config(purpose=options.purpose or "serve", settings=_settings(options))
 
 
 def progress(options: argparse.Namespace) -> Callable[[str], None]:

@@ -155,8 +155,8 @@ def _before(options: argparse.Namespace) -> Release:
 
 
 def _platform(options: argparse.Namespace) -> str | None:
-    platforms = [text.partition("==")[2].strip() for text in options.assume if text.partition("==")[0].strip() == "platform"]
-    return platforms[-1] if platforms else None
+    given = {name.strip(): value.strip() for name, _, value in (text.partition("==") for text in options.assume)}
+    return given.get("platform", "cuda" if "gpu" in given else None)
 
 
 def _preferred(options: argparse.Namespace, before: Release | None) -> str | None:

@@ -89,7 +89,8 @@ def supply(facts: Iterable[str]) -> str:
     """Returns how our command line supplies missing facts, and shows what is undecided."""
     options = [re.sub(r"^--set .*", "--set SLOT=VALUE", option_for(fact)) for fact in facts]
     given = " or ".join(dict.fromkeys(filter(None, options)))
-    return f"{given} supplies {'it' if len(options) == 1 else 'them'}, --verbose lists everything"
+    supplied = f"{given} supplies {'it' if len(options) == 1 else 'them'}, " if given else ""
+    return f"{supplied}--verbose lists everything"
 
 
 def option_for(fact: str) -> str:
