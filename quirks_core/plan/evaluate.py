@@ -132,11 +132,9 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
     if condition.answer is Answer.NO and not holding and not undecided and verdict.switch is None:
         nothing = {"state": State.NOT_MATCHED, "because": f"it does nothing in this run: {condition.decisive}"}
         return Evaluated(item, verdict.model_copy(update=nothing))
-    return (
-        Evaluated(item, verdict, tuple(holding), tuple(undecided))
-        if verdict.state is State.ACTIVE
-        else Evaluated(item, verdict)
-    )
+    if verdict.state is State.NOT_EXAMINED:
+        return Evaluated(item, verdict)
+    return Evaluated(item, verdict, tuple(holding), tuple(undecided))
 
 
 def _undecided(item: Loaded, trace: Trace, text: str) -> Note:
