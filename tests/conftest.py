@@ -13,7 +13,8 @@ import signal
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,29 @@ _RAY = {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
 _THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 #: What differs by versions of Python and of this project, or moves with the code, in recorded messages.
 _VOLATILE = {r"(not valid YAML: \w+Error): .*": r"\1: …", r"(model-quirks) \d[\w.]*": r"\1 …", r"\.py:\d+": ".py:…"}
-_OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "VLLM_")
+_OURS = ("HF_", "MODEL_QUIRKS", "NCCL_", "NRL_", "VLLM_")
+#: The tests' own cache, in the user's; it stays, so that releases are fetched once. What others keep in theirs is taken over.
+_CACHE, _SHARED = "model-quirks-tests", ("huggingface", "model-quirks/models", "pip", "selenium", "uv", "vllm")
+
+
+def _own_environment(environ: MutableMapping[str, str]) -> None:
+    """Gives tests a home, a cache and variables of their own: none of ours, nor of an engine's, that the developer has set."""
+    for name in [name for name in environ if name.startswith(_OURS) and not name.startswith("MODEL_QUIRKS_TESTS_")]:
+        del environ[name]
+    theirs, home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"), Path.home()
+    if theirs.name == _CACHE:  # a process of a run that has one
+        return
+    own = theirs / _CACHE
+    links = {own / name: theirs / name for name in _SHARED} | {own / "home/.config/pip": home / ".config/pip"}
+    for link, target in links.items():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            with suppress(FileExistsError):
+                link.symlink_to(target)
+    environ.update(HOME=str(own / "home"), XDG_CACHE_HOME=str(own))
+
+
+_own_environment(os.environ)  # before other files of this kind set theirs
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -100,7 +123,7 @@ def worker_in_core(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture
 def shell() -> Iterator[None]:
-    """A wide terminal without colours, nothing of the developer's environment that could count, and nothing left behind."""
+    """A wide terminal without colours, nothing of other tests' environment that could count, and nothing left behind."""
     before = dict(os.environ)
     for variable in [name for name in os.environ if name.startswith(_OURS)]:
         del os.environ[variable]

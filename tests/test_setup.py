@@ -6,12 +6,45 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from quirks_core.base.private_folder import user_cache
+
 ROOT = Path(__file__).parents[1]
+
+
+def test_nothing_that_the_developer_has_set_or_kept_counts_for_a_test():
+    ours = [name for name in os.environ if name.startswith("MODEL_QUIRKS") and not name.startswith("MODEL_QUIRKS_TESTS_")]
+
+    assert (ours, os.environ.get("VLLM_POISON"), os.environ.get("HF_POISON")) == ([], None, None)
+    assert not (user_cache() / "sources" / "poison").exists()
+    assert not (Path.home() / "poison").exists()
+
+
+def test_tests_have_a_home_a_cache_and_variables_of_their_own(tmp_path):
+    """The test above, run where a developer has left something in each."""
+    (tmp_path / ".cache/model-quirks/sources/poison").mkdir(parents=True)
+    (tmp_path / "poison").touch()
+    kept = {name: text for name, text in os.environ.items() if name != "XDG_CACHE_HOME"}
+    left = {
+        "MODEL_QUIRKS": "rollout",
+        "MODEL_QUIRKS_SET": "seed=1",
+        "VLLM_POISON": "1",
+        "HF_POISON": "1",
+        "HOME": str(tmp_path),
+    }
+    test = f"{__file__}::test_nothing_that_the_developer_has_set_or_kept_counts_for_a_test"
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
+        cwd=ROOT, env={**kept, **left}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert run.returncode == 0, run.stdout
 
 
 def test_a_failed_setup_shows_the_end_of_its_log(tmp_path):

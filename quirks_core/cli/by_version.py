@@ -14,9 +14,8 @@ from quirks_core.cli.options import plan_options
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.declaration.flags import Kind
-from quirks_core.declaration.versions import OLDEST
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.formats import SUPPLY
+from quirks_core.plan.formats import supply
 from quirks_core.plan.records import Note, NoteKind, Plan, Refusal, State
 from quirks_core.plan.summary import in_one_line
 from quirks_core.plan.switches import Switches
@@ -30,26 +29,16 @@ _LEGEND = {
     "unknown": ("[yellow]unknown[/]", "a fact is missing; the quirk does nothing there"),
     "disabled": ("[yellow]off[/]", "switched off"),
     "superseded": ("[yellow]replaced[/]", "another quirk supersedes it"),
-    "not examined": ("[dim]unexamined[/]", f"examined from {OLDEST[ENGINE]} on; that version was not"),
+    "not_examined": ("[dim]unexamined[/]", "may concern the run, but nobody examined that version; off there"),
     "not_matched": ("[dim].[/]", "concerns other models or configurations"),
 }
 
 
 class Cell(Record):
-    """The state of a quirk on one version, with the reason.
-
-    Attributes:
-        examined: It is known whether the version is affected; a quirk that is dormant may concern it if not.
-    """
+    """The state of a quirk on one version, with the reason."""
 
     state: State
     because: str
-    examined: bool = True
-
-    @property
-    def sign(self) -> str:
-        """The key of `_LEGEND`."""
-        return "not examined" if self.state is State.DORMANT and not self.examined else self.state
 
 
 class Row(Record):
@@ -157,11 +146,7 @@ def make_matrix(registry: Registry, context: RunContext, versions: Sequence[str]
                 kind=verdict.kind,
                 distribution=f"{verdict.distribution} {verdict.version}",
                 cells={
-                    version: Cell(
-                        state=states[version][verdict.id].state,
-                        because=states[version][verdict.id].because,
-                        examined=registry.find(verdict.id).quirk.is_examined(ENGINE, version),
-                    )
+                    version: Cell(state=states[version][verdict.id].state, because=states[version][verdict.id].because)
                     for version in versions
                 },
             )
@@ -204,10 +189,10 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
 
 def _show(screen: Screen, matrix: Matrix, notes: Iterable[str], *, verbose: bool) -> None:
     screen.say(f"{line(matrix.model)} ({line(matrix.model_type)}), purpose {line(matrix.purpose)}, by version of vLLM")
-    rows = [(line(row.id), [_LEGEND[cell.sign][0] for cell in row.cells.values()]) for row in matrix.rows]
+    rows = [(line(row.id), [_LEGEND[cell.state][0] for cell in row.cells.values()]) for row in matrix.rows]
     rows.append(("the run", ["[bold red]refused[/]" if column.refusals else "ok" for column in matrix.columns]))
     screen.grid("quirk", [line(column.version) for column in matrix.columns], rows)
-    seen = {cell.sign for row in matrix.rows for cell in row.cells.values()}
+    seen = {cell.state for row in matrix.rows for cell in row.cells.values()}
     for sign, (word, meaning) in _LEGEND.items():
         if sign in seen:
             screen.say(f"[dim]{word}: {meaning}[/]")
@@ -223,8 +208,9 @@ def _show(screen: Screen, matrix: Matrix, notes: Iterable[str], *, verbose: bool
 
 def _warnings(column: Column, *, verbose: bool) -> Iterator[str]:
     """What is undecided is one line, or one for each reason."""
-    yield from (note.text for note in column.warnings if verbose or note.kind is not NoteKind.UNDECIDED or not note.about)
-    yield from filter(None, [in_one_line({} if verbose else column.undecided, SUPPLY)])
+    notes = [note for note in column.warnings if note.kind is not NoteKind.UNEXAMINED]  # the table shows it
+    yield from (note.text for note in notes if verbose or note.kind is not NoteKind.UNDECIDED or not note.about)
+    yield from filter(None, [in_one_line({} if verbose else column.undecided, supply(column.undecided))])
 
 
 def _show_grouped(screen: Screen, label: str, found: Iterable[tuple[str, Column]]) -> None:

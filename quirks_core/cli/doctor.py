@@ -42,7 +42,7 @@ from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
 from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.records import State
+from quirks_core.plan.records import NoteKind, State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.plugins.discovery import PROJECT, Discovered, discover
 from quirks_core.plugins.isolated import Seen, look
@@ -272,6 +272,7 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
         found.append(Finding(level, verdict.id, f"{how}{f' ({where})' if where else ''}: {verdict.title}"))
     unknown = [verdict for verdict in plan.verdicts if verdict.state is State.UNKNOWN]
     found += [Finding("note", verdict.id, f"cannot be decided: {verdict.because}") for verdict in unknown]
+    found += [Finding("note", _ENGINE, note.text) for note in plan.notes if note.kind in (NoteKind.UNREAD, NoteKind.UNEXAMINED)]
     order = list(Standing)
     listed = "; ".join(f"{counts[how]} {how}" for how in sorted(counts, key=order.index))
     model = f"{context.model.name} ({context.model.model_type or 'no model_type'})"
@@ -295,8 +296,11 @@ def _drift(item: Loaded, patch: Patch) -> Finding:
     if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
         return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
     here = Installation()
-    if matches(item.quirk.match, here).answer is Answer.NO or affected(here, item.quirk).answer is not Answer.YES:
+    traces = matches(item.quirk.match, here), affected(here, item.quirk)
+    if Answer.NO in (trace.answer for trace in traces):
         return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
+    if traces[1].answer is Answer.UNKNOWN:
+        return Finding("note", item.quirk.id, f"{patch.target} is not checked: {traces[1].decisive}")
     if (problem := drift_of(patch, item.quirk, INSTALLED)) is None:
         return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
     return Finding("error", item.quirk.id, f"runs that need the patch are refused: {problem}")

@@ -130,9 +130,10 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     options, unknown = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_known_args(words)
     if unknown:
         known = options.parser._option_string_actions
+        names = [word.partition("=")[0] for word in unknown if word.startswith("-")]  # what follows may be a key
         name = unknown[0].partition("=")[0]
         hint = "; write options after the command" if name in known else nearest(name, known)
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        options.parser.error(f"unrecognized arguments: {' '.join(names) or unknown[0]}{hint}")
     return options
 
 
@@ -230,8 +231,9 @@ def _run_options() -> _Parser:
         "--set", metavar="SLOT=VALUE", action="append", default=[], help="set one key of the configuration (repeatable)"
     )
     group.add_argument(
-        "--assume", metavar="NAME==VERSION", action="append", default=[],
-        help="resolve as if that version were installed: vllm, torch, transformers, ray, or platform==cpu (repeatable)",
+        "--assume", metavar="NAME==VALUE", action="append", default=[],
+        help="resolve as if it were so: a version (vllm==0.9.1), platform==cuda, cpu==avx2, gpu==8.0, or another fact of this "
+        "machine or of the model (repeatable)",
     )  # fmt: skip
     switches = run.add_argument_group("switches", "NAME: a quirk, a flag, distribution:NAME, third-party, all")
     switches.add_argument("--disable", metavar="NAME", action="append", default=[], help="turn quirks off (repeatable)")

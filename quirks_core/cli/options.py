@@ -9,6 +9,8 @@ from quirks_core.base.errors import UsageError
 from quirks_core.cli.screen import Screen, line
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
+from quirks_core.facts.context import assumed_as
+from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
@@ -25,7 +27,14 @@ def load_config(options: argparse.Namespace) -> GenerationConfig:
         UsageError: Something is wrong with it.
     """
     settings = [f"purpose={options.purpose}"] if options.purpose else []
-    return GenerationConfig.load(options.config, model=options.model, settings=[*settings, *options.set])
+    return GenerationConfig.load(options.config, model=options.model, settings=[*settings, *_settings(options)])
+
+
+def _settings(options: argparse.Namespace) -> list[str]:
+    for name in (text.partition("=")[0].strip() for text in options.set):
+        if assumed_as(name):
+            raise UsageError(f"--set {name}: it is a fact, no setting; write {option_for(name)}")
+    return list(options.set)
 
 
 def add_server_command(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +59,7 @@ def load_server_command(options: argparse.Namespace, source: VllmSource = INSTAL
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
     command = read_serve_command(options.cmd, source, notify=progress(options))
-    return command, command.config(purpose=options.purpose or "serve", settings=options.set)
+    return command, command.config(purpose=options.purpose or "serve", settings=_settings(options))
 
 
 def progress(options: argparse.Namespace) -> Callable[[str], None]:

@@ -15,7 +15,6 @@ from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
 from quirks_core.cli.render import show_plan, show_refusal
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.declaration.versions import OLDEST
 from quirks_core.plan.formats import FORMATS
 from quirks_core.plan.records import Plan, State, Status
 from quirks_core.plan.summary import Summary, call, is_done
@@ -36,7 +35,8 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--verbose", action="store_true",
-        help="list everything that cannot be decided, with the reason; by version: list quirks that concern none, too",
+        help="list what quirks in force cost, and everything that cannot be decided, with the reason; by version: list quirks "
+        "that concern none, too",
     )  # fmt: skip
     add_server_command(parser)
 
@@ -110,12 +110,11 @@ def run_explain(options: argparse.Namespace) -> int:
         State.ACTIVE: "applies",
         State.DORMANT: "is dormant: the installed version is not affected",
         State.NOT_MATCHED: "does not concern this run",
+        State.NOT_EXAMINED: "is off: nobody examined it on that version",
         State.UNKNOWN: "cannot be decided",
         State.DISABLED: "is switched off",
         State.SUPERSEDED: "is replaced",
     }
-    if not registry.find(options.id).quirk.is_examined(ENGINE, plan.context.packages.get(ENGINE, "")):
-        words[State.DORMANT] = f"is dormant: examined from {ENGINE} {OLDEST[ENGINE]} on"
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {words[verdict.state]}", hang=4)
     for text in (verdict.because, *(_effects(plan, verdict.id) if verdict.state is State.ACTIVE else ())):

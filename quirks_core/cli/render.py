@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.plan.formats import SUPPLY, option_for
+from quirks_core.plan.formats import option_for, supply
 from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
 from quirks_core.plan.summary import Entry, Summary, in_one_line
 
@@ -39,7 +39,7 @@ def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False) -> None:
     Args:
         screen: Where.
         plan: The plan.
-        verbose: Whatever cannot be decided has a line of its own, instead of one for all.
+        verbose: Whatever cannot be decided has a line of its own, instead of one for all; what is in force has its cost.
     """
     screen.say(versions(plan))
     model = plan.context.model
@@ -47,6 +47,7 @@ def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False) -> None:
     summary = Summary.of(plan)
     entries = [*_listed(_IN_FORCE, summary.in_force), *_listed(_ADVISED, summary.advised)]
     entries += [entry for verdict in plan.verdicts for entry in _entries(plan, verdict)]
+    costs = {verdict.id: verdict.cost for verdict in plan.active if verdict.cost and verbose}
     for group, (colour, meaning) in _GROUPS.items():
         mine = [entry for entry in entries if entry.group == group]
         if not mine:
@@ -54,8 +55,9 @@ def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False) -> None:
         screen.say(f"\n[{colour}]{group.replace('_', ' ')}[/]{f': {meaning}' if meaning else ''}")
         for entry in mine:
             screen.say(f"[bold]{line(entry.quirk)}[/]  {line(entry.what)}", indent=2)
-            if entry.why:
-                screen.say(f"[dim]{line(entry.why)}[/]", indent=4, hang=0)
+            texts = [entry.why, f"cost: {cost}" if group == _IN_FORCE and (cost := costs.pop(entry.quirk, "")) else ""]
+            for text in filter(None, texts):
+                screen.say(f"[dim]{line(text)}[/]", indent=4, hang=0)
     for text in _undecided(plan, verbose=verbose):
         screen.say(text)
     quiet = sum(verdict.state is State.NOT_MATCHED for verdict in plan.verdicts)
@@ -72,7 +74,7 @@ def _undecided(plan: Plan, *, verbose: bool) -> Iterator[str]:
     notes = plan.warnings if verbose else plan.notes  # a fact that no run has cannot be supplied
     reasons = [line(note.text) for note in notes if note.kind is NoteKind.UNDECIDED]
     if not verbose:
-        yield from (f"\n[yellow]{line(text)}[/]" for text in [in_one_line(plan.undecided, SUPPLY)] if text)
+        yield from (f"\n[yellow]{line(text)}[/]" for text in [in_one_line(plan.undecided, supply(plan.undecided))] if text)
         yield from reasons
     elif reasons:
         yield "\n[yellow]undecided[/]: a fact is missing; what depends on it does nothing"
@@ -86,7 +88,8 @@ def versions(plan: Plan) -> str:
     context = plan.context
     names = sorted((name for name in context.packages if name != "ray"), key=lambda name: (name != "vllm", name))
     shown = [f"{name} {context.packages[name]}{' (assumed)' if name in context.assumed else ''}" for name in names]
-    return line(", ".join([*shown, f"platform {context.platform}"]))
+    facts = [f"{name} {context.fact(name)} (assumed)" for name in sorted(context.assumed - set(names))]
+    return line(", ".join([*shown, f"platform {context.platform}", *facts]))
 
 
 def show_refusal(screen: Screen, refusal: Refusal, *, indent: int = 0) -> None:
@@ -107,7 +110,7 @@ def _listed(group: str, entries: Iterable[Entry]) -> list[_Entry]:
 
 def _entries(plan: Plan, verdict: Verdict) -> Iterator[_Entry]:
     """What else becomes of a quirk and of its requests; what is undecided or refused is shown apart."""
-    if verdict.state not in (State.ACTIVE, State.UNKNOWN):
+    if verdict.state in (State.DORMANT, State.SUPERSEDED, State.DISABLED):
         yield _Entry(verdict.state, verdict.id, verdict.because)
     for item in plan.adjustments:
         if item.status is not Status.APPLIED and any(quirk.id == verdict.id for quirk in item.quirks):

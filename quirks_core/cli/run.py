@@ -75,10 +75,12 @@ def environment(options: argparse.Namespace, environ: dict[str, str]) -> dict[st
         options: Parsed arguments.
         environ: The environment of this process.
     """
-    given = [part for part in environ.get(SET_VARIABLE, "").split(";") if part.strip()]
-    given += [f"purpose={options.purpose}"] if options.purpose else []
-    if given or options.set:
-        environ[SET_VARIABLE] = ";".join([*given, *options.set])
+    mine = [*([f"purpose={options.purpose}"] if options.purpose else []), *options.set]
+    overridden = [text.partition("=")[0].strip() for text in mine]
+    given = environ.get(SET_VARIABLE, "").split(";")
+    settings = [part for part in given if part.strip() and part.partition("=")[0].strip() not in overridden] + mine
+    if settings:
+        environ[SET_VARIABLE] = ";".join(settings)
     environ[HOOK_VARIABLE] = "report" if options.report else environ.get(HOOK_VARIABLE) or "on"
     if options.receipt:
         environ[RECEIPT_VARIABLE] = str(Path(options.receipt).absolute())

@@ -26,7 +26,7 @@ from quirks_core.cli.upgrade_view import (
     steps_markdown,
 )
 from quirks_core.configuration.serve_command import read_serve_command
-from quirks_core.hook.seams import NEWEST
+from quirks_core.facts.packages import NEWEST_READ
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
@@ -149,14 +149,14 @@ def _before(options: argparse.Namespace) -> Release:
         return find_release(options.start, prefer=_preferred(options, None), notify=progress(options))
     if (found := installed_release()) is None:
         if options.catalogue:  # on a machine that only looks: the newest release that was read
-            return find_release(".".join(map(str, NEWEST)), prefer=_preferred(options, None), notify=progress(options))
+            return find_release(".".join(map(str, NEWEST_READ)), prefer=_preferred(options, None), notify=progress(options))
         raise UsageError("no vLLM is installed here; name the release that the run uses with --from VERSION|PATH")
     return found
 
 
 def _platform(options: argparse.Namespace) -> str | None:
-    platforms = [text.partition("==")[2].strip() for text in options.assume if text.partition("==")[0].strip() == "platform"]
-    return platforms[-1] if platforms else None
+    given = {name.strip(): value.strip() for name, _, value in (text.partition("==") for text in options.assume)}
+    return given.get("platform", "cuda" if "gpu" in given else None)
 
 
 def _preferred(options: argparse.Namespace, before: Release | None) -> str | None:

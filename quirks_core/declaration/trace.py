@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from enum import StrEnum, auto
 from typing import Any, NamedTuple
 
+from quirks_core.base.errors import shortened
+
 
 class Answer(StrEnum):
     """Kleene's three values. Unknown is never silent."""
@@ -32,7 +34,7 @@ class Leaf(NamedTuple):
 
     def __str__(self) -> str:
         nothing = "unknown" if self.answer is Answer.UNKNOWN else "nothing"
-        got = nothing if self.got is None else self.got
+        got = nothing if self.got is None else shortened(str(self.got))
         return f"{self.fact}: wanted {self.wanted}, got {got}"
 
 

@@ -18,8 +18,6 @@ from quirks_core.facts.packages import distribution_of
 #: By package, the oldest version that was examined, and whose engines are started. A range that begins there, or has no
 #: beginning, leaves earlier ones open.
 OLDEST = {"vllm": "0.26"}
-#: By package, the oldest version that the hook reaches. From there to `OLDEST` a range that begins at `OLDEST` decides nothing.
-REACHED = {"vllm": "0.16"}
 
 
 @lru_cache(maxsize=1024)
@@ -34,11 +32,10 @@ def parse_version(text: str) -> Version | None:
     return None if source_build else version
 
 
-def is_reached_only(package: str, text: object) -> bool:
-    """Returns whether the hook reaches a version that is older than the oldest that was examined: `REACHED` to `OLDEST`."""
-    low, high = parse_version(REACHED.get(package, "")), parse_version(OLDEST.get(package, ""))
-    version = parse_version(text) if isinstance(text, str) else None
-    return low is not None and high is not None and version is not None and low <= version < high
+def is_older(package: str, text: object) -> bool:
+    """Returns whether a version is older than the oldest that was examined."""
+    oldest, version = parse_version(OLDEST.get(package, "")), parse_version(text) if isinstance(text, str) else None
+    return oldest is not None and version is not None and version < oldest
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,22 +218,24 @@ def _outside_float16(kind: int) -> Callable[[Checkpoint], Any]:
     return read
 
 
-#: The meaning of each fact, and how it is read.
-CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any]]] = MappingProxyType(
+#: The meaning of each fact, how it is read, and its type.
+CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = MappingProxyType(
     {
-        "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _of_tokenizer(_adds_bos)),
-        "tokenizer.template_adds_bos": ("the chat template writes BOS", _of_tokenizer(_template_adds_bos)),
-        "tokenizer.eos_token_id": ("the tokenizer's end of sequence", _of_tokenizer(_eos)),
-        "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _of_tokenizer(_size)),
+        "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _of_tokenizer(_adds_bos), bool),
+        "tokenizer.template_adds_bos": ("the chat template writes BOS", _of_tokenizer(_template_adds_bos), bool),
+        "tokenizer.eos_token_id": ("the tokenizer's end of sequence", _of_tokenizer(_eos), int),
+        "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _of_tokenizer(_size), int),
         "tokenizer.unknown_ids": (
             "ids of the model's vocabulary above all that the tokenizer knows: rows that only pad the embedding",
             _of_tokenizer(_unknown_ids),
+            int,
         ),
         "model.stop_token_ids": (
             "eos_token_id of generation_config.json, as a list; of config.json where there is no such file",
             _stops,
+            list[int],
         ),
-        "model.weights_beyond_float16": ("number of weights that float16 makes infinite", _outside_float16(0)),
-        "model.weights_below_float16": ("share of the weights that float16 makes 0", _outside_float16(1)),
+        "model.weights_beyond_float16": ("number of weights that float16 makes infinite", _outside_float16(0), int),
+        "model.weights_below_float16": ("share of the weights that float16 makes 0", _outside_float16(1), float),
     }
 )

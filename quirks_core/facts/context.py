@@ -15,11 +15,12 @@ from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
 from quirks_core.configuration import variables
 from quirks_core.configuration.config import GenerationConfig, Purpose
-from quirks_core.configuration.slots import SLOTS, Place, engine_problem, is_slot, placed, slot_around, slot_named
+from quirks_core.configuration.slots import SLOTS, Place, Slot, engine_problem, is_slot, placed, slot_around, slot_named
+from quirks_core.configuration.yaml_file import read_value
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
 from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.model_config import overridden
-from quirks_core.facts.model_runner import MODEL_RUNNER, model_runner
+from quirks_core.facts.model_runner import MODEL_RUNNER, Runner, model_runner
 from quirks_core.facts.packages import (
     CPU_FEATURES,
     cpu_features,
@@ -96,12 +97,12 @@ class RunContext(Record):
         sources: Where values were read that nobody typed, by slot: a trainer's own objects in this process, or what was read of
             it. They are no part of a plan's digest.
         packages: Versions by package; a package that is missing is not installed.
-        assumed: The packages whose version was assumed (``--assume``) rather than read.
+        assumed: The packages whose version, and the facts whose value, was assumed (``--assume``) rather than read.
         platform: Platform of the installed engine; None if it is unknown.
         cpu: The CPU's features (`quirks_core.facts.packages.CPU_FEATURES`), on the CPU platform; None elsewhere, or if unknown.
         gpu: Compute capability of the GPUs, times ten, if a quirk reads it; None elsewhere, or if it is unknown.
         environment: The user's environment variables that quirks may match on.
-        extra: Facts that plugins added, by ``distribution.name``.
+        extra: Facts that plugins added, by ``distribution.name``, and those that were assumed.
     """
 
     purpose: Purpose = "rollout"
@@ -143,7 +144,7 @@ class RunContext(Record):
         Args:
             config: The user's configuration.
             fact_names: Names of the facts that quirks read: only these packages and variables, and the common ones, are read.
-            assume: ``package==version``, ``platform==name`` and ``cpu==kind``, to assume instead of what is here.
+            assume: What to assume instead of what is here, as `parse_assumptions` reads it.
             environ: The process environment; `os.environ` if None.
             source: The vLLM of the run.
 
@@ -153,7 +154,9 @@ class RunContext(Record):
         """
         fact_names = frozenset(fact_names)
         packages = {name.removeprefix("packages.") for name in fact_names if name.startswith("packages.")}
-        assumed = parse_assumptions(assume, packages)
+        assumable = {name: spec.takes for name, spec in FACTS.items() if spec.takes is not None}
+        assumed = parse_assumptions(assume, packages, assumable)
+        extra = {name: _assumed(name, assumable[name], text) for name, text in assumed.facts.items()}
         platform = assumed.platform or installed_platform()
         found = {name: text for name in packages if (text := installed_version(name)) is not None}
         settings = {name: value for name, value in config.slots().items() if is_slot(name)}
@@ -168,11 +171,12 @@ class RunContext(Record):
             undeclared=config.undeclared_slots(),
             sources=dict(config.sources),
             packages={**found, **installed_versions(), **assumed.versions},
-            assumed=frozenset(assumed.versions),
+            assumed=frozenset({*assumed.versions, *extra, *([_GPU] if assumed.gpu else [])}),
             platform=platform,
             cpu=(cpu_features() if assumed.cpu is None else assumed.cpu) if platform == "cpu" else None,
-            gpu=gpu_capability() if platform == "cuda" and _GPU in fact_names else None,
+            gpu=(assumed.gpu or gpu_capability()) if platform == "cuda" and _GPU in fact_names else None,
             environment=_variables(config, fact_names, os.environ if environ is None else environ),
+            extra=extra,
         )
         place = config.model
         context._checkpoint = Checkpoint(place.path, place.revision, place.tokenizer, context.model.config)
@@ -278,12 +282,25 @@ class FactSpec:
         help: What it means.
         read: Reads it from a run.
         unknown: When it is unknown; empty if every run has it.
+        takes: What it takes if it is assumed, as an annotation; None if ``--assume`` does not take its name.
     """
 
     name: str
     help: str
     read: Callable[[RunContext], Any] = lambda _: UNKNOWN
     unknown: str = ""
+    takes: Any = None
+
+
+def _assumed(name: str, takes: Any, text: str) -> Any:
+    """The value of a fact that is assumed."""
+    try:
+        value = read_value(text)
+    except ValueError as error:
+        raise UsageError(f"--assume {name}: {error}") from None
+    if problem := Slot(name, takes).problem(value):
+        raise UsageError(f"--assume: {problem}")
+    return value
 
 
 def _known(value: Any) -> Any:
@@ -346,7 +363,7 @@ def _engine_computes_in(context: RunContext) -> Any:
         (part[key] for part in (context.loaded.config, context.loaded.text_config) for key in _DTYPE_KEYS if part.get(key)),
         None,
     )
-    return "bfloat16" if found == "float32" else _known(found)
+    return "bfloat16" if found == "float32" else found
 
 
 def _trainer_computes_in(context: RunContext) -> Any:
@@ -396,12 +413,12 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 "v1 or v2: which of vLLM's model runners the engine uses",
                 model_runner,
                 "a platform or release that was not read, or what decides (the model, drafts, another argument) cannot be told",
+                Runner,
             ),
             FactSpec(
                 "engine.computes_in",
-                "dtype of the engine's products: engine.dtype, or what vLLM makes of the checkpoint's",
+                "dtype of the engine's products: engine.dtype, or what vLLM makes of the checkpoint's; absent if both are open",
                 _engine_computes_in,
-                "engine.dtype is open, and config.json names no dtype",
             ),
             FactSpec(
                 "train.computes_in",
@@ -414,14 +431,16 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 "model_type of config.json; several where architectures, by which vLLM goes, names another one",
                 _model_type,
                 _NO_TYPE,
+                str,
             ),
             FactSpec("model.architectures", "architectures of config.json", lambda run: run.loaded.architectures),
-            FactSpec("model.is_moe", "the model has more than one expert", _is_moe, _NO_COUNT),
+            FactSpec("model.is_moe", "the model has more than one expert", _is_moe, _NO_COUNT, bool),
             FactSpec(
                 "model.num_experts",
                 "routed experts of a MoE layer, the most of any",
                 lambda run: run.loaded.num_experts,
                 _NO_COUNT,
+                int,
             ),
             FactSpec(
                 "model.head_size",
@@ -435,8 +454,8 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
             ),
             FactSpec("model.is_multimodal", "the model accepts image or audio input", lambda run: run.loaded.is_multimodal),
             *(
-                FactSpec(name, help_, _of_checkpoint(name), _NO_FILE[name.partition(".")[0]])
-                for name, (help_, _) in CHECKPOINT_FACTS.items()
+                FactSpec(name, help_, _of_checkpoint(name), _NO_FILE[name.partition(".")[0]], takes)
+                for name, (help_, _, takes) in CHECKPOINT_FACTS.items()
             ),
             FactSpec("parallel.replica_size", "TP x PP: ranks that hold one copy of the model", _size("tensor", "pipeline")),
             FactSpec(
@@ -451,6 +470,7 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
                 "VLLM_* variables that are set and that the installed engine does not read",
                 lambda run: _known(run.unread_environment),
                 "vLLM is not installed, or its version is assumed",
+                list[str],
             ),
         )
     }
@@ -482,6 +502,14 @@ def is_known_fact(name: str) -> bool:
     if family == "typed.":
         return is_slot(name.removeprefix(family))
     return bool(family) and (family not in ("engine.", "env.") or is_slot(slot_around(name)))
+
+
+def assumed_as(name: str) -> str:
+    """Returns the name under which ``--assume`` takes a fact; empty if it does not."""
+    for prefix, short in (("packages.", ""), (_CPU, "cpu"), (_GPU, "gpu")):
+        if name.startswith(prefix):
+            return short or name.removeprefix(prefix)
+    return name if name == "platform" or (name in FACTS and FACTS[name].takes is not None) else ""
 
 
 def always_known(name: str) -> bool:

@@ -25,6 +25,8 @@ _TASK = re.compile("(For[A-Z].*|LMHeadModel|ChatModel|Model)$")
 #: Parts of names that a model type does not separate as its architecture's capitals do, or separates where that has none.
 _SPELLED = {"mini_max": "minimax", "mi_mo": "mimo", "mo_e": "moe", "granite_moe_hybrid": "granitemoehybrid", "hyv": "hy_v"}
 _MODELOPT = "hf_quant_config.json"
+#: Characters of a model type at most; a longer text is none.
+_LONGEST_NAME = 200
 
 
 class ModelFacts(Record):
@@ -60,9 +62,9 @@ class ModelFacts(Record):
 
     @property
     def model_type(self) -> str | None:
-        """``model_type``."""
+        """``model_type``; None for a text that is too long for a name."""
         value = self.config.get("model_type")
-        return value if isinstance(value, str) else None
+        return value if isinstance(value, str) and len(value) <= _LONGEST_NAME else None
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
+from quirks_core.facts.packages import NEWEST_READ, OLDEST_READ
 from quirks_core.facts.unknown import UNKNOWN, Unknown
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ _VARIABLE = "env.VLLM_USE_V2_MODEL_RUNNER"
 _MODULES: Mapping[str, Runner] = MappingProxyType(
     {"vllm.v1.worker.gpu_model_runner": "v1", "vllm.v1.worker.gpu.model_runner": "v2"}
 )
-#: The oldest and the newest release that was read.
-_OLDEST, _NEWEST = (0, 16), (0, 33)
 #: From these releases on: V2 for some architectures, for dense models, for all models.
 _SOME, _DENSE, _EVERY = (0, 22), (0, 25), (0, 29)
 _MOE = frozenset({"DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "Qwen2MoeForCausalLM"})
@@ -127,7 +126,7 @@ def _release(version: Any) -> tuple[int, ...] | None:
         parsed = Version(version)
     except (InvalidVersion, TypeError):
         return None
-    return parsed.release[:2] if _OLDEST <= parsed.release[:2] <= _NEWEST else None
+    return parsed.release[:2] if OLDEST_READ <= parsed.release[:2] <= NEWEST_READ else None
 
 
 def _of_variable(text: str) -> Runner | Unknown:

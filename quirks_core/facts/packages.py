@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from platform import machine
 
@@ -27,6 +27,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 #: Bytes of a GPU's name, the largest that NVML gives.
 _NAME = 96
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu")
+#: The oldest and the newest release of vLLM whose source was read.
+OLDEST_READ, NEWEST_READ = (0, 16), (0, 33)
 #: The features of an x86 CPU that decide what vLLM does on it, each with Linux's flags for what torch or oneDNN test.
 CPU_FEATURES: Mapping[str, frozenset[str]] = {
     "avx_vnni": frozenset({"avx_vnni"}),
@@ -65,6 +67,13 @@ def installed_versions() -> dict[str, str]:
     """Returns the installed version of each package in `PACKAGES` that is there."""
     found = {package: installed_version(package) for package in PACKAGES}
     return {package: text for package, text in found.items() if text is not None}
+
+
+def several_versions() -> dict[str, list[str]]:
+    """Returns the distributions of `PACKAGES` that are on sys.path in several versions, the one that counts first."""
+    names = (name for names in PACKAGES.values() for name in names)
+    found = {name: list(dict.fromkeys(item.version for item in distributions(name=name))) for name in names}
+    return {name: versions for name, versions in found.items() if len(versions) > 1}
 
 
 def installed_platform() -> str | None:
@@ -156,24 +165,29 @@ class Assumptions:
 
     Attributes:
         versions: Versions by package.
-        platform: The engine's platform.
+        platform: The engine's platform; if none is named, that of the GPU or the CPU.
         cpu: Features of the CPU.
+        gpu: Compute capability of the GPUs, times ten.
+        facts: The texts of other facts.
     """
 
     versions: Mapping[str, str]
     platform: str | None = None
     cpu: frozenset[str] | None = None
+    gpu: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumptions:
-    """Reads ``--assume`` values: ``package==version``, ``platform==name`` or ``cpu==kind``.
+def parse_assumptions(texts: Iterable[str], more: Iterable[str] = (), facts: Collection[str] = ()) -> Assumptions:
+    """Reads ``--assume`` values: ``package==version``, ``platform==name``, ``cpu==kind``, ``gpu==8.0`` or ``fact==value``.
 
     Args:
         texts: The values.
         more: Packages that may be named besides those of `PACKAGES`.
+        facts: Other facts that may be named.
 
     Raises:
-        UsageError: A value that cannot be read, or an unknown package, platform or kind of CPU.
+        UsageError: A value that cannot be read, an unknown name, platform or kind of CPU, or a GPU of another platform.
     """
     packages = sorted({*PACKAGES, *more})
     versions: dict[str, str] = {}
@@ -182,18 +196,27 @@ def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumpt
     for text in texts:
         name, _, value = (part.strip() for part in text.partition("=="))
         if not value:
-            raise UsageError(f"--assume {text!r}: write package==version, for example vllm==0.9.1, platform==cpu, or cpu==avx2")
-        if (names := known_names.get(name)) is not None:
-            if value not in names:
-                raise UsageError(f"--assume: unknown {name} {value!r}{nearest(value, names)} (known: {', '.join(names)})")
+            raise UsageError(
+                f"--assume {text!r}: write package==version, for example vllm==0.9.1, platform==cpu, cpu==avx2, or gpu==8.0"
+            )
+        if name == "gpu" and not re.fullmatch(r"\d{1,2}\.\d", value):
+            raise UsageError(f"--assume gpu takes a compute capability as 8.0 (A100) or 9.0 (H100), not {shown(value, 100)}")
+        if (names := known_names.get(name)) is not None and value not in names:
+            raise UsageError(f"--assume: unknown {name} {value!r}{nearest(value, names)} (known: {', '.join(names)})")
+        if name in (*known_names, "gpu", *facts):
             chosen[name] = value
             continue
         if name not in packages:
-            known = [*packages, *known_names]
+            known = [*packages, *known_names, "gpu", *facts]
             raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
         try:
             Version(value)
         except ValueError:  # InvalidVersion, or a number of thousands of digits
             raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
         versions[name] = value
-    return Assumptions(versions, chosen.get("platform"), CPU_KINDS.get(chosen.get("cpu", "")))
+    platform, cpu, gpu = (chosen.pop(name, None) for name in ("platform", "cpu", "gpu"))
+    if gpu and platform not in (None, "cuda"):
+        raise UsageError(f"--assume gpu=={gpu} is of platform==cuda, not of {platform}")
+    capability = int(gpu.replace(".", "")) if gpu else None
+    platform = platform or ("cuda" if gpu else "cpu" if cpu else None)
+    return Assumptions(versions, platform, CPU_KINDS.get(cpu or ""), capability, chosen)

@@ -11,14 +11,15 @@ from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
 from quirks_core.declaration.flags import ModelFlag
 from quirks_core.hook.typed import Typed
+from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import NoteKind, Plan, State, Status
 from quirks_core.plan.summary import Summary, in_one_line, is_done
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
 _MOST = 9
-#: How the user supplies facts, and sees everything.
-_SUPPLY = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, MODEL_QUIRKS=report lists everything"
+#: How the user supplies settings, and sees everything.
+_SUPPLY, _SEE_ALL = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, ", "MODEL_QUIRKS=report lists everything"
 
 
 class _Line(NamedTuple):
@@ -79,7 +80,9 @@ def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
         changes = _counted(sum(is_done(plan, slot) for slot in plan.changes), "setting")
         patches = _counted(len(plan.patches), "patch", "patches")
         undecided = len({name for names in summary.undecided.values() for name in names})
+        unexamined = sum(verdict.state is State.NOT_EXAMINED for verdict in plan.verdicts)
         others = f"; {len(summary.advised)} advised, {undecided} undecided" if summary.advised or undecided else ""
+        others += f"; {unexamined} not examined" if unexamined else ""
         info(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk'}{others}")
         return
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
@@ -87,9 +90,9 @@ def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
     first += f": {', '.join(name for name in sorted(typed.names) if f'engine.{name}' not in left_open) or 'nothing'}"
     read = (f"{slot} = {plan.value(slot)} ({source})" for slot, source in _numerics(plan))
     first += f"; read: {text}" if (text := ", ".join(read)) else ""
-    lines = list(lines_of(plan, _SUPPLY, only_reports=only_reports))
+    lines = list(lines_of(plan, _remedy(plan), only_reports=only_reports))
     # A report lists what is undecided; the log counts it.
-    open_facts = [] if only_reports else _undecided(plan, _SUPPLY, only_reports=False)
+    open_facts = [] if only_reports else _undecided(plan, _remedy(plan), only_reports=False)
     if not set(lines) - {*_plugins(plan), *open_facts, *_set_already(plan)}:
         info(f"{first}; {_unchanged(plan)}")
         return
@@ -198,13 +201,18 @@ def _unchanged(plan: Plan) -> str:
     """Returns, for a plan that changes nothing, what was checked and what is not known; without the latter, an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
     rest = [f"switched off: {listed(off)}"] if off else []
-    rest += [line.text for line in (*_plugins(plan), *_undecided(plan, _SUPPLY, only_reports=False))]
+    rest += [line.text for line in (*_plugins(plan), *_undecided(plan, _remedy(plan), only_reports=False))]
     where = (
         f"vLLM {plan.context.packages.get('vllm', 'of an unknown version')} on {plan.context.platform or 'an unknown platform'}"
     )
     checked = f"{_counted(len(plan.verdicts) - len(off), 'quirk')} for {where}, none changes anything"
     checked += "".join(f"; {line.text}" for line in _set_already(plan))
     return "; ".join([f"{'no change' if rest else 'all clear'}, checked: {checked}", *rest])
+
+
+def _remedy(plan: Plan) -> str:
+    """Returns how the user supplies what is missing, as far as it is a setting, and sees everything."""
+    return (_SUPPLY if any(option_for(fact).startswith("--set") for fact in plan.undecided) else "") + _SEE_ALL
 
 
 def _undecided(plan: Plan, remedy: str, *, only_reports: bool) -> Iterator[_Line]:

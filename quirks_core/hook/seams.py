@@ -8,12 +8,10 @@ from types import MappingProxyType
 
 from packaging.version import InvalidVersion, Version
 
-from quirks_core.facts.packages import installed_version
+from quirks_core.facts.packages import NEWEST_READ, OLDEST_READ, installed_version
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
-#: The oldest and the newest release of vLLM whose seams were read: 0.16.0 to 0.33.0, where all have the same first parameters.
-OLDEST, NEWEST = (0, 16), (0, 33)
-#: The functions that are wrapped or called, each with the names of its first parameters.
+#: The functions that are wrapped or called, each with the names of its first parameters, in all releases that were read.
 SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "vllm.engine.arg_utils:EngineArgs.create_engine_config": ("self", "usage_context", "headless"),
@@ -40,8 +38,8 @@ def problem(version: str | None = None, source: VllmSource = INSTALLED) -> str |
         release = Version(text or "").release[:2]
     except InvalidVersion:
         release = ()
-    if not OLDEST <= release <= NEWEST:
-        low, high = (".".join(map(str, one)) for one in (OLDEST, NEWEST))
+    if not OLDEST_READ <= release <= NEWEST_READ:
+        low, high = (".".join(map(str, one)) for one in (OLDEST_READ, NEWEST_READ))
         return f"vLLM {text or 'of an unknown version'} is none of {low} to {high}, for which the hook was written"
     for target, wanted in SEAMS.items():
         found = _parameters(source.statement(target))

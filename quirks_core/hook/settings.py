@@ -136,7 +136,9 @@ def read_given(text: str, problems: list[str]) -> dict[str, Any]:
             value = "none"
         if slot_named(name).place is Place.VARIABLE and isinstance(value, int | float) and not isinstance(value, bool):
             value = raw  # in an environment it is a text
-        if problem := problem_of_given(name, value):
+        if name in found:
+            problems.append(f"{SET_VARIABLE}: {name} is given twice")
+        elif problem := problem_of_given(name, value):
             problems.append(f"{SET_VARIABLE}: {problem}")
         else:
             found[name] = value

@@ -12,7 +12,7 @@ from quirks_core.declaration.match import InRange, Match
 from quirks_core.declaration.probes import ask
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer, Leaf, Trace, all_of, any_of
-from quirks_core.declaration.versions import OLDEST, Affected, is_reached_only
+from quirks_core.declaration.versions import OLDEST, Affected, is_older, parse_version
 from quirks_core.facts.context import FACTS, InstalledFacts, RunContext, is_known_fact
 from quirks_core.facts.packages import distribution_of
 from quirks_core.facts.unknown import Facts
@@ -66,6 +66,8 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
     state = _STATES[trace.answer]
     if matched.answer is Answer.YES and affected.answer is Answer.NO:
         state = State.DORMANT
+    elif matched.answer is not Answer.NO and _is_unexamined(affected):
+        state = State.NOT_EXAMINED
     because = _reason(trace)
     switch = switches.of(item)
     if switch is not None:
@@ -81,10 +83,11 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
         verdict=trace.answer,
         state=state,
         because=because,
+        cost=item.quirk.cost,
         switch=switch,
         trace=trace.leaves,
     )
-    if state is State.ACTIVE:
+    if state in (State.ACTIVE, State.NOT_EXAMINED):
         return _with_adjustments(context, item, verdict)
     if state is State.UNKNOWN:
         note = _undecided(item, trace, f"{item.quirk.id} cannot be decided and does nothing: {because}")
@@ -118,7 +121,7 @@ def matches(match: Match, facts: Facts) -> Trace:
 
 
 def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Evaluated:
-    holding, undecided = [], []
+    holding, undecided, condition = [], [], _NOTHING
     for adjustment in item.quirk.adjustments:
         condition = _NOTHING if adjustment.when is None else matches(adjustment.when, context)
         if condition.answer is Answer.YES:
@@ -126,6 +129,11 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
         elif condition.answer is Answer.UNKNOWN:
             text = f"{item.quirk.id}: a condition cannot be decided: {condition.decisive}"
             undecided.append(_undecided(item, condition, text))
+    if condition.answer is Answer.NO and not holding and not undecided and verdict.switch is None:
+        nothing = {"state": State.NOT_MATCHED, "because": f"it does nothing in this run: {condition.decisive}"}
+        return Evaluated(item, verdict.model_copy(update=nothing))
+    if verdict.state is State.NOT_EXAMINED:
+        return Evaluated(item, verdict)
     return Evaluated(item, verdict, tuple(holding), tuple(undecided))
 
 
@@ -168,23 +176,29 @@ def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
     trace, name = InRange(item).trace(facts), f"packages.{item.package}"
     settles: tuple[Answer, ...] = (Answer.YES, Answer.NO)
     version, why = facts.fact(name), "a source build"
-    if trace.answer is Answer.NO and is_reached_only(item.package, version) and not quirk.is_examined(item.package, version):
+    if trace.answer is Answer.NO and not quirk.is_examined(item.package, version):
         why, settles = "earlier versions were not examined", (Answer.YES,)  # the bug may look otherwise there
         trace = Trace.of(Leaf(name, f"{item} ({why})", version, Answer.UNKNOWN))
     if trace.answer is Answer.UNKNOWN and facts.source_known(item.package):
         for probe in quirk.probes:
             if (answer := ask(probe, item.package, facts.source)) in settles:
                 return Trace.of(Leaf(name, f"{item} ({why}: settled by {probe})", version, answer))
-        if is_reached_only(item.package, version) and _patches(quirk, item.package) and _misfit(facts, quirk) is None:
+        if is_older(item.package, version) and _patches(quirk, item.package) and _misfit(facts, quirk) is None:
             return Trace.of(Leaf(name, f"{item} ({why}: settled by the source that is patched)", version, Answer.YES))
     return trace
+
+
+def _is_unexamined(affected: Trace) -> bool:
+    """Returns whether a version that is known leaves it open whether the quirk is needed."""
+    leaf = affected.decisive if affected.answer is Answer.UNKNOWN else None
+    return leaf is not None and isinstance(leaf.got, str) and parse_version(leaf.got) is not None
 
 
 def _misfit(facts: InstalledFacts, quirk: Quirk) -> Leaf | None:
     """The first patch whose target has another source in a version that was not examined; None if there is none."""
     for package in OLDEST:
         version = facts.fact(f"packages.{package}")
-        if is_reached_only(package, version) and facts.source_known(package):
+        if is_older(package, version) and facts.source_known(package):
             for patch in _patches(quirk, package):
                 if drift_of(patch, quirk, facts.source) is not None:
                     wanted = f"a version where the source of {patch.target} is one that the patch was written against"

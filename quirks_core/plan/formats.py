@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import yaml
 
-from quirks_core.configuration.slots import Place, placed, problem_of_name, slot_named
+from quirks_core.configuration.slots import Place, engine_problem, placed, problem_of_name, slot_around, slot_named
+from quirks_core.facts.context import assumed_as
 from quirks_core.plan import summary
 from quirks_core.plan.records import Plan
 from quirks_core.source.serve_options import Shape
@@ -25,8 +26,6 @@ from quirks_core.source.vllm_source import INSTALLED
 _OVERRIDES = "hf_overrides"
 #: The variable that has vLLM's processes apply a plan, patches included.
 _HOOK = "MODEL_QUIRKS"
-#: How our command line supplies facts, and shows what is undecided.
-SUPPLY = "--set SLOT=VALUE (or --assume PACKAGE==VERSION) supplies a fact, --verbose lists everything"
 #: An engine argument in a sentence, with keys below it and its value, if they follow: ``engine.load_format: auto``.
 _ARGUMENT = re.compile(r"\bengine\.(\w+)((?:\.\w+)*)(?:(?:=|: )([\w-]+(?:\.[\w-]+)*))?")
 
@@ -86,12 +85,22 @@ def python(plan: Plan) -> Formatted:
 FORMATS: Mapping[str, Callable[[Plan], Formatted]] = MappingProxyType({"vllm-args": vllm_args, "env": env, "python": python})
 
 
+def supply(facts: Iterable[str]) -> str:
+    """Returns how our command line supplies missing facts, and shows what is undecided."""
+    options = [re.sub(r"^--set .*", "--set SLOT=VALUE", option_for(fact)) for fact in facts]
+    given = " or ".join(dict.fromkeys(filter(None, options)))
+    supplied = f"{given} supplies {'it' if len(options) == 1 else 'them'}, " if given else ""
+    return f"{supplied}--verbose lists everything"
+
+
 def option_for(fact: str) -> str:
     """Returns our command line's option that supplies a fact; an empty string if there is none."""
-    if problem_of_name(fact) is None:
-        return f"--set {fact}=…"
-    section, _, name = fact.partition(".")
-    return f"--assume {name or section}==…" if section in ("packages", "platform") else ""
+    if name := assumed_as(fact):
+        return f"--assume {name}==…"
+    slot = slot_around(fact)
+    if problem_of_name(slot) is not None:
+        return ""
+    return "--assume vllm==…" if engine_problem(slot) else f"--set {fact}=…"  # of a version that has the argument
 
 
 def in_options(sentence: str) -> str:
@@ -174,7 +183,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     for patch in plan.patches:
         hook = f"{_HOOK}={plan.context.purpose}"
         yield f"{patch.quirk.id} patches {patch.target}; no option does that, {hook} does: {patch.quirk.reason}"
-    yield from (f"warning: {text}" for text in summary.messages(plan, SUPPLY))
+    yield from (f"warning: {text}" for text in summary.messages(plan, supply(plan.undecided)))
 
 
 def _json(value: Any) -> str:

@@ -46,6 +46,7 @@ class State(StrEnum):
     ACTIVE = auto()  #: it concerns this run
     DORMANT = auto()  #: it would, but the installed version is not affected
     NOT_MATCHED = auto()  #: it concerns other models or configurations
+    NOT_EXAMINED = auto()  #: it may concern this run, but nobody examined the installed version; it does nothing
     UNKNOWN = auto()  #: a fact is missing; it does nothing, and a warning names it
     DISABLED = auto()  #: the user switched it off
     SUPERSEDED = auto()  #: another quirk replaces it
@@ -57,8 +58,10 @@ class NoteKind(StrEnum):
     PLUGIN = auto()  #: a plugin was not loaded
     HOOK = auto()  #: a plugin's facts cannot be used
     SWITCH = auto()  #: a switch may name nothing
-    UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed
+    UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed, or is not the only one
     UNLISTED = auto()  #: the installed vLLM does not list the value of a setting
+    UNREAD = auto()  #: a version is newer than the newest that was read
+    UNEXAMINED = auto()  #: quirks do nothing, because nobody examined the version
     UNDECIDED = auto()  #: a fact is missing, so that a quirk, or one of its adjustments, does nothing
     ADVICE = auto()  #: a quirk's advice
 
@@ -179,7 +182,7 @@ class Refusal(Record):
 
 
 class Verdict(Record):
-    """Whether a quirk concerns the run, with every comparison that was made, and the switch that was used on it."""
+    """Whether a quirk concerns the run and what it costs there, with every comparison that was made, and the switch on it."""
 
     id: str
     title: str
@@ -190,6 +193,7 @@ class Verdict(Record):
     verdict: Answer
     state: State
     because: str
+    cost: str = ""
     switch: Switch | None = None
     trace: tuple[Leaf, ...]
 

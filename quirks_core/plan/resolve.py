@@ -6,14 +6,16 @@ The order of quirks has no effect, and there are no priorities. A requirement be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from quirks_core.declaration.versions import OLDEST, is_older, parse_version
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.evaluate import evaluate
+from quirks_core.facts.packages import NEWEST_READ
+from quirks_core.plan.evaluate import Evaluated, evaluate
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.merge import ledgers
 from quirks_core.plan.propose import propose
-from quirks_core.plan.records import Note, Plan
+from quirks_core.plan.records import Note, NoteKind, Plan, State
 from quirks_core.plan.settle import settle
 from quirks_core.plan.switches import Switches
 
@@ -41,6 +43,20 @@ def resolve(
         adjustments=settled.adjustments,
         verdicts=tuple(one.verdict for one in evaluated),
         refusals=(*proposed.refusals, *settled.refusals),
-        warnings=(*warnings, *proposed.warnings),
+        warnings=(*warnings, *_of_versions(context, evaluated), *proposed.warnings),
         patches=proposed.planned_patches,
     )
+
+
+def _of_versions(context: RunContext, evaluated: Iterable[Evaluated]) -> Iterator[Note]:
+    """Yields what nobody knows of the run's versions."""
+    engine = context.packages.get("vllm", "")
+    version, newest = parse_version(engine), ".".join(map(str, NEWEST_READ))
+    if version is not None and version.release[:2] > NEWEST_READ:
+        text = f"vllm {engine} is newer than {newest}, the newest release that was read: ranges of quirks that are open "
+        yield Note(kind=NoteKind.UNREAD, text=f"{text}may have ended, and what is new there has no quirk")
+    for name in OLDEST:
+        ids = [one.verdict.id for one in evaluated if one.verdict.state is State.NOT_EXAMINED]
+        if ids and is_older(name, context.packages.get(name)):
+            text = f"not examined on {name} {context.packages[name]}, and therefore off: {', '.join(ids)}"
+            yield Note(kind=NoteKind.UNEXAMINED, text=text)

@@ -16,6 +16,7 @@ from quirks_core.base.text import listed
 from quirks_core.configuration.slots import engine_doubt
 from quirks_core.declaration.quirk import Quirk, fact_names_of
 from quirks_core.facts.context import RunContext, is_known_fact
+from quirks_core.facts.packages import several_versions
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Note, NoteKind, Plan, Switch
 from quirks_core.plan.resolve import resolve
@@ -238,10 +239,13 @@ def _left_out(skipped: Iterable[Skipped]) -> Iterator[str]:
 
 
 def _unchecked(context: RunContext) -> Iterator[Note]:
-    """Yields the engine arguments of the user that the installed vLLM cannot confirm."""
+    """Yields the engine arguments of the user that the installed vLLM cannot confirm, and what is installed twice."""
     for name in context.unchecked:
         text = f"{name} is not checked: the source of that vLLM is not installed"
         yield Note(kind=NoteKind.UNCHECKED, about=(name,), text=text)
+    for name, versions in several_versions().items():
+        text = f"{name} is on sys.path in several versions, and the first counts: {', '.join(versions)}"
+        yield Note(kind=NoteKind.UNCHECKED, about=(f"packages.{name}",), text=text)
     for name in sorted(context.typed) if context.source_known("vllm") else ():
         if why := engine_doubt(name, context.value(name), context.source):
             yield Note(kind=NoteKind.UNLISTED, about=(name,), text=why)

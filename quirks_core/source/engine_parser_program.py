@@ -396,9 +396,14 @@ def _words(error: BaseException) -> str:
 
 
 def _argparse_words(text: str) -> str:
-    """The sentence behind the usage that argparse prints, without what is only for those who debug pydantic."""
+    """The sentence behind the usage that argparse prints, without what is only for those who debug pydantic.
+
+    What follows an option that does not exist is left out: it may be a key.
+    """
     sentence = re.sub(r"\[type=[^]]*, input_type=\w+\]|For further information visit \S+", "", text.rpartition("error: ")[2])
-    return " ".join(sentence.split())[:_LONGEST]
+    first, wrong, rest = " ".join(sentence.split()).partition("unrecognized arguments: ")
+    options = [word.partition("=")[0] for word in rest.split() if word.startswith("-")]
+    return f"{first}{wrong}{' '.join(options) or rest}"[:_LONGEST]
 
 
 def _as_typed(read: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +32,7 @@ class Judged:
         changed: Its judgement of the run with the suggested changes; None if there are none.
         names: The two releases, as the report calls them.
         platform: The platform of the run; None if it is not known.
+        of_cpu: Keys of the configuration that the CPU platform, on which both releases judge, sets by itself.
     """
 
     before: Judgement
@@ -39,6 +40,7 @@ class Judged:
     changed: Judgement | None
     names: tuple[str, str]
     platform: str | None
+    of_cpu: frozenset[str] = frozenset()
 
     def refuses(self, found: Judgement) -> bool:
         """Whether the release refuses it: on the CPU platform only if that is the platform of the run."""
@@ -77,7 +79,7 @@ def judged_findings(
     changed = {one.path.partition(".")[0] for one in suggested} if after is not judged.after else set()
     yield from _read_otherwise(before, after, changed, judged.names)
     yield from _server_defaults(before, after, form, judged.names)
-    yield from _effects(before, after)
+    yield from _effects(before, after, frozenset() if judged.platform == "cpu" else judged.of_cpu)
     yield from _logged(before, after, deprecated, judged.names)
 
 
@@ -149,14 +151,14 @@ def _server_defaults(before: Judgement, after: Judgement, form: Form, names: tup
             yield _finding(level, _option(name), message, paste=keeps if level is Level.CHANGE else "")
 
 
-def _effects(before: Judgement, after: Judgement) -> Iterator[Finding]:
-    """Values of the engine's configuration that differ, in one finding."""
+def _effects(before: Judgement, after: Judgement, of_another: Collection[str]) -> Iterator[Finding]:
+    """Values of the engine's configuration that differ, in one finding, without those of another platform than the run's."""
     if not before.config or not after.config:
         return
     old, new = dict(_flat(before.config)), dict(_flat(after.config))
     lines = [
         f"{path}: {_shown(old[path])} → {_shown(new[path])}"
-        for path in sorted(old.keys() & new.keys())
+        for path in sorted((old.keys() & new.keys()) - set(of_another))
         if old[path] != new[path]
     ]
     if lines:

@@ -69,8 +69,9 @@ def _state(change: QuirkChange, after: OnRelease, registry: Registry) -> Iterato
         case State.DORMANT:
             stage = lifecycle(registry.find(change.id), {"vllm": after.release.version or ""}).stage
             message = f"{'expires' if stage is Stage.EXPIRED else 'becomes dormant'}: {because}"
-        case State.UNKNOWN:
-            message, level = f"becomes undecided: {because}", Level.UNKNOWN
+        case State.UNKNOWN | State.NOT_EXAMINED as state:
+            what = "undecided" if state is State.UNKNOWN else "not examined"
+            message, level = f"becomes {what}: {because}", Level.UNKNOWN
         case State.NOT_MATCHED:
             message = f"no longer concerns the run: {because}"
         case state:

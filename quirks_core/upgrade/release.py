@@ -40,8 +40,7 @@ LATEST = "latest"
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _PART = ".part-"
 _NEAREST = 2
-_OTHER = "no index told of {wanted} {version}: this is the source, and these are the requirements, of {name} {version}"
-_ANOTHER = "the index had no {wanted} {version}: this is the source, and these are the requirements, of {name} {version}"
+_OTHER = "no {wanted} {version} was found: this is the source, and these are the requirements, of {name} {version}"
 #: Where a git checkout lists requirements: what all builds need.
 _REQUIREMENTS = Path("requirements", "common.txt")
 
@@ -300,8 +299,7 @@ def _kept(name: str, version: Version, names: Sequence[str]) -> Release | None:
         record = _record(other)
         if record is not None and (text := _version(record.get("version"))) is not None:
             lacking = tuple(map(str, record.get("lacking") or ()))
-            note = _ANOTHER if names[0] in lacking else _OTHER
-            notes = () if name == names[0] else (note.format(wanted=names[0], name=name, version=text),)
+            notes = () if name == names[0] else (_OTHER.format(wanted=names[0], name=name, version=text),)
             if record.get("yanked"):
                 notes = (*notes, f"{name} {text} was withdrawn from the index (yanked)")
             found = _of_folder(other, other / PACKAGE)

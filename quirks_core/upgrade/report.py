@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,9 @@ from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.requirements import requirement_changes, trainer_windows
 from quirks_core.upgrade.rests_on import seam_changes
 from quirks_core.upgrade.run import OnRelease, on_release
+
+#: A key of vLLM's configuration that is set: ``cache_config.block_size = 16``.
+_SETS = re.compile(r"\b(\w+_config\.\w+) = ")
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,9 @@ class Upgrade:
             if not why:
                 changed = after.lines[1] if suggested else None
                 names = a.release.label, b.release.label
-                judged = Judged(before.lines[0], after.lines[0], changed, names, b.context.platform)
+                sources = (side.release.source.module_source("vllm.platforms.cpu") or "" for side in (a, b))
+                of_cpu = frozenset(name for text in sources for name in _SETS.findall(text))
+                judged = Judged(before.lines[0], after.lines[0], changed, names, b.context.platform, of_cpu)
                 yield from judged_findings(judged, suggested, form, deprecated(a, b))
                 return
         yield from (one.finding for one in suggested)

@@ -1,10 +1,11 @@
-"""If a replica needs more GPUs than a node has, Ray waits until its time limit.
+"""This project's group starts a replica on one node; if it needs more GPUs than the node has, Ray waits until its time limit.
 
-What happens: Ray never places such a replica. An engine starts its ranks as processes on its own node, on the GPUs that its
-actor sees, and an actor has one node. With the strategy ``engine`` one engine owns all data-parallel ranks, so DP x TP x PP
-must fit on a node; with the other strategies TP x PP must fit.
+What happens: Ray never places such a replica. An engine of our group starts its ranks as processes on its own node, on the GPUs
+that its actor sees, and an actor has one node. With the strategy ``engine`` one engine owns all data-parallel ranks, so
+DP x TP x PP must fit on a node; with the other strategies TP x PP must fit.
 
-What this changes: such a run is refused before anything is started. Without ``cluster.gpus_per_node`` nothing is compared.
+What this changes: such a run of our worker or group is refused before anything is started. Without ``cluster.gpus_per_node``
+nothing is compared.
 
 When it can go: when the group can put an engine's ranks on several nodes, which it does not try.
 
@@ -14,6 +15,8 @@ over several nodes. No test has several nodes with GPUs.
 
 from __future__ import annotations
 
+from typing import Any
+
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, described, no, report, yes
 from quirks_plugins.conditions import (
     GPUS_PER_NODE,
@@ -22,6 +25,7 @@ from quirks_plugins.conditions import (
     beyond_one_replica,
     no_strategy,
     one_engine,
+    our_worker,
     several_replicas,
     synchronous,
 )
@@ -37,21 +41,26 @@ _owns_all_ranks = described(
 _engine_too_large = _owns_all_ranks & NUM_RANKS.above(GPUS_PER_NODE)
 
 
+def _of_group(**sizes: Any) -> dict[str, Any]:
+    return {"engine.generate_from_dummy": False, **parallel(**sizes)}
+
+
 QUIRK = Quirk(
     id="replica-on-one-node",
-    title="An engine's ranks are processes of one node: they must fit its GPUs",
+    title="Our group starts an engine's ranks on one node: they must fit its GPUs",
     flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
-    match=_replica_too_large | _engine_too_large,
+    match=our_worker & (_replica_too_large | _engine_too_large),
     adjustments=[
         Refuse(
-            "a replica needs TP x PP GPUs of one node, and cluster.gpus_per_node is less",
+            "model-quirks' group (not vLLM) needs TP x PP GPUs of one node for a replica, and cluster.gpus_per_node is less",
             "lower engine.tensor_parallel_size x engine.pipeline_parallel_size to cluster.gpus_per_node at most, and raise "
             "engine.data_parallel_size instead",
             when=_replica_too_large,
         ),
         Refuse(
-            "an engine that owns all data-parallel ranks needs DP x TP x PP GPUs of one node, and there are fewer",
+            "model-quirks' group (not vLLM) needs DP x TP x PP GPUs of one node where one engine owns all data-parallel ranks, "
+            "and there are fewer",
             "set parallel.dp_strategy: actors (MoE) or independent (dense), or lower engine.data_parallel_size",
             when=_engine_too_large & ~_replica_too_large,
         ),
@@ -59,12 +68,13 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/1380"),
     examples=[
-        yes(settings=parallel(nodes=2, gpus=4, dp=1, tp=8, strategy="actors"), refuses="engine.tensor_parallel_size"),
-        yes(settings=parallel(nodes=2, gpus=4, dp=1, tp=4, pp=2, strategy="independent")),
-        yes(settings=parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="engine"), refuses="parallel.dp_strategy: actors"),
-        no(settings=parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="actors")),
-        no(settings=parallel(nodes=2, gpus=4, dp=2, tp=2, strategy="engine")),
-        no(settings=parallel(nodes=2, gpus=8, dp=2, tp=8, strategy="independent")),
-        no(settings=parallel(tp=8)),
+        yes(settings=_of_group(nodes=2, gpus=4, dp=1, tp=8, strategy="actors"), refuses="engine.tensor_parallel_size"),
+        yes(settings=_of_group(nodes=2, gpus=4, dp=1, tp=4, pp=2, strategy="independent")),
+        yes(settings=_of_group(nodes=2, gpus=4, dp=4, tp=2, strategy="engine"), refuses="parallel.dp_strategy: actors"),
+        no(settings=_of_group(nodes=2, gpus=4, dp=4, tp=2, strategy="actors")),
+        no(settings=_of_group(nodes=2, gpus=4, dp=2, tp=2, strategy="engine")),
+        no(settings=_of_group(nodes=2, gpus=8, dp=2, tp=8, strategy="independent")),
+        no(settings=_of_group(tp=8)),
+        no(settings=parallel(nodes=2, gpus=4, tp=8)),
     ],
 )

@@ -37,7 +37,7 @@ from quirks_core import (
     purpose,
     report,
     setting,
-    unknown,
+    typed,
     yes,
 )
 from quirks_core.facts.trainers import TRAINERS
@@ -65,7 +65,10 @@ _NO_FLOAT16 = r"^(gemma|paligemma|glm4$|plamo2$)"
 #: The share of weights that float16 may make 0; of normally distributed ones it is about a millionth.
 _MAY_VANISH = 0.001
 #: A trainer that computes in bfloat16 alone has nothing to gain but from an engine that does so, too.
-_only_bfloat16 = setting("train.framework").one_of(*(name for name, trainer in TRAINERS.items() if not trainer.float16))
+_FIXED = tuple(name for name, trainer in TRAINERS.items() if not trainer.float16)
+_only_bfloat16 = typed("train.framework") & setting("train.framework").one_of(*_FIXED)
+    *(name for name, trainer in TRAINERS.items() if not trainer.float16)
+)
 _differ = (
     (TRAINER_COMPUTES.one_of("bfloat16") & ~_only_bfloat16)
     | (_only_bfloat16 & ENGINE_COMPUTES.one_of("float16"))
@@ -75,8 +78,10 @@ _differ = (
 _follows = TRAINER_COMPUTES.one_of("float16") & _is_open & ~Fact("model.config.model_type").matches(_NO_FLOAT16)
 #: accelerate's scaler divides the gradients of the weights themselves; on a CPU it has none.
 _cannot_scale = (
-    setting("train.autocast").one_of("float16")
+    typed("train.trainable_dtype")
     & setting("train.trainable_dtype").one_of("float16", "bfloat16")
+    & setting("train.autocast").one_of("float16")
+    & typed("train.framework")
     & setting("train.framework").one_of("trl", "ms-swift")
 )
 
@@ -170,6 +175,6 @@ QUIRK = Quirk(
         no({**_BFLOAT16, "quantization_config": {"quant_method": "fp8"}}, _AUTOCAST),
         no(_BFLOAT16),
         no(_BFLOAT16, _AUTOCAST, purpose="serve"),
-        unknown("qwen3", _FLOAT32),
+        no("qwen3", _FLOAT32),
     ],
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+
+from quirks_core.declaration.trace import Answer, Leaf
 
 #: Commands that describe a run, and read it in different modules.
 OF_A_RUN = [("plan",), ("explain", "v1-runtime")]
@@ -103,6 +107,17 @@ def test_a_broken_config_json_is_named(quirks, tmp_path, messages, content):
     (tmp_path / "config.json").write_bytes(content)
 
     messages(one_line(quirks("plan", "--model", tmp_path)))
+
+
+def test_a_name_of_megabytes_is_not_printed_whole(quirks, tmp_path):
+    name = "x" * 5_000_000
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": name, "architectures": ["A"]}))
+
+    outcomes = [quirks(*command, "--model", tmp_path) for command in (("plan",), ("explain", "router-bias-buffers"))]
+
+    assert len(str(Leaf("model.config.a", "a value", name, Answer.NO))) < 1_000
+
+    assert [(one.code, len(one.out) < 20_000) for one in outcomes] == [(0, True)] * 2
 
 
 @pytest.mark.parametrize(("command", "code"), [(("audit",), 2), (("upgrade", "--model", "m", "--to"), 4)])

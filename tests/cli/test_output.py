@@ -26,6 +26,7 @@ def test_an_output_that_cannot_be_written_is_an_error_of_one_line(model, argumen
     [
         (["no-such-verb", "--json"], "invalid choice: 'no-such-verb'"),
         (["--json", "plan"], "unrecognized arguments: --json"),
+        (["list", "--json", "--api-kye", "SECRET"], "unrecognized arguments: --api-kye"),
         (["--json"], "the following arguments are required"),
         (["plan", "--json", "--purpose", "train"], "argument --purpose: invalid choice: 'train'"),
         (["explain", "--json"], "the following arguments are required: ID"),
@@ -37,6 +38,7 @@ def test_an_error_is_json_where_json_was_asked_for(quirks, arguments, message):
 
     assert (outcome.code, outcome.err, outcome.json.keys()) == (2, "", {"error", "notes", "refusals"})
     assert message in outcome.json["error"]
+    assert "SECRET" not in outcome.out
 
 
 def test_json_that_another_program_is_asked_for_is_not_ours(quirks):

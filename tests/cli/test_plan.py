@@ -91,10 +91,34 @@ def test_undecided_quirks_share_one_line_unless_verbose(quirks, model):
     assert planned["undecided"].keys() == {fact for note in undecided for fact in note["about"]}
     (line,) = [line for line in short.splitlines() if "undecided" in line]
     number = len({note["quirk"] for note in undecided})
-    assert line.startswith(f"undecided: {number} quirks, without {', '.join(planned['undecided'])}; --set SLOT=VALUE")
+    assert line.startswith(
+        f"undecided: {number} quirks, without {', '.join(planned['undecided'])}; --set SLOT=VALUE supplies them, "
+    )
     assert "cannot be decided" not in short
     assert [whole.count(note["text"]) for note in undecided] == [1] * len(undecided)
     assert "\n  --set train.sequence_parallel=… decides cp-sequence-parallel\n" in whole
+
+
+def test_a_verbose_plan_says_once_what_each_quirk_in_force_costs(quirks, model):
+    short, whole = (quirks("plan", "--model", model(), *more).out for more in ([], ["--verbose"]))
+    planned = quirks("plan", "--model", model(), "--json").json
+
+    in_force = {name for entry in planned["in_force"] for name in entry["quirks"]}
+    costs = [verdict["cost"] for verdict in planned["verdicts"] if verdict["id"] in in_force and verdict["cost"]]
+    assert costs
+    assert [whole.count(f"\n    cost: {cost}\n") for cost in costs] == [1] * len(costs)
+    assert "    cost: " not in short
+
+
+def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model):
+    planned = quirks("plan", "--model", model(), "--assume", "gpu==8.0", "--json").json
+    typed = quirks("plan", "--model", model(), "--set", "platform.gpu.capability=80")
+
+    assert (planned["context"]["platform"], planned["context"]["gpu"]) == ("cuda", 80)
+    assert (typed.code, typed.err) == (
+        2,
+        "error: --set platform.gpu.capability: it is a fact, no setting; write --assume gpu==…\n",
+    )
 
 
 def test_a_plan_advises_only_what_its_engine_does_not_put_into_force(quirks, model):

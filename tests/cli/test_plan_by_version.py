@@ -41,7 +41,7 @@ def test_every_version_gets_the_state_that_its_own_plan_has(quirks, model):
         assert (column["digest"], column["warnings"]) == (plan["digest"], plan["warnings"])
         alone = {verdict["id"]: {"state": verdict["state"], "because": verdict["because"]} for verdict in plan["verdicts"]}
         cells = {row["id"]: row["cells"][column["version"]] for row in outcome.json["rows"]}
-        assert {name: {key: cell[key] for key in ("state", "because")} for name, cell in cells.items()} == alone
+        assert cells == alone
 
 
 KNOWN = """
@@ -53,19 +53,35 @@ QUIRK = Quirk(
 """
 
 
-def test_a_version_that_was_not_examined_is_not_called_unaffected(quirks, model, install):
+@pytest.mark.parametrize("version", ["0.11.0", "0.22.0"])
+def test_a_version_that_was_not_examined_is_nowhere_called_unaffected(quirks, model, install, version):
     install("acme-known", KNOWN)
     install("acme-later", KNOWN.replace("0.26.0", "0.30.0").replace("acme-known", "acme-later"))
 
-    shown = quirks("plan", "--model", model(), "--vllm", "0.11.0,0.32.0").out
-    old = ("--model", model(), "--assume", "vllm==0.11.0")
+    shown = quirks("plan", "--model", model(), "--vllm", f"{version},0.32.0").out
+    old = ("--model", model(), "--assume", f"vllm=={version}")
     explained = {name: quirks("explain", name, *old).out for name in ("acme-known", "acme-later")}
+    plan, examined = quirks("plan", *old, "--json").json, quirks("doctor", *old, "--json").json
+    state = {verdict["id"]: verdict["state"] for verdict in plan["verdicts"]}
+    (note,) = [note["text"] for note in plan["warnings"] if note["kind"] == "unexamined"]
 
+    assert (state["acme-known"], state["acme-later"], plan["undecided"]) == ("not_examined", "dormant", {})
+    assert note.startswith(f"not examined on vllm {version}, and therefore off: acme-known, ")
+    assert "acme-later" not in note
+    assert {"level": "note", "subject": "vllm", "message": note} in examined
+    assert f"warning: {note}\n" in quirks("plan", *old).out
     assert re.search(r"^acme-known +unexamined +active$", shown, re.M)
     assert re.search(r"^acme-later +dormant +active$", shown, re.M)
-    assert "unexamined: examined from 0.26 on; that version was not\n" in shown
-    assert "is dormant: examined from vllm 0.26 on\n" in explained["acme-known"]
+    assert "unexamined: may concern the run, but nobody examined that version; off there\n" in shown
+    assert "is off: nobody examined it on that version\n" in explained["acme-known"]
     assert "is dormant: the installed version is not affected\n" in explained["acme-later"]
+
+
+def test_beyond_the_newest_release_that_was_read_the_plan_warns(quirks, model):
+    plans = {text: quirks("plan", "--model", model(), "--vllm", text).out for text in ("0.33.1", "0.34.0rc1")}
+
+    line = "warning: vllm {} is newer than 0.33, the newest release that was read: "
+    assert [line.format(text) in shown for text, shown in plans.items()] == [False, True]
 
 
 def test_what_is_undecided_is_one_warning_for_the_versions_that_share_it(quirks, model):

@@ -14,10 +14,13 @@ from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS
 from quirks_core.facts import context
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
-from quirks_core.facts.context import FACTS, FAMILIES, always_known, is_known_fact
+from quirks_core.facts.context import FACTS, FAMILIES, always_known, assumed_as, is_known_fact
 from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.model_config import require_weights
+from quirks_core.facts.model_runner import Runner
 from quirks_core.facts.unknown import UNKNOWN
+from quirks_core.plan.formats import option_for
+from quirks_core.plugins.registry import Registry
 
 
 @pytest.fixture
@@ -197,6 +200,40 @@ def test_only_a_fact_that_says_when_it_is_unknown_can_be(make_context):
     assert [name for name in FACTS if everything.fact(name) is UNKNOWN] == []
     assert {name for name in FACTS if nothing.fact(name) is UNKNOWN} == doubtful
     assert {name for name in FACTS if not always_known(name)} == doubtful
+    assert {name for name in FACTS if assumed_as(name)} == doubtful
+
+
+#: A value for an option, by the name that it gives or the type that it takes.
+_VALUES = {
+    "platform": "cuda",
+    "cpu": "amx",
+    "gpu": "8.0",
+    "vllm": "0.33.0",
+    "transformers": "5.0",
+    bool: "true",
+    int: "3",
+    str: "qwen3",
+    list[int]: "[3]",
+    list[str]: "[VLLM_A]",
+    Runner: "v2",
+}
+
+
+def test_every_fact_that_a_hint_names_can_be_given_as_the_hint_says(checkpoint, monkeypatch):
+    """Looked at: all facts that built-in quirks read, where next to nothing is known of machine and model."""
+    monkeypatch.setattr(context, "installed_versions", dict)
+    monkeypatch.setattr(context, "installed_version", lambda _: None)
+    monkeypatch.setattr(context, "installed_platform", lambda: None)
+    config, names = GenerationConfig.parse({"model": checkpoint(b"{}")}), Registry.load().fact_names
+    start = RunContext.gather(config, fact_names=names, environ={"VLLM_A": "1"})
+    missing = {name: option_for(name) for name in names if start.fact(name) is UNKNOWN}
+
+    assert {"platform.gpu.capability", "platform.cpu.amx", "environment.unread", "model.is_moe"} < missing.keys()
+    for name, option in missing.items():
+        given = option.removeprefix("--assume ").removesuffix("==…")
+        value = _VALUES.get(given) or _VALUES[FACTS[given].takes]
+        assumed = RunContext.gather(config, fact_names=names, assume=[f"{given}=={value}"], environ={"VLLM_A": "1"})
+        assert assumed.fact(name) is not UNKNOWN, (name, option)
 
 
 def test_every_fact_has_one_name(make_context):

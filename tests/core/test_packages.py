@@ -29,12 +29,14 @@ from quirks_core.facts.packages import (
         (["vllm==0.9.1", "torch == 2.8.0", "platform==cuda"], Assumptions({"vllm": "0.9.1", "torch": "2.8.0"}, "cuda")),
         (["vllm==0.1.dev1+g1234567"], Assumptions({"vllm": "0.1.dev1+g1234567"})),
         (["xformers==0.0.28"], Assumptions({"xformers": "0.0.28"})),
-        (["cpu==avx512"], Assumptions({}, None, frozenset({"avx512"}))),
+        (["cpu==avx512"], Assumptions({}, "cpu", frozenset({"avx512"}))),
+        (["gpu==8.0"], Assumptions({}, "cuda", gpu=80)),
+        (["model.is_moe == true"], Assumptions({}, facts={"model.is_moe": "true"})),
         (["platform==cpu", "cpu==avx2"], Assumptions({}, "cpu", frozenset())),
     ],
 )
 def test_assumptions_describe_an_installation(texts, found):
-    assert parse_assumptions(texts, more=["xformers"]) == found
+    assert parse_assumptions(texts, more=["xformers"], facts=["model.is_moe"]) == found
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def test_assumptions_describe_an_installation(texts, found):
     [
         *("vllm", "vllm==", "vllm=0.9.1", "vllm>=0.9.1", "", "platform=="),
         *("vllm==latest", "vllm==0.9.*", "vllm==0.9.1,>=0.8", "vllm===0.9.1"),
-        *("vlm==0.9.1", "platform==cudaa", "cpu==avx51"),
+        *("vlm==0.9.1", "platform==cudaa", "cpu==avx51", "gpu==80"),
     ],
 )
 def test_an_assumption_that_cannot_be_used_says_how_to_write_it_or_the_nearest_name(messages, text):

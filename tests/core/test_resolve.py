@@ -128,6 +128,13 @@ def test_an_adjustment_counts_only_where_its_condition_holds(plan_of):
     assert (plan.changes, plan.refusals) == ({EAGER: True}, ())
 
 
+def test_a_quirk_does_not_concern_a_run_to_which_none_of_its_adjustments_applies(plan_of):
+    (verdict,) = plan_of([Default(SLOT, "auto", when=OTHERS), Refuse("no", "none", when=OTHERS)]).verdicts
+
+    because = "it does nothing in this run: model.model_type: wanted gemma3, got qwen3"
+    assert (verdict.state, verdict.because) == (State.NOT_MATCHED, because)
+
+
 def test_a_condition_that_cannot_be_decided_is_a_warning(plan_of):
     plan = plan_of([Default(EAGER, True, when=~OTHERS), Refuse("no", "none", when=UNDECIDED)])
 

@@ -113,13 +113,12 @@ _FROM_2 = Affected("fake-engine", introduced="2.0")
 
 @pytest.fixture
 def plan_older(write_modules, make_context, make_quirk, make_plan, monkeypatch):
-    """Plans one quirk on version 1.0 of the engine, which the hook reaches, and which is older than all that was examined."""
+    """Plans one quirk on version 1.0 of the engine, which is older than all that was examined."""
     write_modules(ENGINE)
     monkeypatch.setitem(versions.OLDEST, "fake-engine", "2.0")
-    monkeypatch.setitem(versions.REACHED, "fake-engine", "1.0")
 
-    def plan(adjustment, affected=_FROM_2, *, assumed=(), evidence=(), version="1.0"):
-        context = make_context(packages={"fake-engine": version}, assumed=frozenset(assumed))
+    def plan(adjustment, affected=_FROM_2, *, assumed=(), evidence=()):
+        context = make_context(packages={"fake-engine": "1.0"}, assumed=frozenset(assumed))
         quirk = make_quirk(id="q0", adjustments=adjustment, affected=affected, evidence=evidence)
         found = make_plan(quirk, context=context)
         assert found.refusals == ()
@@ -131,12 +130,12 @@ def plan_older(write_modules, make_context, make_quirk, make_plan, monkeypatch):
 _OTHER = Patch(TARGET, wrapper="mine:f", expects="0" * 12)
 
 
-def test_a_version_that_nobody_examined_leaves_a_quirk_undecided_with_a_note(plan_older):
+def test_on_a_version_that_nobody_examined_a_quirk_is_off_with_a_note(plan_older):
     verdict, plan = plan_older(Default("engine.enforce_eager", True))
 
-    assert (verdict.state, plan.changes) == (State.UNKNOWN, {})
+    assert (verdict.state, plan.changes, plan.undecided) == (State.NOT_EXAMINED, {}, {})
     assert "earlier versions were not examined" in verdict.because
-    assert [note.kind for note in plan.warnings] == [NoteKind.UNDECIDED]
+    assert [str(note) for note in plan.warnings] == ["not examined on fake-engine 1.0, and therefore off: q0"]
 
 
 def test_a_source_that_the_patch_was_written_against_settles_a_version_that_nobody_examined(plan_older):
@@ -147,23 +146,19 @@ def test_a_source_that_the_patch_was_written_against_settles_a_version_that_nobo
 
 
 @pytest.mark.parametrize("affected", [_FROM_2, Affected("fake-engine", introduced="0.5"), ()])
-def test_another_source_leaves_a_patch_undecided(plan_older, affected):
+def test_for_another_source_a_patch_was_not_examined(plan_older, affected):
     verdict, plan = plan_older(_OTHER, affected)
 
-    assert (verdict.state, plan.patches) == (State.UNKNOWN, ())
-    assert [note.kind for note in plan.warnings] == [NoteKind.UNDECIDED]
+    assert (verdict.state, plan.patches) == (State.NOT_EXAMINED, ())
+    assert [note.kind for note in plan.warnings] == [NoteKind.UNEXAMINED]
 
 
-@pytest.mark.parametrize(("pattern", "state"), [("return 1", State.ACTIVE), ("return 2", State.UNKNOWN)])
+@pytest.mark.parametrize(("pattern", "state"), [("return 1", State.ACTIVE), ("return 2", State.NOT_EXAMINED)])
 def test_a_probe_settles_a_version_that_nobody_examined(plan_older, pattern, state):
     probe = StaticProbe(MODULE, pattern, found_means_affected=True)
 
     assert plan_older(Default("engine.enforce_eager", True), evidence=probe)[0].state is state
 
 
-def test_an_assumed_version_that_nobody_examined_is_undecided(plan_older):
-    assert plan_older(patch_of("wrapper"), assumed=["fake-engine"])[0].state is State.UNKNOWN
-
-
-def test_a_version_that_the_hook_does_not_reach_is_not_affected(plan_older):
-    assert plan_older(Default("engine.enforce_eager", True), version="0.9")[0].state is State.DORMANT
+def test_the_source_of_an_assumed_version_settles_nothing(plan_older):
+    assert plan_older(patch_of("wrapper"), assumed=["fake-engine"])[0].state is State.NOT_EXAMINED

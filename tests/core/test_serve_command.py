@@ -43,7 +43,7 @@ LINES = {
 REFUSED = {
     "M --enforce-eagr": r"unrecognized arguments: --enforce-eagr; did you mean '--enforce-eager'\?",
     "M --disable-log-requests": "unrecognized arguments: --disable-log-requests(?!; did you mean '--enable)",
-    "M --swap-space 4": "unrecognized arguments: --swap-space 4$",
+    "M --swap-space 4 --api-kye=SECRET": r"unrecognized arguments: --swap-space --api-kye; did you mean '--api-key'\?$",
     "M extra": "unrecognized arguments: extra",
     "M -tp": "expected one argument",
     "M -tp two": "invalid .* value: 'two'",

@@ -25,7 +25,7 @@ from patience import HUNG_S
 
 HERE = Path(__file__).parent
 PACKAGES = sorted(file.parent.name for file in HERE.glob("*/pyproject.toml"))
-_OURS = ("ACME_", "HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "PIP_", "PYTHON", "VLLM_")
+_OURS = ("ACME_", "HF_", "MODEL_QUIRKS", "NCCL_", "NRL_", "PIP_", "PYTHON", "VLLM_")
 
 #: The packages have tests of their own, which run in their own environment.
 collect_ignore_glob = [f"{name}/*" for name in PACKAGES]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-_OURS = ("HF_", "MODEL_QUIRKS_", "NCCL_", "NRL_", "PYTEST_", "PYTHON", "VLLM_")
+_OURS = ("HF_", "MODEL_QUIRKS", "NCCL_", "NRL_", "PYTEST_", "PYTHON", "VLLM_")
 
 #: What a good third-party quirk looks like; `%` stands for its id.
 QUIRK = '''

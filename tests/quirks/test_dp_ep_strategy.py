@@ -44,7 +44,9 @@ class Run(NamedTuple):
         sizes = {name: value for name, value in self._asdict().items() if name not in ("kind", "eplb") and value is not None}
         typed = {**parallel(**sizes), **({"engine.enable_eplb": True} if self.eplb else {})}
         model = ModelFacts(name="model", path="model", config=KINDS[self.kind])
-        return RunContext(model=model, settings={FLAG: False, **typed}, typed=frozenset(typed))
+        return RunContext(
+            model=model, settings={FLAG: False, "engine.generate_from_dummy": False, **typed}, typed=frozenset(typed)
+        )
 
 
 def chosen(run: Run) -> str | None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from quirks_core import Advise, Default, ModelFlag, Patch, Require, package, setting
+from quirks_core import Advise, Affected, Default, ModelFlag, Patch, Require, package, setting
 from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.hook.report import log_plan, log_receipt
 from quirks_core.hook.typed import Typed
@@ -48,6 +48,15 @@ def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_lo
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert [run.stderr.count(f"model-quirks: {text}") for text in ("one", "two", "three")] == [1, 1, 1]
+
+
+def test_what_nobody_examined_is_named_and_in_a_quiet_log_counted(lines, make_plan, make_quirk, make_context):
+    quirk = make_quirk(affected=Affected("vllm", introduced="0.26"))
+    plan = make_plan(quirk, context=make_context(packages={"vllm": "0.22.0"}))
+
+    assert "  warning: not examined on vllm 0.22.0, and therefore off: example" in lines(log_plan, plan, TYPED, "why")
+    (quiet,) = lines(log_plan, plan, TYPED, "why", quiet=True)
+    assert quiet.endswith(": no quirk; 1 not examined")
 
 
 def test_the_first_line_describes_the_run(lines, plan_of):

@@ -32,7 +32,9 @@ def test_the_command_gets_the_variables_of_the_hook(run, tmp_path):
     options = ["--purpose", "rollout", "--set", "refit.scope=parameters", "--set", "engine.seed=3"]
     options += ["--receipt", str(tmp_path / "r.json")]
 
-    ended = run(*options, "--", sys.executable, "-c", SHOW, VLLM_PLUGINS="lora", MODEL_QUIRKS_SET="sampling.top_p=0.5;")
+    ended = run(
+        *options, "--", sys.executable, "-c", SHOW, VLLM_PLUGINS="lora", MODEL_QUIRKS_SET="sampling.top_p=0.5;engine.seed=2;"
+    )
 
     assert json.loads(ended.stdout) == {
         "MODEL_QUIRKS": "on",

@@ -63,6 +63,7 @@ def test_the_other_variables_are_read():
         ("MODEL_QUIRKS_SET", "engine.speculative_config={method:ngram}", '{method: ngram} or {"method": "ngram"}'),
         ("MODEL_QUIRKS_SET", "purpose=rolout", "did you mean 'rollout'"),
         ("MODEL_QUIRKS_SET", "recipe=3", "recipe takes a text"),
+        ("MODEL_QUIRKS_SET", "engine.seed=1;train.dtype=float32; engine.seed=2", "engine.seed is given twice"),
         ("MODEL_QUIRKS_SET", "env.HF_TOKEN=x", "looks like that of a secret"),
         ("MODEL_QUIRKS_SET", "server.port=80", "unknown slot 'server.port'"),
     ],

