@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, TypeVar
@@ -111,6 +111,7 @@ class Ledger:
         self._number = 0
         self._new: list[Entry] = []
         self._last: dict[str, str] = {}
+        self._odd: dict[str, str] = {}
         self._adapters: dict[tuple[str, int, str], dict[str, str]] = {}
         self._adapter: dict[str, str] = {}
         self._coming: _Coming | None = None
@@ -262,8 +263,9 @@ class Ledger:
             start = time.perf_counter()
             held = self._held()
             if not self._number:
-                start_entry = Entry(number=0, way="start", rank=self._rank, digests=held, sampled=not self._whole)
-                self._add(start_entry.model_copy(update={"not_finite": tuple(sorted(self._not_finite()))}))
+                odd = self._not_finite(held)
+                self._odd = {name: held[name] for name in odd}
+                self._add(Entry(number=0, way="start", rank=self._rank, digests=held, not_finite=odd, sampled=not self._whole))
             moves = self._worker.parallel_config.enable_eplb  # experts change places between updates
             past = [] if moves else [name for name in held.keys() & self._last.keys() if held[name] != self._last[name]]
             self._last = held
@@ -290,7 +292,7 @@ class Ledger:
                     digests=held,
                     changed=tuple(name for name in held if name in last and held[name] != last[name]),
                     received=coming.digester.result(),
-                    not_finite=tuple(sorted(ways["not_finite"] if "not_finite" in ways else self._not_finite())),
+                    not_finite=tuple(sorted(ways["not_finite"])) if "not_finite" in ways else self._not_finite(held),
                     unannounced=coming.unannounced,
                     sampled=not self._whole,
                     seconds=round(coming.seconds + time.perf_counter() - start, 4),
@@ -371,11 +373,12 @@ class Ledger:
     def _held(self) -> dict[str, str]:
         return self._standing.digests(chain(self._tensors(), self._packed()))
 
-    def _not_finite(self) -> NotFinite:
+    def _not_finite(self, held: Mapping[str, str]) -> tuple[str, ...]:
+        """Names what is not finite; what was not so at the start, and never changed, may be memory that nothing reads."""
         found = NotFinite()
         found.look((name, tensor) for name, tensor in self._tensors() if tensor.itemsize > 1)  # of one byte: a copy of it all
         found.look(self._packed(scale=0.0))
-        return found
+        return tuple(sorted(name for name in found if self._odd.get(name, "") != held.get(name)))
 
     def _passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
         """Passes on what is loaded, and looks at it; our own engine counts for itself, and records what it loads."""
