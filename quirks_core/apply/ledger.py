@@ -157,7 +157,7 @@ class Account(Record):
         lines: The last updates in short, the newest last.
         verdicts: All verdicts, in the order in which they were found.
         problems: Those that hold now.
-        refusal: Why the engine does not generate (``MODEL_QUIRKS_LEDGER=stop``); empty if it does.
+        refusal: Why the engine does not generate (``MODEL_QUIRKS_LEDGER=stop``, ``refit.finite``); empty if it does.
     """
 
     pid: int

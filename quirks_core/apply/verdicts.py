@@ -13,6 +13,8 @@ from quirks_core.base.text import listed
 _LAYER = re.compile(r"^(?:(.*?)\.)?(\d+)\.")
 #: How the digest of a tensor begins whose words add up to zero: nothing can be learned from it.
 _ZERO = "0" * 16
+#: How many steps in a row a gradient scaler may skip: PyTorch's begins at 65 536 and halves at each (``torch.amp.GradScaler``).
+_SKIPPED = 16
 
 
 class Judge:
@@ -23,7 +25,15 @@ class Judge:
         names: All tensors that the engine runs on.
     """
 
-    def __init__(self, settings: LedgerSettings, *, ranks: int = 1, has_lora: bool = False, is_quantized: bool = False) -> None:
+    def __init__(
+        self,
+        settings: LedgerSettings,
+        *,
+        ranks: int = 1,
+        has_lora: bool = False,
+        is_quantized: bool = False,
+        may_skip: bool = False,
+    ) -> None:
         """Begins with an engine that had no update.
 
         Args:
@@ -31,6 +41,7 @@ class Judge:
             ranks: How many processes have an entry for each update.
             has_lora: The engine takes adapters.
             is_quantized: Its weights are rounded again after they came.
+            may_skip: The trainer computes in float16, and its gradient scaler skips steps.
         """
         self.problems: dict[str, Verdict] = {}
         self.names: set[str] = set()
@@ -38,6 +49,9 @@ class Judge:
         self._ranks = ranks
         self._has_lora = has_lora
         self._is_quantized = is_quantized
+        self._may_skip = may_skip
+        self._patience = max(settings.unchanged, _SKIPPED + 1) if may_skip else settings.unchanged
+        self._has_skipped = False
         self._updates = 0
         self._trainer = self._synced = 0
         self._adapters = 0
@@ -87,6 +101,10 @@ class Judge:
             ]
         return self._unreported(found, {"behind"})
 
+    def trainer_skipped(self) -> None:
+        """Takes that the trainer's gradient scaler skipped a step since the last update."""
+        self._has_skipped = True
+
     def _unreported(self, found: Iterable[Verdict], kinds: Collection[str]) -> list[Verdict]:
         for kind in kinds:
             self.problems.pop(kind, None)
@@ -113,9 +131,9 @@ class Judge:
             self._still = 0
             self._window.append((changed, set(received)))
         elif number > 1 and not is_again:  # the first update may bring what the engine started with
-            self._still += 1
+            self._still += not self._has_skipped
             yield from self._unchanged(rows[0], number, received)
-        self._received, self._version = received, version
+        self._received, self._version, self._has_skipped = received, version, False
         yield from self._partial(number)
         yield from self._ranks_disagree(rows, number)
         yield from _not_finite(rows, number)
@@ -128,6 +146,10 @@ class Judge:
             )
 
     def _unchanged(self, row: Entry, number: int, received: Mapping[str, str]) -> Iterator[Verdict]:
+        if self._has_skipped:
+            text = f"update {number} ({row.way}) changed nothing: the trainer's step was skipped by the scaler (float16)"
+            yield Verdict(kind="unchanged", number=number, text=text, is_grave=False)
+            return
         came_other = bool(received) and bool(self._received) and received != self._received
         never = sorted(name for name in self.names if not self._ever[name])
         which = "update" if self._still == 1 else f"the last {self._still} updates up to"
@@ -141,7 +163,7 @@ class Judge:
                 number=number,
                 text=f"LoRA is on, no adapter was ever loaded, and {text}: requests get the base model; send the adapter "
                 "(add_lora), or the weights with the adapter merged",
-                is_grave=self._still >= self._settings.unchanged,
+                is_grave=self._still >= self._patience,
             )
         if came_other and self._is_quantized:
             reason = "what came differs from the update before, and rounds to the same quantised values"
@@ -152,7 +174,8 @@ class Judge:
                 "the engine was sent what it has: a base whose adapter is not merged, a stale copy, or a policy that was not "
                 "trained (learning rate 0)"
             )
-        is_grave = self._still >= self._settings.unchanged and not (came_other and self._is_quantized)
+            reason += ", or whose step was skipped by the scaler (float16)" if self._may_skip else ""
+        is_grave = self._still >= self._patience and not (came_other and self._is_quantized)
         yield Verdict(kind="unchanged", number=number, text=f"{text}: {reason}", is_grave=is_grave)
 
     def _partial(self, number: int) -> Iterator[Verdict]:
@@ -234,14 +257,15 @@ class Judge:
                 "requests get the base model; send the adapter after the optimiser's step",
                 is_grave=self._zeros > self._settings.unchanged,
             )
-        self._still = 0 if changed else self._still + 1
+        self._still = 0 if changed else self._still + (not self._has_skipped)
+        self._has_skipped = False
         if self._still:
             yield Verdict(
                 kind="unchanged",
                 number=number,
                 text=f"adapter {row.adapter!r} came {self._still + 1} times with the same {len(row.digests)} tensors: the "
                 "trainer sends a stale copy, or was not trained (learning rate 0)",
-                is_grave=self._still >= self._settings.unchanged,
+                is_grave=self._still >= self._patience,
             )
         if len(rows) < self._ranks:
             text = f"ranks disagree: adapter {row.adapter!r} was loaded on {len(rows)} of {self._ranks} ranks"

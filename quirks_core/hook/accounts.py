@@ -23,7 +23,7 @@ from quirks_core.apply.verdicts import Judge
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.facts.installation import HiddenPackageError, check_ours
 from quirks_core.hook import receipts, report, worker_calls
-from quirks_core.hook.settings import HookSettings
+from quirks_core.hook.settings import SET_VARIABLE, HookSettings
 
 _LEDGER = "worker.refit.engine.ledger"
 _ATTRIBUTE = "_model_quirks_account"
@@ -31,6 +31,8 @@ _ATTRIBUTE = "_model_quirks_account"
 _STEPS = frozenset({"execute_model", "sample_tokens", "execute_dummy_batch", "take_draft_token_ids", "check_health"})
 #: Calls that complete an update.
 _ENDS = frozenset({"finish_weight_update", "reload_weights", "add_lora"})
+#: Our own backend for weight transfer, which refuses by itself what is not finite.
+_OURS = "model_quirks"
 _KEPT = 8
 _accountants: weakref.WeakSet[_Accountant] = weakref.WeakSet()
 
@@ -100,8 +102,8 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def refuse_or_take(self: Any, *args: Any, **kwargs: Any) -> Any:
         for accountant in _accountants:
-            if accountant.config is self.vllm_config and accountant.refusal:
-                raise QuirksError(f"{LEDGER_VARIABLE}=stop: {accountant.refusal}")
+            if accountant.config is self.vllm_config and (problem := accountant.still_refuses()):
+                raise QuirksError(problem)
         return original(self, *args, **kwargs)
 
     setattr(refuse_or_take, _ATTRIBUTE, True)
@@ -118,7 +120,11 @@ class _Accountant:
             ranks=config.parallel_config.world_size,
             has_lora=config.lora_config is not None,
             is_quantized=config.model_config.quantization is not None,
+            may_skip=_trains_in_float16(),
         )
+        self._needs_finite = _needs_finite(config)
+        self._is_float16 = str(config.model_config.dtype) == "torch.float16"
+        self._is_spoilt = False
         self._settings = settings
         self._has_lora = config.lora_config is not None
         self._call, self._step = executor.collective_rpc, executor.execute_model
@@ -152,6 +158,7 @@ class _Accountant:
             for rows in updates:
                 last = rows is updates[-1]
                 self._add([row.model_copy(update={"version": self._version}) for row in rows] if last else rows)
+                self._mend(rows)
             if updates:
                 self._version = ""
                 self._write()
@@ -162,8 +169,17 @@ class _Accountant:
     @property
     def refusal(self) -> str:
         """Why the engine takes no request; empty if it does."""
-        grave = [verdict.text for verdict in self._judge.problems.values() if verdict.is_grave]
-        return "; ".join(grave) if self._settings.mode == "stop" else ""
+        grave = [verdict for verdict in self._judge.problems.values() if verdict.is_grave]
+        if grave and self._settings.mode == "stop":
+            return f"{LEDGER_VARIABLE}=stop: {'; '.join(verdict.text for verdict in grave)}"
+        found = (verdict.text for verdict in grave if self._needs_finite and verdict.kind == "not-finite")
+        return next((f"{text}; {SET_VARIABLE}=refit.finite=false takes them" for text in found), "")
+
+    def still_refuses(self) -> str:
+        """Returns `refusal`; a program may have loaded other weights since then, into a model of this process."""
+        if self.refusal and self._loads != self._raw_loads():
+            self.settle()
+        return self.refusal
 
     def account(self) -> Account:
         """Returns the account as it is now."""
@@ -185,6 +201,13 @@ class _Accountant:
         self._entries = tuple(rows)
         self._lines += map(Line.of, rows)
         self._log(new)
+
+    def _mend(self, rows: list[Entry]) -> None:
+        """Takes out of the KV cache what weights that were not finite left there; it would outlive them."""
+        is_spoilt = any(row.not_finite for row in rows)
+        if rows[0].way != "start" and not is_spoilt and (self._is_spoilt or self._is_float16):
+            self._query("mend", self._is_spoilt)
+        self._is_spoilt = is_spoilt
 
     def _log(self, verdicts: list[Verdict]) -> None:
         self._verdicts += verdicts
@@ -215,20 +238,25 @@ class _Accountant:
     def _around_call(self, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None, **named: Any) -> Any:
         if method in _STEPS:
             return self._call(method, timeout, args, kwargs, **named)
-        if method == worker_calls.METHOD and args and args[0] == f"{_LEDGER}:account":
+        function = args[0].removeprefix(f"{_LEDGER}:") if method == worker_calls.METHOD and args else ""
+        if function in ("account", "trainer_at", "trainer_skipped"):
             self.settle()
-            return [{"value": self.account().model_dump(mode="json")}]
-        if method == worker_calls.METHOD and args and args[0] == f"{_LEDGER}:trainer_at":
-            self.settle()
-            self._log(new := self._judge.trainer_at(*args[1]))
-            if new:
+            if function == "trainer_skipped":
+                self._judge.trainer_skipped()
+            if function == "trainer_at" and (new := self._judge.trainer_at(*args[1])):
+                self._log(new)
                 self._write()
             return [{"value": self.account().model_dump(mode="json")}]
         self._is_open = True
         found = self._call(method, timeout, args, kwargs, **named)
-        if self._settings.mode == "stop" and method in _ENDS:  # before a request comes
+        is_stop = self._settings.mode == "stop"
+        if self.refusal or (method in _ENDS and (is_stop or self._is_spoiling())):  # before a request comes
             self.settle()
         return found
+
+    def _is_spoiling(self) -> bool:
+        """Returns whether the update that ended just now is one to refuse; any other waits for its label."""
+        return self._needs_finite and not self._is_off and any(self._query("is_spoilt"))
 
     def _around_step(self, scheduler_output: Any, *args: Any, **named: Any) -> Any:
         if self._is_open or self._loads != self._raw_loads():
@@ -236,3 +264,18 @@ class _Accountant:
         if self._has_lora and any(new.lora_request is not None for new in scheduler_output.scheduled_new_reqs):
             self._is_open = True  # the step loads the request's adapter
         return self._step(scheduler_output, *args, **named)
+
+
+def _needs_finite(config: Any) -> bool:
+    """Returns whether weights that are not finite are refused here: in engines of others, as ``refit.finite`` says."""
+    settings = HookSettings.read()
+    ours = getattr(config.weight_transfer_config, "backend", "") == _OURS
+    return settings is not None and not ours and bool(settings.given.get("refit.finite", True))
+
+
+def _trains_in_float16() -> bool:
+    """Returns whether the trainer computes in float16: the user said so, or its accelerate is in this process."""
+    settings = HookSettings.read() or HookSettings()
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    mixed = getattr(state, "_shared_state", {}).get("_mixed_precision")
+    return mixed == "fp16" or "float16" in (settings.given.get("train.autocast"), settings.given.get("train.dtype"))

@@ -93,6 +93,30 @@ def test_longer_pauses_of_training_can_be_declared():
     assert [verdict.is_grave for _ in range(5) for verdict in engine.update()] == [False, True]
 
 
+def test_updates_after_steps_that_the_scaler_skipped_may_change_nothing():
+    engine = Engine()
+    engine.update(NAMES)
+    found = []
+    for _ in range(4):
+        engine.judge.trainer_skipped()
+        found += engine.update()
+
+    assert kinds(found) == [("unchanged", False)]
+    assert found[0].text == "update 2 (transfer) changed nothing: the trainer's step was skipped by the scaler (float16)"
+    engine.update(NAMES)
+    assert kinds([*engine.update(), *engine.update()]) == [("unchanged", False), ("unchanged", True)]
+
+
+@pytest.mark.parametrize("way", ["transfer", "lora"])
+def test_a_scaler_that_tells_nothing_may_have_skipped_as_many_steps_as_its_scale_allows(way):
+    engine = Engine(may_skip=True)
+    engine.update(NAMES, way=way)
+
+    found = [verdict.is_grave for _ in range(17) for verdict in engine.update(way=way)]
+
+    assert found == [False, True]
+
+
 def test_quantised_weights_that_round_to_the_same_values_are_no_warning():
     verdicts = {}
     for is_quantized in (True, False):

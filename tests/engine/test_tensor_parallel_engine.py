@@ -136,7 +136,7 @@ async def test_a_refit_that_all_ranks_reject_leaves_their_next_answers_in_their_
 
     for _ in range(2):
         with pytest.raises(TransferError, match="no group"):
-            await worker.engine.call(receiving.take, nowhere, clean=False)
+            await worker.engine.call(receiving.take, nowhere)
 
     assert await worker.engine.call(receiving.rank) == [0, 1]
     assert await worker.engine.call(receiving.touched) == [False, False]

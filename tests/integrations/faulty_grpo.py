@@ -8,6 +8,7 @@ import json
 import runpy
 from pathlib import Path
 
+import torch
 from peft import LoraConfig
 from trl import GRPOTrainer
 
@@ -38,6 +39,12 @@ def plant(trainer, fault):
         generation.sync_weights = lambda: None
 
 
+def skip_two_steps(accelerator):
+    """Computes in float16 with a gradient scaler, which accelerate has on GPUs alone; its scale overflows twice."""
+    accelerator.native_amp = True
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60, backoff_factor=2.0**-23)
+
+
 def main():
     """Trains, and writes what TRL logged."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -46,9 +53,11 @@ def main():
     parser.add_argument("fault", choices=["none", "unmerged", "frozen", "stale", "unsent"])
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--iterations", type=int, default=1)
+    parser.add_argument("--fp16", action="store_true")
+    parser.add_argument("--bare", action="store_true", help="without the line that makes faults known")
     options = parser.parse_args()
     example = runpy.run_path(str(EXAMPLE))
-    config = example["configuration"](options.log, max_steps=STEPS, num_iterations=options.iterations)
+    config = example["configuration"](options.log, max_steps=STEPS, num_iterations=options.iterations, fp16=options.fp16)
     adapter = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False) if options.lora else None
     trainer = GRPOTrainer(
         model=options.model,
@@ -58,7 +67,10 @@ def main():
         peft_config=adapter,
     )
     plant(trainer, options.fault)
-    trainer.add_callback(LedgerCallback(trainer, file=options.log.with_suffix(".jsonl")))
+    if options.fp16:
+        skip_two_steps(trainer.accelerator)
+    if not options.bare:
+        trainer.add_callback(LedgerCallback(trainer, file=options.log.with_suffix(".jsonl")))
     trainer.train()
     options.log.write_text(json.dumps(trainer.state.log_history, indent=1), encoding="utf-8")
 

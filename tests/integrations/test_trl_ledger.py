@@ -71,6 +71,32 @@ def test_a_policy_that_does_not_arrive_is_named_at_the_first_update_that_lacks_i
         assert targets >= set(rows[step - 1]["missing"])
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "changed nothing: the trainer's step was skipped by the scaler"),
+        (("--bare",), "or whose step was skipped by the scaler"),
+    ],
+    ids=["callback", "bare"],
+)
+def test_steps_that_the_scaler_skips_are_neither_a_fault_nor_refused(train, options, words):
+    variables = VARIABLES | {"MODEL_QUIRKS_LEDGER": "stop"}
+    ended = train("-".join(("skipped", *options)), "none", "--fp16", *options, script=SCRIPT, **variables)
+
+    assert ended.code == 0, ended.text[-4000:]
+    (account,) = json.loads(ended.receipt.read_text(encoding="utf-8"))["accounts"]
+    assert [line["changed"] > 0 for line in account["lines"][2:]] == [False, False, True]
+    (note,) = account["verdicts"]
+    assert (note["kind"], note["is_grave"], account["problems"]) == ("unchanged", False, [])
+    assert words in note["text"]
+    said = [line.partition("arrival: ")[2] for line in ended.text.splitlines() if "model-quirks: arrival: " in line]
+    assert said == ([] if options else ["step 1 was skipped by the scaler: the weights stay as they are"])
+    if not options:
+        rows = [json.loads(line) for line in ended.log.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
+        assert [(row["arrived"], row["verdict"]) for row in rows] == [(1, "")] * 4
+        assert [row["skipped"] for row in rows] == [True, True, False, False]
+
+
 def test_an_engine_without_a_ledger_ends_the_run_with_what_to_set(train):
     ended = train("off", "none", script=SCRIPT, **VARIABLES | {"MODEL_QUIRKS_LEDGER": "off"})
 

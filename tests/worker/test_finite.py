@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from worker.refit.engine.finite import NotFinite
 
@@ -53,3 +54,17 @@ def test_what_is_watched_is_passed_on_unchanged():
     found = NotFinite()
     assert [(name, id(tensor)) for name, tensor in found.watch(tensors)] == [(name, id(tensor)) for name, tensor in tensors]
     assert found == {"other": 1}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_lost"), [(torch.float16, True), (torch.float32, False), (torch.float8_e4m3fn, False), (torch.int8, False)]
+)
+def test_what_a_cast_loses_counts_only_if_the_parameter_has_lost_it(dtype, is_lost):
+    sent = torch.tensor([1.0, 1e5, -1e5, 65510.0])  # the last one rounds to the largest of float16
+    model = nn.Module()
+    model.weight = nn.Parameter(sent.clamp(-448, 448).to(dtype) if dtype.itemsize == 1 else sent.to(dtype), requires_grad=False)
+    found = NotFinite(torch.float16)
+    found.look([("sent", sent), ("fine", sent / 2)])
+    assert found == {}
+    found.after_casts(model)
+    assert found == ({"sent": 2} if is_lost else {})

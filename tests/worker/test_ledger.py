@@ -56,6 +56,20 @@ def test_the_memory_that_a_process_runs_on_is_read_except_while_it_sleeps(worker
     assert looked() == (1, now())
 
 
+def test_what_is_not_finite_before_the_first_update_counts_once_an_update_writes_it(worker):
+    model = worker.model_runner.get_model()
+    model.weight.data[0, 0] = torch.nan
+    worker.reload_weights = lambda: model.bias.data.add_(1)
+    ledger.watch(worker)
+    found = []
+    for change in (lambda: None, lambda: model.weight.data[1].add_(1), lambda: model.weight.data.zero_()):
+        change()
+        worker.reload_weights()
+        found += ledger.settle(worker)["entries"]
+
+    assert [entry["not_finite"] for entry in found] == [["weight"], [], ["weight"], []]
+
+
 def test_a_process_without_a_ledger_is_an_error(worker):
     with pytest.raises(QuirksError, match="MODEL_QUIRKS_LEDGER=off"):
         ledger.look(worker)

@@ -54,11 +54,6 @@ class Readiness:
             return self._problem
         return f"the engine sleeps ({', '.join(sorted(self._asleep))}); call wake_up_async first" if self._asleep else None
 
-    @property
-    def has_cache(self) -> bool:
-        """Whether the KV cache has memory."""
-        return KV_CACHE not in self._asleep
-
     def check(self) -> None:
         """Makes sure that tokens may be generated.
 

@@ -156,11 +156,8 @@ class OpenUpdate:
         await self.step(receiving.end)
         await asyncio.shield(self.refit)
 
-    async def take(self, clean: bool) -> tuple[list[dict[str, Any]], str | None] | None:
+    async def take(self) -> tuple[list[dict[str, Any]], str | None] | None:
         """Carries out the steps; for `worker.refit.refitting.Refitting`, which pauses the engine meanwhile.
-
-        Args:
-            clean: Zero the KV cache at the end.
 
         Returns:
             What each process answered, and the label of the weights; None if the model got no weights.
@@ -173,7 +170,7 @@ class OpenUpdate:
             while True:
                 function, named, made = await self._next()
                 if function is receiving.end:
-                    answers = await self._engine.call(receiving.end, clean=clean, draft=self._draft, finite=self._finite)
+                    answers = await self._engine.call(receiving.end, draft=self._draft, finite=self._finite)
                     return (answers, self._version) if came and not self._draft else None
                 await self._engine.call(function, **named)
                 came = came or function is receiving.part

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from quirks_core.apply.ledger import LEDGER_VARIABLE, Account, Entry, Verdict
+from quirks_core.apply.ledger import Account, Entry, Verdict
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 #: Has the engine take weights, and on demand zeroes its KV cache; returns what each process answered, and the weights' label,
 #: or None if no weights came.
-_Take = Callable[[bool], Coroutine[Any, Any, "tuple[list[dict[str, Any]], str | None] | None"]]
+_Take = Callable[[], Coroutine[Any, Any, "tuple[list[dict[str, Any]], str | None] | None"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,6 @@ class Refitting:
         self._clear_cache = bool(plan.value("refit.clear_cache"))
         keeps = section.keep_memory
         self._keep_memory = not plan.value("engine.enable_sleep_mode") if keeps is None else keeps
-        #: The KV cache may hold NaN, which outlives the weights that it comes from. A checkpoint's are not looked at.
-        self._spoilt_cache = not self.dummy
         self._abort = abort
         self._warn = warn
         self._ranks: list[int] | None = None
@@ -217,17 +215,16 @@ class Refitting:
         """Updates the weights; requests in flight wait, and go on under the new ones.
 
         Args:
-            take: Has the engine take weights, and on demand zeroes its KV cache; returns what each process answered, and the
-                weights' label, or None if no weights came.
+            take: Has the engine take weights; returns what each process answered, and the weights' label, or None if no weights
+                came.
             clear_cache: Drop the KV cache; None as planned.
         """
         readiness = self._engine.readiness
         readiness.check_refit()
         clear_cache = self._clear_cache if clear_cache is None else clear_cache
-        clean = self._spoilt_cache and clear_cache and readiness.has_cache
         async with self.paused(clear_cache=clear_cache):
             try:
-                if (taken := await take(clean)) is None:
+                if (taken := await take()) is None:
                     return
                 answers, version = taken
                 label = version if version is not None else readiness.next_version()
@@ -242,8 +239,7 @@ class Refitting:
             readiness.refitted(label)
             self.report = RefitReport.of(label, answers, accounts)
             if refusals := [account.refusal for account in accounts if account.refusal]:
-                readiness.broken(f"{LEDGER_VARIABLE}=stop: {refusals[0]}")
-            self._spoilt_cache = (self._spoilt_cache and not clean) or bool(self.report.not_finite)
+                readiness.broken(refusals[0])
             self._warn_of(self.report)
 
     @asynccontextmanager
@@ -328,9 +324,9 @@ class Refitting:
     def _once(self, info: dict[str, Any], version: str | None) -> _Take:
         """Returns what takes all weights in one call."""
 
-        async def take(clean: bool) -> tuple[list[dict[str, Any]], str | None]:
+        async def take() -> tuple[list[dict[str, Any]], str | None]:
             self.last = info["transport"]
-            return await self._engine.call(receiving.take, info, clean=clean), version
+            return await self._engine.call(receiving.take, info), version
 
         return take
 
@@ -356,7 +352,6 @@ class Refitting:
         if not await self._is_touched():
             state = unchanged(kind, version=readiness.version, problem=readiness.problem, dummy=self.dummy)
             return kind(f"{_reason(error)}; {state}")
-        self._spoilt_cache = True  # by whatever came
         why = f"a refit failed half-way ({_reason(error)}); {way_back(kind, dummy=self.dummy)}"
         readiness.broken(why)
         self._abort(why)

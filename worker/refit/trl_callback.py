@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.hook import report
 from worker.refit.arrivals import Arrival, Arrivals
-from worker.refit.running import Server, look
+from worker.refit.running import Server, look, report_skipped
 from worker.refit.weights.expected import Expected, digest
 
 
@@ -49,7 +49,8 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         self._sent: Expected | None = None
         self._facts: dict[str, Any] = {}
         self._whole = False
-        self._is_off = False
+        self._is_off = self._is_skipped = False
+        self._scale = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - transformers' names
         """Looks whether the engine has a ledger.
@@ -67,13 +68,19 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         """Makes the digest of what this step's rollout should come from."""
         if not self._is_off:
             self._sent = digest(self._trainer.model, whole=self._whole, **self._facts)
+            self._scale = self._scale_now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Compares it with what the engine has; an error ends the comparison, and no training."""
+        """Compares it with what the engine has; an error ends the comparison, and no training.
+
+        A step that the gradient scaler skipped is reported to the engine's ledger: the next update will change nothing.
+        """
         if self._sent is None or self._is_off or not self._has_engine():
             return
         try:
             arrival = self._comparison.compare(self._look(), self._sent)
+            if is_skipped := self._was_skipped():
+                self._report_skipped()
         except QuirksError as error:
             self._is_off = True
             report.error(f"arrival: not looked at from now on: {error}")
@@ -85,9 +92,13 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
             report.error(f"arrival: step {state.global_step}: {arrival.verdict}")
         elif before and not arrival.verdict:
             report.info(f"arrival: step {state.global_step}: the policy arrives again")
+        if is_skipped and not self._is_skipped:
+            report.info(f"arrival: step {state.global_step} was skipped by the scaler: the weights stay as they are")
+        self._is_skipped = is_skipped
         if self._file is not None:
             row = {"step": state.global_step, "arrived": _finite(arrival.share), "norms": dict(arrival.norms)}
             row |= {"changed_share": arrival.changed_share, "missing": arrival.missing, "verdict": arrival.verdict}
+            row |= {"skipped": is_skipped}
             with self._file.open("a", encoding="utf-8") as opened:
                 opened.write(json.dumps(row) + "\n")
 
@@ -105,6 +116,21 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         if generation.mode == "colocate":
             return look(generation.llm)
         return Server(generation.vllm_client.base_url).look()
+
+    def _was_skipped(self) -> bool:
+        """Returns whether the scaler skipped this step; accelerate 1.15 does not see it of a fused optimizer, TRL's default."""
+        return bool(self._trainer.accelerator.optimizer_step_was_skipped) or self._scale_now() < self._scale
+
+    def _scale_now(self) -> float:
+        scaler = self._trainer.accelerator.scaler
+        return 0.0 if scaler is None else float(scaler.get_scale())
+
+    def _report_skipped(self) -> None:
+        generation = self._trainer.vllm_generation
+        if generation.mode == "colocate":
+            report_skipped(generation.llm)
+        else:
+            Server(generation.vllm_client.base_url).report_skipped()
 
     def _engine(self) -> dict[str, Any]:
         """Returns what makes the engine's tensors of the trainer's: its dtype, and over how many ranks it splits them."""

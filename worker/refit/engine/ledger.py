@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from quirks_core.apply.ledger import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
-from worker.refit.engine.finite import NotFinite
+from worker.refit.engine.finite import NotFinite, mend_cache
 from worker.refit.engine.verify import packed_answers
 from worker.refit.weights.digest import Digester, Standing, digests, parts
 
@@ -78,11 +78,27 @@ def trainer_at(worker: Any, updates: int) -> dict[str, Any] | None:  # noqa: ARG
     return None
 
 
+def trainer_skipped(worker: Any) -> None:
+    """Takes that the trainer's gradient scaler skipped a step, in the engine's core as well."""
+
+
+def mend(worker: Any, is_noted: bool) -> None:
+    """Takes NaN out of the KV cache (`mend_cache`), unless it sleeps: it wakes without its content."""
+    if getattr(worker, _ATTRIBUTE).has_cache:
+        mend_cache(worker, is_noted=is_noted)
+
+
+def is_spoilt(worker: Any) -> bool:
+    """Returns whether the last update left values that are not finite."""
+    return any(entry.not_finite for entry in list(getattr(worker, _ATTRIBUTE).entries)[-1:])
+
+
 class Ledger:
     """What a process knows of its updates.
 
     Attributes:
         entries: The last ones.
+        has_cache: The KV cache has memory.
     """
 
     def __init__(self, worker: Any, settings: LedgerSettings) -> None:
@@ -95,12 +111,14 @@ class Ledger:
         self._number = 0
         self._new: list[Entry] = []
         self._last: dict[str, str] = {}
+        self._odd: dict[str, str] = {}
         self._adapters: dict[tuple[str, int, str], dict[str, str]] = {}
         self._adapter: dict[str, str] = {}
         self._coming: _Coming | None = None
         self._is_inside = False
         self._is_off = False
         self._is_asleep = False
+        self.has_cache = True
         for method, wrap in (
             ("load_model", self._around_load_model),
             ("start_weight_update", self._around_start),
@@ -192,7 +210,7 @@ class Ledger:
     def _around_sleep(self, original: _T) -> Callable[..., Any]:
         def sleep(*args: Any, **kwargs: Any) -> Any:
             self._last = {}  # of a deep sleep nothing is left, and what wakes is not what slept
-            self._is_asleep = True
+            self._is_asleep, self.has_cache = True, False
             return original(*args, **kwargs)
 
         return sleep
@@ -201,6 +219,7 @@ class Ledger:
         def wake_up(tags: Any = None, *args: Any, **kwargs: Any) -> Any:
             found = original(tags, *args, **kwargs)
             self._is_asleep = self._is_asleep and tags is not None and "weights" not in tags
+            self.has_cache = self.has_cache or tags is None or "kv_cache" in tags
             return found
 
         return wake_up
@@ -244,7 +263,9 @@ class Ledger:
             start = time.perf_counter()
             held = self._held()
             if not self._number:
-                self._add(Entry(number=0, way="start", rank=self._rank, digests=held, sampled=not self._whole))
+                odd = self._not_finite(held)
+                self._odd = {name: held[name] for name in odd}
+                self._add(Entry(number=0, way="start", rank=self._rank, digests=held, not_finite=odd, sampled=not self._whole))
             moves = self._worker.parallel_config.enable_eplb  # experts change places between updates
             past = [] if moves else [name for name in held.keys() & self._last.keys() if held[name] != self._last[name]]
             self._last = held
@@ -271,7 +292,7 @@ class Ledger:
                     digests=held,
                     changed=tuple(name for name in held if name in last and held[name] != last[name]),
                     received=coming.digester.result(),
-                    not_finite=tuple(sorted(ways["not_finite"] if "not_finite" in ways else self._not_finite())),
+                    not_finite=tuple(sorted(ways["not_finite"])) if "not_finite" in ways else self._not_finite(held),
                     unannounced=coming.unannounced,
                     sampled=not self._whole,
                     seconds=round(coming.seconds + time.perf_counter() - start, 4),
@@ -343,20 +364,21 @@ class Ledger:
                     seen.add(id(parameter))
                     yield from parts(layer + name, parameter)
 
-    def _packed(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def _packed(self, scale: float = 1.0) -> Iterator[tuple[str, torch.Tensor]]:
         held = chain.from_iterable(parameters.values() for _, parameters in self._layers)
         if any(parameter is not None and not parameter.numel() for parameter in held):
-            for name, answer in packed_answers(self._model):
+            for name, answer in packed_answers(self._model, scale=scale):
                 yield name + COMPUTES, answer
 
     def _held(self) -> dict[str, str]:
         return self._standing.digests(chain(self._tensors(), self._packed()))
 
-    def _not_finite(self) -> NotFinite:
+    def _not_finite(self, held: Mapping[str, str]) -> tuple[str, ...]:
+        """Names what is not finite; what was not so at the start, and never changed, may be memory that nothing reads."""
         found = NotFinite()
         found.look((name, tensor) for name, tensor in self._tensors() if tensor.itemsize > 1)  # of one byte: a copy of it all
-        found.look(self._packed())
-        return found
+        found.look(self._packed(scale=0.0))
+        return tuple(sorted(name for name in found if self._odd.get(name, "") != held.get(name)))
 
     def _passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
         """Passes on what is loaded, and looks at it; our own engine counts for itself, and records what it loads."""

@@ -27,20 +27,17 @@ def join(worker: Any, init_info: dict[str, Any]) -> None:
     worker.init_weight_transfer_engine(init_info)
 
 
-def take(worker: Any, update_info: dict[str, Any], *, clean: bool) -> dict[str, Any]:
+def take(worker: Any, update_info: dict[str, Any]) -> dict[str, Any]:
     """Takes new weights through vLLM's native weight transfer; returns which way they went (`worker.refit.refitting`).
 
     Args:
         worker: The worker.
         update_info: The fields of a `worker.refit.engine.transfer_engine.RefitUpdateInfo`; its docstring has the errors.
-        clean: Zero the KV cache, in which no request has anything, once the weights are there.
     """
     engine = worker.weight_transfer_engine
     worker.start_weight_update()
     worker.update_weights(update_info)
     worker.finish_weight_update()
-    if clean:
-        _zero_cache(worker)
     return dict(engine.ways)
 
 
@@ -64,7 +61,7 @@ def part(worker: Any, update_info: Any) -> None:
     worker.update_weights(update_info)
 
 
-def end(worker: Any, *, clean: bool, draft: bool, finite: bool) -> dict[str, Any]:
+def end(worker: Any, *, draft: bool, finite: bool) -> dict[str, Any]:
     """Ends the update; returns what `take` does. For vLLM's backends it only knows which values are not finite.
 
     Raises:
@@ -72,12 +69,10 @@ def end(worker: Any, *, clean: bool, draft: bool, finite: bool) -> dict[str, Any
     """
     engine = worker.weight_transfer_engine
     worker.finish_weight_update()
-    if clean:
-        _zero_cache(worker)
     if draft or hasattr(engine, "ways"):
         return dict(getattr(engine, "ways", {}))
     not_finite = NotFinite()
-    not_finite.look(worker.model_runner.get_model().named_parameters())
+    not_finite.look_at_model(worker.model_runner.get_model())
     if finite and not_finite:
         raise RefitError(f"the new weights are not finite, {with_counts(not_finite)}; refit.finite: false takes them")
     return {"copied": 0, "reloaded": 0, "layers": [], "unloaded": [], "not_finite": dict(not_finite)}
@@ -115,17 +110,3 @@ def _check_form(parse: Callable[[Any], Any], info: Any) -> None:
         raise RefitRejectedError(
             f"{error}; releases of vLLM have different fields, and trainer and engine need the same"
         ) from None
-
-
-def _zero_cache(worker: Any) -> None:
-    """Zeroes the whole KV cache.
-
-    Attention multiplies values behind a sequence's end, in its last block, by a weight of zero, and zero times NaN is NaN: seen
-    in the kernels of vLLM's CPU platform.
-    """
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    parts = [part.untyped_storage() for part in tree_leaves(worker.model_runner.kv_caches)]
-    for storage in {part.data_ptr(): part for part in parts}.values():
-        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).zero_()

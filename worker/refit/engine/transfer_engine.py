@@ -148,7 +148,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def start_weight_update(self) -> None:
         """Does nothing yet: the layers are made ready once the manifest is accepted."""
         self._recorded = None
-        self._not_finite = NotFinite()
+        self._not_finite = NotFinite(self.model_config.dtype)
         self.touched = False
         self.ways = {}
 
@@ -177,6 +177,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             self._load(stream, update_info)
         self._keep(stream, update_info)
         self._put_in_force()
+        self._not_finite.after_casts(self.model)
+        self.ways["not_finite"] = dict(self._not_finite)
+        self._check_finite(update_info)
 
     def finish_weight_update(self) -> None:
         """Does nothing any more: vLLM would take no further refit after an error here."""
@@ -267,14 +270,15 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             self._copy(stream, plan, info)
         else:
             self._reload_all(stream, info, record=plan is None and self.model_config.quantization is None)
-        self.ways["not_finite"] = dict(self._not_finite)
         self.ways["bytes"] = sum(tensor.nbytes for tensor in stream.manifest.tensors)
 
     def _check_finite(self, info: RefitUpdateInfo) -> None:
         if info.finite and self._not_finite:
+            dtype = str(self.model_config.dtype).removeprefix("torch.")
+            lost = f" (a cast to the engine's {dtype} does not hold all)" if self._not_finite.beyond else ""
             raise RefitError(
-                f"refit: the trainer's weights are not finite, {with_counts(self._not_finite)}; correct the trainer's model, "
-                "or set refit.finite: false to take them"
+                f"refit: the trainer's weights are not finite, {with_counts(self._not_finite)}{lost}; correct the trainer's "
+                "model, or set refit.finite: false to take them"
             )
 
     def _reload_all(self, stream: Stream, info: RefitUpdateInfo, *, record: bool) -> None:

@@ -94,14 +94,19 @@ def differences(model: nn.Module, fresh: nn.Module, dtype: torch.dtype) -> dict[
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def packed_answers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields what each linear layer makes of one input whose weight a kernel has packed into no tensor that is visible."""
+def packed_answers(model: nn.Module, *, scale: float = 1.0) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields what each linear layer makes of one input whose weight a kernel has packed into no tensor that is visible.
+
+    Args:
+        model: The model.
+        scale: Of the input; what it makes of zeros is NaN if, and only if, a weight is not finite.
+    """
     for name, layer in model.named_modules():
         weight = next(layer.parameters(recurse=False), None)
         if weight is None or weight.numel() or (x := _input(layer, layer)) is None:
             continue
         try:
-            answer = _answer(layer, x)
+            answer = _answer(layer, x * scale)
         except Exception:  # noqa: S112 - a convolution's layer only holds a weight, and the layer around it computes
             continue
         yield name, answer
