@@ -22,7 +22,7 @@ from quirks_core.apply.ledger import LEDGER_VARIABLE, Account, Entry, LedgerSett
 from quirks_core.apply.verdicts import Judge
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.facts.installation import HiddenPackageError, check_ours
-from quirks_core.hook import receipts, report, worker_calls
+from quirks_core.hook import receipts, report, trainer_process, worker_calls
 from quirks_core.hook.settings import SET_VARIABLE, HookSettings
 
 _LEDGER = "worker.refit.engine.ledger"
@@ -276,6 +276,5 @@ def _needs_finite(config: Any) -> bool:
 def _trains_in_float16() -> bool:
     """Returns whether the trainer computes in float16: the user said so, or its accelerate is in this process."""
     settings = HookSettings.read() or HookSettings()
-    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
-    mixed = getattr(state, "_shared_state", {}).get("_mixed_precision")
-    return mixed == "fp16" or "float16" in (settings.given.get("train.autocast"), settings.given.get("train.dtype"))
+    given = (settings.given.get("train.autocast"), settings.given.get("train.dtype"))
+    return "float16" in (*given, *(one.value for one in trainer_process.precision(None).values()))

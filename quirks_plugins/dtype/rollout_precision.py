@@ -67,8 +67,6 @@ _MAY_VANISH = 0.001
 #: A trainer that computes in bfloat16 alone has nothing to gain but from an engine that does so, too.
 _FIXED = tuple(name for name, trainer in TRAINERS.items() if not trainer.float16)
 _only_bfloat16 = typed("train.framework") & setting("train.framework").one_of(*_FIXED)
-    *(name for name, trainer in TRAINERS.items() if not trainer.float16)
-)
 _differ = (
     (TRAINER_COMPUTES.one_of("bfloat16") & ~_only_bfloat16)
     | (_only_bfloat16 & ENGINE_COMPUTES.one_of("float16"))
