@@ -93,6 +93,12 @@ latent_attention = described(
     "the model has no latent attention",
 )
 dense = Fact("model.is_moe").one_of(False)
+#: Every configuration of Nemotron-H has a number of experts; the pattern of layers declares which layers have them.
+nemotron_h_experts = described(
+    Fact("model.config.hybrid_override_pattern").matches("E") | Fact("model.config.layers_block_type").any_in("moe"),
+    "its layers have experts",
+    "its layers have no experts",
+)
 asynchronous = setting("engine.async_engine").is_true()
 synchronous = setting("engine.async_engine").one_of(False)
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from quirks_core import (
     Affected,
-    Fact,
     Kind,
     ModelFlag,
     Quirk,
@@ -30,20 +29,17 @@ from quirks_core import (
     unknown,
     yes,
 )
+from quirks_plugins.conditions import nemotron_h_experts
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
-
-_PATTERN = Fact("model.config.hybrid_override_pattern")
-#: Every configuration of this type has a number of experts; the pattern of layers declares which layers have them.
-_has_experts = _PATTERN.matches("E") | Fact("model.config.layers_block_type").any_in("moe")
 
 QUIRK = Quirk(
     id="cpu-nongated-moe",
     title="vLLM's CPU platform has no kernel for experts without a gate, which Nemotron-H has",
     flag=ModelFlag.MOE_BACKEND,
     kind=Kind.RULE,
-    match=platform("cpu") & model_type("nemotron_h") & _has_experts,
+    match=platform("cpu") & model_type("nemotron_h") & nemotron_h_experts,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(
         "the experts of this model have no gate, and vLLM computes such experts on CUDA, ROCm and XPU alone",

@@ -40,6 +40,7 @@ from quirks_plugins.conditions import (
     dummy_weights,
     insists_on_dummy_weights,
     insists_on_parameters,
+    nemotron_h_experts,
     only_parameters,
     our_worker,
 )
@@ -84,6 +85,7 @@ QUIRK = Quirk(
         "solar_open",
         "step3p7",
     )
+    & (~model_type("nemotron_h") | nemotron_h_experts)
     & purpose("rollout")
     & (dummy_weights | only_parameters),
     adjustments=[
@@ -147,6 +149,8 @@ QUIRK = Quirk(
         no("glm4_moe", {"engine.load_format": "auto", "refit.scope": "state_dict"}, vllm="0.32.0"),
         no("glm4_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0", purpose="serve"),
         no("qwen3_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0"),
+        yes({"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]}, _DUMMY, vllm="0.32.0"),
+        no({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*", "n_routed_experts": 8}, _DUMMY, vllm="0.32.0"),
         no("ernie4_5_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0"),
         unknown(settings=_DUMMY, vllm="0.32.0"),
     ],
