@@ -145,6 +145,15 @@ def test_a_model_with_lora_loads_by_the_names_of_a_checkpoint_as_of_a_peft_model
     assert wrapped_model.down.base_layer.weight.tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
 
+def test_a_load_does_not_walk_the_model(wrapped_model, monkeypatch):
+    walks, walk = [], wrapped_model.modules
+    monkeypatch.setattr(type(wrapped_model), "modules", lambda model: walks.append(model) or walk())
+
+    wrapped_model.load_weights([("down.weight", wrapped_model.down.base_layer.weight)])
+
+    assert not walks
+
+
 def test_a_model_with_lora_stays_wrapped_after_a_load_that_fails(wrapped_model):
     with pytest.raises(KeyError):
         wrapped_model.load_weights([("no.weight", wrapped_model.down.base_layer.weight)])
