@@ -79,7 +79,12 @@ QUIRK = Quirk(
             "qwen3",
             _LORA,
             vllm="0.32.0",
-            patches=["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preprocess_add_request"],
+            patches=[
+                "EngineCore.add_lora",
+                "EngineCore.add_request",
+                "EngineCore.preprocess_add_request",
+                "Request.__getattr__",
+            ],
         ),
         no("qwen3", {**_LORA, _CACHING: False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
