@@ -79,12 +79,7 @@ QUIRK = Quirk(
             "qwen3",
             _LORA,
             vllm="0.32.0",
-            patches=[
-                "EngineCore.add_lora",
-                "EngineCore.add_request",
-                "EngineCore.preprocess_add_request",
-                "Request.__getattr__",
-            ],
+            patches=["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preprocess_add_request"],
         ),
         no("qwen3", {**_LORA, _CACHING: False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),

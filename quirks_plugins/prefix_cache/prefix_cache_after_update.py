@@ -47,11 +47,6 @@ SALTED_REQUESTS = (
         expects=("7c15bad7933e", "7f9755045255", "be0d1d656991"),
         reason="a request that was hashed before an update gets the salt of the new weights",
     ),
-    Patch(
-        "vllm.v1.request:Request.__getattr__",
-        adds=f"{_PATCHES}:hash_when_read",
-        reason="a request that waits is hashed again when it is scheduled",
-    ),
 )
 
 QUIRK = Quirk(
@@ -62,6 +57,11 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
         *SALTED_REQUESTS,
+        Patch(
+            "vllm.v1.request:Request.__getattr__",
+            adds=f"{_PATCHES}:hash_when_read",
+            reason="a request that waits is hashed again when it is scheduled",
+        ),
         Patch(
             f"{_CORE}.collective_rpc",
             wrapper=f"{_PATCHES}:wrap_collective_rpc",

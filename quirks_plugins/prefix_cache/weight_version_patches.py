@@ -220,6 +220,8 @@ def _salt(request: Any, weights: _Weights) -> None:
     if request.cache_salt != wanted:
         request.cache_salt = wanted
         vars(request).setdefault(_OUTDATED, vars(request).pop("block_hashes", None))
+        if not hasattr(type(request), "__getattr__"):  # ``prefix-cache-after-update`` is not in force
+            hash_when_read(request, "block_hashes")
 
 
 def _salted(salt: str | None, weights: str) -> str | None:

@@ -126,6 +126,18 @@ def test_only_a_request_without_blocks_gets_the_new_salt(core, request_of):
     assert waiting.block_hashes is held_by_a_connector
 
 
+def test_without_the_patch_that_hashes_later_a_request_is_hashed_at_once(core, request_of, monkeypatch):
+    request = request_of("a")
+    old = list(request.block_hashes)
+    monkeypatch.delattr(type(request), "__getattr__")
+    add(core, request)
+
+    rpc(core, "reload_weights")
+
+    assert len(request.block_hashes) == len(old)
+    assert request.block_hashes != old
+
+
 def test_an_update_of_a_draft_drops_nothing(core, request_of):
     plain = _hashes(core, request_of("a"))
     draft = SimpleNamespace(load_weights=lambda _: core)
