@@ -31,11 +31,12 @@ def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., t
             load = model.load_weights
             # All that transformers asks of a model here.
             held = SimpleNamespace(config=model.config, _weight_conversions=conversions)
-            patterns = [conversion.reverse_transform().compiled_sources for conversion in conversions]
+            patterns = [conversion.reverse_transform().compiled_sources.pattern for conversion in conversions]
+            of_transformers = re.compile(re.sub(r"\?P<\w+>", "?:", "|".join(patterns)))  # all have a group of the same name
 
             @wraps(load)
             def load_weights(weights: Iterable[tuple[str, torch.Tensor]], *given: Any, **named: Any) -> Any:
-                return load(_as_in_checkpoint(weights, held, patterns), *given, **named)
+                return load(_as_in_checkpoint(weights, held, of_transformers), *given, **named)
 
             model.load_weights = load_weights
         return model
@@ -44,13 +45,13 @@ def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., t
 
 
 def _as_in_checkpoint(
-    weights: Iterable[tuple[str, torch.Tensor]], held: Any, patterns: list[re.Pattern[str]]
+    weights: Iterable[tuple[str, torch.Tensor]], held: Any, of_transformers: re.Pattern[str]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields tensors as a checkpoint holds them, one by one; transformers compiles its table anew for each that it converts."""
     from transformers.core_model_loading import revert_weight_conversion
 
     for name, tensor in weights:
-        if any(pattern.search(name) for pattern in patterns):
+        if of_transformers.search(name):
             yield from revert_weight_conversion(held, {name: tensor}).items()
         else:
             yield name, tensor
