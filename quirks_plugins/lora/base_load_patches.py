@@ -51,13 +51,13 @@ def _taking_plain_names(load: Callable[..., Any]) -> Callable[..., Any]:
     return load_weights
 
 
-def _wrappers(model: nn.Module) -> tuple[list[tuple[Any, str, Any]], list[tuple[dict[str, Any], str]]]:
-    """Finds LoRA's wrappers, by their place, and the prefixes of experts."""
+def _wrappers(model: nn.Module) -> tuple[list[tuple[Any, str, Any, Any]], list[tuple[dict[str, Any], str]]]:
+    """Finds LoRA's wrappers and their layers, by their place, and the prefixes of experts."""
     from vllm.lora.layers import BaseLayerWithLoRA
 
     layers = list(model.modules())
     wrapped = [
-        (parent._modules, name, child)
+        (parent._modules, name, child, child.base_layer)
         for parent in layers
         for name, child in parent.named_children()
         if isinstance(child, BaseLayerWithLoRA)
@@ -66,16 +66,16 @@ def _wrappers(model: nn.Module) -> tuple[list[tuple[Any, str, Any]], list[tuple[
 
 
 @contextmanager
-def _without_wrappers(wrapped: list[tuple[Any, str, Any]], experts: list[tuple[dict[str, Any], str]]) -> Iterator[None]:
+def _without_wrappers(wrapped: list[tuple[Any, str, Any, Any]], experts: list[tuple[dict[str, Any], str]]) -> Iterator[None]:
     """Puts the layers themselves in the place of LoRA's wrappers around them."""
     try:
-        for place, name, wrapper in wrapped:
-            place[name] = wrapper._modules["base_layer"]
+        for place, name, _, layer in wrapped:
+            place[name] = layer
         for attributes, _ in experts:
             attributes[_PREFIX] = ""
         yield
     finally:
-        for place, name, wrapper in wrapped:
+        for place, name, wrapper, _ in wrapped:
             place[name] = wrapper
         for attributes, prefix in experts:
             attributes[_PREFIX] = prefix
