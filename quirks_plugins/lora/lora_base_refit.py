@@ -93,6 +93,8 @@ QUIRK = Quirk(
         unknown(QWEN3_MOE, _LORA, vllm="0.25.1"),
         unknown(QWEN3_MOE, _LORA),
     ],
+    cost="13 µs for each call of load_weights with the layers of Qwen3-30B-A3B: 0.25 s for an update of one tensor per call, "
+    "1 % of what vLLM's loading takes without its copies; where a call brings all tensors, 2 ms",
 )
 
 

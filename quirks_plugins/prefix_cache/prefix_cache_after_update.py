@@ -100,7 +100,8 @@ QUIRK = Quirk(
         no("qwen3", vllm="0.32.0", purpose="serve"),
         unknown("qwen3"),
     ],
-    cost="one call to the workers at each call through collective_rpc; nothing per token",
+    cost="one call to the workers at each call through collective_rpc; 5 µs per request; at an update 11 µs for each that "
+    "waits, and its hashes once more when it is scheduled; nothing per token",
 )
 
 

@@ -55,7 +55,8 @@ QUIRK = Quirk(
         no("deepseek_v3", vllm="0.32.0", purpose="serve"),
         unknown("deepseek_v3"),
     ],
-    cost="in each refit, one copy of a layer's experts at a time",
+    cost="in each refit, one copy of a layer's fused experts at a time; for a checkpoint's names 0.2 to 1.6 µs per tensor: "
+    "7 ms for DeepSeek-V3, 0.3 % of what vLLM's loading takes without its copies",
 )
 
 
