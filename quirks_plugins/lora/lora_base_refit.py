@@ -14,7 +14,7 @@ What this changes: while ``load_weights`` runs, the layers stand in the place of
 wrappers pass names on are left alone.
 
 When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not. Which dense models need it was
-read in the sources of vLLM 0.28.0 to 0.33.0.
+read in the source of every minor release from 0.28.0 on.
 """
 
 from __future__ import annotations
