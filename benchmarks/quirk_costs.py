@@ -27,6 +27,7 @@ import measure
 
 from quirks_core import yes
 from quirks_core.declaration.flags import BUILT_IN
+from quirks_core.facts.packages import installed_version
 from quirks_core.plan.resolve import resolve
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.registry import Registry
@@ -139,7 +140,7 @@ def patches(kind: str, *, lora: bool = False) -> dict[str, dict[str, Callable[..
     settings = {"engine.enable_lora": True} if lora else {}
     found: dict[str, dict[str, Callable[..., Any]]] = {}
     for platform in ("cpu", "cuda"):
-        plan = resolve(yes(config, settings, vllm="0.32.0", platform=platform).context(), items)
+        plan = resolve(yes(config, settings, vllm=installed_version("vllm"), platform=platform).context(), items)
         for patch in plan.patches:
             module, _, name = patch.source.partition(":")
             found.setdefault(patch.target.rpartition(":")[2], {})[patch.quirk.id] = getattr(import_module(module), name)
