@@ -7,21 +7,25 @@ names of a trainer's parameters (``model.language_model…``) fail. The loader t
 language model and the tower. It drops ``multi_modal_projector.linear_1`` and the others of the projector without a word,
 because Pixtral's projector has other names (``w_in``, ``w_out``).
 
-What this changes: in rollouts ``engine.config_format`` becomes ``hf``, and ``engine.load_format`` ``hf`` where it is ``auto``.
-vLLM then builds ``Mistral3ForConditionalGeneration``, which takes the names of transformers. An explicit value stays: a trainer
-that sends Mistral's own names is right with ``mistral``. Where the files for transformers have no index, vLLM reads those of
-both formats and fails; start such a model with ``load_format: dummy``. NeMo RL sets ``config_format`` for the same reason.
+What this changes: in rollouts that start from dummy weights with ``language_model_only``, ``engine.config_format`` becomes
+``hf``. vLLM then builds ``Mistral3ForConditionalGeneration``, which takes the names of transformers. Other rollouts are
+advised, because three formats of a start with images belong together. With ``config_format: hf`` alone the tokenizer stays
+Mistral's, and the engine fails when it profiles images ("Expected there to be 1 prompt placeholders"); vLLM would also read the
+files of both formats where those for transformers have no index. An explicit value stays: a trainer that sends Mistral's own
+names is right with ``mistral``. NeMo RL sets ``config_format`` for the same reason, for text and dummy weights.
 
 When it can go: when the loader of Pixtral takes the names of transformers, or refuses those that it does not know.
 
-Evidence: ``get_config``, ``DefaultModelLoader`` and ``PixtralForConditionalGeneration.load_weights`` were read in vLLM 0.26.0
-and 0.33.0, where the last is the same; a static probe. The names are those of a small model, and of its saved file, with
-transformers 5.19.0. No refit of such a model was run.
+Evidence: ``get_config``, ``cached_resolve_tokenizer_args``, ``DefaultModelLoader`` and the loader of Pixtral were read in vLLM
+0.26.0 and 0.33.0, where the last is the same; a static probe. A tiny model in both formats, from dummy weights, was started in
+vLLM 0.32.0 on a CPU: as it is, for text with ``config_format: hf``, and for images with ``tokenizer_mode: hf`` as well; for
+images with ``config_format`` alone it fails. No refit of a trained model was run.
 """
 
 from __future__ import annotations
 
 from quirks_core import (
+    Advise,
     Affected,
     Default,
     Kind,
@@ -34,12 +38,15 @@ from quirks_core import (
     purpose,
     report,
     setting,
+    typed,
     unknown,
     yes,
 )
+from quirks_plugins.conditions import dummy_weights
 
 _CONFIG, _LOAD = "engine.config_format", "engine.load_format"
-_HF = {_CONFIG: "hf"}
+_TEXT = {_LOAD: "dummy", "engine.language_model_only": True}
+_text_from_dummy = dummy_weights & setting("engine.language_model_only").is_true()
 
 QUIRK = Quirk(
     id="mistral-format-refit",
@@ -49,8 +56,12 @@ QUIRK = Quirk(
     match=purpose("rollout") & model_type("mistral3"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
-        Default(_CONFIG, "hf", reason="a trainer sends the names of transformers"),
-        Default(_LOAD, "hf", reason="the files in Mistral's format have other names", when=setting(_LOAD).one_of("auto")),
+        Default(_CONFIG, "hf", reason="a trainer sends the names of transformers", when=_text_from_dummy),
+        Advise(
+            "where the model's folder has Mistral's own format as well (params.json), a trainer's names leave the projector at "
+            f"its old values: set {_CONFIG}, engine.tokenizer_mode and {_LOAD} (unless it is dummy) to hf, all of them",
+            when=~_text_from_dummy & ~typed(_CONFIG),
+        ),
     ],
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/2875"),
@@ -60,8 +71,12 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes("mistral3", {_LOAD: "dummy"}, vllm="0.32.0", gives=_HF),
-        yes("mistral3", vllm="0.33.0", defaults={_LOAD: "auto"}, gives={**_HF, _LOAD: "hf"}),
+        yes("mistral3", _TEXT, vllm="0.32.0", gives={_CONFIG: "hf"}),
+        yes("mistral3", {**_TEXT, _CONFIG: "mistral"}, vllm="0.32.0", gives={}),
+        yes("mistral3", {_LOAD: "dummy"}, vllm="0.33.0", advises="all of them"),
+        yes(
+            "mistral3", {"engine.language_model_only": True}, vllm="0.33.0", defaults={_LOAD: "auto"}, advises="tokenizer_mode"
+        ),
         yes("mistral3", {_CONFIG: "mistral", _LOAD: "mistral"}, vllm="0.26.0", gives={}),
         no("mistral", vllm="0.32.0"),
         no("mistral3", vllm="0.32.0", purpose="serve"),

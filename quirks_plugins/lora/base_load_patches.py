@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["wrap_load_lora_model"]
 
 _MARK = "_model_quirks_takes_plain_names"
+_WRAPPERS = "_model_quirks_lora_wrappers"
 _PREFIX = "lora_base_layer_prefix"
 
 
@@ -27,6 +28,7 @@ def wrap_load_lora_model(load_lora_model: Callable[..., nn.Module]) -> Callable[
     @functools.wraps(load_lora_model)
     def load_reloadable_model(self: Any, *args: Any, **kwargs: Any) -> nn.Module:
         model = load_lora_model(self, *args, **kwargs)
+        setattr(model, _WRAPPERS, _wrappers(model))  # a trainer may load thousands of tensors one by one
         kind: Any = type(model)
         if not hasattr(kind.load_weights, _MARK):
             kind.load_weights = _taking_plain_names(kind.load_weights)
@@ -40,33 +42,40 @@ def wrap_load_lora_model(load_lora_model: Callable[..., nn.Module]) -> Callable[
 def _taking_plain_names(load: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(load)
     def load_weights(model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
-        with _without_wrappers(model):
+        if _WRAPPERS not in vars(model):  # of an engine without LoRA
+            return load(model, weights, *args, **kwargs)
+        with _without_wrappers(*vars(model)[_WRAPPERS]):
             return load(model, ((name.replace(".base_layer.", "."), tensor) for name, tensor in weights), *args, **kwargs)
 
     setattr(load_weights, _MARK, True)
     return load_weights
 
 
-@contextmanager
-def _without_wrappers(model: nn.Module) -> Iterator[None]:
-    """Puts the layers themselves in the place of LoRA's wrappers around them."""
+def _wrappers(model: nn.Module) -> tuple[list[tuple[Any, str, Any, Any]], list[tuple[dict[str, Any], str]]]:
+    """Finds LoRA's wrappers and their layers, by their place, and the prefixes of experts."""
     from vllm.lora.layers import BaseLayerWithLoRA
 
+    layers = list(model.modules())
     wrapped = [
-        (parent, name, child)
-        for parent in model.modules()
+        (parent._modules, name, child, child.base_layer)
+        for parent in layers
         for name, child in parent.named_children()
         if isinstance(child, BaseLayerWithLoRA)
     ]
-    experts = [(layer, prefix) for layer in model.modules() if (prefix := getattr(layer, _PREFIX, ""))]
+    return wrapped, [(vars(layer), prefix) for layer in layers if (prefix := vars(layer).get(_PREFIX))]
+
+
+@contextmanager
+def _without_wrappers(wrapped: list[tuple[Any, str, Any, Any]], experts: list[tuple[dict[str, Any], str]]) -> Iterator[None]:
+    """Puts the layers themselves in the place of LoRA's wrappers around them."""
     try:
-        for parent, name, child in wrapped:
-            parent._modules[name] = child.base_layer
-        for layer, _ in experts:
-            setattr(layer, _PREFIX, "")
+        for place, name, _, layer in wrapped:
+            place[name] = layer
+        for attributes, _ in experts:
+            attributes[_PREFIX] = ""
         yield
     finally:
-        for parent, name, child in wrapped:
-            parent._modules[name] = child
-        for layer, prefix in experts:
-            setattr(layer, _PREFIX, prefix)
+        for place, name, wrapper, _ in wrapped:
+            place[name] = wrapper
+        for attributes, prefix in experts:
+            attributes[_PREFIX] = prefix

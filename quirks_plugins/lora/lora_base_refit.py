@@ -5,30 +5,68 @@ What happens: vLLM wraps the layers of a model for LoRA, and the wrapper becomes
 for names like ``experts.0.up_proj.base_layer.weight``, which only a PEFT model has, and pass over all others
 (``RoutedExperts.get_expert_mapping``, vllm-project/vllm#31104). After ``reload_weights``, a weight update, or a sleep at
 level 2 the model runs on its old experts, or on what the memory holds. Before 0.28 ``load_weights`` knows no name of a wrapped
-layer, and ends with an error (vllm-project/vllm#39934). verl renames on its receiving side (verl-project/verl#7327).
+layer, and ends with an error (vllm-project/vllm#39934). So it does later for dense models that look a name up among all their
+parameters (MiniCPM, dense Granite-4 and openPangu, Hunyuan in 0.28); Gemma-4 passes over such names until 0.30. verl renames
+on its receiving side (verl-project/verl#7327).
 
 What this changes: while ``load_weights`` runs, the layers stand in the place of their wrappers, and names lose their
-``.base_layer``, so that a checkpoint's names and a PEFT model's are both right. No setting has this effect.
+``.base_layer``, so that a checkpoint's names and a PEFT model's are both right. No setting has this effect. Dense models whose
+wrappers pass names on are left alone.
 
-When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not.
+When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not. Which dense models need it was
+read in the source of every minor release from 0.28.0 on.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import (
+    Affected,
+    Fact,
+    ModelFlag,
+    Patch,
+    Quirk,
+    Severity,
+    described,
+    fix,
+    no,
+    package,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import mixture
+from quirks_plugins.runs import QWEN3_MOE
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
+_MINICPM = {"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"]}
+_GEMMA4 = {"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"]}
+
+_built = Fact("model.architectures")
+_looks_names_up = described(
+    _built.any_in("GraniteMoeHybridForCausalLM", "MiniCPM3ForCausalLM", "MiniCPMForCausalLM", "PanguEmbeddedForCausalLM")
+    | (_built.any_in("HunYuanDenseV1ForCausalLM") & package("vllm", fixed="0.29.0"))
+    | (
+        _built.any_in("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
+        & package("vllm", fixed="0.31.0")
+    ),
+    "the model looks a name up among all its parameters",
+    "the model's layers load their own parameters",
+)
 
 QUIRK = Quirk(
     id="lora-base-refit",
     title="An engine with LoRA takes no experts of its base model in a weight update, silently; before 0.28 it takes nothing",
     flag=ModelFlag.LORA,
-    match=purpose("rollout") & setting("engine.enable_lora").is_true(),
+    match=purpose("rollout")
+    & setting("engine.enable_lora").is_true()
+    & (mixture | package("vllm", fixed="0.28.0") | _looks_names_up),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.load_lora_model",
@@ -43,14 +81,20 @@ QUIRK = Quirk(
         fix("https://github.com/vllm-project/vllm/pull/39935"),
     ],
     examples=[
-        yes("qwen3_moe", _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.load_lora_model"),
+        yes(QWEN3_MOE, _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.load_lora_model"),
         yes("qwen3", _LORA, vllm="0.27.1"),
-        yes("qwen3_moe", _LORA, vllm="0.33.0"),
-        no("qwen3_moe", vllm="0.32.0"),
-        no("qwen3_moe", _LORA, vllm="0.32.0", purpose="serve"),
-        unknown("qwen3_moe", _LORA, vllm="0.25.1"),
-        unknown("qwen3_moe", _LORA),
+        yes(QWEN3_MOE, _LORA, vllm="0.33.0"),
+        yes(_MINICPM, _LORA, vllm="0.33.0"),
+        yes(_GEMMA4, _LORA, vllm="0.30.0"),
+        no(_GEMMA4, _LORA, vllm="0.31.0"),
+        no("qwen3", _LORA, vllm="0.28.0"),
+        no(QWEN3_MOE, vllm="0.32.0"),
+        no(QWEN3_MOE, _LORA, vllm="0.32.0", purpose="serve"),
+        unknown(QWEN3_MOE, _LORA, vllm="0.25.1"),
+        unknown(QWEN3_MOE, _LORA),
     ],
+    cost="13 µs for each call of load_weights with the layers of Qwen3-30B-A3B: 0.25 s for an update of one tensor per call, "
+    "1 % of what vLLM's loading takes without its copies; where a call brings all tensors, 2 ms",
 )
 
 

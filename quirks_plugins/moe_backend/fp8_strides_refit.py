@@ -4,8 +4,9 @@ What happens: after a weight update, a rollout of an FP8 MoE model with CUDA gra
 generates garbage once the freed memory holds something else. vLLM's CUTLASS experts for FP8 (``CutlassExpertsFp8Base`` in
 fused_moe/experts/cutlass_moe.py) allocate their strides when they are made. A layerwise reload makes them again
 (``_setup_kernel`` of the quantisation method) and puts weights back into their old memory, but not these tensors, whose
-addresses the graphs keep. vLLM takes these experts for compressed-tensors checkpoints with a scale per channel or tensor, and
-for ``quantization: fp8_per_channel``; checkpoints of ``quant_method`` ``fp8`` never get them.
+addresses the graphs keep. vLLM takes these experts for compressed-tensors checkpoints with a scale per channel, and for
+``quantization: fp8_per_channel``. Checkpoints with a scale per tensor get FlashInfer's experts, unless the user asks for
+``cutlass``; those of ``quant_method`` ``fp8`` never get these.
 
 What this changes: ``engine.moe_backend`` becomes ``triton``, whose experts allocate nothing. If the user set ``cutlass``, the
 run is refused; other values are left alone. With ``enforce_eager`` there are no graphs, and the quirk does nothing.
@@ -13,11 +14,14 @@ run is refused; other values are left alone. With ``enforce_eager`` there are no
 When it can go: when a reload keeps these tensors (vllm-project/vllm#48312). vllm-project/vllm#41670 shows the crash, its causes
 and that triton is not affected.
 
-Evidence: a static probe of the constructor. A run needs a GPU: a tiny FP8 MoE model with a scale per channel, CUDA graphs on,
-``reload_weights`` of the same checkpoint, then a few large tensors, then generation.
+Evidence: the choice of experts was read in vLLM 0.26.0 and 0.33.0; a static probe of the constructor. A run needs a GPU: a tiny
+FP8 MoE model with a scale per channel, CUDA graphs on, ``reload_weights`` of the same checkpoint, then a few large tensors, and
+generation.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from quirks_core import (
     Affected,
@@ -39,26 +43,40 @@ from quirks_core import (
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
 
-_BACKEND = "engine.moe_backend"
-_GROUP = "model.config.quantization_config.config_groups.group_0.weights"
-_FP8 = {
-    "model_type": "glm4_moe",
-    "n_routed_experts": 8,
-    "quantization_config": {
-        "quant_method": "compressed-tensors",
-        "config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8, "strategy": "channel"}}},
-    },
-}
+if TYPE_CHECKING:
+    from quirks_core.declaration.match import Match
 
-#: The ways to FP8 for which vLLM considers these experts (``allow_vllm_cutlass`` in fused_moe/oracle/fp8.py).
-_checkpoint = described(
-    Fact("model.config.quantization_config.quant_method").one_of("compressed-tensors")
-    & Fact(f"{_GROUP}.type").one_of("float")
-    & Fact(f"{_GROUP}.num_bits").one_of(8)
-    & Fact(f"{_GROUP}.strategy").one_of("channel", "tensor"),
-    "the checkpoint is compressed-tensors FP8 with a scale per channel or tensor",
-    "the checkpoint is not compressed-tensors FP8 with a scale per channel or tensor",
+_BACKEND = "engine.moe_backend"
+_QUANTIZATION = "model.config.quantization_config"
+
+
+def _fp8(strategy: str) -> dict[str, Any]:
+    weights = {"type": "float", "num_bits": 8, "strategy": strategy}
+    groups = {"group_0": {"weights": {**weights, "num_bits": 4}}, "group_1": {"weights": weights}}
+    quantization = {"quant_method": "compressed-tensors", "config_groups": groups}
+    return {"model_type": "glm4_moe", "n_routed_experts": 8, "quantization_config": quantization}
+
+
+def _scaled_by(strategy: str, number: int) -> Match:
+    weights = f"{_QUANTIZATION}.config_groups.group_{number}.weights"
+    return (
+        Fact(f"{weights}.type").one_of("float")
+        & Fact(f"{weights}.num_bits").one_of(8)
+        & Fact(f"{weights}.strategy").one_of(strategy)
+    )
+
+
+#: The ways to FP8 for which vLLM takes these experts (fused_moe/oracle/fp8.py), by the first three groups of a checkpoint.
+_per_channel, _per_tensor = (
+    described(
+        Fact(f"{_QUANTIZATION}.quant_method").one_of("compressed-tensors")
+        & (_scaled_by(strategy, 0) | _scaled_by(strategy, 1) | _scaled_by(strategy, 2)),
+        f"the checkpoint is compressed-tensors FP8 with a scale per {strategy}",
+        f"the checkpoint is not compressed-tensors FP8 with a scale per {strategy}",
+    )
+    for strategy in ("channel", "tensor")
 )
+_CHANNEL = _fp8("channel")
 _online = setting("engine.quantization").one_of("fp8_per_channel")
 
 QUIRK = Quirk(
@@ -68,7 +86,7 @@ QUIRK = Quirk(
     match=purpose("rollout")
     & platform("cuda")
     & mixture
-    & (_checkpoint | _online)
+    & (_per_channel | _online | (_per_tensor & setting(_BACKEND).one_of("cutlass")))
     & ~setting("engine.enforce_eager").is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
@@ -89,18 +107,20 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(_FP8, vllm="0.32.0", platform="cuda", gives={_BACKEND: "triton"}),
-        yes(_FP8, {_BACKEND: "cutlass"}, vllm="0.33.0", platform="cuda", refuses=_BACKEND),
+        yes(_CHANNEL, vllm="0.32.0", platform="cuda", gives={_BACKEND: "triton"}),
+        yes(_CHANNEL, {_BACKEND: "cutlass"}, vllm="0.33.0", platform="cuda", refuses=_BACKEND),
+        yes(_fp8("tensor"), {_BACKEND: "cutlass"}, vllm="0.33.0", platform="cuda", refuses=_BACKEND),
+        no(_fp8("tensor"), vllm="0.33.0", platform="cuda"),
         yes(QWEN3_MOE, {"engine.quantization": "fp8_per_channel"}, vllm="0.26.0", platform="cuda"),
-        no(_FP8, {"engine.enforce_eager": True}, vllm="0.32.0", platform="cuda"),
+        no(_CHANNEL, {"engine.enforce_eager": True}, vllm="0.32.0", platform="cuda"),
         no(
-            {**_FP8, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+            {**_CHANNEL, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
             vllm="0.32.0",
             platform="cuda",
         ),
-        no(_FP8, vllm="0.32.0", platform="cuda", purpose="serve"),
-        no(_FP8, vllm="0.32.0", platform="cpu"),
-        unknown(_FP8, platform="cuda"),
+        no(_CHANNEL, vllm="0.32.0", platform="cuda", purpose="serve"),
+        no(_CHANNEL, vllm="0.32.0", platform="cpu"),
+        unknown(_CHANNEL, platform="cuda"),
     ],
     cost="the difference between the two kernels",
 )

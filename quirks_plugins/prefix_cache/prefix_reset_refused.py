@@ -12,8 +12,8 @@ and computes them again from their first token. The quirk cannot add that argume
 method in the class that runs in the engine's process (``EngineCoreProc``). Our own worker is left alone: it resets while the
 engine is paused, and its `reset_prefix_cache_async` returns False if the reset failed. If requests wait for keys and values
 from another engine (a KV connector), the reset still fails, with a warning: False, where vLLM's own forced reset raises.
-Updates that the engine sees need no reset (``prefix-cache-after-update``). An engine in the trainer's own process
-(``VLLM_ENABLE_V1_MULTIPROCESSING=0``) is not reached.
+An engine in the trainer's own process (``VLLM_ENABLE_V1_MULTIPROCESSING=0``) is not reached. Where
+``prefix-cache-after-update`` is in force, a refused reset harms nobody and this quirk is not.
 
 When it can go: when trainers pass ``reset_running_requests=True``, or vLLM raises instead of returning False.
 """
@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, unknown, yes
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ QUIRK = Quirk(
     id="prefix-reset-refused",
     title="A reset of the prefix cache is refused while requests run, and old keys and values outlive weight updates",
     flag=ModelFlag.PREFIX_CACHE,
-    match=purpose("rollout") & ~our_worker,
+    match=purpose("rollout") & ~our_worker & ~setting("engine.enable_prefix_caching").one_of(False),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.engine.core:EngineCoreProc.reset_prefix_cache",
@@ -50,6 +50,7 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", vllm="0.32.0"),
         no("qwen3", {"engine.generate_from_dummy": False}, vllm="0.32.0"),
+        no("qwen3", {"engine.enable_prefix_caching": False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0", purpose="serve"),
         unknown("qwen3"),
     ],

@@ -2,7 +2,8 @@
 
 vLLM finds cached blocks by the request's tokens and by its ``cache_salt``. These wrappers add the number of the weights, or of
 the adapter, to the salt of each request that comes after an update. Blocks of older weights are then never found by it, and no
-block has to be given up. A request that already has blocks keeps its salt.
+block has to be given up. A request that already has blocks keeps its salt. One that waits is hashed when its hashes are read,
+because a thousand that wait would hold up the engine.
 
 Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
 while vLLM is being imported.
@@ -15,17 +16,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["loads", "wrap_add_lora", "wrap_add_request", "wrap_collective_rpc", "wrap_load_model", "wrap_preprocess"]
+__all__ = [
+    "hash_when_read",
+    "loads",
+    "wrap_add_lora",
+    "wrap_add_request",
+    "wrap_collective_rpc",
+    "wrap_load_model",
+    "wrap_preprocess",
+]
 
 _ATTRIBUTE = "_model_quirks_weights"
+_OUTDATED = "_model_quirks_outdated_hashes"
 #: Between the salt of the client and ours.
 _SEPARATOR = "\x1f"
 #: Worker methods after which the weights are others; `loads` does not count writes into the model's tensors themselves.
-_UPDATES = ("finish_weight_update", "reload_weights")
+_FINISH, _RELOAD = "finish_weight_update", "reload_weights"
+#: Whether it is the draft's weights that ``finish_weight_update`` will have changed, by the method that began the update.
+_OF_DRAFT = {"start_weight_update": False, "start_draft_weight_update": True}
 #: Our own worker's call that takes new weights.
 _OUR_UPDATE = "worker.refit.engine.receiving:take"
 
@@ -37,7 +50,9 @@ class _Weights:
     """What an engine core knows about its weights.
 
     Attributes:
+        engine: Distinguishes the engines that share a store of blocks, one that is started again too.
         updates: Number of updates of the model.
+        of_draft: The last update that began is one of the draft, whose weights no block of the model depends on.
         local: `loads` of this process at the last one.
         everywhere: The sum of `loads` over all workers at the last one.
         first: The id under which an adapter's name was first used.
@@ -45,7 +60,9 @@ class _Weights:
         has_old_images: The encoder cache holds embeddings of older weights.
     """
 
+    engine: str = field(default_factory=lambda: uuid4().hex)
     updates: int = 0
+    of_draft: bool = False
     local: int = 0
     everywhere: int = 0
     first: dict[str, int] = field(default_factory=dict)
@@ -55,11 +72,12 @@ class _Weights:
     def salt(self, adapter: Any) -> str:
         """Names the weights that a request is computed with; empty as long as nothing was updated."""
         found = f"weights {self.updates}" if self.updates else ""
-        if adapter is None:
-            return found
-        name, number = adapter.lora_name, adapter.lora_int_id
-        again = self.reloads[name, number]
-        return f"{found} adapter {number}.{again}" if again or self.first.get(name, number) != number else found
+        if adapter is not None:
+            name, number = adapter.lora_name, adapter.lora_int_id
+            again = self.reloads[name, number]
+            if again or self.first.get(name, number) != number:
+                found += f" adapter {number}.{again}"
+        return f"{self.engine} {found}" if found else ""
 
 
 def loads(worker: Any = None) -> int:  # noqa: ARG001 - vLLM's ``collective_rpc`` gives it
@@ -68,12 +86,13 @@ def loads(worker: Any = None) -> int:  # noqa: ARG001 - vLLM's ``collective_rpc`
 
 
 def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
-    """Make every call of a running model's ``load_weights`` count."""
+    """Make every call of a running model's ``load_weights`` count, if the model is no draft."""
 
     @wraps(original)
-    def load_model(*args: Any, **kwargs: Any) -> torch.nn.Module:
-        model = original(*args, **kwargs)
-        if (load := getattr(model, "load_weights", None)) is not None:
+    def load_model(self: Any, vllm_config: Any, model_config: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        model = original(self, vllm_config, model_config, *args, **kwargs)
+        load = getattr(model, "load_weights", None)
+        if load is not None and model_config.runner_type != "draft":
 
             @wraps(load)
             def load_weights(*given: Any, **named: Any) -> Any:
@@ -94,7 +113,9 @@ def wrap_collective_rpc(original: Callable[..., list[Any]]) -> Callable[..., lis
     def collective_rpc(self: Any, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None) -> list[Any]:
         answers = original(self, method, timeout, args, kwargs)
         weights, everywhere = _of(self), sum(self.model_executor.collective_rpc(loads))
-        if method in _UPDATES or _OUR_UPDATE in tuple(args)[:1] or everywhere != weights.everywhere:
+        weights.of_draft = _OF_DRAFT.get(method, weights.of_draft)
+        finished = method == _RELOAD or (method == _FINISH and not weights.of_draft)
+        if finished or _OUR_UPDATE in tuple(args)[:1] or everywhere != weights.everywhere:
             weights.everywhere = everywhere
             _updated(self)
         return answers
@@ -133,7 +154,7 @@ def wrap_preprocess(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_add_request(original: Callable[..., None]) -> Callable[..., None]:
-    """Make a request that was hashed before the last update be hashed again."""
+    """Make a request that was hashed before the last update get its salt."""
 
     @wraps(original)
     def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -150,6 +171,20 @@ def wrap_add_request(original: Callable[..., None]) -> Callable[..., None]:
         original(self, request, *args, **kwargs)
 
     return add_request
+
+
+def hash_when_read(self: Any, name: str) -> Any:
+    """Return the hashes of a request whose salt has changed; Python calls it for an attribute that a request lacks.
+
+    Raises:
+        AttributeError: It is another attribute.
+    """
+    if name != "block_hashes" or _OUTDATED not in vars(self):
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    self.block_hashes = vars(self).pop(_OUTDATED)
+    self.block_hashes.clear()  # the same list: a KV connector may hold it
+    self.update_block_hashes()
+    return self.block_hashes
 
 
 def _of(core: Any) -> _Weights:
@@ -184,8 +219,9 @@ def _salt(request: Any, weights: _Weights) -> None:
     wanted = _salted(request.cache_salt, weights.salt(request.lora_request))
     if request.cache_salt != wanted:
         request.cache_salt = wanted
-        request.block_hashes = []
-        request.update_block_hashes()
+        vars(request).setdefault(_OUTDATED, vars(request).pop("block_hashes", None))
+        if not hasattr(type(request), "__getattr__"):  # ``prefix-cache-after-update`` is not in force
+            hash_when_read(request, "block_hashes")
 
 
 def _salted(salt: str | None, weights: str) -> str | None:

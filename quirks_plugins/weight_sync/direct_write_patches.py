@@ -10,9 +10,10 @@ while vLLM is being imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     import torch
@@ -58,9 +59,13 @@ def wrap_slice_load(original: Callable[..., set[str]]) -> Callable[..., set[str]
 
 
 def _wrapped(original: Callable[..., set[str]], endings: tuple[str, ...]) -> Callable[..., set[str]]:
+    places: WeakKeyDictionary[torch.nn.Module, list[tuple[torch.nn.Module, str]]] = WeakKeyDictionary()
+
     @wraps(original)
     def load_weights(self: torch.nn.Module, *args: Any, **kwargs: Any) -> set[str]:
-        targets = _without_values(self, endings)
+        if self not in places:  # a trainer may load tensors one by one
+            places[self] = list(_named(self, endings))
+        targets = _without_values(places[self])
         if not targets:  # a first load, or a reload of other layers
             return original(self, *args, **kwargs)
         with _caught_writes(targets):
@@ -69,13 +74,20 @@ def _wrapped(original: Callable[..., set[str]], endings: tuple[str, ...]) -> Cal
     return load_weights
 
 
-def _without_values(model: torch.nn.Module, endings: tuple[str, ...]) -> dict[int, _Target]:
-    """Returns the parameters with these names that a reload is about to fill, by the identity of their memory."""
-    found = {}
+def _named(model: torch.nn.Module, endings: tuple[str, ...]) -> Iterator[tuple[torch.nn.Module, str]]:
     for path, layer in model.named_modules():
-        for name, parameter in layer._parameters.items():
-            if parameter is not None and parameter.is_meta and f".{path}.{name}".endswith(endings):
-                found[_memory(parameter)] = _Target(layer, name, parameter)
+        for name in layer._parameters:
+            if f".{path}.{name}".endswith(endings):
+                yield layer, name
+
+
+def _without_values(places: list[tuple[torch.nn.Module, str]]) -> dict[int, _Target]:
+    """Returns the parameters that a reload is about to fill, by the identity of their memory."""
+    found = {}
+    for layer, name in places:
+        parameter = layer._parameters.get(name)
+        if parameter is not None and parameter.is_meta:
+            found[_memory(parameter)] = _Target(layer, name, parameter)
     return found
 
 

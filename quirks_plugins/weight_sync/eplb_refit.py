@@ -6,8 +6,9 @@ initial places (``EplbState.build_initial_global_physical_to_logical_map``), whi
 move that is under way also copies old experts over the new ones (vllm-project/vllm#55228). ``sharded_rdt`` is the only
 transfer engine of vLLM that refuses EPLB.
 
-What this changes: rollouts run with ``engine.enable_eplb: false``. If the user set it to true, the run is refused. prime-rl has
-a refit of its own that follows the moves (PrimeIntellect-ai/prime-rl#3583): switch the quirk off there.
+What this changes: rollouts whose weights come through our worker, or through ``engine.weight_transfer_config``, run with
+``engine.enable_eplb: false``; if the user set it to true, the run is refused. A trainer that sends weights in a way of its own
+is advised, because that may follow the moves, as prime-rl's does (PrimeIntellect-ai/prime-rl#3583).
 
 When it can go: when vLLM loads into the current places, or refuses such updates. The paired run balances four experts with
 vLLM's default policy and compares the two mappings, without an engine.
@@ -17,7 +18,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
+from quirks_core import (
+    Advise,
+    Affected,
+    ModelFlag,
+    Quirk,
+    Require,
+    Severity,
+    StaticProbe,
+    no,
+    purpose,
+    report,
+    setting,
+    unknown,
+    yes,
+)
+from quirks_plugins.conditions import our_worker
 from quirks_plugins.runs import QWEN3_MOE
 
 if TYPE_CHECKING:
@@ -25,6 +41,8 @@ if TYPE_CHECKING:
 
 _SLOT = "engine.enable_eplb"
 _ON = {_SLOT: True}
+_NCCL, _OURS = {"engine.weight_transfer_config": {"backend": "nccl"}}, {"engine.generate_from_dummy": False}
+_by_vllms_loader = our_worker | setting("engine.weight_transfer_config").is_set()
 
 QUIRK = Quirk(
     id="eplb-refit",
@@ -32,12 +50,20 @@ QUIRK = Quirk(
     flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & setting(_SLOT).is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
-    adjustments=Require(
-        _SLOT,
-        False,
-        reason="a refit does not follow the experts that EPLB has moved",
-        remedy=f"set {_SLOT}: false; if your trainer's refit follows EPLB, switch this quirk off",
-    ),
+    adjustments=[
+        Require(
+            _SLOT,
+            False,
+            reason="a refit does not follow the experts that EPLB has moved",
+            remedy=f"set {_SLOT}: false",
+            when=_by_vllms_loader,
+        ),
+        Advise(
+            f"make sure that the trainer loads experts into the places where EPLB has moved them, or set {_SLOT}: false; the "
+            "loaders of vLLM take the places of the start",
+            when=~_by_vllms_loader,
+        ),
+    ],
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://github.com/vllm-project/vllm/pull/55228"),
@@ -49,8 +75,9 @@ QUIRK = Quirk(
         found_means_affected=True,
     ),
     examples=[
-        yes(QWEN3_MOE, _ON, vllm="0.32.0", refuses=[_SLOT, "switch this quirk off"]),
-        yes(QWEN3_MOE, vllm="0.26.0", defaults=_ON, gives={_SLOT: False}),
+        yes(QWEN3_MOE, {**_ON, **_NCCL}, vllm="0.32.0", refuses=_SLOT),
+        yes(QWEN3_MOE, _OURS, vllm="0.26.0", defaults=_ON, gives={_SLOT: False}),
+        yes(QWEN3_MOE, _ON, vllm="0.32.0", advises="EPLB has moved them"),
         no(QWEN3_MOE, vllm="0.32.0"),
         no(QWEN3_MOE, {_SLOT: False}, vllm="0.32.0"),
         no(QWEN3_MOE, _ON, vllm="0.32.0", purpose="serve"),

@@ -6,6 +6,7 @@ come into force while vLLM is being imported.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from types import SimpleNamespace
@@ -30,10 +31,12 @@ def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., t
             load = model.load_weights
             # All that transformers asks of a model here.
             held = SimpleNamespace(config=model.config, _weight_conversions=conversions)
+            patterns = [conversion.reverse_transform().compiled_sources.pattern for conversion in conversions]
+            of_transformers = re.compile(re.sub(r"\?P<\w+>", "?:", "|".join(patterns)))  # all have a group of the same name
 
             @wraps(load)
             def load_weights(weights: Iterable[tuple[str, torch.Tensor]], *given: Any, **named: Any) -> Any:
-                return load(_as_in_checkpoint(weights, held), *given, **named)
+                return load(_as_in_checkpoint(weights, held, of_transformers), *given, **named)
 
             model.load_weights = load_weights
         return model
@@ -41,9 +44,14 @@ def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., t
     return load_model
 
 
-def _as_in_checkpoint(weights: Iterable[tuple[str, torch.Tensor]], held: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields tensors as a checkpoint holds them, one by one; those that come so are left as they are."""
+def _as_in_checkpoint(
+    weights: Iterable[tuple[str, torch.Tensor]], held: Any, of_transformers: re.Pattern[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields tensors as a checkpoint holds them, one by one; transformers compiles its table anew for each that it converts."""
     from transformers.core_model_loading import revert_weight_conversion
 
     for name, tensor in weights:
-        yield from revert_weight_conversion(held, {name: tensor}).items()
+        if of_transformers.search(name):
+            yield from revert_weight_conversion(held, {name: tensor}).items()
+        else:
+            yield name, tensor

@@ -9,8 +9,8 @@ for the models that load them by ``RoutedExperts.load_weights`` under these name
 GLM-4.5 and OLMoE. The models of this quirk have a loop over single experts, as DeepSeek has, or other names.
 
 What this changes: ``load_weights`` of the model converts what it gets to the names and the layout of a checkpoint, by the table
-that transformers uses to save one. Tensors that come as in a checkpoint stay as they are. The quirk is a patch, because no
-setting of vLLM has this effect. Our own worker sends what a checkpoint holds.
+that transformers uses to save one. A tensor whose name is that of a checkpoint stays as it is, after a look at the name. The
+quirk is a patch, because no setting of vLLM has this effect. Our own worker sends what a checkpoint holds.
 
 When it can go: when vLLM's loaders of these models take what transformers holds. The loaders were read in vLLM 0.26.0 and
 0.33.0. In vLLM 0.32.0 the parameters of a tiny model of each type were loaded, and compared with those of its checkpoint;
@@ -55,7 +55,8 @@ QUIRK = Quirk(
         no("deepseek_v3", vllm="0.32.0", purpose="serve"),
         unknown("deepseek_v3"),
     ],
-    cost="in each refit, one copy of a layer's experts at a time",
+    cost="in each refit, one copy of a layer's fused experts at a time; for a checkpoint's names 0.2 to 1.6 µs per tensor: "
+    "7 ms for DeepSeek-V3, 0.3 % of what vLLM's loading takes without its copies",
 )
 
 

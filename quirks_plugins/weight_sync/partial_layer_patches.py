@@ -26,6 +26,9 @@ _AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
 #: MoE backends whose kernels read the experts in the checkpoint's layout.
 _PLAIN_EXPERTS = ("TRITON", "BATCHED_TRITON")
 
+#: Arguments of a weight loader that decide by their value where it writes.
+_PLAIN = (str, int)
+
 
 def wrap_layerwise_process(original: Callable[..., None]) -> Callable[..., None]:
     """Make a layer whose weights came only in part start from its old values instead of from uninitialised memory."""
@@ -94,8 +97,10 @@ def wrap_make_loader(original: Callable[..., Callable[..., Any]]) -> Callable[..
 
 def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Identifies a call of a weight loader by all that decides where it writes."""
-    values = (*args, *sorted(kwargs.items()))
-    return tuple(tuple(value.shape) if hasattr(value, "shape") else repr(value) for value in values)
+    values = (*args[1:], *kwargs.values())  # the first is the parameter
+    return tuple(
+        [value if isinstance(value, _PLAIN) else value.shape if hasattr(value, "shape") else repr(value) for value in values]
+    )
 
 
 def _take_back(earlier: BoundArguments, info: Any, loader: Callable[..., Any]) -> None:

@@ -71,6 +71,19 @@ def _reload(model: _Model, weight: torch.Tensor, *, patched: bool) -> None:
         assert load(model, [("weight", weight)]) == {"experts.w13_weight"}
 
 
+def test_only_the_first_load_walks_the_model(monkeypatch):
+    model, walks, walk = _Model(_whole), [], _Model.named_modules
+    monkeypatch.setattr(
+        _Model, "named_modules", lambda self, *given, **named: walks.append(self) or walk(self, *given, **named)
+    )
+    load = direct_write_patches.wrap_expert_load(_Model.load_weights)
+
+    for _ in range(3):
+        load(model, [("weight", torch.ones(SHAPE))])
+
+    assert len(walks) == 1
+
+
 @pytest.mark.parametrize("write", [_whole, _data, _slices, _columns])
 def test_a_write_past_the_loader_reaches_a_reload_only_with_the_patch(write):
     model, memory = reloadable(_Model(write)), {}

@@ -7,6 +7,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -51,7 +52,8 @@ def _loaded(kind: str, folder: Path) -> tuple[list[str], list[str], list[str]]:
     """Loads new parameters into a model of vLLM, and compares it with one that loaded the same from a checkpoint.
 
     Returns:
-        What differs, or the error: of transformers' parameters without the patch and with it, and of the checkpoint with it.
+        What differs, or the error: of transformers' parameters without the patch and with it, and of the checkpoint with it,
+        of which nothing is converted.
     """
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
@@ -88,4 +90,6 @@ def _loaded(kind: str, folder: Path) -> tuple[list[str], list[str], list[str]]:
     with set_current_vllm_config(config):
         _groups()
         wanted = loaded(saved, patched=False)
-        return differing(held, patched=False), differing(held, patched=True), differing(saved, patched=True)
+        plain, converted = differing(held, patched=False), differing(held, patched=True)
+        with mock.patch("transformers.core_model_loading.revert_weight_conversion", side_effect=ValueError("converted")):
+            return plain, converted, differing(saved, patched=True)

@@ -49,13 +49,14 @@ add_lora = patches.wrap_add_lora(_Core.raw_lora)
 
 
 @pytest.fixture
-def request_of():
+def request_of(monkeypatch):
     """Makes vLLM's own request of 40 tokens, in blocks of 16."""
     from vllm import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.request import Request
 
+    monkeypatch.setattr(Request, "__getattr__", patches.hash_when_read, raising=False)
     init_none_hash(sha256)
     hasher = get_request_block_hasher(16, sha256)
 
@@ -113,13 +114,51 @@ def test_only_a_request_without_blocks_gets_the_new_salt(core, request_of):
     for request in (waiting, running):
         add(core, request)
     running.num_computed_tokens = 16
-    old = list(running.block_hashes)
+    old, held_by_a_connector = list(running.block_hashes), waiting.block_hashes
 
+    rpc(core, "reload_weights")
     rpc(core, "reload_weights")
 
     assert running.block_hashes == old
+    assert held_by_a_connector == old, "a thousand requests that wait hold up no engine"
     assert waiting.block_hashes != old
     assert len(waiting.block_hashes) == len(old)
+    assert waiting.block_hashes is held_by_a_connector
+
+
+def test_without_the_patch_that_hashes_later_a_request_is_hashed_at_once(core, request_of, monkeypatch):
+    request = request_of("a")
+    old = list(request.block_hashes)
+    monkeypatch.delattr(type(request), "__getattr__")
+    add(core, request)
+
+    rpc(core, "reload_weights")
+
+    assert len(request.block_hashes) == len(old)
+    assert request.block_hashes != old
+
+
+def test_an_update_of_a_draft_drops_nothing(core, request_of):
+    plain = _hashes(core, request_of("a"))
+    draft = SimpleNamespace(load_weights=lambda _: core)
+    patches.wrap_load_model(lambda *_: draft)(None, None, SimpleNamespace(runner_type="draft"))
+    rpc(core, "start_draft_weight_update")
+    draft.load_weights([])
+    rpc(core, "finish_weight_update")
+    assert _hashes(core, request_of("b")) == plain
+
+    rpc(core, "start_weight_update")
+    rpc(core, "finish_weight_update")
+    assert _hashes(core, request_of("c")) != plain
+
+
+def test_engines_with_one_store_of_blocks_find_none_of_another_policy(request_of):
+    found = []
+    for core in (_Core(), _Core()):
+        rpc(core, "reload_weights")
+        found.append(_hashes(core, request_of("a")))
+
+    assert found[0] != found[1]
 
 
 def test_encoder_cache_is_reset_when_no_request_runs(core, request_of):

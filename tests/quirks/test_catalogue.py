@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core import ModelFlag
+from quirks_core import ModelFlag, yes
 from quirks_core.declaration import data_file
 from quirks_core.declaration.adjustments import Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.flags import BUILT_IN
@@ -76,6 +76,14 @@ def test_rust_frontend_names_every_quirk_that_patches_what_the_front_end_does_by
     ]
 
     assert list(IN_THE_FRONT_END) == sorted(ours)
+
+
+@pytest.mark.parametrize(("disable", "forced"), [((), False), (("prefix-cache-after-update",), True)])
+def test_a_reset_of_the_prefix_cache_stops_requests_only_where_a_later_one_could_find_old_blocks(disable, forced):
+    switches = Switches.gather(command_line=SwitchNames(disable), environ={})
+    plan = resolve(yes("qwen3", vllm="0.32.0").context(), LOADED, switches)
+
+    assert any(patch.target.endswith("EngineCoreProc.reset_prefix_cache") for patch in plan.patches) is forced
 
 
 @every_quirk

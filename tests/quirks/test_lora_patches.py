@@ -87,17 +87,29 @@ def test_other_adapters_are_activated(weights):
     assert wrap_activate_adapter(lambda *_: "activated")(manager(*weights), 1) == "activated"
 
 
+#: Of PEFT's EVA, in an adapter of rank and alpha 8.
+_EVA = {"rank_pattern": {"layers.0.q_proj": 12}, "alpha_pattern": {"layers.0.q_proj": 12.0}}
+
+
 @pytest.mark.parametrize(
-    "setting", [{"alpha_pattern": {"q_proj": 64}}, {"layer_replication": [[0, 2]]}, {"init_lora_weights": "pissa"}]
+    "setting",
+    [
+        {"alpha_pattern": {"q_proj": 64}},
+        {"rank_pattern": {"layers.0.q_proj": 12}},
+        {"rank_pattern": {"layers.0.q_proj": 12}, "alpha_pattern": {"layers.1.q_proj": 12}},
+        {**_EVA, "use_rslora": True},
+        {"layer_replication": [[0, 2]]},
+        {"init_lora_weights": "pissa"},
+    ],
 )
 def test_a_setting_that_vllm_drops_is_named(setting):
     with pytest.raises(ValueError, match=next(iter(setting))):
         wrap_from_dict(lambda _cls, config: config)(None, {**_PLAIN, **setting})
 
 
-@pytest.mark.parametrize("init", [True, "gaussian", "EVA"])
-def test_an_adapter_without_such_settings_is_read(init):
-    config = {**_PLAIN, "init_lora_weights": init}
+@pytest.mark.parametrize("setting", [{"init_lora_weights": "gaussian"}, {**_EVA, "init_lora_weights": "EVA"}, {}])
+def test_an_adapter_without_such_settings_is_read(setting):
+    config = {**_PLAIN, **setting}
 
     assert wrap_from_dict(lambda _cls, given: given)(None, config) == config
 
@@ -143,6 +155,15 @@ def test_a_model_with_lora_loads_by_the_names_of_a_checkpoint_as_of_a_peft_model
     assert load([(name, wrapped_model.down.base_layer.weight.new_full((2, 2), 3.0))]) == {"down.weight"}
 
     assert wrapped_model.down.base_layer.weight.tolist() == [[3.0, 3.0], [3.0, 3.0]]
+
+
+def test_a_load_does_not_walk_the_model(wrapped_model, monkeypatch):
+    walks, walk = [], wrapped_model.modules
+    monkeypatch.setattr(type(wrapped_model), "modules", lambda model: walks.append(model) or walk())
+
+    wrapped_model.load_weights([("down.weight", wrapped_model.down.base_layer.weight)])
+
+    assert not walks
 
 
 def test_a_model_with_lora_stays_wrapped_after_a_load_that_fails(wrapped_model):
