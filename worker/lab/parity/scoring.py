@@ -138,27 +138,41 @@ def logits(model: PreTrainedModel, sample: Sample, *, float32_head: bool = False
     return rows.float()
 
 
-def step_seconds(model: PreTrainedModel, sample: Sample, *, float32_head: bool = False, autocast: str | None = None) -> float:
-    """Returns the seconds of a forward and a backward pass over a sample, the best of three: what a training step takes.
+def step(
+    model: PreTrainedModel, samples: Sequence[Sample], *, float32_head: bool = False, autocast: str | None = None
+) -> tuple[float, int]:
+    """Returns what a training step over samples takes: seconds of a forward and a backward pass, the better of two, and memory.
 
     Args:
         model: The model; its gradients are dropped.
-        sample: The tokens.
+        samples: The batch.
         float32_head: As for `logprobs`.
         autocast: As for `logprobs`.
+
+    Returns:
+        The seconds; the bytes of weights, gradients and what the forward pass keeps for the backward pass.
     """
-    ids = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)
-    times = []
-    for _ in range(3):
+    rows = [torch.tensor([*sample.prompt, *sample.tokens], device=model.device) for sample in samples]
+    ids = pad_sequence(rows, batch_first=True)
+    weights = {row.untyped_storage().data_ptr(): row.untyped_storage().nbytes() for row in model.parameters()}
+    times, kept = [], dict[int, int]()
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    for _ in range(2):
+        kept.clear()
         begun = time.perf_counter()
-        with autocasting(model, autocast), _head(model, float32=float32_head):
-            rows = model(input_ids=ids, use_cache=False).logits
-        rows.float().log_softmax(-1).gather(-1, ids[..., None]).sum().backward()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            with autocasting(model, autocast), _head(model, float32=float32_head):
+                logits = model(input_ids=ids, use_cache=False).logits
+            logits.float().log_softmax(-1).gather(-1, ids[..., None]).sum().backward()
         if model.device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)
         model.zero_grad()
-    return min(times)
+    return min(times), sum({**kept, **weights}.values()) + sum(weights.values())
 
 
 def autocasting(model: PreTrainedModel, dtype: str | None) -> AbstractContextManager[object]:

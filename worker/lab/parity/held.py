@@ -1,0 +1,35 @@
+"""Runs in the engine's workers: the memory that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def held(worker: Any, tokens: int) -> tuple[int, float]:
+    """Returns the bytes of weights and of the KV cache of some tokens, and the cache's bytes for a token.
+
+    A CPU's kernels pack weights where no tensor shows them; there the first is the resident memory of the process.
+
+    Args:
+        worker: VLLM's worker.
+        tokens: How many tokens are in the cache.
+    """
+    runner, config = worker.model_runner, worker.vllm_config.cache_config
+    caches = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(runner.kv_caches)}
+    of_a_token = sum(caches.values()) / (config.num_gpu_blocks * config.block_size)
+    if torch.device(worker.device).type == "cpu":
+        import psutil
+
+        return psutil.Process().memory_info().rss, of_a_token
+    return int(runner.model_memory_usage + of_a_token * tokens), of_a_token
+
+
+def _tensors(found: Any) -> Iterator[torch.Tensor]:
+    if isinstance(found, torch.Tensor):
+        yield found
+    else:
+        for item in found:
+            yield from _tensors(item)

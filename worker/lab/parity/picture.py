@@ -1,0 +1,89 @@
+"""The frontier as a picture: cost against difference, and the model's activations against float16's range."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker.lab.drawing import COLOURS, as_png, as_svg, new_figure
+from worker.lab.parity.frontier import LARGEST, Frontier, Pair
+from worker.lab.parity.notation import number, visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def write_picture(found: Frontier, folder: Path) -> None:
+    """Writes ``frontier.svg`` and ``frontier.png``.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    with new_figure((16, 9), 13) as figure:
+        left, right = figure.subplots(1, 2, width_ratios=(3, 1))
+        _draw_pairs(left, found)
+        _draw_layers(right, found)
+        figure.suptitle(textwrap.fill(visible(found.advice), 130), x=0.01, ha="left", fontsize=14, color=COLOURS["good"])
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(found.versions.items()))
+        origin = f"{found.model} on {found.device}; {versions}; {found.tokens} tokens at temperature {found.temperature:g}"
+        figure.supxlabel(visible(origin), x=0.01, ha="left", fontsize=11.5, color=COLOURS["muted"])
+        svg = as_svg(figure, "frontier", visible(f"Cost and difference of pairs of dtypes for {found.model}"))
+        for role, colour in COLOURS.items():  # it stands alone, without a page's variables
+            svg = svg.replace(f"var(--{role})", colour)
+        (folder / "frontier.svg").write_text(
+            svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1), encoding="utf-8"
+        )
+        (folder / "frontier.png").write_bytes(as_png(figure))
+
+
+def _draw_pairs(axes: Axes, found: Frontier) -> None:
+    """Draws a mark for each pair; those on the edge are joined and named, as are the run as it is and the best pair."""
+    now, best, edge = found.now, found.best, found.edge
+    place = {pair.name: (pair.cost / now.cost, max(pair.mean_abs_delta, 1e-7)) for pair in found.pairs}
+    axes.plot(*zip(*(place[pair.name] for pair in edge), strict=True), "-", color=COLOURS["h3"], linewidth=2, zorder=1)
+    for pair in found.pairs:
+        axes.plot(*place[pair.name], **_mark(found, pair), linestyle="", zorder=2)
+    named = [*edge, *(pair for pair in (now, best) if pair is not None and pair not in edge)]
+    for pair in named:
+        what = {now.name: " (now)", best.name if best else "": " (take this)"}.get(pair.name, "")
+        text = f"{pair.name}{what}: {number(pair.mean_abs_delta)}"
+        weight = "bold" if what else "normal"
+        axes.annotate(text, place[pair.name], (10, 5), textcoords="offset points", fontsize=11.5, fontweight=weight)
+    axes.axhline(found.target, color=COLOURS["muted"], linewidth=0.8, linestyle="--")
+    axes.text(0.995, found.target, f"target {found.target:g}", transform=axes.get_yaxis_transform(), ha="right", va="bottom")
+    axes.set(
+        xscale="log", yscale="log", xlabel="cost: GB · s for the same tokens, as a multiple of now", ylabel="mean |Δ|, nats"
+    )
+    costs = [cost for cost, _ in place.values()]
+    axes.set_xlim(min(costs) / 1.15, max(costs) * 1.6)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.grid(color=COLOURS["line"], linewidth=0.4)
+    axes.set_title("a mark for each pair: ● can be had, ✕ float16 overflows or is refused", loc="left", color=COLOURS["ink"])
+
+
+def _mark(found: Frontier, pair: Pair) -> dict[str, Any]:
+    if not found.can_be_advised(pair):
+        return {"marker": "x", "color": COLOURS["muted"], "markersize": 6}
+    if pair == found.best:
+        return {"marker": "o", "color": COLOURS["good"], "markersize": 15}
+    return {"marker": "o", "color": COLOURS["bad" if pair == found.now else "h3"], "markersize": 15 if pair == found.now else 8}
+
+
+def _draw_layers(axes: Axes, found: Frontier) -> None:
+    """Draws the largest activation of each layer, in the order of the model, against where float16 ends."""
+    layers = list(found.range.layers.items())
+    values = [value if math.isfinite(value) and value > 0 else math.nan for _, value in layers]
+    axes.plot(values, range(len(values)), "o-", color=COLOURS["good"], markersize=4)
+    axes.axvline(LARGEST, color=COLOURS["bad"], linewidth=1.2)
+    axes.text(LARGEST, -0.6, "float16 ends ", ha="right", va="center", color=COLOURS["bad"])
+    every = 1 + len(layers) // 24
+    axes.set_yticks(range(0, len(layers), every), [visible(name) for name, _ in layers][::every], fontsize=10)
+    axes.set(xscale="log", ylim=(len(layers) - 0.5, -1.2), xlabel="largest |activation| in float32")
+    lost = f"{found.range.below} of {found.range.weights} weights lost" if found.range.below else "no weight lost"
+    axes.set_title(
+        f"range: {found.range.beyond} weights beyond it, {lost} below", loc="left", fontsize=11.5, color=COLOURS["ink"]
+    )
