@@ -32,9 +32,7 @@ def write_picture(found: Frontier, folder: Path) -> None:
         svg = as_svg(figure, "frontier", visible(f"Cost and difference of pairs of dtypes for {found.model}"))
         for role, colour in COLOURS.items():  # it stands alone, without a page's variables
             svg = svg.replace(f"var(--{role})", colour)
-        (folder / "frontier.svg").write_text(
-            svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1), encoding="utf-8"
-        )
+        (folder / "frontier.svg").write_text(svg, encoding="utf-8")
         (folder / "frontier.png").write_bytes(as_png(figure))
 
 

@@ -20,13 +20,14 @@ OLD, NEW = "a", "b"
 
 #: Called with the name of the next step.
 Notify: TypeAlias = Callable[[str], object]
-Level: TypeAlias = Literal["ok", "warn", "fail"]
+#: ``rounding``: a limit is crossed by no more than what the dtypes of both sides round on the same tokens.
+Level: TypeAlias = Literal["ok", "warn", "rounding", "fail"]
 #: What a limit bounds: the value from above (``high``), from below (``low``), or its absolute value (``size``).
 Side: TypeAlias = Literal["high", "low", "size"]
 #: What is needed to try a value, from cheap to expensive: another pass of the trainer, another refit, another engine.
 How: TypeAlias = Literal["rescore", "refit", "restart"]
 
-_LEVELS: tuple[Level, ...] = ("ok", "warn", "fail")
+LEVELS: tuple[Level, ...] = ("ok", "warn", "rounding", "fail")
 
 
 class ParityRecord(BaseModel):
@@ -109,7 +110,7 @@ class Verdict(ParityRecord):
 
 def worst_level(verdicts: Iterable[Verdict], metric: str | None = None) -> Level:
     """Returns the worst level of verdicts, of all or of those on one metric; ``ok`` without any."""
-    return max((item.level for item in verdicts if metric in (None, item.metric)), key=_LEVELS.index, default="ok")
+    return max((item.level for item in verdicts if metric in (None, item.metric)), key=LEVELS.index, default="ok")
 
 
 class Result(ParityRecord):
@@ -123,6 +124,8 @@ class Result(ParityRecord):
     seconds: float = 0.0
     metrics: dict[str, float] = {}  #: by the names of `worker.lab.parity.metrics.METRICS`
     verdicts: tuple[Verdict, ...] = ()  #: one per threshold whose metric was measured
+    #: ``mean_abs_delta`` and ``kl_k3`` that rounding alone makes on these samples; empty where no limit is crossed
+    rounding: dict[str, float] = {}
     by_position: tuple[Bin, ...] = ()  #: by position among the generated tokens
     by_probability: tuple[Bin, ...] = ()  #: by the trainer's probability of the token
     histogram: Histogram | None = None

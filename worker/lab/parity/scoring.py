@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import linear
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from worker.lab.parity.records import Distance, Sample, Scoring
 
@@ -175,9 +176,28 @@ def step(
     return min(times), sum({**kept, **weights}.values()) + sum(weights.values())
 
 
-def autocasting(model: PreTrainedModel, dtype: str | None) -> AbstractContextManager[object]:
-    """Returns a context in which torch computes products in another dtype than that of the weights; none if it is None."""
-    return nullcontext() if dtype is None else torch.autocast(model.device.type, getattr(torch, dtype))
+@contextmanager
+def autocasting(model: PreTrainedModel, dtype: str | None) -> Iterator[None]:
+    """Has torch compute products in another dtype than that of the weights within the context, unless it is None.
+
+    A CPU without products in float16 gets them from float32, rounded: torch's own take minutes there.
+    """
+    is_slow = model.device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    products = _RoundedProducts() if is_slow and "float16" in (dtype, str(model.dtype)[6:]) else nullcontext()
+    with products, nullcontext() if dtype is None else torch.autocast(model.device.type, getattr(torch, dtype)):
+        yield
+
+
+class _RoundedProducts(TorchDispatchMode):
+    """Computes products of float16 in float32, and rounds them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _PRODUCTS or args[0].dtype != torch.float16:
+            return func(*args, **(kwargs or {}))
+        return func(*(one.float() if isinstance(one, torch.Tensor) else one for one in args), **(kwargs or {})).half()
+
+
+_PRODUCTS = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm"))
 
 
 def _batches(samples: Sequence[Sample], most_tokens: int) -> Iterator[list[int]]:
