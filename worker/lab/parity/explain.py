@@ -140,34 +140,47 @@ class Explain:
         return list(dict.fromkeys((own, *found, alone)))
 
     def _scored(self, made: Sequence[tuple[Side, Sequence[Sample]]]) -> Frontier:
-        found = self._range(made[0][1])
-        trainers, pairs = [], []
+        own, samples = made[0]
+        found = self._range(samples)
+        trainers: dict[TrainerOptions, Side] = {}
+        pairs = []
         for options in sorted(self._trainers(), key=lambda options: options.dtype != FLOAT32):  # theirs is loaded
             if options.dtype != FLOAT32:
                 self._model = None  # frees its memory first
-                self._model = self._loaded(options)
-            trainer = self._cost_of(options, made[0][1])
-            trainers.append(trainer)
+                self._model = self._loaded(options).to(self._device)
+            trainer = trainers[options] = self._cost_of(options, samples)
             self._notify(f"scoring with the trainer, {trainer.name}")
-            rows = [sample for _, samples in made for sample in samples]
-            scores = iter(logprobs(self._model.to(self._device), rows, **options.arithmetic))
-            for engine, samples in made:
-                if samples:
-                    both = [sample.model_copy(update={"trainer": next(scores)}) for sample in samples]
+            scores = iter(logprobs(self._model, [sample for _, rows in made for sample in rows], **options.arithmetic))
+            for engine, rows in made:
+                if rows:
+                    both = [sample.model_copy(update={"trainer": next(scores)}) for sample in rows]
                     pairs.append(_pair(engine, trainer, both))
-        return self._frontier([side for side, _ in made], trainers, pairs, found, made[0][1])
+        context = VllmAsyncGenerationWorker(self._config, options=self._planning).plan.context
+        now = own, trainers[self._trainers()[0]]
+        return Frontier(
+            model=context.model.name,
+            device=torch.cuda.get_device_name() if self._device != "cpu" else "cpu",
+            temperature=samples[0].scoring.temperature,
+            tokens=sum(len(sample.tokens) for sample in samples),
+            target=self._target,
+            engines=tuple(engine for engine, _ in made),
+            trainers=tuple(trainers.values()),
+            pairs=tuple(sorted(pairs, key=lambda pair: (pair.engine, pair.trainer) != now)),
+            range=found,
+            versions={name: text for name, text in context.packages.items() if name in _PACKAGES},
+        )
 
     def _cost_of(self, options: TrainerOptions, samples: Sequence[Sample]) -> Side:
         """Measures a training step: over all samples on a GPU, over one on a CPU, where it takes seconds."""
         rows = samples if self._device != "cpu" else samples[:1]
-        seconds, memory = step(self._model.to(self._device), rows, **options.arithmetic)
+        seconds, memory = step(self._model, rows, **options.arithmetic)
         dtype = str(options.autocast or options.dtype)
         cost = {"seconds": _of_1000(seconds, rows, prompts=True), "memory": memory / 1e9}
         return Side(side="trainer", dtype=dtype, head=options.head_dtype or dtype, weights=str(options.dtype), **cost)
 
     def _range(self, samples: Sequence[Sample]) -> Range:
         self._notify("reading the range of weights and activations")
-        model = self._model.to(self._device)
+        model = self._model = self._model.to(self._device)
         sizes = [tensor.detach().abs() for tensor in model.parameters()]
         with _largest_activations(model) as layers:
             for sample in samples:  # alone: padding is no text
@@ -177,26 +190,6 @@ class Explain:
             beyond=sum(int((size > LARGEST).sum()) for size in sizes),
             below=sum(int(((size > 0) & (size < SMALLEST)).sum()) for size in sizes),
             weights=sum(size.numel() for size in sizes),
-        )
-
-    def _frontier(
-        self, engines: list[Side], trainers: list[Side], pairs: list[Pair], found: Range, samples: Sequence[Sample]
-    ) -> Frontier:
-        context = VllmAsyncGenerationWorker(self._config, options=self._planning).plan.context
-        own = self._trainers()[0]
-        dtype = str(own.autocast or own.dtype)
-        as_is = (engines[0].name, Side(side="trainer", dtype=dtype, head=own.head_dtype or dtype, weights=str(own.dtype)).name)
-        return Frontier(
-            model=context.model.name,
-            device=torch.cuda.get_device_name() if self._device != "cpu" else "cpu",
-            temperature=samples[0].scoring.temperature,
-            tokens=sum(len(sample.tokens) for sample in samples),
-            target=self._target,
-            engines=tuple(engines),
-            trainers=tuple(trainers),
-            pairs=tuple(sorted(pairs, key=lambda pair: (pair.engine.name, pair.trainer.name) != as_is)),
-            range=found,
-            versions={name: text for name, text in context.packages.items() if name in _PACKAGES},
         )
 
 

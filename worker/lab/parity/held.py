@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 
 def held(worker: Any, tokens: int) -> tuple[int, float]:
@@ -18,18 +18,11 @@ def held(worker: Any, tokens: int) -> tuple[int, float]:
         tokens: How many tokens are in the cache.
     """
     runner, config = worker.model_runner, worker.vllm_config.cache_config
-    caches = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(runner.kv_caches)}
+    storages = [tensor.untyped_storage() for tensor in tree_leaves(runner.kv_caches)]
+    caches = {storage.data_ptr(): storage.nbytes() for storage in storages}
     of_a_token = sum(caches.values()) / (config.num_gpu_blocks * config.block_size)
     if torch.device(worker.device).type == "cpu":
         import psutil
 
         return psutil.Process().memory_info().rss, of_a_token
     return int(runner.model_memory_usage + of_a_token * tokens), of_a_token
-
-
-def _tensors(found: Any) -> Iterator[torch.Tensor]:
-    if isinstance(found, torch.Tensor):
-        yield found
-    else:
-        for item in found:
-            yield from _tensors(item)

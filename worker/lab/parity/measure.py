@@ -29,7 +29,7 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     """
     if unknown := [f"{name!r}{nearest(name, SCENARIOS)}" for name in names if name not in SCENARIOS]:
         raise UsageError(f"unknown scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
-    return tuple(name for name, scenario in SCENARIOS.items() if name in names or not (names or scenario.by_name))
+    return tuple(name for name, scenario in SCENARIOS.items() if name in names or not names)
 
 
 async def measure(

@@ -63,7 +63,7 @@ def _page(report: Report, picture: str) -> str:
     )
     for function in (
         summary.crossed,
-        summary.figure,
+        summary.value_of,
         summary.heat,
         summary.limit_of,
         summary.limits_of,

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker.lab.drawing import COLOURS, as_png, as_svg, new_figure
+from worker.lab.drawing import COLOURS, as_png, new_figure
 from worker.lab.parity.frontier import LARGEST, Frontier, Pair
 from worker.lab.parity.notation import number, visible
 
@@ -29,10 +29,7 @@ def write_picture(found: Frontier, folder: Path) -> None:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(found.versions.items()))
         origin = f"{found.model} on {found.device}; {versions}; {found.tokens} tokens at temperature {found.temperature:g}"
         figure.supxlabel(visible(origin), x=0.01, ha="left", fontsize=11.5, color=COLOURS["muted"])
-        svg = as_svg(figure, "frontier", visible(f"Cost and difference of pairs of dtypes for {found.model}"))
-        for role, colour in COLOURS.items():  # it stands alone, without a page's variables
-            svg = svg.replace(f"var(--{role})", colour)
-        (folder / "frontier.svg").write_text(svg, encoding="utf-8")
+        figure.savefig(folder / "frontier.svg", metadata={"Date": None})
         (folder / "frontier.png").write_bytes(as_png(figure))
 
 

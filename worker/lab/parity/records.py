@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -45,15 +45,6 @@ class Scoring(ParityRecord):
     weights: tuple[tuple[str, int, int], ...] = ()  #: which weights generated which tokens: (label, start, end) spans in order
 
 
-class Distance(NamedTuple):
-    """How far apart both sides' distributions of one token are, over the whole vocabulary."""
-
-    kl: float  #: KL(rollout || trainer), nats
-    reverse_kl: float  #: KL(trainer || rollout), nats
-    variation: float  #: total variation: half the sum of |Δp|
-    same_top: bool  #: both sides have the same most probable token
-
-
 class Sample(ParityRecord):
     """One sequence with the logprobs of both sides."""
 
@@ -62,7 +53,6 @@ class Sample(ParityRecord):
     rollout: tuple[float, ...]  #: [G] logprobs of the engine
     trainer: tuple[float, ...] = ()  #: [G] logprobs of the trainer for the same tokens; empty before it has scored them
     scoring: Scoring = Scoring()
-    whole: tuple[Distance, ...] = ()  #: [G] distances of the distributions; empty where only the tokens were compared
     note: str = ""  #: what sets it apart from the other samples of its scenario (``rank 1``)
 
 

@@ -42,8 +42,6 @@ _SHOWN = ("engine", "refit", "sampling", "train")
 _ENGINE = "engine"
 #: Scenarios that compare the engine with itself, so that settings of the trainer do not affect them.
 _WITHOUT_TRAINER = frozenset({"decode-prefill"})
-#: The scenario that needs logprobs of the whole vocabulary from the engine.
-_WHOLE = "distributions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +113,6 @@ class ParityRun:
         self._warnings: list[str] = []
         self._device = options.trainer_device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._trainer, self.config = self._load_trainer(config)
-        if _WHOLE in self._names:
-            self.config = self.config.overridden({"engine.max_logprobs": -1})
         worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         if self._profile == ZERO_PROFILE:
             self.config = _batch_invariant(self.config, worker.plan)

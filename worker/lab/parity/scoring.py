@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from worker.lab.parity.records import Distance, Sample, Scoring
+from worker.lab.parity.records import Sample, Scoring
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,8 +24,6 @@ MOST_TOKENS = 8192
 _MOST_LOGITS = 2**29
 #: Positions whose logits are float32 at a time.
 _CHUNK = 256
-#: The same of two distributions in float64.
-_SMALL_CHUNK = 16
 
 
 def logprobs(
@@ -76,28 +74,6 @@ def token_logprobs(logits: torch.Tensor, tokens: torch.Tensor, scoring: Scoring)
     return torch.cat(parts)
 
 
-def distances(rollout: torch.Tensor, trainer: torch.Tensor, temperature: float) -> tuple[Distance, ...]:
-    """Compares whole distributions, token by token.
-
-    Args:
-        rollout: [G, V] logits or logprobs at temperature 1.
-        trainer: The same.
-        temperature: Divides both.
-    """
-    found: list[Distance] = []
-    for part, other in zip(rollout.split(_SMALL_CHUNK), trainer.split(_SMALL_CHUNK), strict=True):
-        p = (part.double() / temperature).log_softmax(-1)
-        q = (other.double().to(part.device) / temperature).log_softmax(-1)
-        values = (
-            (p.exp() * (p - q)).sum(-1),
-            (q.exp() * (q - p)).sum(-1),
-            (p.exp() - q.exp()).abs().sum(-1) / 2,
-            p.argmax(-1) == q.argmax(-1),
-        )
-        found += map(Distance, *(value.tolist() for value in values))
-    return tuple(found)
-
-
 def truncated(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     """Returns logits with -inf for the tokens that top-k and top-p exclude, by the rules of vLLM's sampler.
 
@@ -122,21 +98,6 @@ def truncated(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, top_p: flo
         ordered = ordered.masked_fill(outside, -torch.inf)
     kept = torch.empty_like(logits).scatter(1, order, ordered)
     return kept.scatter(1, tokens[:, None], logits.gather(1, tokens[:, None]))
-
-
-def logits(model: PreTrainedModel, sample: Sample, *, float32_head: bool = False, autocast: str | None = None) -> torch.Tensor:
-    """Returns the logits of a sample's tokens over the vocabulary, [G, V] float32 on the model's device, at temperature 1.
-
-    Args:
-        model: The model, in evaluation mode.
-        sample: The tokens.
-        float32_head: As for `logprobs`.
-        autocast: As for `logprobs`.
-    """
-    with torch.no_grad(), autocasting(model, autocast), _head(model, float32=float32_head):
-        ids = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)
-        rows = model(input_ids=ids, use_cache=False).logits[0, len(sample.prompt) - 1 : -1]
-    return rows.float()
 
 
 def step(
@@ -188,7 +149,7 @@ def autocasting(model: PreTrainedModel, dtype: str | None) -> Iterator[None]:
         yield
 
 
-class _RoundedProducts(TorchDispatchMode):
+class _RoundedProducts(TorchDispatchMode):  # type: ignore[misc]
     """Computes products of float16 in float32, and rounds them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

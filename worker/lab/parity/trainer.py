@@ -13,7 +13,7 @@ import transformers
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
 from worker.lab.parity.records import NEW, OLD, Sample
-from worker.lab.parity.scoring import logits, logprobs
+from worker.lab.parity.scoring import logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -157,16 +157,6 @@ class Trainer:
         finally:
             self._hold(self._live, before)
         return [sample.model_copy(update={"trainer": tuple(row)}) for sample, row in zip(samples, found, strict=True)]
-
-    def logits(self, sample: Sample, options: TrainerOptions) -> torch.Tensor:
-        """Returns logits of a sample's generated tokens by the checkpoint's weights, [G, V] float32 on the trainer's device.
-
-        Raises:
-            TrainerLoadError: Transformers cannot load the model with these options.
-        """
-        scorer = self._scorer(options)
-        self._hold(scorer, OLD)
-        return logits(scorer.module, sample, **options.arithmetic)
 
     def _scorer(self, options: TrainerOptions) -> _Scorer:
         if self._live.serves(options):
