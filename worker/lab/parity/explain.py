@@ -181,16 +181,15 @@ class Explain:
     def _range(self, samples: Sequence[Sample]) -> Range:
         self._notify("reading the range of weights and activations")
         model = self._model = self._model.to(self._device)
-        sizes = [tensor.detach().abs() for tensor in model.parameters()]
         with _largest_activations(model) as layers:
             for sample in samples:  # alone: padding is no text
                 logprobs(model, [sample])
-        return Range(
-            layers=layers,
-            beyond=sum(int((size > LARGEST).sum()) for size in sizes),
-            below=sum(int(((size > 0) & (size < SMALLEST)).sum()) for size in sizes),
-            weights=sum(size.numel() for size in sizes),
-        )
+        beyond = below = 0
+        for weight in model.parameters():
+            size = weight.detach().abs()
+            beyond += int((size > LARGEST).sum())
+            below += int(((size > 0) & (size < SMALLEST)).sum())
+        return Range(layers=layers, beyond=beyond, below=below, weights=sum(row.numel() for row in model.parameters()))
 
 
 def _of_1000(seconds: float, samples: Sequence[Sample], *, prompts: bool = False) -> float:
