@@ -48,7 +48,7 @@ def test_every_pair_is_measured_and_float16_on_both_sides_is_closer(explained, c
     assert found.best in found.edge or found.best.is_equal
     assert all(side.seconds > 0 and side.memory > 0 for side in (*found.engines, *found.trainers))
     caches = {engine.name: engine.kv_bytes for engine in found.engines}
-    assert caches["fp32"] == 2 * caches["fp16"] == 2 * caches["bf16"] == 2 * 2 * 2 * 32 * 4, "2 layers, keys and values, 1 head"
+    assert caches["fp32"] == 2 * caches["fp16"] == 2 * caches["bf16"] == 2 * 2 * 32 * 4, "2 layers, keys and values, 1 head"
     assert {"model.layers.0", "model.layers.1", "lm_head"} <= found.range.layers.keys()
     assert Frontier.model_validate_json((tmp_path / "frontier.json").read_text()) == found
     assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")

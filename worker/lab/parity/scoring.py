@@ -143,7 +143,8 @@ def autocasting(model: PreTrainedModel, dtype: str | None) -> Iterator[None]:
 
     A CPU without products in float16 gets them from float32, rounded: torch's own take minutes there.
     """
-    is_slow = model.device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    has_products = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    is_slow = model.device.type == "cpu" and not has_products
     products = _RoundedProducts() if is_slow and "float16" in (dtype, str(model.dtype)[6:]) else nullcontext()
     with products, nullcontext() if dtype is None else torch.autocast(model.device.type, getattr(torch, dtype)):
         yield
