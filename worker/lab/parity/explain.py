@@ -211,13 +211,14 @@ def _largest_activations(model: torch.nn.Module) -> Iterator[dict[str, float]]:
         def look(_: torch.nn.Module, inputs: Any, output: Any) -> None:
             for value in (*inputs, *(output if isinstance(output, tuple | list) else (output,))):
                 if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
-                    largest = float(value.abs().max())
+                    largest = float(torch.linalg.vector_norm(value, torch.inf))
                     found[name] = largest if not largest <= found[name] else found[name]
 
         return look
 
     layers = {name: match[1] if (match := _LAYER.match(name)) else name for name, _ in model.named_modules()}
-    handles = [module.register_forward_hook(hook(layers[name])) for name, module in model.named_modules()]
+    looked_at = [(name, module) for name, module in model.named_modules() if layers[name] == name or not [*module.children()]]
+    handles = [module.register_forward_hook(hook(layers[name])) for name, module in looked_at]
     try:
         yield found
     finally:
