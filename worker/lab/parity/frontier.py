@@ -144,11 +144,11 @@ class Frontier(ParityRecord):
 
     @property
     def best(self) -> Pair | None:
-        """The cheapest pair within the target; of about equal costs the run as it is, else equal dtypes, else the closest."""
+        """The cheapest pair within the target; of about equal costs the run as it is, else the cheapest of equal dtypes."""
         within = [pair for pair in self.pairs if self.can_be_advised(pair) and pair.mean_abs_delta <= self.target]
         cheapest = min((pair.cost for pair in within), default=0.0)
         near = [pair for pair in within if pair.cost <= _EQUAL_COSTS * cheapest]
-        return min(near, key=lambda pair: (pair != self.now, not pair.is_equal, pair.mean_abs_delta), default=None)
+        return min(near, key=lambda pair: (pair != self.now, not pair.is_equal, pair.cost), default=None)
 
     @property
     def edge(self) -> list[Pair]:

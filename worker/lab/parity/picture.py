@@ -34,14 +34,13 @@ def write_picture(found: Frontier, folder: Path) -> None:
 
 
 def _draw_pairs(axes: Axes, found: Frontier) -> None:
-    """Draws a mark for each pair; those on the edge are joined and named, as are the run as it is and the best pair."""
+    """Draws a mark for each pair; joins those on the edge, and names its ends, the run as it is and the best pair."""
     now, best, edge = found.now, found.best, found.edge
     place = {pair.name: (pair.cost / now.cost, max(pair.mean_abs_delta, 1e-7)) for pair in found.pairs}
     axes.plot(*zip(*(place[pair.name] for pair in edge), strict=True), "-", color=COLOURS["h3"], linewidth=2, zorder=1)
     for pair in found.pairs:
         axes.plot(*place[pair.name], **_mark(found, pair), linestyle="", zorder=2)
-    named = [*edge, *(pair for pair in (now, best) if pair is not None and pair not in edge)]
-    for pair in named:
+    for pair in {pair.name: pair for pair in (now, best, edge[0], edge[-1]) if pair is not None}.values():
         what = {now.name: " (now)", best.name if best else "": " (take this)"}.get(pair.name, "")
         text = f"{pair.name}{what}: {number(pair.mean_abs_delta)}"
         weight = "bold" if what else "normal"
@@ -56,6 +55,8 @@ def _draw_pairs(axes: Axes, found: Frontier) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
+    sizes = [size for _, size in place.values()]
+    axes.yaxis.set_minor_formatter("{x:g}" if max(sizes) < 100 * min(sizes) else "")
     axes.grid(color=COLOURS["line"], linewidth=0.4)
     axes.set_title("a mark for each pair: ● can be had, ✕ float16 overflows or is refused", loc="left", color=COLOURS["ink"])
 
@@ -78,7 +79,8 @@ def _draw_layers(axes: Axes, found: Frontier) -> None:
     every = 1 + len(layers) // 24
     axes.set_yticks(range(0, len(layers), every), [visible(name) for name, _ in layers][::every], fontsize=10)
     axes.set(xscale="log", ylim=(len(layers) - 0.5, -1.2), xlabel="largest |activation| in float32")
-    lost = f"{found.range.below} of {found.range.weights} weights lost" if found.range.below else "no weight lost"
-    axes.set_title(
-        f"range: {found.range.beyond} weights beyond it, {lost} below", loc="left", fontsize=11.5, color=COLOURS["ink"]
-    )
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.minorticks_off()
+    below = f"{found.range.below / found.range.weights:.2g} of all below its smallest number"
+    title = f"{found.range.beyond} weights beyond float16's end,\n{below}"
+    axes.set_title(title, loc="left", fontsize=11.5, color=COLOURS["ink"])
