@@ -50,14 +50,12 @@ def _draw_pairs(axes: Axes, found: Frontier) -> None:
     axes.set(
         xscale="log", yscale="log", xlabel="cost: GB · s for the same tokens, as a multiple of now", ylabel="mean |Δ|, nats"
     )
-    costs = [cost for cost, _ in place.values()]
-    axes.set_xlim(min(costs) / 1.15, max(costs) * 1.6)
+    axes.margins(x=0.3)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
     sizes = [size for _, size in place.values()]
     axes.yaxis.set_minor_formatter("{x:g}" if max(sizes) < 100 * min(sizes) else "")
-    axes.grid(color=COLOURS["line"], linewidth=0.4)
     axes.set_title("a mark for each pair: ● can be had, ✕ float16 overflows or is refused", loc="left", color=COLOURS["ink"])
 
 
@@ -81,6 +79,7 @@ def _draw_layers(axes: Axes, found: Frontier) -> None:
     axes.set(xscale="log", ylim=(len(layers) - 0.5, -1.2), xlabel="largest |activation| in float32")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.minorticks_off()
-    below = f"{found.range.below / found.range.weights:.2g} of all below its smallest number"
-    title = f"{found.range.beyond} weights beyond float16's end,\n{below}"
+    title = (
+        f"{found.range.beyond} weights beyond its end,\n{found.range.below / found.range.weights:.2g} below its smallest number"
+    )
     axes.set_title(title, loc="left", fontsize=11.5, color=COLOURS["ink"])
