@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -97,14 +97,6 @@ class Requests:
             return index, vllm_adapter.prompt_logprobs(output)
 
         return self._each(rows, one)
-
-    async def distributions(self, row: list[int]) -> Iterator[tuple[list[int], list[float]]]:
-        """Returns ids and logprobs over the vocabulary for each token of a row but the first, computed as a prompt (prefill).
-
-        The engine needs ``engine.max_logprobs: -1``. vLLM makes Python objects of all values: 3 s for 100 tokens of a
-        vocabulary of 49 152.
-        """
-        return vllm_adapter.prompt_distributions(await self._finish(0, row, vllm_adapter.scoring_params(whole=True), None))
 
     def abort(self, why: str) -> None:
         """Aborts every request; waiting callers get an error with the reason."""

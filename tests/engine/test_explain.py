@@ -1,11 +1,14 @@
-"""The difference between rollout and trainer on real engines: its parts add up, and what remains is measured."""
+"""The frontier of a run on real engines: every pair is measured, and float16 is advised only where it works."""
 
 from __future__ import annotations
+
+import shutil
+from pathlib import Path
 
 import pytest
 
 from quirks_core.cli import main
-from worker.lab.parity.explain import Explanation
+from worker.lab.parity.frontier import LARGEST, Frontier
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -14,47 +17,76 @@ _ENGINE = (*_ENGINE, "engine.distributed_executor_backend=uni", "env.VLLM_ENABLE
 
 
 @pytest.fixture
-def explained(checkpoint, capsys):
-    """Explains a tiny model's difference on the command line."""
+def explained(capsys):
+    """Measures a model's frontier on the command line."""
 
-    def explain(kind: str, *arguments: str) -> Explanation:
+    def explain(model: Path, *arguments: str, output: Path | None = None) -> Frontier:
         settings = [part for text in (*_ENGINE, *arguments) for part in ("--set", text)]
-        model = ("--model", str(checkpoint(kind)), "--tokens", "12", "--num-prompts", "3")
-        assert main(["parity", "explain", "--trainer", "trl", *model, *settings, "--json"]) == 0
-        return Explanation.model_validate_json(capsys.readouterr().out)
+        written = ("--output", str(output)) if output else ()
+        given = ("--model", str(model), "--tokens", "12", "--num-prompts", "3", "--target", "0.02", *written)
+        assert main(["parity", "explain", "--trainer", "trl", *given, *settings, "--json"]) == 0
+        return Frontier.model_validate_json(capsys.readouterr().out)
 
     return explain
 
 
-def test_the_shares_add_up_to_the_difference(explained) -> None:
-    found = explained("llama", "engine.dtype=bfloat16", "sampling.temperature=0.7")
+def _means(found: Frontier) -> dict[tuple[str, str], float]:
+    return {(pair.engine.name, pair.trainer.name): pair.mean_abs_delta for pair in found.pairs}
 
-    assert sum(part.share for part in found.parts) == pytest.approx(found.mean_abs_delta, rel=1e-6)
+
+def test_every_pair_is_measured_and_float16_on_both_sides_is_closer(explained, checkpoint, tmp_path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib: pip install 'model-quirks[parity]'")
+    found = explained(checkpoint("llama"), "engine.dtype=bfloat16", "sampling.temperature=0.7", output=tmp_path)
+
+    means = _means(found)
+    assert len(means) == 5 * 5
     assert found.temperature == 0.7
-    assert "products in bfloat16 (autocast)" in found.trainer
-    shares = {part.what: part.alone for part in found.parts}
-    assert shares["the engine's kernels in float32, against transformers"] < 1e-4
-    assert shares["the engine's weights rounded to bfloat16"] > 0, "the tiny checkpoint is in float32"
-    remains = {(row.engine, row.trainer): row.mean_abs_delta for row in found.remains}
-    assert remains["as it is", "as it is"] == pytest.approx(found.mean_abs_delta)
-    assert remains["float32", "float32"] < 1e-4 < found.mean_abs_delta / 5
-    assert len(remains) == 9
-    assert found.failed == {}
-    assert all(row.step_seconds > 0 for row in found.remains)
-    assert 0 < found.whole["vocab_kl"] < 1
-    assert found.whole["vocab_variation"] > 0
+    assert (found.now.engine.name, found.now.trainer.name) == ("bf16", "bf16 autocast")
+    assert means["fp32", "fp32"] < 1e-4 < means["fp16", "fp16 autocast"] < means["bf16", "bf16 autocast"] / 3
+    assert not any(pair.nonfinite for pair in found.pairs)
+    assert found.no_float16 == ""
+    assert found.best in found.edge or found.best.is_equal
+    assert all(side.seconds > 0 and side.memory > 0 for side in (*found.engines, *found.trainers))
+    caches = {engine.name: engine.kv_bytes for engine in found.engines}
+    assert caches["fp32"] == 2 * caches["fp16"] == 2 * caches["bf16"] == 2 * 2 * 32 * 4, "2 layers, keys and values, 1 head"
+    assert {"model.layers.0", "model.layers.1", "lm_head"} <= found.range.layers.keys()
+    assert Frontier.model_validate_json((tmp_path / "frontier.json").read_text()) == found
+    assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_part_of_a_refused_engine_is_in_the_next_one(explained) -> None:
-    found = explained("qwen3_next", "engine.dtype=bfloat16")  # whose kernels for CPUs compute in bfloat16 alone
+def test_weights_that_overflow_keep_float16_from_being_advised(explained, checkpoint, tmp_path) -> None:
+    from safetensors.torch import load_file, save_file
 
-    assert set(found.failed) == {"float32"}
-    assert "cpu-gdn-bfloat16" in found.failed["float32"]
-    assert "the engine's layers in bfloat16, against transformers" in {part.what for part in found.parts}
-    assert sum(part.share for part in found.parts) == pytest.approx(found.mean_abs_delta, rel=1e-6)
+    model = tmp_path / "overflows"
+    shutil.copytree(checkpoint("llama"), model)
+    weights = load_file(model / "model.safetensors")
+    weights["model.layers.0.self_attn.o_proj.weight"].view(-1)[:5] = 1e5
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+
+    found = explained(model, "engine.dtype=bfloat16")
+
+    assert found.range.beyond == 5
+    assert found.range.largest[1] > LARGEST or found.no_float16.startswith("5 weights are beyond 65504")
+    assert sum(pair.nonfinite for pair in found.pairs if pair.engine.dtype == "float16") > 0 or found.no_float16
+    assert not any(found.can_be_advised(pair) for pair in found.pairs if pair.needs_float16)
+    assert found.best is None or not found.best.needs_float16
 
 
-def test_float32_on_both_sides_leaves_nothing_to_try(explained) -> None:
-    found = explained("llama", "engine.dtype=float32", "train.dtype=float32", "train.autocast=null")
+def test_a_model_that_vllm_refuses_in_float16_is_a_row_and_not_advised_float16(explained, checkpoint) -> None:
+    found = explained(checkpoint("gemma3"), "engine.dtype=bfloat16")
 
-    assert found.mean_abs_delta < 1e-4
+    assert {engine.name for engine in found.engines if engine.failed} == {"fp16", "fp16, fp32 head"}
+    assert "does not support float16" in found.no_float16
+    assert found.best is None or not found.best.needs_float16
+    assert {trainer for _, trainer in _means(found)} >= {"fp16 autocast"}, "the trainer alone is measured"
+
+
+def test_whole_weights_in_bfloat16_and_a_refused_engine(explained, checkpoint) -> None:
+    trainer = ("train.dtype=bfloat16", "train.autocast=null")
+    found = explained(checkpoint("qwen3_next"), "engine.dtype=bfloat16", *trainer)  # its kernels for CPUs take bfloat16 alone
+
+    assert {engine.dtype for engine in found.engines if engine.failed} == {"float16", "float32"}
+    assert all("cpu-gdn-bfloat16" in engine.failed for engine in found.engines if engine.failed)
+    assert found.now.trainer.name == "all bf16"
+    assert ("bf16", "all fp16") in _means(found)
+    assert not any(found.can_be_advised(pair) for pair in found.pairs if pair.trainer.weights == "float16")

@@ -18,6 +18,7 @@ from worker.lab.attribution.run import run as ablate
 from worker.lab.kit.lab import configuration
 from worker.lab.parity.records import Report
 from worker.lab.parity.run import Options, run
+from worker.lab.parity.summary import headline
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -225,3 +226,17 @@ async def test_a_float32_head_on_one_side_is_blamed_on_the_other_sides_head(meas
 
     found = culprit(report, "cold-start")
     assert (found.setting, found.after) == ("train.head_dtype", "float32")
+
+
+@pytest.mark.parametrize("fault", [(), ("rollout-logprobs-processed",)], ids=["none", "raw logprobs"])
+async def test_a_limit_that_rounding_crosses_is_told_from_a_fault(measured, fault):
+    """Both sides in bfloat16 at a low temperature, which multiplies what they round."""
+    values = {"engine": {"dtype": "bfloat16"}, "sampling": {"temperature": 0.1}, "train": {"dtype": "bfloat16"}}
+
+    report = await measured("qwen3", values, scenarios=("cold-start",), profile="peers", disable=fault)
+
+    (result,) = report.results
+    assert result.metrics["mean_exp_abs_delta"] > 1.05
+    assert result.level == ("fail" if fault else "rounding")
+    assert report.passed == (not fault)
+    assert ("quirks parity explain" in headline(report).advice) == (not fault)

@@ -7,7 +7,7 @@ and the plan must have set them by then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quirks_core.configuration.config import GenerationConfig, SamplingSection
@@ -196,17 +196,13 @@ def encoded(tokenizer: Any, text: str, special: str = "once") -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=special != "never" and not again))
 
 
-def scoring_params(*, whole: bool = False) -> Any:
-    """Builds the parameters of a request that computes the logprobs of its prompt; it must generate one token besides.
-
-    Args:
-        whole: Logprobs of every token of the vocabulary, not only of the prompt's own; the engine needs ``max_logprobs=-1``.
-    """
+def scoring_params() -> Any:
+    """Builds the parameters of a request that computes the logprobs of its prompt; it must generate one token besides."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(
-        prompt_logprobs=-1 if whole else 0,
+        prompt_logprobs=0,
         max_tokens=1,
         flat_logprobs=True,
         detokenize=False,
@@ -222,17 +218,6 @@ def prompt_logprobs(output: Any) -> list[float]:
     """
     # With prompt_logprobs=0 each position but the first holds exactly one entry, the prompt's own token.
     return [0.0, *map(float, output.prompt_logprobs.logprobs)]
-
-
-def prompt_distributions(output: Any) -> Iterator[tuple[list[int], list[float]]]:
-    """Yields token ids and their logprobs over the vocabulary for every token of the prompt except the first.
-
-    They are defined as those of `prompt_logprobs`; the prompt's own token occurs twice.
-    """
-    found = output.prompt_logprobs
-    for start, end in zip(found.start_indices, found.end_indices, strict=True):
-        if end > start:  # the first position has none
-            yield found.token_ids[start:end], found.logprobs[start:end]
 
 
 def sampled_logprobs(completion: Any) -> list[float]:

@@ -8,7 +8,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.base.errors import UsageError
@@ -74,8 +73,3 @@ def as_svg(figure: Figure, name: str, label: str) -> str:
     for role, colour in COLOURS.items():
         text = text.replace(colour, f"var(--{role})")
     return f'<svg role="img" aria-label="{html.escape(label)}" {text.strip()}'
-
-
-def page_style() -> str:
-    """Returns the style sheet with the page's colours, light and dark."""
-    return (files("worker.lab.parity") / "templates" / "colours.css").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.lab.parity.metrics import METRICS, WHOLE, measured
-from worker.lab.parity.records import Distance, Sample
+from worker.lab.parity.metrics import METRICS, measured
+from worker.lab.parity.records import Sample
 
 NAN, INFINITY = math.nan, math.inf
 
@@ -27,17 +27,10 @@ def logs(*probabilities: float) -> list[float]:
 
 
 def test_every_measured_metric_is_described() -> None:
-    one = sample(logs(0.5), logs(0.25)).model_copy(update={"whole": (Distance(0.1, 0.2, 0.3, same_top=True),)})
-
-    found = measured([one]).metrics
+    found = measured([sample(logs(0.5), logs(0.25))]).metrics
 
     assert list(found) == list(METRICS)
-    assert [found[metric.name] for metric in WHOLE] == [0.1, 0.2, 0.3, 1.0]
     assert all(metric.label and metric.help for metric in METRICS.values())
-
-
-def test_distances_of_distributions_are_left_out_where_only_tokens_were_compared() -> None:
-    assert not {metric.name for metric in WHOLE} & measured([sample(logs(0.5), logs(0.25))]).metrics.keys()
 
 
 def test_metrics_of_two_tokens_are_those_worked_out_by_hand() -> None:

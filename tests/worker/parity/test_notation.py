@@ -38,3 +38,9 @@ def test_a_setting_that_is_left_open_is_said_to_be_open():
 
 def test_what_does_not_print_is_escaped():
     assert visible("a\n\t\x1b[31m\u202eé 中") == "a\\n\\t\\x1b[31m\\u202eé 中"
+
+
+def test_a_number_has_as_many_digits_as_tell_it_from_its_limits():
+    assert [number(1.0527, 1.05), number(1.05004, 1.05), number(0.3, 0.005), number(1.05, 1.05)] == [
+        "1.053", "1.05004", "0.300", "1.05",
+    ]  # fmt: skip

@@ -161,3 +161,16 @@ def test_a_quirk_of_other_runs_covers_nothing_where_there_is_a_skeleton(make_rep
     said = headline(make_report(results=(make_result("a", 1.0),), attributions=(cure,)))
 
     assert "No quirk sets it for this run" in said.advice
+
+
+def test_rounding_that_crosses_a_limit_breaks_nothing_and_points_to_the_frontier(make_report, make_result):
+    over = Verdict(metric="mean_exp_abs_delta", value=1.0527, threshold="t", limit=1.05, level="rounding", source="s")
+    sizes = {"verdicts": (over,), "rounding": {"mean_abs_delta": 0.048, "kl_k3": 0.002}}
+    report = make_report(results=(make_result("temperature").model_copy(update=sizes),), attributions=(), steps=())
+
+    said = headline(report)
+
+    assert (said.level, report.passed) == ("rounding", True)
+    assert said.verdict.startswith("Parity holds but for rounding, which crosses limits in 1 of 1 scenarios: temperature;")
+    assert "mean_exp_abs_delta in temperature is 1.053, limit ≤ 1.05" in said.verdict
+    assert said.advice.startswith("quirks parity explain")

@@ -18,6 +18,7 @@ from worker.lab.parity.thresholds import (
     judge,
     parse_threshold,
     strain,
+    told_from_rounding,
 )
 
 
@@ -198,3 +199,31 @@ def test_more_than_all_of_a_limit_is_taken_exactly_where_it_is_crossed(text) -> 
     for value in (-1e3, -0.2, -0.05, 0.0, 0.01, 0.05, 0.5, 0.95, 1.0, 1.2, 50.0, 1e3):
         (verdict,) = judge({threshold.metric: value}, [threshold])
         assert (strain(verdict) > 1) == (heat(verdict) > 3) == (verdict.level == "fail"), value
+
+
+@pytest.mark.parametrize(
+    ("changed", "level"),
+    [
+        ({}, "rounding"),
+        ({"mean_abs_delta": 0.08}, "fail"),
+        ({"kl_k3": 0.01}, "fail"),
+        ({"mean_delta": 0.045}, "fail"),
+        ({"nonfinite": 1.0}, "fail"),
+    ],
+    ids=["as large", "larger", "with tails", "with a direction", "with no number"],
+)
+def test_only_a_difference_as_large_as_that_of_the_dtypes_is_rounding(changed, level) -> None:
+    found = {
+        "mean_abs_delta": 0.05,
+        "kl_k3": 0.002,
+        "mean_delta": 0.001,
+        "nonfinite": 0.0,
+        "mean_exp_abs_delta": 1.0527,
+        **changed,
+    }
+    verdicts = judge(found, [threshold(metric="mean_exp_abs_delta", limit=1.05), parse_threshold("mean_abs_delta=0.01")])
+
+    told = told_from_rounding(verdicts, found, {"mean_abs_delta": 0.048, "kl_k3": 0.0018})
+
+    assert {item.metric: item.level for item in told} == {"mean_exp_abs_delta": level, "mean_abs_delta": "fail"}, "typed: fails"
+    assert told_from_rounding(verdicts, found, {}) == verdicts

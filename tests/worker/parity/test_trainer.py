@@ -15,8 +15,9 @@ import torch
 from torch.nn.functional import linear
 
 from worker.lab.kit.lab import PROMPTS, Generated, Lab
+from worker.lab.parity import scoring
 from worker.lab.parity.records import OLD, Sample, Scoring
-from worker.lab.parity.scoring import distances, token_logprobs, truncated
+from worker.lab.parity.scoring import token_logprobs, truncated
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 KINDS = ("llama", "qwen3", "qwen3_moe", "gemma3", "apertus")
@@ -318,43 +319,24 @@ def test_autocast_computes_float32_weights_in_another_dtype(checkpoint) -> None:
     assert max(abs(a - b) for a, b in zip(autocast, plain, strict=True)) > 10 * NOISE
 
 
-def test_unrounded_weights_round_to_the_checkpoints(checkpoint) -> None:
-    trainer = Trainer.load(checkpoint("qwen3"), TrainerOptions(dtype="bfloat16"))
-    trainer.model.to(torch.bfloat16)  # as a trained checkpoint is
+def test_products_of_float16_on_a_cpu_without_them_are_torchs_own(checkpoint, monkeypatch) -> None:
+    trainer, options = Trainer.load(checkpoint("qwen3"), FLOAT32), TrainerOptions(dtype="float32", autocast="float16")
+    ours = flat(scored(trainer, [sample()], options))
+    monkeypatch.setattr(scoring, "_PRODUCTS", frozenset())
+    torchs, exact = (flat(scored(trainer, [sample()], given)) for given in (options, FLOAT32))
 
-    trainer.unround("later", torch.bfloat16)
-
-    kept, later = trainer._weights["a"], trainer._weights["later"]
-    moved = [(later[name] != kept[name].float()).float().mean() for name in kept if kept[name].abs().sum()]
-    assert all(torch.equal(later[name].to(torch.bfloat16), kept[name]) for name in kept)
-    assert sum(moved) / len(moved) > 0.9
+    apart = [sum(abs(a - b) for a, b in zip(one, exact, strict=True)) for one in (ours, torchs)]
+    assert 0.5 < apart[0] / apart[1] < 2, "they round as much"
 
 
-# ---- whole distributions
+def test_a_step_holds_weights_gradients_and_what_the_backward_pass_needs(qwen3: Trainer) -> None:
+    weights = sum(row.nbytes for row in qwen3.model.parameters())
 
+    (seconds, short), (_, long) = (scoring.step(qwen3.model, [sample()] * rows) for rows in (1, 8))
 
-def test_distances_of_distributions_are_those_worked_out_by_hand() -> None:
-    p, q = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[0.25, 0.5, 0.25]])
-
-    (found,) = distances(p.log(), q.log(), 1.0)
-
-    expected = 0.25 * math.log(2)
-    assert found == pytest.approx((expected, expected, 0.25, False))
-
-
-def test_distances_are_at_the_temperature_of_both_sides() -> None:
-    (found,) = distances(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.0]]), 0.5)
-
-    assert found.variation == pytest.approx(1 / (1 + math.exp(-2)) - 0.5)
-
-
-def test_logits_are_those_of_the_scored_tokens(qwen3: Trainer) -> None:
-    row = sample()
-
-    logits = qwen3.logits(row, FLOAT32)
-
-    found = logits.log_softmax(-1)[torch.arange(24), torch.tensor(row.tokens)]
-    assert found.tolist() == pytest.approx(scored(qwen3, [row])[0], abs=NOISE)
+    assert seconds > 0
+    assert 2 * weights < short < long
+    assert all(row.grad is None for row in qwen3.model.parameters())
 
 
 def test_softcapping_comes_after_the_float32_head(lab) -> None:

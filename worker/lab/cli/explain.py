@@ -1,4 +1,4 @@
-"""``quirks parity explain``: which part of the difference between rollout and trainer comes from what, and what removes it."""
+"""``quirks parity explain``: which pairs of dtypes the run can have, what each leaves of the difference, and what it costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker.lab.cli.display import stages
 
 if TYPE_CHECKING:
     from quirks_core.configuration.config import GenerationConfig
-    from worker.lab.parity.explain import Explanation, Remains
+    from worker.lab.parity.frontier import Frontier, Pair
     from worker.lab.parity.records import Notify
 
 
@@ -31,14 +31,22 @@ def with_trainer(config: GenerationConfig, name: str | None) -> GenerationConfig
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    """Measures and prints an explanation; 0 whatever the difference is."""
+    """Measures and prints a frontier; 0 whatever the difference is."""
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
+    if folder:
+        from worker.lab.drawing import new_figure
+
+        with new_figure((1, 1), 8):  # without matplotlib the minutes would be in vain
+            pass
     console = Screen(stderr=options.json)
     with stages(console) as notify:
-        found = asyncio.run(_explained(options, config, notify))
+        found = asyncio.run(_measured(options, config, notify))
     text = found.model_dump_json(indent=2)
     if folder:
-        (folder / "explanation.json").write_text(text, encoding="utf-8")
+        from worker.lab.parity.picture import write_picture
+
+        (folder / "frontier.json").write_text(text, encoding="utf-8")
+        write_picture(found, folder)
     if options.json:
         print(text)
     else:
@@ -46,46 +54,44 @@ def run_explain(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _explained(options: argparse.Namespace, config: GenerationConfig, notify: Notify) -> Explanation:
+async def _measured(options: argparse.Namespace, config: GenerationConfig, notify: Notify) -> Frontier:
     from worker.lab.parity.explain import Explain
 
     taken = {"prompts": options.prompts, "num_prompts": options.num_prompts, "new_tokens": options.tokens}
     planning = plan_options(options, config)
-    return await Explain(config, planning, **taken, seed=options.seed, device=options.trainer_device, notify=notify).run()
+    asked = {"seed": options.seed, "device": options.trainer_device, "target": options.target, "notify": notify}
+    return await Explain(config, planning, **taken, **asked).run()
 
 
-def show(console: Screen, found: Explanation) -> None:
-    """Prints an explanation."""
-    console.say(f"engine: {line(found.engine)}; trainer: {line(found.trainer)}; on {line(found.device)}")
+def show(console: Screen, found: Frontier) -> None:
+    """Prints the pairs, the costs of both sides, float16's range, and what to do."""
+    from worker.lab.parity.frontier import LARGEST
+
+    console.say(f"{line(found.model)} on {line(found.device)}, {found.tokens} tokens at temperature {found.temperature:g}")
+    pairs = sorted(found.pairs, key=lambda pair: pair.mean_abs_delta)
+    columns = ["trainer", "mean |Δ|", "largest", "KL k3", "cost", ""]
+    console.grid("engine", columns, [(line(pair.engine.name), _cells(found, pair)) for pair in pairs])
+    engines = [(line(side.name), (f"{1000 / side.seconds:.3g}", f"{side.memory:.2f}", f"{side.kv_bytes / 1e3:.3g}"))
+               for side in found.engines if not side.failed]  # fmt: skip
+    console.grid("engine", ["tokens/s", "memory, GB", "KV cache, kB/token"], engines)
+    trainers = [(line(side.name), (f"{side.seconds:.3g}", f"{side.memory:.2f}")) for side in found.trainers]
+    console.grid("trainer", ["step, s/1000 tokens", "memory, GB"], trainers)
+    for side in found.engines:
+        if side.failed:
+            console.say(f"engine {line(side.name)}: {line(side.failed)}")
+    layer, largest = found.range.largest
     console.say(
-        f"mean |rollout - trainer| {found.mean_abs_delta:.2g} nats (largest {found.max_abs_delta:.2g}), "
-        f"{found.tokens} tokens at temperature {found.temperature:g}. It consists of:"
+        f"largest activation {largest:.3g} in {line(layer)}, float16 ends at {LARGEST:.0f}; of {found.range.weights} weights "
+        f"{found.range.beyond} are beyond that, and {found.range.below} below its smallest number"
     )
-    parts = sorted(found.parts, key=lambda part: -part.share)
-    console.grid("part", ["share", "alone"], [(line(part.what), (f"{part.share:.2g}", f"{part.alone:.2g}")) for part in parts])
-    first = found.remains[0]
-    rows = [(f"{line(row.engine)}; {line(row.trainer)}", _cells(row, first)) for row in found.remains]
-    columns = ["mean |Δ|", "largest", "time", "memory", "scoring", "step"]
-    console.grid("what remains, with engine; trainer", columns, rows)
-    console.say(
-        "relative to the first row: time of the rollouts, memory of the engine's weights and KV cache, time of the scoring and "
-        "of a training step (forward and backward pass over one sequence)"
-    )
-    for name, why in found.failed.items():
-        console.say(f"the engine {line(name)} did not start, so its part is in the next one: {line(why)}")
-    console.say(f"least remains with {_setting(found.best)}")
-    if found.next_best:
-        console.say(f"then with {_setting(found.next_best)}")
-    for what, value in found.beside.items():
-        console.say(f"{line(what)}: {value:.2g} nats")
-    console.say("; ".join(f"{name} {value:.3g}" for name, value in found.whole.items()))
+    if found.no_float16:
+        console.say(f"float16 is not advised: {line(found.no_float16)}")
+    console.say(f"[bold]{line(found.advice)}[/]")
 
 
-def _setting(row: Remains) -> str:
-    return f"the engine {line(row.engine)} and the trainer {line(row.trainer)}: {row.mean_abs_delta:.2g} nats"
-
-
-def _cells(row: Remains, first: Remains) -> tuple[str, ...]:
-    sizes = f"{row.mean_abs_delta:.2g}", f"{row.max_abs_delta:.2g}"
-    times = f"{row.seconds / first.seconds:.2f}", f"{row.memory:g}", f"{row.trainer_seconds / first.trainer_seconds:.2f}"
-    return *sizes, *times, f"{row.step_seconds / first.step_seconds:.2f}"
+def _cells(found: Frontier, pair: Pair) -> tuple[str, ...]:
+    sizes = f"{pair.mean_abs_delta:.2g}", f"{pair.max_abs_delta:.2g}", f"{pair.kl_k3:.2g}"
+    if pair.nonfinite:
+        sizes = f"{pair.nonfinite} no numbers", "", ""
+    mark = "now" if pair == found.now else "*" if pair == found.best else "no" if not found.can_be_advised(pair) else ""
+    return line(pair.trainer.name), *sizes, f"{pair.cost / found.now.cost:.2f}", mark

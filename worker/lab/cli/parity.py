@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action", nargs="*", metavar="ACTION",
         help="'dump': write what this engine generates to --output; 'compare A B': compare two such files, without an engine; "
-        "'explain': split the difference into parts that add up; none: measure",
+        "'explain': try every pair of dtypes, and say which to take; none: measure",
     )  # fmt: skip
     what = parser.add_argument_group("what to measure")
     what.add_argument("--scenario", metavar="NAME", action="append", default=[], help="only this scenario (repeatable)")
@@ -47,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--trainer-device", metavar="DEVICE", help="where the trainer computes; a GPU if there is one")
     limits = parser.add_argument_group("verdict")
     add_limits(limits, default=None)
+    limits.add_argument(
+        "--target", metavar="NATS", type=share, default=0.01,
+        help="with explain: mean difference that the advised pair may leave (%(default)s)",
+    )  # fmt: skip
     limits.add_argument(
         "--epsilon", metavar="E", type=share, default=0.2, help="ratios outside of 1 ± E are clipped (%(default)s)"
     )

@@ -11,7 +11,6 @@ from quirks_core.base.errors import UsageError
 from quirks_core.base.text import listed
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
-from worker.lab.cli.arguments import output_folder
 
 if TYPE_CHECKING:
     from worker.lab.weights import Weights
@@ -31,9 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="compare the weights with a checkpoint's, or find which of several it is (repeatable)",
     )
-    parser.add_argument(
-        "--output", metavar="FOLDER", type=Path, help="where the picture of a FILE goes: updates.html, updates.png"
-    )
 
 
 def run_weights(options: argparse.Namespace) -> int:
@@ -44,10 +40,6 @@ def run_weights(options: argparse.Namespace) -> int:
     """
     from worker.lab.weights import of_process, of_server
 
-    if options.output is not None:
-        return _draw(options)
-    if files := [target for target in options.targets if Path(target).is_file()]:
-        raise UsageError(f"{files[0]} is a file: name the folder for its picture with --output")
     pids = [target for target in options.targets if target.isdigit()]
     if pids and options.checkpoint:
         raise UsageError(f"--checkpoint needs the server's address; the file of receipts of {pids[0]} has no digests by tensor")
@@ -59,26 +51,6 @@ def run_weights(options: argparse.Namespace) -> int:
         for one in found:
             _show(screen, one)
     return 1 if any(one.problems for one in found) else 0
-
-
-def _draw(options: argparse.Namespace) -> int:
-    """Draws the file of a training run; 1 if a policy did not arrive."""
-    from worker.lab.update_norms import read_steps, write_picture
-
-    if len(options.targets) != 1 or options.checkpoint:
-        raise UsageError("--output takes one FILE, and no --checkpoint")
-    steps = read_steps(Path(options.targets[0]))
-    folder = output_folder(options.output)
-    paths = write_picture(steps, folder) if folder is not None else []
-    wrong = [{"step": step.step, "verdict": step.verdict} for step in steps if step.verdict]
-    if options.json:
-        print(json.dumps({"files": list(map(str, paths)), "problems": wrong}, indent=2))
-    else:
-        screen = Screen()
-        for one in wrong[:1]:
-            screen.say(f"[bold red]step {one['step']}[/]: {line(one['verdict'])}")
-        screen.say(f"{len(steps)} steps: {line(listed(map(str, paths)))}")
-    return 1 if wrong else 0
 
 
 def _values(found: Weights) -> dict[str, Any]:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from worker.lab.drawing import COLOURS, as_png, as_svg, new_figure
-from worker.lab.parity.notation import bound, label, number, plain, visible
+from worker.lab.parity.notation import bound, label, plain, visible
 from worker.lab.parity.records import Bin, Histogram, Report, Result, worst_level
-from worker.lab.parity.summary import Tried, brief, changes, headline, heat, limit_of, limits_of, metrics_of, tried
+from worker.lab.parity.summary import Tried, brief, changes, headline, heat, limit_of, limits_of, metrics_of, tried, value_of
 from worker.lab.parity.thresholds import strain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MARKS = {"fail": " ✗", "warn": " !", "ok": ""}
+_MARKS = {"fail": " ✗", "rounding": " ≈", "warn": " !", "ok": ""}
 #: Metrics of the heat map, the most informative first.
 _INFORMATIVE = ("mean_abs_delta", "max_abs_delta", "mean_exp_abs_delta", "mean_abs_dprob", "kl_k3", "ratio_mean", "clip_rate")
 _COLUMNS, _STEPS = 6, 6
@@ -159,7 +159,7 @@ def _draw_cell(axes: Axes, place: int, row: int, result: Result, name: str) -> N
         axes.add_patch(Rectangle((place + 0.02, row + 0.04), 0.96, 0.92, facecolor=COLOURS[f"h{step}"], edgecolor="none"))
     level = worst_level(result.verdicts, name)
     weight = "bold" if level == "fail" and result.gates else "normal"
-    text = number(result.metrics[name]) + _MARKS[level]
+    text = value_of(result, name) + _MARKS[level]
     colour = COLOURS["paper" if step == 6 else "ink"]
     axes.text(place + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontweight=weight)
 

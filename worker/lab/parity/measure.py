@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, nearest
+from worker.engine import vllm_adapter
 from worker.errors import EngineDiedError
 from worker.lab.parity.metrics import Decode, measured
-from worker.lab.parity.records import OLD, Notify, Result, Sample
+from worker.lab.parity.records import OLD, Notify, Result, Sample, worst_level
 from worker.lab.parity.scenarios import SCENARIOS, Scenario
 from worker.lab.parity.session import Session
-from worker.lab.parity.thresholds import Threshold, judge
+from worker.lab.parity.thresholds import Threshold, judge, told_from_rounding
+from worker.lab.parity.trainer import Trainer, TrainerOptions
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -22,7 +29,7 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     """
     if unknown := [f"{name!r}{nearest(name, SCENARIOS)}" for name in names if name not in SCENARIOS]:
         raise UsageError(f"unknown scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
-    return tuple(name for name, scenario in SCENARIOS.items() if name in names or not (names or scenario.by_name))
+    return tuple(name for name, scenario in SCENARIOS.items() if name in names or not names)
 
 
 async def measure(
@@ -59,12 +66,47 @@ async def measure(
 
 
 def judged(
-    result: Result, samples: Sequence[Sample], thresholds: Sequence[Threshold], *, epsilon: float, decode: Decode | None
+    result: Result,
+    samples: Sequence[Sample],
+    thresholds: Sequence[Threshold],
+    *,
+    epsilon: float,
+    decode: Decode | None,
+    rounding: Callable[[Sequence[Sample]], dict[str, float]] = lambda _: {},
 ) -> Result:
-    """Returns a result with these samples, their metrics and verdicts."""
+    """Returns a result with these samples, their metrics and verdicts; `rounding` measures what rounding alone makes."""
     found = measured(samples, epsilon=epsilon, decode=decode)
-    update = {**found._asdict(), "verdicts": judge(found.metrics, thresholds), "samples": tuple(samples)}
+    verdicts, sizes = judge(found.metrics, thresholds), {}
+    if worst_level(verdicts) == "fail":
+        sizes = result.rounding or rounding(samples)
+        verdicts = told_from_rounding(verdicts, found.metrics, sizes)
+    update = {**found._asdict(), "verdicts": verdicts, "rounding": sizes, "samples": tuple(samples)}
     return result.model_copy(update=update)
+
+
+def rounding_of(trainer: Trainer, options: TrainerOptions, dtype: str, samples: Sequence[Sample]) -> dict[str, float]:
+    """Measures the difference that rounding alone makes: of either side's dtypes against float32, as if independent.
+
+    Args:
+        trainer: The trainer's model; it also stands for the engine's.
+        options: How the trainer has computed the samples' logprobs.
+        dtype: What the engine computes in.
+        samples: The samples, scored.
+
+    Returns:
+        The metrics ``mean_abs_delta`` and ``kl_k3``; nothing if both sides are in float32.
+    """
+    exact = replace(options, dtype="float32", autocast=None, head_dtype=None)
+    if dtype == "float32" and (options.dtype, options.autocast) == ("float32", None):
+        return {}
+    right = trainer.score(samples, exact)
+    sides = (samples, trainer.score(samples, replace(exact, dtype=dtype)))
+    found = [
+        measured([one.model_copy(update={"rollout": two.trainer}) for one, two in zip(side, right, strict=True)]).metrics
+        for side in sides
+    ]
+    mean = math.hypot(*(metrics["mean_abs_delta"] for metrics in found))
+    return {"mean_abs_delta": mean, "kl_k3": sum(metrics["kl_k3"] for metrics in found)}
 
 
 async def _run(session: Session, scenario: Scenario, thresholds: Sequence[Threshold], epsilon: float) -> Result:
@@ -85,4 +127,8 @@ async def _run(session: Session, scenario: Scenario, thresholds: Sequence[Thresh
     samples = [sample if sample.trainer else next(scored) for sample in observed.samples]
     facts = {"gates": scenario.counts(session), "seconds": time.monotonic() - begun, "notes": observed.notes}
     found = empty.model_copy(update=facts)
-    return judged(found, samples, thresholds, epsilon=epsilon, decode=session.prompts.decode)
+    how: dict[str, Any] = {"epsilon": epsilon, "decode": session.prompts.decode}
+    if waiting and session.trainer is not None:
+        dtype = vllm_adapter.model_dtype(session.llm)
+        how["rounding"] = partial(rounding_of, session.trainer, session.trainer_options, dtype)
+    return await asyncio.to_thread(judged, found, samples, thresholds, **how)

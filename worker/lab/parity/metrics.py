@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.lab.parity.records import Bin, Distance, Histogram, Sample, WorstToken
+from worker.lab.parity.records import Bin, Histogram, Sample, WorstToken
 
 #: Turns token ids into text; None if it cannot.
 Decode: TypeAlias = Callable[[list[int]], str | None]
@@ -76,16 +76,9 @@ _METRICS = (
     Metric("ess", "ESS", "effective sample size of the ratios, of 1", "share", "high", 1.0),
     Metric("sequence_ratio_max", "max |Σr|", "largest |sum of r| over the tokens of one sequence", "nats", "low"),
 )
-#: Those of whole distributions, which only samples with `Sample.whole` have.
-WHOLE = (
-    Metric("vocab_kl", "KL(r‖t)", "KL(rollout || trainer) over the vocabulary, mean of the tokens", "nats", "low"),
-    Metric("vocab_reverse_kl", "KL(t‖r)", "KL(trainer || rollout) over the vocabulary, mean of the tokens", "nats", "low"),
-    Metric("vocab_variation", "TV", "total variation over the vocabulary, mean of the tokens", "probability", "low"),
-    Metric("vocab_top1", "same top", "tokens whose most probable next token is the same on both sides", "share", "high", 1.0),
-)
 #: All metrics by name, in the order in which reports show them. The estimators k1, k2 and k3 are those of
 #: http://joschu.net/blog/kl-approx.html, from samples of the rollout.
-METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in (*_METRICS, *WHOLE)})
+METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _METRICS})
 
 
 class Measured(NamedTuple):
@@ -157,7 +150,6 @@ def measured(samples: Sequence[Sample], *, epsilon: float = 0.2, decode: Decode 
             "tokens": float(len(finite.position)),
             "nonfinite": float(nonfinite),
             **_metrics(finite, epsilon),
-            **whole_metrics([distance for row in samples for distance in row.whole]),
         },
         _by_position(finite),
         _by_probability(finite),
@@ -200,13 +192,6 @@ def _metrics(tokens: _Tokens, epsilon: float) -> dict[str, float]:
         "sequence_ratio_max": np.abs(np.bincount(tokens.sample, weights=r)).max(),
     }
     return {name: float(value) + 0.0 for name, value in found.items()}  # + 0.0 turns -0.0 into 0.0
-
-
-def whole_metrics(rows: Sequence[Distance]) -> dict[str, float]:
-    """Returns the means of distances by the names of `WHOLE`; empty if there are none."""
-    if not rows:
-        return {}
-    return {metric.name: float(value) for metric, value in zip(WHOLE, np.mean(rows, axis=0), strict=True)}
 
 
 def _by_position(tokens: _Tokens) -> tuple[Bin, ...]:

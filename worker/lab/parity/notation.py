@@ -12,8 +12,11 @@ from worker.lab.parity.records import Verdict
 _SIGNS = {"high": "≤ ", "low": "≥ ", "size": "within ±"}
 
 
-def number(value: float) -> str:
-    """Writes a number with three significant digits; counts of up to six digits are written in full."""
+def number(value: float, *limits: float) -> str:
+    """Writes a number with three significant digits, and as many more as tell it from limits, up to six.
+
+    Counts of up to six digits are written in full.
+    """
     if not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e6:
@@ -21,7 +24,9 @@ def number(value: float) -> str:
     if not 1e-3 <= abs(value) < 1e6:
         mantissa, _, exponent = f"{value:.2e}".partition("e")
         return f"{mantissa}e{int(exponent)}"
-    return f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
+    near = {limit for limit in limits if limit != value}
+    digits = next((some for some in (3, 4, 5) if f"{value:.{some}g}" not in {f"{limit:.{some}g}" for limit in near}), 6)
+    return f"{value:#.{digits}g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
 
 
 def short(value: float) -> str:

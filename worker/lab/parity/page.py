@@ -61,7 +61,15 @@ def _page(report: Report, picture: str) -> str:
         verbatim=lambda text: _escaped("\n".join(map(visible, text.splitlines()))),
         context=lambda text: text if len(text) <= _CONTEXT else f"…{text[-_CONTEXT:]}",
     )
-    for function in (summary.crossed, summary.heat, summary.limit_of, summary.limits_of, summary.metrics_of, worst_level):
+    for function in (
+        summary.crossed,
+        summary.value_of,
+        summary.heat,
+        summary.limit_of,
+        summary.limits_of,
+        summary.metrics_of,
+        worst_level,
+    ):
         environment.globals[function.__name__] = function
     opened = [result.scenario for result in report.results if result.level != "ok"]
     return environment.get_template(

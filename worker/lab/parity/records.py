@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,13 +20,14 @@ OLD, NEW = "a", "b"
 
 #: Called with the name of the next step.
 Notify: TypeAlias = Callable[[str], object]
-Level: TypeAlias = Literal["ok", "warn", "fail"]
+#: ``rounding``: a limit is crossed by no more than what the dtypes of both sides round on the same tokens.
+Level: TypeAlias = Literal["ok", "warn", "rounding", "fail"]
 #: What a limit bounds: the value from above (``high``), from below (``low``), or its absolute value (``size``).
 Side: TypeAlias = Literal["high", "low", "size"]
 #: What is needed to try a value, from cheap to expensive: another pass of the trainer, another refit, another engine.
 How: TypeAlias = Literal["rescore", "refit", "restart"]
 
-_LEVELS: tuple[Level, ...] = ("ok", "warn", "fail")
+LEVELS: tuple[Level, ...] = ("ok", "warn", "rounding", "fail")
 
 
 class ParityRecord(BaseModel):
@@ -44,15 +45,6 @@ class Scoring(ParityRecord):
     weights: tuple[tuple[str, int, int], ...] = ()  #: which weights generated which tokens: (label, start, end) spans in order
 
 
-class Distance(NamedTuple):
-    """How far apart both sides' distributions of one token are, over the whole vocabulary."""
-
-    kl: float  #: KL(rollout || trainer), nats
-    reverse_kl: float  #: KL(trainer || rollout), nats
-    variation: float  #: total variation: half the sum of |Δp|
-    same_top: bool  #: both sides have the same most probable token
-
-
 class Sample(ParityRecord):
     """One sequence with the logprobs of both sides."""
 
@@ -61,7 +53,6 @@ class Sample(ParityRecord):
     rollout: tuple[float, ...]  #: [G] logprobs of the engine
     trainer: tuple[float, ...] = ()  #: [G] logprobs of the trainer for the same tokens; empty before it has scored them
     scoring: Scoring = Scoring()
-    whole: tuple[Distance, ...] = ()  #: [G] distances of the distributions; empty where only the tokens were compared
     note: str = ""  #: what sets it apart from the other samples of its scenario (``rank 1``)
 
 
@@ -109,7 +100,7 @@ class Verdict(ParityRecord):
 
 def worst_level(verdicts: Iterable[Verdict], metric: str | None = None) -> Level:
     """Returns the worst level of verdicts, of all or of those on one metric; ``ok`` without any."""
-    return max((item.level for item in verdicts if metric in (None, item.metric)), key=_LEVELS.index, default="ok")
+    return max((item.level for item in verdicts if metric in (None, item.metric)), key=LEVELS.index, default="ok")
 
 
 class Result(ParityRecord):
@@ -123,6 +114,8 @@ class Result(ParityRecord):
     seconds: float = 0.0
     metrics: dict[str, float] = {}  #: by the names of `worker.lab.parity.metrics.METRICS`
     verdicts: tuple[Verdict, ...] = ()  #: one per threshold whose metric was measured
+    #: ``mean_abs_delta`` and ``kl_k3`` that rounding alone makes on these samples; empty where no limit is crossed
+    rounding: dict[str, float] = {}
     by_position: tuple[Bin, ...] = ()  #: by position among the generated tokens
     by_probability: tuple[Bin, ...] = ()  #: by the trainer's probability of the token
     histogram: Histogram | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ from quirks_core.plugins.planning import PlanOptions
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
 from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
-from worker.lab.parity.measure import chosen, judged, measure
+from worker.lab.parity.measure import chosen, judged, measure, rounding_of
 from worker.lab.parity.prompts import load_prompts
 from worker.lab.parity.records import Attribution, Notify, ParityRecord, Report, Result, Step
 from worker.lab.parity.session import Refits, Session, running
@@ -41,8 +42,6 @@ _SHOWN = ("engine", "refit", "sampling", "train")
 _ENGINE = "engine"
 #: Scenarios that compare the engine with itself, so that settings of the trainer do not affect them.
 _WITHOUT_TRAINER = frozenset({"decode-prefill"})
-#: The scenario that needs logprobs of the whole vocabulary from the engine.
-_WHOLE = "distributions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +113,6 @@ class ParityRun:
         self._warnings: list[str] = []
         self._device = options.trainer_device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._trainer, self.config = self._load_trainer(config)
-        if _WHOLE in self._names:
-            self.config = self.config.overridden({"engine.max_logprobs": -1})
         worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         if self._profile == ZERO_PROFILE:
             self.config = _batch_invariant(self.config, worker.plan)
@@ -209,13 +206,17 @@ class ParityRun:
             return result
         bare = [sample.model_copy(update={"trainer": (), "whole": ()}) for sample in result.samples]
         samples = await asyncio.to_thread(self._trainer.score, bare, options)
-        return self._judged(result.model_copy(update={"samples": tuple(samples)}))
+        return self._judged(result.model_copy(update={"samples": tuple(samples), "rounding": {}}), options)
 
-    def _judged(self, result: Result) -> Result:
+    def _judged(self, result: Result, options: TrainerOptions | None = None) -> Result:
         if result.status != "measured":
             return result
-        decode = self._prompts.decode
-        return judged(result, result.samples, self._thresholds, epsilon=self._options.epsilon, decode=decode)
+        how: dict[str, Any] = {"epsilon": self._options.epsilon, "decode": self._prompts.decode}
+        if self._trainer is not None and result.scenario not in _WITHOUT_TRAINER:
+            options = options or self._trainer_options(self.plan)
+            options = replace(options, dtype=options.dtype or self.engine.dtype)
+            how["rounding"] = partial(rounding_of, self._trainer, options, self.engine.dtype)
+        return judged(result, result.samples, self._thresholds, **how)
 
     # ---- engine and trainer
 

@@ -6,7 +6,6 @@ It corrects nothing, and leaves no request behind.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,8 +16,7 @@ from quirks_core.configuration.config import SamplingSection
 from worker.engine import vllm_adapter
 from worker.errors import RefitError
 from worker.lab.parity.records import NEW, OLD, Sample
-from worker.lab.parity.scoring import distances
-from worker.lab.parity.session import Session, distributions, prefilled
+from worker.lab.parity.session import Session, prefilled
 
 #: Temperatures other than 1 that are measured, besides the configured one: a sharper and a flatter distribution.
 _TEMPERATURES = (0.7, 1.3)
@@ -49,7 +47,6 @@ class Scenario:
     concern: Callable[[Session], str] = lambda _: ""  #: returns why it does not apply to a session; empty if it does
     counts: Callable[[Session], bool] = lambda _: True  #: whether a crossed threshold counts, given how the run is configured
     needs_trainer: bool = True  #: it cannot run with the engine alone
-    by_name: bool = False  #: it is costly and runs only where it is named
 
 
 # ---- with the checkpoint's weights
@@ -105,17 +102,6 @@ async def _long_context(session: Session) -> Observed:
         length = min(longest, 2 * window)
     samples, _ = await session.generate(session.prompts.long(length, _LONG_ROWS))
     return Observed(samples, {"prompt length": length, "sliding window": window or "none"})
-
-
-async def _distributions(session: Session) -> Observed:
-    samples = await _each(session, [{}])
-    found = []
-    for sample in samples:  # one by one: each has megabytes
-        rows = await distributions(session.worker, sample)
-        logits = await asyncio.to_thread(session.trained_logits, sample)
-        whole = distances(rows, logits[: len(rows)], sample.scoring.temperature)
-        found.append(sample.model_copy(update={"whole": whole}))
-    return Observed(found, {"vocabulary": rows.shape[1]})
 
 
 # ---- with weights that change
@@ -275,7 +261,6 @@ _SCENARIOS = (
     Scenario("after-refit", "new weights, and prompts that the engine has already seen with the old weights", _after_refit),
     _in_flight_scenario("in-flight-cleared", "dropped", clear_cache=True),
     _in_flight_scenario("in-flight-kept", "kept", clear_cache=False),
-    Scenario("distributions", "the whole vocabulary at every token, before top-p and top-k", _distributions, by_name=True),
     Scenario("sleep-wake", "after sleep and wake-up, both levels", _sleep_wake, _no_sleep),
 )
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import linear
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from worker.lab.parity.records import Distance, Sample, Scoring
+from worker.lab.parity.records import Sample, Scoring
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -23,8 +24,6 @@ MOST_TOKENS = 8192
 _MOST_LOGITS = 2**29
 #: Positions whose logits are float32 at a time.
 _CHUNK = 256
-#: The same of two distributions in float64.
-_SMALL_CHUNK = 16
 
 
 def logprobs(
@@ -75,28 +74,6 @@ def token_logprobs(logits: torch.Tensor, tokens: torch.Tensor, scoring: Scoring)
     return torch.cat(parts)
 
 
-def distances(rollout: torch.Tensor, trainer: torch.Tensor, temperature: float) -> tuple[Distance, ...]:
-    """Compares whole distributions, token by token.
-
-    Args:
-        rollout: [G, V] logits or logprobs at temperature 1.
-        trainer: The same.
-        temperature: Divides both.
-    """
-    found: list[Distance] = []
-    for part, other in zip(rollout.split(_SMALL_CHUNK), trainer.split(_SMALL_CHUNK), strict=True):
-        p = (part.double() / temperature).log_softmax(-1)
-        q = (other.double().to(part.device) / temperature).log_softmax(-1)
-        values = (
-            (p.exp() * (p - q)).sum(-1),
-            (q.exp() * (q - p)).sum(-1),
-            (p.exp() - q.exp()).abs().sum(-1) / 2,
-            p.argmax(-1) == q.argmax(-1),
-        )
-        found += map(Distance, *(value.tolist() for value in values))
-    return tuple(found)
-
-
 def truncated(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     """Returns logits with -inf for the tokens that top-k and top-p exclude, by the rules of vLLM's sampler.
 
@@ -123,47 +100,66 @@ def truncated(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, top_p: flo
     return kept.scatter(1, tokens[:, None], logits.gather(1, tokens[:, None]))
 
 
-def logits(model: PreTrainedModel, sample: Sample, *, float32_head: bool = False, autocast: str | None = None) -> torch.Tensor:
-    """Returns the logits of a sample's tokens over the vocabulary, [G, V] float32 on the model's device, at temperature 1.
-
-    Args:
-        model: The model, in evaluation mode.
-        sample: The tokens.
-        float32_head: As for `logprobs`.
-        autocast: As for `logprobs`.
-    """
-    with torch.no_grad(), autocasting(model, autocast), _head(model, float32=float32_head):
-        ids = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)
-        rows = model(input_ids=ids, use_cache=False).logits[0, len(sample.prompt) - 1 : -1]
-    return rows.float()
-
-
-def step_seconds(model: PreTrainedModel, sample: Sample, *, float32_head: bool = False, autocast: str | None = None) -> float:
-    """Returns the seconds of a forward and a backward pass over a sample, the best of three: what a training step takes.
+def step(
+    model: PreTrainedModel, samples: Sequence[Sample], *, float32_head: bool = False, autocast: str | None = None
+) -> tuple[float, int]:
+    """Returns what a training step over samples takes: seconds of a forward and a backward pass, the better of two, and memory.
 
     Args:
         model: The model; its gradients are dropped.
-        sample: The tokens.
+        samples: The batch.
         float32_head: As for `logprobs`.
         autocast: As for `logprobs`.
+
+    Returns:
+        The seconds; the bytes of weights, gradients and what the forward pass keeps for the backward pass.
     """
-    ids = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)
-    times = []
-    for _ in range(3):
+    rows = [torch.tensor([*sample.prompt, *sample.tokens], device=model.device) for sample in samples]
+    ids = pad_sequence(rows, batch_first=True)
+    weights = {row.untyped_storage().data_ptr(): row.untyped_storage().nbytes() for row in model.parameters()}
+    times, kept = [], dict[int, int]()
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    for _ in range(2):
+        kept.clear()
         begun = time.perf_counter()
-        with autocasting(model, autocast), _head(model, float32=float32_head):
-            rows = model(input_ids=ids, use_cache=False).logits
-        rows.float().log_softmax(-1).gather(-1, ids[..., None]).sum().backward()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            with autocasting(model, autocast), _head(model, float32=float32_head):
+                logits = model(input_ids=ids, use_cache=False).logits
+            logits.float().log_softmax(-1).gather(-1, ids[..., None]).sum().backward()
         if model.device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)
         model.zero_grad()
-    return min(times)
+    return min(times), sum({**kept, **weights}.values()) + sum(weights.values())
 
 
-def autocasting(model: PreTrainedModel, dtype: str | None) -> AbstractContextManager[object]:
-    """Returns a context in which torch computes products in another dtype than that of the weights; none if it is None."""
-    return nullcontext() if dtype is None else torch.autocast(model.device.type, getattr(torch, dtype))
+@contextmanager
+def autocasting(model: PreTrainedModel, dtype: str | None) -> Iterator[None]:
+    """Has torch compute products in another dtype than that of the weights within the context, unless it is None.
+
+    A CPU without products in float16 gets them from float32, rounded: torch's own take minutes there.
+    """
+    has_products = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    is_slow = model.device.type == "cpu" and not has_products
+    products = _RoundedProducts() if is_slow and "float16" in (dtype, str(model.dtype)[6:]) else nullcontext()
+    with products, nullcontext() if dtype is None else torch.autocast(model.device.type, getattr(torch, dtype)):
+        yield
+
+
+class _RoundedProducts(TorchDispatchMode):  # type: ignore[misc]
+    """Computes products of float16 in float32, and rounds them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _PRODUCTS or args[0].dtype != torch.float16:
+            return func(*args, **(kwargs or {}))
+        return func(*(one.float() if isinstance(one, torch.Tensor) else one for one in args), **(kwargs or {})).half()
+
+
+_PRODUCTS = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm"))
 
 
 def _batches(samples: Sequence[Sample], most_tokens: int) -> Iterator[list[int]]:

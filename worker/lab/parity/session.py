@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from quirks_core.configuration.config import SamplingSection
 from quirks_core.configuration.variables import COMPILATION_SWITCHES
@@ -189,16 +186,6 @@ class Session:
             raise RefitError("no trainer's model was loaded, so nothing can be scored")
         return await asyncio.to_thread(self.trainer.score, samples, self.trainer_options)
 
-    def trained_logits(self, sample: Sample) -> torch.Tensor:
-        """Has the trainer compute the logits of a sample's tokens over the vocabulary, [G, V] float32.
-
-        Raises:
-            RefitError: There is no trainer.
-        """
-        if self.trainer is None:
-            raise RefitError("no trainer's model was loaded, so nothing can be scored")
-        return self.trainer.logits(sample, self.trainer_options)
-
 
 def _sample(prompt: Sequence[int], output: Batch, sampling: SamplingSection, note: str) -> Sample:
     new = slice(len(prompt), None)
@@ -234,23 +221,6 @@ async def prefilled(
     async for index, output in worker.score_async(padded(rows)):
         found[index] = tuple(output["logprobs"][0, len(sequences[index][0]) :].tolist())
     return [found[index] for index in range(len(rows))]
-
-
-async def distributions(worker: VllmAsyncGenerationWorker, sample: Sample) -> torch.Tensor:
-    """Has an engine compute the logprobs of the whole vocabulary at a sample's tokens, as a prompt.
-
-    Returns:
-        [G, V] float32 at temperature 1; of a sample that fills the context all but the last, as for `prefilled`.
-    """
-    longest = int(worker.engine.llm.model_config.max_model_len) - 1
-    row = [*sample.prompt, *sample.tokens][:longest]
-    found = await worker.requests.distributions(row)
-    rows = []
-    for ids, values in itertools.islice(found, len(sample.prompt) - 1, None):
-        logprobs = torch.empty(max(ids) + 1, dtype=torch.float32)
-        logprobs[torch.tensor(ids)] = torch.tensor(values, dtype=torch.float32)
-        rows.append(logprobs)
-    return torch.stack(rows)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Literal
 from quirks_core.base.text import listed
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.notation import bound, number, plain, visible
-from worker.lab.parity.records import Attribution, Change, Coverage, Level, Report, Result, Step, Verdict
+from worker.lab.parity.records import LEVELS, Attribution, Change, Coverage, Level, Report, Result, Step, Verdict
 from worker.lab.parity.thresholds import strain
 
 Effect = Literal["restores", "worsens", "moves", "none", "error"]
@@ -30,6 +30,11 @@ def limit_of(result: Result, metric: str) -> Verdict | None:
     return max((verdict for verdict in result.verdicts if verdict.metric == metric), key=strain, default=None)
 
 
+def value_of(result: Result, metric: str) -> str:
+    """Writes a metric with as many digits as tell it from its limits."""
+    return number(result.metrics[metric], *(verdict.limit for verdict in result.verdicts if verdict.metric == metric))
+
+
 def heat(verdict: Verdict) -> int:
     """Returns the step of the colour scale, 0 to 6, for the share of its limit that a verdict reaches."""
     return sum(strain(verdict) > step for step in HEAT)
@@ -38,7 +43,7 @@ def heat(verdict: Verdict) -> int:
 def crossed(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Returns the worst verdict on each metric that is not ``ok``: failures first, then by strain."""
     worst: dict[str, Verdict] = {}
-    for verdict in sorted(verdicts, key=lambda item: (item.level != "fail", -strain(item))):
+    for verdict in sorted(verdicts, key=lambda item: (-LEVELS.index(item.level), -strain(item))):
         if verdict.level != "ok":
             worst.setdefault(verdict.metric, verdict)
     return list(worst.values())
@@ -86,6 +91,8 @@ def _headline(report: Report) -> Headline:
         return Headline("fail", unknown, "Each scenario shows why it was left out.")
     if broken := [result for result in counted if result.level == "fail"]:
         return Headline("fail", _broken(broken, counted), f"{_remedy(report, broken)}{_overridden(report)}")
+    if rounded := [result for result in counted if result.level == "rounding"]:
+        return Headline("rounding", *_rounding(rounded, counted))
     where = "in the one scenario that counts" if len(counted) == 1 else f"in all {len(counted)} scenarios that count"
     if warned := [result for result in counted if result.level == "warn"]:
         verdict = f"Parity holds {where}, with warnings in {_names([result.scenario for result in warned])}."
@@ -100,7 +107,18 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _against(verdict: Verdict) -> str:
-    return f"{number(verdict.value)}, limit {bound(verdict)}"
+    return f"{number(verdict.value, verdict.limit)}, limit {bound(verdict)}"
+
+
+def _rounding(rounded: list[Result], counted: list[Result]) -> tuple[str, str]:
+    verdict, result = max(((crossed(result.verdicts)[0], result) for result in rounded), key=lambda item: strain(item[0]))
+    mean = f"{number(result.metrics['mean_abs_delta'])} nats, {number(result.rounding['mean_abs_delta'])} from rounding alone"
+    found = (
+        f"Parity holds but for rounding, which crosses limits in {len(rounded)} of {len(counted)} scenarios: "
+        f"{_names([one.scenario for one in rounded])}; {verdict.metric} in {result.scenario} is {_against(verdict)}; "
+        f"mean |Δ| {mean}."
+    )
+    return found, "quirks parity explain measures which dtypes of engine and trainer are closer, and what they cost."
 
 
 def _broken(broken: list[Result], counted: list[Result]) -> str:

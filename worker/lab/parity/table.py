@@ -7,14 +7,14 @@ from rich.text import Text
 from quirks_core.cli.screen import Screen, line
 from worker.lab.parity.notation import bound, label, number, visible
 from worker.lab.parity.records import Attribution, Level, Report, Result, worst_level
-from worker.lab.parity.summary import Tried, changes, crossed, headline, limits_of, state_of, tried
+from worker.lab.parity.summary import Tried, changes, crossed, headline, limits_of, state_of, tried, value_of
 
 #: Crossed limits that are listed of one scenario.
 _CROSSED = 3
 #: The metrics for which there is room.
 _METRICS = ("mean_abs_delta", "max_abs_delta", "mean_exp_abs_delta", "mean_abs_dprob", "kl_k3")
-COLOURS: dict[Level, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-_MARKS: dict[Level, str] = {"ok": " ", "warn": "!", "fail": "✗"}
+COLOURS: dict[Level, str] = {"ok": "green", "warn": "yellow", "rounding": "yellow", "fail": "bold red"}
+_MARKS: dict[Level, str] = {"ok": " ", "warn": "!", "rounding": "≈", "fail": "✗"}
 _EFFECTS = {"restores": "green", "worsens": "bold red", "moves": "yellow", "none": "dim", "error": "dim"}
 
 
@@ -68,7 +68,7 @@ def _cell(result: Result, metric: str) -> str:
     if result.status != "measured" or metric not in result.metrics:
         return ""
     level = worst_level(result.verdicts, metric)
-    text = f"{number(result.metrics[metric])}{_MARKS[level]}"
+    text = f"{value_of(result, metric)}{_MARKS[level]}"
     return text if level == "ok" else f"[{COLOURS[level]}]{text}[/]"
 
 
@@ -76,7 +76,7 @@ def _reasons(result: Result) -> list[str]:
     lines = [f"{result.status}: {line(result.reason)}"] if result.status != "measured" else []
     over = crossed(result.verdicts)
     for verdict in over[:_CROSSED]:
-        limit = f"{number(verdict.value)}, limit {bound(verdict)}"
+        limit = f"{number(verdict.value, verdict.limit)}, limit {bound(verdict)}"
         level = f"[{COLOURS[verdict.level]}]{verdict.level}[/]"
         lines.append(f"{level}: {line(verdict.metric)} {limit} ({line(verdict.threshold)})")
     return [*lines, f"and {len(over) - _CROSSED} more"] if len(over) > _CROSSED else lines

@@ -12,7 +12,7 @@ from typing import Final
 
 from quirks_core.base.errors import UsageError, nearest, shown
 from worker.lab.parity.metrics import METRICS
-from worker.lab.parity.records import Level, Side, Verdict
+from worker.lab.parity.records import LEVELS, Level, Side, Verdict
 
 #: The profile that applies if none is named.
 DEFAULT_PROFILE: Final = "peers"
@@ -101,6 +101,11 @@ PROFILES: Mapping[str, tuple[Threshold, ...]] = MappingProxyType(
     }
 )
 
+#: What a user typed is never called rounding.
+_TYPED = "set by the user"
+#: A difference of two sides that round is as large as the root of the sum of their squares; this much more is chance.
+_CHANCE = 1.5
+
 _ASSIGNMENT = re.compile(r"\s*(?P<metric>[^\s<>=]+)\s*(?P<operator><=|>=|=)\s*(?P<limit>.*?)\s*", re.DOTALL)
 #: The side that ``metric=limit`` means, by where the metric is best.
 _PLAIN_SIDES: Mapping[str, Side] = {"low": "high", "high": "low", "zero": "size"}
@@ -134,7 +139,7 @@ def parse_threshold(text: str) -> Threshold:
         problems.append(f"the limit must be a finite number, not {shown(parts['limit'])}")
     if problems or side is None:
         raise UsageError(f"threshold {shown(text)}: {'; '.join(problems)}")
-    return Threshold(" ".join(text.split()), metric, limit, side, "fail", "set by the user")
+    return Threshold(" ".join(text.split()), metric, limit, side, "fail", _TYPED)
 
 
 def chosen_thresholds(profile: str = DEFAULT_PROFILE, overrides: Iterable[str] = ()) -> tuple[Threshold, ...]:
@@ -187,7 +192,34 @@ def judge(metrics: Mapping[str, float], thresholds: Sequence[Threshold]) -> tupl
         for limit in thresholds
         if limit.metric in metrics
     ]
-    return tuple(sorted(verdicts, key=lambda verdict: ("fail", "warn", "ok").index(verdict.level)))
+    return tuple(sorted(verdicts, key=lambda verdict: -LEVELS.index(verdict.level)))
+
+
+def told_from_rounding(
+    verdicts: Sequence[Verdict], metrics: Mapping[str, float], rounding: Mapping[str, float]
+) -> tuple[Verdict, ...]:
+    """Returns verdicts in which ``rounding`` stands for ``fail`` where rounding explains the whole difference.
+
+    It does if the difference is no larger than that of the dtypes alone, in the mean and in the tails (KL), and has no
+    direction: another definition of a logprob has one.
+
+    Args:
+        verdicts: Those of `judge`.
+        metrics: Values by name.
+        rounding: The same, of rounding alone; empty if neither side rounds, or that was not measured.
+    """
+    size = _CHANCE * rounding.get("mean_abs_delta", 0.0)
+    explained = (
+        rounding
+        and not metrics["nonfinite"]
+        and metrics["mean_abs_delta"] <= size
+        and metrics["kl_k3"] <= _CHANCE**2 * rounding["kl_k3"]
+        and abs(metrics["mean_delta"]) <= size / 2
+    )
+    if not explained:
+        return tuple(verdicts)
+    kept = {item.threshold for item in verdicts if item.level != "fail" or item.source == _TYPED}
+    return tuple(item if item.threshold in kept else item.model_copy(update={"level": "rounding"}) for item in verdicts)
 
 
 def strain(verdict: Verdict, value: float | None = None) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import transformers
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
 from worker.lab.parity.records import NEW, OLD, Sample
-from worker.lab.parity.scoring import logits, logprobs, step_seconds
+from worker.lab.parity.scoring import logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -86,7 +86,7 @@ class Trainer:
         Raises:
             TrainerLoadError: Transformers cannot load it, or the checkpoint lacks some of the model's tensors.
         """
-        return cls(_load(model, revision, options, "auto"), model, revision, options)
+        return cls(load_model(model, revision, options, "auto"), model, revision, options)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -115,7 +115,9 @@ class Trainer:
         if label == OLD:
             raise ValueError(f"{OLD!r} are the checkpoint's weights")
         noise = torch.Generator().manual_seed(seed)
-        self._derive(label, lambda tensor: _perturbed(tensor, scale, noise), since)
+        if OLD not in self._weights:
+            self._weights[OLD] = {name: row.detach().to("cpu", copy=True) for name, row in self.model.named_parameters()}
+        self._weights[label] = {name: _perturbed(tensor, scale, noise) for name, tensor in self._weights[since].items()}
 
     def forget(self, label: str) -> None:
         """Frees the memory of weights that are not used any more; the checkpoint's stay."""
@@ -156,51 +158,13 @@ class Trainer:
             self._hold(self._live, before)
         return [sample.model_copy(update={"trainer": tuple(row)}) for sample, row in zip(samples, found, strict=True)]
 
-    def logits(self, sample: Sample, options: TrainerOptions) -> torch.Tensor:
-        """Returns logits of a sample's generated tokens by the checkpoint's weights, [G, V] float32 on the trainer's device.
-
-        Raises:
-            TrainerLoadError: Transformers cannot load the model with these options.
-        """
-        scorer = self._scorer(options)
-        self._hold(scorer, OLD)
-        return logits(scorer.module, sample, **options.arithmetic)
-
-    def step_seconds(self, sample: Sample, options: TrainerOptions) -> float:
-        """Returns the seconds of a forward and a backward pass over a sample with the checkpoint's weights.
-
-        Raises:
-            TrainerLoadError: Transformers cannot load the model with these options.
-        """
-        scorer = self._scorer(options)
-        self._hold(scorer, OLD)
-        return step_seconds(scorer.module, sample, **options.arithmetic)
-
-    def unround(self, label: str, dtype: torch.dtype) -> None:
-        """Makes further weights, as many steps in float32 leave them: rounded to a shorter dtype, they are the checkpoint's.
-
-        Each differs from the checkpoint's by up to half a step of the dtype, so that an engine with the checkpoint holds these
-        weights as a refit would bring them. Score with them in float32; `model` has the checkpoint's dtype.
-        """
-        noise = torch.Generator().manual_seed(0)
-        self._derive(label, lambda tensor: _unrounded(tensor, dtype, noise))
-
-    def round(self, label: str, dtype: torch.dtype) -> None:
-        """Makes further weights: the checkpoint's, rounded to a shorter dtype as an engine of that dtype holds them."""
-        self._derive(label, lambda tensor: tensor.to(dtype).to(tensor.dtype) if tensor.is_floating_point() else tensor)
-
-    def _derive(self, label: str, change: Callable[[torch.Tensor], torch.Tensor], since: str = OLD) -> None:
-        if OLD not in self._weights:
-            self._weights[OLD] = {name: row.detach().to("cpu", copy=True) for name, row in self.model.named_parameters()}
-        self._weights[label] = {name: change(tensor) for name, tensor in self._weights[since].items()}
-
     def _scorer(self, options: TrainerOptions) -> _Scorer:
         if self._live.serves(options):
             return self._live
         if self._second is None or not self._second.serves(options):
             self._second = None  # frees its memory first
             dtype = options.dtype or self._live.dtype
-            module = _load(self._source, self._revision, options, dtype)
+            module = load_model(self._source, self._revision, options, dtype)
             self._second = _Scorer(module, dtype, options.attn_implementation, options.device)
         return self._second
 
@@ -232,16 +196,8 @@ def _perturbed(tensor: torch.Tensor, scale: float, generator: torch.Generator) -
     return (values + scale * spread * torch.randn(values.shape, generator=generator)).to(tensor.dtype)
 
 
-def _unrounded(tensor: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    if not tensor.is_floating_point():
-        return tensor
-    rounded = tensor.to(dtype).float()
-    step = torch.finfo(dtype).eps * torch.exp2(torch.floor(torch.log2(rounded.abs())))
-    moved = rounded + (torch.rand(rounded.shape, generator=generator) - 0.5) * step
-    return torch.where(moved.to(dtype) == rounded, moved, rounded)  # below a power of two steps are half as large
-
-
-def _load(source: str, revision: str | None, options: TrainerOptions, dtype: str) -> PreTrainedModel:
+def load_model(source: str, revision: str | None, options: TrainerOptions, dtype: str) -> PreTrainedModel:
+    """Loads a checkpoint in a dtype, without running code that comes with it; errors as for `Trainer.load`."""
     chosen = {"dtype": dtype, "attn_implementation": options.attn_implementation, "revision": revision}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     try:

@@ -1,0 +1,85 @@
+"""The frontier as a picture: cost against difference, and the model's activations against float16's range."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker.lab.drawing import COLOURS, as_png, new_figure
+from worker.lab.parity.frontier import LARGEST, Frontier, Pair
+from worker.lab.parity.notation import number, visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def write_picture(found: Frontier, folder: Path) -> None:
+    """Writes ``frontier.svg`` and ``frontier.png``.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    with new_figure((16, 9), 13) as figure:
+        left, right = figure.subplots(1, 2, width_ratios=(3, 1))
+        _draw_pairs(left, found)
+        _draw_layers(right, found)
+        figure.suptitle(textwrap.fill(visible(found.advice), 130), x=0.01, ha="left", fontsize=14, color=COLOURS["good"])
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(found.versions.items()))
+        origin = f"{found.model} on {found.device}; {versions}; {found.tokens} tokens at temperature {found.temperature:g}"
+        figure.supxlabel(visible(origin), x=0.01, ha="left", fontsize=11.5, color=COLOURS["muted"])
+        figure.savefig(folder / "frontier.svg", metadata={"Date": None})
+        (folder / "frontier.png").write_bytes(as_png(figure))
+
+
+def _draw_pairs(axes: Axes, found: Frontier) -> None:
+    """Draws a mark for each pair; joins those on the edge, and names its ends, the run as it is and the best pair."""
+    now, best, edge = found.now, found.best, found.edge
+    place = {pair.name: (pair.cost / now.cost, max(pair.mean_abs_delta, 1e-7)) for pair in found.pairs}
+    axes.plot(*zip(*(place[pair.name] for pair in edge), strict=True), "-", color=COLOURS["h3"], linewidth=2, zorder=1)
+    for pair in found.pairs:
+        axes.plot(*place[pair.name], **_mark(found, pair), linestyle="", zorder=2)
+    for pair in {pair.name: pair for pair in (now, best, edge[0], edge[-1]) if pair is not None}.values():
+        what = {now.name: " (now)", best.name if best else "": " (take this)"}.get(pair.name, "")
+        text = f"{pair.name}{what}: {number(pair.mean_abs_delta)}"
+        weight = "bold" if what else "normal"
+        axes.annotate(text, place[pair.name], (10, 5), textcoords="offset points", fontsize=11.5, fontweight=weight)
+    axes.axhline(found.target, color=COLOURS["muted"], linewidth=0.8, linestyle="--")
+    axes.text(0.995, found.target, f"target {found.target:g}", transform=axes.get_yaxis_transform(), ha="right", va="bottom")
+    axes.set(
+        xscale="log", yscale="log", xlabel="cost: GB · s for the same tokens, as a multiple of now", ylabel="mean |Δ|, nats"
+    )
+    axes.margins(x=0.3)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    sizes = [size for _, size in place.values()]
+    axes.yaxis.set_minor_formatter("{x:g}" if max(sizes) < 100 * min(sizes) else "")
+    axes.set_title("a mark for each pair: ● can be had, ✕ float16 overflows or is refused", loc="left", color=COLOURS["ink"])
+
+
+def _mark(found: Frontier, pair: Pair) -> dict[str, Any]:
+    if not found.can_be_advised(pair):
+        return {"marker": "x", "color": COLOURS["muted"], "markersize": 6}
+    if pair == found.best:
+        return {"marker": "o", "color": COLOURS["good"], "markersize": 15}
+    return {"marker": "o", "color": COLOURS["bad" if pair == found.now else "h3"], "markersize": 15 if pair == found.now else 8}
+
+
+def _draw_layers(axes: Axes, found: Frontier) -> None:
+    """Draws the largest activation of each layer, in the order of the model, against where float16 ends."""
+    layers = list(found.range.layers.items())
+    values = [value if math.isfinite(value) and value > 0 else math.nan for _, value in layers]
+    axes.plot(values, range(len(values)), "o-", color=COLOURS["good"], markersize=4)
+    axes.axvline(LARGEST, color=COLOURS["bad"], linewidth=1.2)
+    axes.text(LARGEST, -0.6, "float16 ends ", ha="right", va="center", color=COLOURS["bad"])
+    every = 1 + len(layers) // 24
+    axes.set_yticks(range(0, len(layers), every), [visible(name) for name, _ in layers][::every], fontsize=10)
+    axes.set(xscale="log", ylim=(len(layers) - 0.5, -1.2), xlabel="largest |activation| in float32")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.minorticks_off()
+    title = (
+        f"{found.range.beyond} weights beyond its end,\n{found.range.below / found.range.weights:.2g} below its smallest number"
+    )
+    axes.set_title(title, loc="left", fontsize=11.5, color=COLOURS["ink"])
