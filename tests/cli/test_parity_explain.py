@@ -18,7 +18,7 @@ def test_a_trainers_defaults_fill_what_is_open() -> None:
 def test_a_typed_null_means_no_autocast() -> None:
     config = with_trainer(GenerationConfig.parse({"model": "m", "train": {"autocast": None, "dtype": "bfloat16"}}), "trl")
 
-    assert (config.train.dtype, config.train.autocast) == ("bfloat16", None)
+    assert (config.train.dtype, config.train.autocast) == ("bfloat16", "none")
 
 
 def test_without_a_trainer_nothing_is_filled() -> None:

@@ -34,6 +34,10 @@ class TrainerOptions:
     device: str = "cpu"  #: where it computes
     autocast: str | None = None  #: dtype of the products under torch's autocast (mixed precision); that of the weights if None
 
+    def __post_init__(self) -> None:
+        if self.autocast == "none":  # as the slot train.autocast has it
+            object.__setattr__(self, "autocast", None)
+
     @property
     def arithmetic(self) -> dict[str, Any]:
         """The keywords for `worker.lab.parity.scoring`: what is not a property of the module."""
