@@ -8,6 +8,7 @@ import pytest
 
 from quirks_core import Affected, Default, Patch, StaticProbe
 from quirks_core.declaration import versions
+from quirks_core.declaration.quirk import Location
 from quirks_core.plan.records import NoteKind, State
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -120,7 +121,8 @@ def plan_older(write_modules, make_context, make_quirk, make_plan, monkeypatch):
 
     def plan(adjustment, affected=_FROM_2, *, assumed=(), evidence=(), version="1.0"):
         context = make_context(packages={"fake-engine": version}, assumed=frozenset(assumed))
-        quirk = make_quirk(id="q0", adjustments=adjustment, affected=affected, evidence=evidence)
+        place = Location("quirks_plugins/x.py", 1, "quirks_plugins.x")  # of third parties' quirks nobody examined anything
+        quirk = make_quirk(id="q0", adjustments=adjustment, affected=affected, evidence=evidence, location=place)
         found = make_plan(quirk, context=context)
         assert found.refusals == ()
         return found.verdicts[0], found

@@ -6,7 +6,6 @@ They are all installed at once, as bare modules with the metadata that pip write
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,29 +37,17 @@ def make(id, **changes):
 """
 #: The one that must go on working beside all others; it is loaded after most of them.
 GOOD = {"good": 'QUIRK = make("good", adjustments=Require("engine.enforce_eager", True))'}
-#: A row must be readable, whatever a plugin put into its error.
-_LONGEST_ROW = 2000
 DECLARE = "@hookimpl\ndef quirks_declare():\n    "
 FACTS = "\n@hookimpl\ndef quirks_facts(context):\n    "
 
-#: Plugins that cannot be loaded: the words that the one row about each must hold, and the source.
+#: Plugins that cannot be loaded, one of each kind: the words that the one row about each must hold, and the source.
 BROKEN = {
-    "import-missing": ("No module named 'no_such_module'", "import no_such_module"),
-    "import-syntax": ("SyntaxError", "def broken(:"),
     "import-exit": ("SystemExit", "sys.exit(0)"),
-    "import-base-exception": ("Bye: ciao", "class Bye(BaseException): pass\nraise Bye('ciao')"),
-    "import-recursion": ("RecursionError", "def f(): f()\nf()"),
-    "import-long": ("ValueError: long long", "raise ValueError('long ' * 1_000)"),
-    "import-lines": ("first second", "raise ValueError('first\\nsecond')"),
-    "import-markup": ("[/red] [bold", "raise ValueError('[/red] [bold')"),
+    "import-markup": ("first [/red] [bold", "raise ValueError('first\\n[/red] [bold')"),
     "names-nothing": ("neither a Quirk nor a plugin", "# an empty module"),
-    "id-other-script": ("the id must be", 'QUIRK = make("日本-٣")'),
-    "declare-exits": ("SystemExit", f"{DECLARE}sys.exit()"),
     "declare-midway": ("half way", f"{DECLARE}yield make('declare-midway')\n    raise OSError('half way')"),
-    "declare-none": ("no Quirk", f"{DECLARE}return [None]"),
     "hook-misspelt": ("quirks_fact", f"{DECLARE}return []\n@hookimpl\ndef quirks_fact(context): return {{}}"),
-    "supersedes-first": ("circular supersedes", 'QUIRK = make("supersedes-first", supersedes="supersedes-second")'),
-    "supersedes-second": ("circular supersedes", 'QUIRK = make("supersedes-second", supersedes="supersedes-first")'),
+    "supersedes-itself": ("circular supersedes", 'QUIRK = make("supersedes-itself", supersedes="supersedes-itself")'),
     "v1-runtime": ("taken by model-quirks", 'QUIRK = make("v1-runtime")'),
 }
 MATCH = "class Own(Match):\n    def trace(self, facts): {}\nQUIRK = make({!r}, match=Own())"
@@ -74,15 +61,9 @@ QUIRK = make("probe-raises", affected=Affected("json", fixed="9"), evidence=Own(
 PATCH = "QUIRK = make('patch-of-nothing', adjustments=Patch('no_such.module:f', wrapper='a:b', expects='0' * 12))"
 #: Plugins that load, and fail while a plan is made: the words of the warning or refusal, and the source.
 FAILING = {
-    "match-raises": ("no answer", MATCH.format("raise OSError('no answer')", "match-raises")),
     "match-exits": ("SystemExit", MATCH.format("sys.exit(0)", "match-exits")),
-    "match-no-trace": ("match-no-trace cannot be decided", MATCH.format("return True", "match-no-trace")),
     "value-raises": ("no value", VALUE.format("raise OSError('no value')", "value-raises")),
-    "value-exits": ("SystemExit", VALUE.format("sys.exit(0)", "value-exits")),
-    "value-type": ("engine.seed takes a whole number", VALUE.format("return 'one'", "value-type")),
     "facts-raise": ("OSError: no facts", f"{DECLARE}return [make('facts-raise')]{FACTS}raise OSError('no facts')"),
-    "facts-exit": ("SystemExit", f"{DECLARE}return [make('facts-exit')]{FACTS}sys.exit(0)"),
-    "facts-none": ("must return JSON values by name", f"{DECLARE}return [make('facts-none')]{FACTS}return None"),
     "facts-taken": (
         "is a fact of every run",
         f"{DECLARE}return [make('facts-taken')]{FACTS}return {{'vllm': '0.1.0'}}",
@@ -93,7 +74,7 @@ FAILING = {
         "",
         f"print('at import')\n{DECLARE}print('declares')\n    return [make('prints')]{FACTS}print('facts')\n    return {{}}",
     ),
-}  # fmt: skip
+}
 
 
 def install(site: Path, distribution: str, entry_points: str, *, version: str = "1.0") -> None:
@@ -147,7 +128,6 @@ def test_a_plugin_that_cannot_be_loaded_is_one_readable_row(doctor: Outcome, nam
 
     assert BROKEN[name][0] in row
     assert "\n" not in row
-    assert len(row) < _LONGEST_ROW
 
 
 def test_every_command_ends_with_its_documented_code_beside_broken_plugins(doctor: Outcome, broken: Environment) -> None:
@@ -157,7 +137,7 @@ def test_every_command_ends_with_its_documented_code_beside_broken_plugins(docto
     codes = {
         " ".join(line[:2]): broken.quirks(*line).code
         for line in (
-            ["doctor"], ["show", "good"], ["show", "import-long"], ["lock", "--output", "never.lock"],
+            ["doctor"], ["show", "good"], ["show", "import-exit"], ["lock", "--output", "never.lock"],
             ["plan", "--strict", "--model", str(broken.model("llama"))],
         )
     }  # fmt: skip
@@ -165,7 +145,7 @@ def test_every_command_ends_with_its_documented_code_beside_broken_plugins(docto
     assert (doctor.code, len(rows)) == (3, len(BROKEN))
     assert is_good(plan)
     assert plan["refusals"] == []
-    assert codes == {"doctor": 3, "show good": 0, "show import-long": 3, "lock --output": 3, "plan --strict": 3}
+    assert codes == {"doctor": 3, "show good": 0, "show import-exit": 3, "lock --output": 3, "plan --strict": 3}
 
 
 @pytest.fixture(scope="module")
@@ -195,14 +175,14 @@ def test_plugins_that_fail_leave_the_rest_of_a_plan_as_it_is(plan: Any) -> None:
     refused = {quirk["id"] for refusal in plan["refusals"] for quirk in refusal["quirks"]}
 
     assert is_good(plan)
-    assert refused == {"value-raises", "value-exits", "value-type"}
+    assert refused == {"value-raises"}
     assert plan["context"]["packages"]["vllm"] != "0.1.0"
     assert "packages.vllm" not in plan["context"]["extra"]
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["plan"], ["explain", "match-raises"], ["show", "probe-raises"], ["doctor"], ["list", "--stage", "any"]],
+    [["plan"], ["explain", "match-exits"], ["show", "probe-raises"], ["doctor"], ["list", "--stage", "any"]],
     ids=" ".join,
 )
 def test_every_command_ends_with_a_code_it_documents_beside_failing_plugins(failing: Environment, arguments: list[str]) -> None:
@@ -225,28 +205,3 @@ def test_a_terminal_without_unicode_shows_what_it_can(make_site: MakeSite) -> No
 
     assert [outcome.code for outcome in shown] == [0, 0, 0]
     assert environment.plan("llama", **ascii_only)["verdicts"]
-
-
-#: A command line, and a server that knows nothing of model-quirks.
-PROGRAMS = {
-    "quirks plan": ("-m", "quirks_core.cli", "plan", "--model"),
-    "vllm serve": ("-m", "vllm.entrypoints.cli.main", "serve"),
-}
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_plugin_that_never_returns_ends_the_program_with_advice(installed: Callable[..., Environment], program: str) -> None:
-    if program == "vllm serve" and find_spec("vllm") is None:
-        pytest.skip("needs vLLM")
-    environment = installed("acme-engine", "acme-quirks", "acme-slow")
-    variables = {"ACME_SLOW_S": "1000", "MODEL_QUIRKS_LOAD_TIMEOUT": "4", "MODEL_QUIRKS": "on"}
-
-    ended = environment.run(*PROGRAMS[program], environment.model("qwen3"), **variables)
-
-    assert ended.code == 3, ended.err[-4000:]
-    first, last = (line for line in ended.err.splitlines() if line.startswith("plugin acme-slow:acme-slow has "))
-    switch = "MODEL_QUIRKS_DISABLE=distribution:acme-slow switches it off"
-    assert first == f"plugin acme-slow:acme-slow has taken 3 s so far: {switch}; at 4 s this process ends"
-    assert last.startswith("plugin acme-slow:acme-slow has not returned in 4 s (at ")
-    assert "acme_slow/__init__.py:" in last
-    assert last.endswith(f"so this process ends: {switch}, MODEL_QUIRKS_LOAD_TIMEOUT=SECONDS sets the limit")

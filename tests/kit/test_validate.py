@@ -18,17 +18,24 @@ Declared = Callable[..., str]
 
 #: Plugins that do not load, by the words that the finding must hold.
 BROKEN = {
-    "RuntimeError: at import": "raise RuntimeError('at import')",
-    "No module named 'no_such_module'": "import no_such_module",
-    "good bye": "import sys; sys.exit('good bye')",
-    "a process that loads it ends with exit code 0": "import os; os._exit(0)",
+    "kit_broken_m0.py:1: RuntimeError: at import": "raise RuntimeError('at import')",
     "ends with exit code 7: last words": "import os; print('last words', file=__import__('sys').stderr); os._exit(7)",
     "a process that loads it dies of SIGSEGV": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "is neither a Quirk nor a plugin": "QUIRK = object()",
-    "has no attribute 'QUIRK'": "NOTHING = 7",
-    "SyntaxError": "this is no python",
 }
 HOOK = "from quirks_core import hookimpl\n\n@hookimpl\ndef quirks_declare():\n    return [ONE]\n"
+FACTS = f"{HOOK}\n@hookimpl\ndef quirks_facts(context):\n    "
+#: Quirks, with the facts hook of their plugin, that would do nothing in any run, or harm; and the words of the only error.
+USELESS = {
+    "raises": ({}, "return {'n': context.nothing}", "quirks_facts of kit-useless:raises failed: kit_useless_raises.py:"),
+    "list": ({}, "return [1]", "it must return JSON values by name, not [1]"),
+    "misspelt": (
+        {"match": "Fact('kit-useless.node').above(1)",
+         "examples": "[yes(extra={'kit-useless.node': 2}), no(extra={'kit-useless.node': 1}), unknown()]"},
+        "return {'nodes': 4}", "gives no fact 'kit-useless.node' in any example; did you mean 'kit-useless.nodes'?"),
+    "value": ({"adjustments": "Require('engine.dtype', 'float23')"}, "return {}", "engine.dtype takes one of auto, "),
+    "argument": ({"adjustments": "Require('engine.max_num_seq', 4)"}, "return {}", "did you mean 'max_num_seqs'?"),
+}  # fmt: skip
 RAISES = """
 class Bad(Match):
     def trace(self, facts): raise RuntimeError('in trace')
@@ -78,6 +85,11 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
         d=declared("kit-heavy/d"),
     )
     install(
+        "kit-useless", {name: f"kit_useless_{name}" for name in USELESS},
+        **{name: declared(f"kit-useless/{name}", name="ONE", **changes) + FACTS + body
+           for name, (changes, body, _) in USELESS.items()},
+    )  # fmt: skip
+    install(
         "kit-laws",
         raises=declared("kit-laws/raises", before=RAISES, match="Bad()"),
         one=declared(
@@ -114,7 +126,8 @@ def findings(validated: Any) -> Callable[[str], list[Found]]:
 
 
 def test_only_third_parties_are_checked_by_default(validated: Any) -> None:
-    names = ["kit-broken", "kit-good", "kit-heavy", "kit-hooks", "kit-laws", "kit-names", "kit-narrow", "kit-x", "kit-y"]
+    names = ["kit-broken", "kit-good", "kit-heavy", "kit-hooks", "kit-laws", "kit-names", "kit-narrow",
+             "kit-useless", "kit-x", "kit-y"]  # fmt: skip
 
     assert [row["name"] for row in validated["distributions"]] == names
     assert validated["distributions"][1] == {
@@ -178,6 +191,16 @@ def test_every_law_of_the_contract_is_checked(findings: Any) -> None:
         "no run on this installation needs it", "is not data", "its facts cannot be checked: RuntimeError: in facts",
     ):  # fmt: skip
         assert words in messages
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_what_would_do_nothing_or_harm_in_every_run_is_an_error(findings: Any, name: str) -> None:
+    wrong = [
+        found.message for found in findings("kit-useless") if (found.quirk, found.level) == (f"kit-useless/{name}", "error")
+    ]
+
+    assert any(USELESS[name][2] in message for message in wrong), wrong
+    assert len(wrong) == 1
 
 
 def test_problems_between_distributions_are_reported_for_each(findings: Any) -> None:
