@@ -141,12 +141,12 @@ def _problems(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[P
             yield Problem(Level.ERROR, quirk.id, f"quirks supersede each other in a circle: {' → '.join(together.circle)}")
         owners = together.owners[quirk.id]
         if len(owners) > 1:
-            yield Problem(
-                Level.ERROR,
-                quirk.id,
-                f"{len(owners)} plugins declare this id, and only a built-in keeps it then: {' and '.join(owners)}; "
-                f"rename it, for example {canonicalize_name(item.distribution)}/{quirk.id.rpartition('/')[2]}",
+            name = f"{canonicalize_name(item.distribution)}/{quirk.id.rpartition('/')[2]}"
+            todo = "the other one must be renamed" if name == quirk.id else f"rename it, for example {name}"
+            message = (
+                f"{len(owners)} plugins declare this id, and only a built-in keeps it then: {' and '.join(owners)}; {todo}"
             )
+            yield Problem(Level.ERROR, quirk.id, message)
 
 
 def _row(name: str, checked: _Plugins) -> dict[str, object]:

@@ -52,7 +52,7 @@ def test_a_patch_that_adds_what_is_not_there_is_planned(plan_patches, target):
 @pytest.mark.parametrize(
     ("patch", "words"),
     [
-        (Patch(TARGET, wrapper="m:f", expects="0" * 12), f"{TARGET} is not the source this patch was written against"),
+        (Patch(TARGET, wrapper="m:f", expects="0" * 12), f", and the quirk expects {'0' * 12}"),
         (Patch(f"{CLASS}.gone", wrapper="m:f", expects="0" * 12), f"{CLASS} has no gone"),
         (Patch("fake_engine:start", wrapper="m:f", expects="0" * 12), "fake_engine has no start"),
         (Patch(TARGET, adds="m:f"), f"{TARGET} exists by now, and the patch was written to add it"),

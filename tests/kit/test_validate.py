@@ -103,9 +103,10 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
         ),
     )
     for name, other in (("kit-x", "kit-y"), ("kit-y", "kit-x")):
+        points = {"same": "kit-same", "two": "kit-x/two", "one": f"{name}/one"}
         install(
-            name, {"kit-same": f"{name.replace('-', '_')}_same:QUIRK", f"{name}/one": f"{name.replace('-', '_')}_one:QUIRK"},
-            same=declared("kit-same"), one=declared(f"{name}/one", supersedes=repr(f"{other}/one")),
+            name, {point: f"{name.replace('-', '_')}_{key}:QUIRK" for key, point in points.items()},
+            same=declared("kit-same"), two=declared("kit-x/two"), one=declared(f"{name}/one", supersedes=repr(f"{other}/one")),
         )  # fmt: skip
     return site
 
@@ -205,7 +206,15 @@ def test_what_would_do_nothing_or_harm_in_every_run_is_an_error(findings: Any, n
 
 def test_problems_between_distributions_are_reported_for_each(findings: Any) -> None:
     for name in ("kit-x", "kit-y"):
-        circle, note, same = sorted(findings(name), key=lambda found: (found.quirk == "kit-same", found.level == "error"))
+        *_, circle = (found for found in findings(name) if found.quirk == f"{name}/one")
+        note, same = sorted(
+            (found for found in findings(name) if found.quirk == "kit-same"), key=lambda found: found.level == "error"
+        )
+        (two,) = (
+            found.message for found in findings(name) if "plugins declare" in found.message and found.quirk == "kit-x/two"
+        )
+        assert ("kit-x 1.2 (" in two, "kit-y 1.2 (" in two) == (True, True)
+        assert two.endswith("the other one must be renamed" if name == "kit-x" else "rename it, for example kit-y/two")
         assert (note.level, note.quirk) == ("note", "kit-same")
         assert f"safe from others as '{name}/kit-same'" in note.message
         assert "quirks supersede each other in a circle: kit-" in circle.message
