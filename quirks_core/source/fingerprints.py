@@ -58,7 +58,8 @@ def _shown(changes: Iterable[tuple[str, int, int, int, int]], installed: list[st
             yield f"  ({new_to - new_from} lines as before)"
             continue
         if old_to > old_from:
-            yield f"- (lines {old_from + 1} to {old_to} of the source {f'of {versions}' if versions else 'it was written against'})"
+            where = f"of {versions}" if versions else "it was written against"
+            yield f"- (lines {old_from + 1} to {old_to} of the source {where})"
         yield from (f"+ {line}" for line in installed[new_from:new_to])
 
 
