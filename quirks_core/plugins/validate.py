@@ -162,7 +162,9 @@ def facts(item: Loaded) -> Iterator[Problem]:
             if slot not in SLOTS and slot not in FACTS and (why := engine_problem(slot)):
                 yield Problem(Level.NOTE, item.quirk.id, f"{why}; it is only found on other versions")
         elif _owner(name) is None:
-            yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")
+            is_own = bool(item.distribution) and name.startswith(f"{item.distribution}.")
+            hint = f"; {item.distribution} is not installed" if is_own else nearest(name, (*FACTS, *SLOTS))
+            yield _error(item, f"no run has a fact {name!r}{hint}")
 
 
 def plugin_facts(item: Loaded, own: Registry) -> Iterator[Problem]:
