@@ -53,18 +53,18 @@ QUIRK = Quirk(
 
 
 def test_a_version_that_was_not_examined_is_not_called_unaffected(quirks, model, install):
-    install("acme-known", KNOWN)
-    install("acme-later", KNOWN.replace("0.26.0", "0.30.0").replace("acme-known", "acme-later"))
+    install("acme-known", KNOWN)  # whose author knows what a range means
+    lora = ("--set", "engine.enable_lora=true")
 
-    shown = quirks("plan", "--model", model(), "--vllm", "0.11.0,0.32.0").out
-    old = ("--model", model(), "--assume", "vllm==0.11.0")
-    explained = {name: quirks("explain", name, *old).out for name in ("acme-known", "acme-later")}
+    shown = quirks("plan", "--model", model(), "--vllm", "0.11.0,0.32.0", *lora).out
+    old = ("--model", model(), "--assume", "vllm==0.11.0", *lora)
+    explained = {name: quirks("explain", name, *old).out for name in ("lora-base-refit", "acme-known")}
 
-    assert re.search(r"^acme-known +unexamined +active$", shown, re.M)
-    assert re.search(r"^acme-later +dormant +active$", shown, re.M)
+    assert re.search(r"^lora-base-refit +unexamined +active$", shown, re.M)
+    assert re.search(r"^acme-known +dormant +active$", shown, re.M)
     assert "unexamined: examined from 0.26 on; that version was not\n" in shown
-    assert "is dormant: examined from vllm 0.26 on\n" in explained["acme-known"]
-    assert "is dormant: the installed version is not affected\n" in explained["acme-later"]
+    assert "is dormant: examined from vllm 0.26 on\n" in explained["lora-base-refit"]
+    assert "is dormant: the installed version is not affected\n" in explained["acme-known"]
 
 
 def test_what_is_undecided_is_one_warning_for_the_versions_that_share_it(quirks, model):
