@@ -1,4 +1,4 @@
-"""How long loading 500 quirks takes, and what calling a plugin costs: its output is caught, and it is named if it is slow.
+"""How long loading 500 quirks takes.
 
     python benchmarks/registry.py            a table
     python benchmarks/registry.py --json     the same as JSON
@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import measure
 
-from quirks_core.plugins import plugin_code
-
 COUNT = 500
-_CALLS = 100
 _MODULES = f"load {COUNT} quirks of {COUNT} modules"
 _LOAD = """
 import time
@@ -85,33 +82,13 @@ def load(site: Path, code: str = _LOAD) -> float:
     return float(milliseconds)
 
 
-def per_call(call: Callable[[], object]) -> float:
-    """Milliseconds of one call, as the mean of many."""
-
-    def several() -> None:
-        for _ in range(_CALLS):
-            call()
-
-    return measure.timed(several) / _CALLS
-
-
-def _nothing() -> None:
-    return None
-
-
-def _as_a_plugin() -> None:
-    plugin_code.call("acme", "acme", _nothing)
-
-
 def results(rounds: int) -> Iterator[measure.Row]:
-    """Measures loading, then the call alone."""
+    """Measures loading."""
     with tempfile.TemporaryDirectory() as folder:
         found = sites(Path(folder))
         bare = f"import {COUNT} modules with a quirk each"
         cases = {bare: partial(load, found[_MODULES], _IMPORT), **{name: partial(load, site) for name, site in found.items()}}
         yield from measure.rows(measure.in_turns(cases, rounds), to=bare)
-    calls = {"call a function": partial(per_call, _nothing), "call it as a plugin's": partial(per_call, _as_a_plugin)}
-    yield from measure.rows(measure.in_turns(calls, rounds * 5), to=next(iter(calls)))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hidden import hide_plugins
 from patience import patience
 from recorded import recorded
 
@@ -82,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     multiprocessing.util.get_temp_dir()  # outside of the folder that goes before it
     folder = tempfile.mkdtemp(prefix="tests-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108 - sockets need short paths
     os.environ["TMPDIR"] = tempfile.tempdir = folder
+    hide_plugins(Path(folder, "hidden"))
     config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
 
 

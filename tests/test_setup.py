@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+from hidden import hide_plugins
 from packaging.requirements import Requirement
 
 from quirks_core.base.private_folder import user_cache
@@ -88,3 +89,19 @@ def test_every_recorded_message_belongs_to_a_test():
 
     assert names
     assert [name for file, name in names if f"def {name}(" not in (ROOT / file).read_text(encoding="utf-8")] == []
+
+
+def test_packages_in_the_developers_environment_bring_no_quirks(install, quirks, tmp_path, monkeypatch):
+    install("acme-dev", "raise RuntimeError\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    before = quirks("doctor", "--json")
+
+    hide_plugins(tmp_path / "hidden")
+    here, there = (
+        quirks("doctor", "--json"),
+        subprocess.run([sys.executable, "-m", "quirks_core.cli", "validate"], capture_output=True, text=True, check=False),
+    )
+
+    assert ("acme-dev" in before.out, "acme-dev" in here.out) == (True, False)
+    assert "no third party's quirks are installed" in there.stdout

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from collections.abc import Iterable
 
 from quirks_core.base.text import printable
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 class QuirksError(Exception):
@@ -51,30 +45,6 @@ class PatchDriftError(QuirksError):
 
 class ReceiptError(QuirksError):
     """A process did not acknowledge the plan, acknowledged another one, or the engine runs with other values."""
-
-
-def called_as(form: str, kind: type[QuirksError]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorates a function so that a call with the wrong arguments is an error that shows a right one.
-
-    Args:
-        form: A right call.
-        kind: The type of the error.
-    """
-
-    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        signature = inspect.signature(function)
-
-        @functools.wraps(function)
-        def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise kind(f"{function.__name__}(…): {error} (for example: {form})") from None
-            return function(*args, **kwargs)
-
-        return checked
-
-    return decorate
 
 
 def words(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -44,11 +44,9 @@ from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import NoteKind, State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
-from quirks_core.plugins.discovery import PROJECT, Discovered, discover
-from quirks_core.plugins.isolated import Seen, look
+from quirks_core.plugins.discovery import PROJECT
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
-from quirks_core.plugins.plugin_code import TIMEOUT_VARIABLE
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.standing import Standing, standing
 from quirks_core.source.vllm_source import INSTALLED
@@ -61,7 +59,7 @@ _WITH_ENGINE = (_ENGINE, "torch", "transformers")
 #: What all of our environment variables begin with, and those that there are.
 _PREFIX = "MODEL_QUIRKS_"
 _VARIABLES = (
-    DISABLE_VARIABLE, FOLDER_VARIABLE, FORCE_VARIABLE, LOCKED_VARIABLE, PLAN_VARIABLE, STRICT_VARIABLE, TIMEOUT_VARIABLE,
+    DISABLE_VARIABLE, FOLDER_VARIABLE, FORCE_VARIABLE, LOCKED_VARIABLE, PLAN_VARIABLE, STRICT_VARIABLE,
     *HOOK_VARIABLES,
 )  # fmt: skip
 #: The order of the findings, and the subjects of those that are printed although they are ok.
@@ -79,10 +77,7 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds whether plugins are loaded in processes of their own, and whether metadata is mended."""
-    parser.add_argument(
-        "--isolated", action="store_true", help="load each plugin in a process of its own with a time limit, and check its laws"
-    )
+    """Adds what is listed, and whether metadata is mended."""
     parser.add_argument("--verbose", action="store_true", help="list what is ok, too")
     add_server_command(parser)
     parser.add_argument(
@@ -94,22 +89,18 @@ def run_doctor(options: argparse.Namespace) -> int:
     """Checks the installation; 3 if a plugin is broken, 1 if something else is wrong."""
     mended = vllm_metadata.mend() or ("--mend: nothing to write or to remove",) if options.mend else ()
     switches = Switches.gather()
-    found = discover()
-    isolated = [(item, seen) for item, seen in zip(found, look(found), strict=True)] if options.isolated else []
-    unfit = {id(item) for item, seen in isolated if seen.error}  # what hangs there would hang here
-    registry = Registry.load([item for item in found if id(item) not in unfit], switches=switches)
+    registry = Registry.load(switches=switches)
     findings = [Finding("note", _ENGINE, text) for text in mended]
     findings += [*_versions(registry), *_metadata(), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
-    findings += [*_plugins(registry), *_isolated(isolated)]
+    findings += _plugins(registry)
     findings += _run(options, registry) if options.model or options.config or options.cmd else _evidence(registry)
     findings.sort(key=lambda finding: _LEVELS.index(finding.level))
-    broken = bool(registry.broken or unfit)
     wrong = any(finding.level == "error" for finding in findings)
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2, sort_keys=True))
     else:
         _show(findings, verbose=options.verbose)
-    return 3 if broken else 1 if wrong else 0
+    return 3 if registry.broken else 1 if wrong else 0
 
 
 def _show(findings: Sequence[Finding], *, verbose: bool) -> None:
@@ -218,22 +209,9 @@ def _plugins(registry: Registry) -> list[Finding]:
     return [
         *found,
         *(Finding("note", item.plugin.name, str(item)) for item in registry.skipped),
-        *(Finding("note", item.name, str(item)) for item in registry.slow),
+        *(Finding("note", name, f"plugin {name} took {seconds:.1f} s to load") for name, seconds in registry.slow.items()),
         Finding("ok", "plugins", f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken"),
     ]
-
-
-def _isolated(plugins: Iterable[tuple[Discovered, Seen]]) -> list[Finding]:
-    """What loading each plugin in a process of its own has shown."""
-    found = []
-    for item, seen in plugins:
-        if seen.error:
-            found.append(Finding("error", item.name, f"plugin of {item.distribution} {item.version} is broken: {seen.error}"))
-        for names, what in ((seen.heavy, "imports"), (seen.environment, "changes the environment variables")):
-            if names:
-                found.append(Finding("error", item.name, f"importing it {what} {', '.join(names)}"))
-        found += [Finding(problem.level, quirk.id, problem.message) for quirk in seen.quirks for problem in quirk.problems]
-    return found
 
 
 def _evidence(registry: Registry) -> list[Finding]:

@@ -18,9 +18,11 @@ from quirks_core.cli.command import Command
 from quirks_core.cli.findings import show_findings
 from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration.flags import BUILT_IN
+from quirks_core.declaration.quirk import Quirk
 from quirks_core.plugins.consistency import find_circle
 from quirks_core.plugins.discovery import PROJECT, Discovered, discover
-from quirks_core.plugins.isolated import Seen, look
+from quirks_core.plugins.isolated import Seen, SeenQuirk, look
+from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import Level, Problem, supersedes
 
 _Plugins = Sequence[tuple[Discovered, Seen]]
@@ -56,9 +58,9 @@ def run_validate(options: argparse.Namespace) -> int:
     """
     everything = discover()
     wanted = _wanted(options.distribution, everything)
-    plugins = list(zip(everything, look(everything), strict=True))
-    checked = [(item, seen) for item, seen in plugins if item.distribution in wanted]
-    together = _AllPlugins.of(plugins)
+    own = [item for item in everything if item.distribution in wanted]
+    checked = list(zip(own, look(own), strict=True))
+    together = _AllPlugins.of(checked, Registry.load(item for item in everything if item.distribution not in wanted))
     findings = [finding for item, seen in checked for finding in _findings(item, seen, together)]
     findings += [
         Finding(Level.ERROR, name, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}")
@@ -121,15 +123,18 @@ class _AllPlugins:
     circle: Sequence[str]
 
     @classmethod
-    def of(cls, plugins: _Plugins) -> _AllPlugins:
+    def of(cls, checked: _Plugins, others: Registry) -> _AllPlugins:
         """Gathers it."""
+        found: list[tuple[SeenQuirk | Quirk, str]] = [
+            (quirk, f"{item.distribution} {item.version} ({quirk.location})") for item, seen in checked for quirk in seen.quirks
+        ]
+        found += [(item.quirk, f"{item.distribution} {item.version} ({item.quirk.location})") for item in others.loaded]
         owners: dict[str, list[str]] = {}
-        for item, seen in plugins:
-            for quirk in seen.quirks:
-                owners.setdefault(quirk.id, []).append(f"{item.distribution} {item.version} ({quirk.location})")
+        for quirk, who in found:
+            owners.setdefault(quirk.id, []).append(who)
         # What does not load can still be superseded.
-        known = frozenset(owners) | {item.name for item, seen in plugins if seen.error}
-        return cls(owners, known, find_circle({quirk.id: quirk.supersedes for _, seen in plugins for quirk in seen.quirks}))
+        known = {*owners, *(item.name for item, seen in checked if seen.error), *(row.name for row in others.broken)}
+        return cls(owners, frozenset(known), find_circle({quirk.id: quirk.supersedes for quirk, _ in found}))
 
 
 def _problems(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[Problem]:
@@ -141,12 +146,12 @@ def _problems(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[P
             yield Problem(Level.ERROR, quirk.id, f"quirks supersede each other in a circle: {' → '.join(together.circle)}")
         owners = together.owners[quirk.id]
         if len(owners) > 1:
-            yield Problem(
-                Level.ERROR,
-                quirk.id,
-                f"{len(owners)} plugins declare this id, and only a built-in keeps it then: {' and '.join(owners)}; "
-                f"rename it, for example {canonicalize_name(item.distribution)}/{quirk.id.rpartition('/')[2]}",
+            name = f"{canonicalize_name(item.distribution)}/{quirk.id.rpartition('/')[2]}"
+            todo = "the other one must be renamed" if name == quirk.id else f"rename it, for example {name}"
+            message = (
+                f"{len(owners)} plugins declare this id, and only a built-in keeps it then: {' and '.join(owners)}; {todo}"
             )
+            yield Problem(Level.ERROR, quirk.id, message)
 
 
 def _row(name: str, checked: _Plugins) -> dict[str, object]:

@@ -102,10 +102,14 @@ class DataFile(BaseModel):
     fingerprints: Mapping[str, Mapping[str, KnownSource]] = {}
     proved: Mapping[str, tuple[Proved, ...]] = {}
 
-    def lines(self, target: str, expected: tuple[str, ...]) -> list[str]:
-        """Returns the line digests of those expected sources of a target that are known."""
-        known = self.fingerprints.get(target, {})
-        return [source.lines for digits, source in known.items() if any(fingerprints.same(digits, one) for one in expected)]
+    def lines(self, target: str, expected: tuple[str, ...]) -> dict[str, str]:
+        """Returns the line digests of those expected sources of a target that are known, with the versions that have them."""
+        known = [
+            one
+            for digits, one in self.fingerprints.get(target, {}).items()
+            if any(fingerprints.same(digits, e) for e in expected)
+        ]
+        return {source.lines: ", ".join(source.versions) for source in known}
 
 
 def path_for(quirk: Quirk) -> Path | None:

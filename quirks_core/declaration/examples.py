@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack, get_args
 
-from quirks_core.base.errors import DeclarationError, UsageError, called_as, nearest, shown
+from quirks_core.base.errors import DeclarationError, UsageError
 from quirks_core.configuration.config import Purpose
 from quirks_core.configuration.slots import checked_value
 from quirks_core.declaration.trace import Answer
@@ -57,8 +57,6 @@ class Example:
     patches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.answer, Answer):
-            raise DeclarationError(f"Example: {self.answer!r} is no Answer")
         if self.purpose not in get_args(Purpose):
             raise DeclarationError(f"Example: purpose {self.purpose!r} is none of {', '.join(get_args(Purpose))}")
         if self.cpu is not None and self.cpu not in CPU_KINDS:
@@ -116,16 +114,11 @@ class Run(TypedDict, total=False):
 
 #: The keywords of `yes` that state the quirk's outcome.
 OUTCOME = ("gives", "refuses", "advises", "patches")
-#: A right call, for errors; it takes the name of the function.
-_FORM = '{0}("gemma3", {{"engine.dtype": "float32"}}, vllm="0.9.1", platform="cuda")'
-_MAPPINGS = ("settings", "packages", "env", "defaults", "extra", "gives")
-_TEXTS = ("refuses", "advises", "patches")
 #: A checkpoint's ``model_type``, or its whole ``config.json``.
 Model = str | Mapping[str, Any] | None
 Settings = Mapping[str, Any] | None
 
 
-@called_as(_FORM.format("yes"), DeclarationError)
 def yes(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
     """A run that the quirk concerns.
 
@@ -144,52 +137,26 @@ def yes(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> E
     return _example(Answer.YES, model, settings, run)
 
 
-@called_as(_FORM.format("no"), DeclarationError)
 def no(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
     """A run that the quirk does not concern; arguments as for `yes`, without an outcome."""
     return _example(Answer.NO, model, settings, run)
 
 
-@called_as(_FORM.format("unknown"), DeclarationError)
 def unknown(model: Model = None, settings: Settings = None, **run: Unpack[Run]) -> Example:
     """A run in which a fact is missing that the quirk needs; arguments as for `yes`, without an outcome."""
     return _example(Answer.UNKNOWN, model, settings, run)
 
 
 def _example(answer: Answer, model: Model, settings: Settings, run: Run) -> Example:
-    if problem := _problem(model, settings, run):
-        raise DeclarationError(f"{answer}(…): {problem} (for example: {_FORM.format(answer)})")
     facts: dict[str, Any] = {**run}
     if "vllm" in facts:
         facts["packages"] = {"vllm": facts.pop("vllm"), **facts.get("packages", {})}
     if "env" in facts:
         facts["environment"] = facts.pop("env")
-    for name in _TEXTS:
+    for name in ("refuses", "advises", "patches"):
         facts[name] = _texts(facts.get(name, ()))
     config = {"model_type": model} if isinstance(model, str) else model or {}
     return Example(answer=answer, config=config, settings=settings or {}, **facts)
-
-
-def _problem(model: object, settings: object, run: Mapping[str, object]) -> str | None:
-    """Returns what is wrong with the arguments; None if nothing is."""
-    for name in run:
-        if name not in Run.__annotations__:
-            hint = (
-                "; settings by slot are the second argument" if "." in name else nearest(name, (*Run.__annotations__, "model"))
-            )
-            return f"unknown keyword {name!r}{hint}"
-    if isinstance(model, str) and "/" in model:
-        return f"{model!r} is no model_type; a model's name is the keyword 'name'"
-    if not isinstance(model, str | Mapping | None):
-        return f"the model must be a model_type or a config.json as a mapping, not {shown(model, 100)}"
-    for name, value in {"settings": settings, **run}.items():
-        kind = Mapping if name in _MAPPINGS else str
-        if name in _TEXTS and not isinstance(value, str):
-            if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-                return f"{name} must be a text or a list of texts, not {shown(value, 100)}"
-        elif value is not None and not isinstance(value, kind):
-            return f"{name} must be {'a mapping' if kind is Mapping else 'a text'}, not {shown(value, 100)}"
-    return None
 
 
 def _texts(given: str | Sequence[str]) -> tuple[str, ...]:

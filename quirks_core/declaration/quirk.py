@@ -91,6 +91,11 @@ class Location:
     line: int
     module: str = ""
 
+    @property
+    def is_built_in(self) -> bool:
+        """The module is one of ours."""
+        return self.module.partition(".")[0] == "quirks_plugins"
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
@@ -229,10 +234,12 @@ class Quirk:
     def is_examined(self, package: str, text: str) -> bool:
         """Returns whether anything is known about a version of a package; if not, the quirk may concern it all the same.
 
-        Versions before the oldest that was examined (`OLDEST`) are known if a range begins at another version or ends among
-        them, or if the quirk is a rule or a feature that rests on no source of the package.
+        Of built-in quirks, versions before the oldest that was examined (`OLDEST`) are known if a range begins at another
+        version or ends among them, or if the quirk is a rule or a feature that rests on no source of the package.
         """
         oldest, version = parse_version(OLDEST.get(package, "")), parse_version(text)
+        if not self.location.is_built_in:
+            return True  # a third party's range is its own word
         if oldest is None or version is None or version >= oldest:
             return True
         ranges = [item for item in self.ranges if item.package == package]
@@ -326,13 +333,14 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 def _location(caller: FrameType) -> Location:
     module = str(caller.f_globals.get("__name__", ""))
-    return Location(_from_package(caller.f_code.co_filename, module), caller.f_lineno, module)
+    return Location(from_package(caller.f_code.co_filename, module), caller.f_lineno, module)
 
 
-def _from_package(file: str, module: str) -> str:
-    """Shortens a path to start at its top-level package."""
-    package = f"{os.sep}{module.partition('.')[0]}{os.sep}"
-    return file[file.rindex(package) + 1 :] if package in file else file
+def from_package(file: str, module: str) -> str:
+    """Shortens a path to start at its top-level package or module."""
+    top = f"{os.sep}{module.partition('.')[0]}"
+    start = max(file.rfind(f"{top}{os.sep}"), file.rfind(f"{top}.py"))
+    return file[start + 1 :]
 
 
 def fact_names_of(quirks: Iterable[Quirk]) -> frozenset[str]:

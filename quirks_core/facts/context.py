@@ -237,6 +237,13 @@ class RunContext(Record):
         is_variable = slot_named(slot).place is Place.VARIABLE
         return self.environment.get(slot_named(slot).key) if is_variable else self.settings.get(slot)
 
+    def with_values(self, values: Mapping[str, Any]) -> RunContext:
+        """Returns the facts of the run in which slots have these values, as far as the engine's process can set them."""
+        set_here = {name: value for name, value in values.items() if slot_named(name).is_enforced}
+        variables_ = placed(Place.VARIABLE, set_here)
+        settings = {name: value for name, value in set_here.items() if slot_named(name).place is not Place.VARIABLE}
+        return self.model_copy(update={"settings": self.settings | settings, "environment": self.environment | variables_})
+
     def is_typed(self, slot: str) -> bool:
         """Returns whether the user typed a slot's value; a variable that is set counts as typed."""
         return slot in self.typed or (slot_named(slot).place is Place.VARIABLE and slot_named(slot).key in self.environment)

@@ -35,4 +35,8 @@ def drift_of(patch: Patch, quirk: Quirk, source: VllmSource) -> Drift | None:
         return Drift(source.missing(patch.target))
     lines = data_file.read_for(quirk).lines(patch.target, patch.expects)
     changed = fingerprints.drift(source.attribute_source(patch.target) or "", lines).splitlines()
-    return Drift(f"{patch.target} is not the source this patch was written against (fingerprint {here})", tuple(changed))
+    expected = ", ".join(patch.expects)
+    reason = (
+        f"{patch.target} is not the source this patch was written against: fingerprint {here}, and the quirk expects {expected}"
+    )
+    return Drift(reason, tuple(changed))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from quirks_core.base.errors import nearest, words
 from quirks_core.configuration.slots import SLOTS
-from quirks_core.declaration.adjustments import Adjustment, Patch
+from quirks_core.declaration.adjustments import Adjustment, Advise, Patch
 from quirks_core.declaration.match import InRange, Match
 from quirks_core.declaration.probes import ask
 from quirks_core.declaration.quirk import Quirk
@@ -93,6 +93,25 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
         note = _undecided(item, trace, f"{item.quirk.id} cannot be decided and does nothing: {because}")
         return Evaluated(item, verdict, undecided=(note,))
     return Evaluated(item, verdict)
+
+
+def judge_advice(planned: RunContext, evaluated: Iterable[Evaluated], switches: Switches) -> list[Evaluated]:
+    """Takes back advice that the values of the plan make needless.
+
+    A quirk that does nothing but advise no longer concerns such a run; of others, a piece of advice no longer counts.
+    """
+    return [_advising(planned, one, switches) for one in evaluated]
+
+
+def _advising(planned: RunContext, one: Evaluated, switches: Switches) -> Evaluated:
+    if one.verdict.state is not State.ACTIVE or not any(isinstance(item, Advise) for item in one.adjustments):
+        return one
+    if all(isinstance(item, Advise) for item in one.item.quirk.adjustments) and not one.item.quirk.supersedes:
+        again = evaluate_one(planned, one.item, switches)
+        if again.verdict.state in (State.NOT_MATCHED, State.DORMANT):
+            return again
+    still = _with_adjustments(planned, one.item, one.verdict).adjustments
+    return replace(one, adjustments=tuple(item for item in one.adjustments if item in still))
 
 
 def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:

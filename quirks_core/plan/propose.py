@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quirks_core.base.errors import QuirksError, problem_of_text, words
-from quirks_core.configuration.slots import SLOTS, engine_problem, find_slot
+from quirks_core.configuration.slots import engine_problem, find_slot
 from quirks_core.declaration.adjustments import (
     Adjustment,
     Advise,
@@ -37,7 +37,7 @@ class Proposed:
         proposals: Requests for slots.
         patches: Patches with their declarations.
         refusals: Reasons why the run must not start.
-        warnings: Advice, what cannot be decided, and patches that cannot be checked.
+        warnings: Patches that cannot be checked, or advice and what cannot be decided.
     """
 
     proposals: list[Proposal] = field(default_factory=list)
@@ -51,17 +51,18 @@ class Proposed:
         return tuple(sorted((planned for _, planned in self.patches), key=lambda item: (item.target, item.quirk.id)))
 
 
-def propose(context: RunContext, evaluated: Iterable[Evaluated]) -> Proposed:
+def propose(context: RunContext, evaluated: Iterable[Evaluated], *, advice: bool = False) -> Proposed:
     """Collects the requests of every active quirk.
 
     Args:
         context: The facts; values may be functions of them.
         evaluated: The quirks, in order of their ids.
+        advice: Collect advice, and what is undecided, instead of everything else.
     """
     found = Proposed()
     for one in evaluated:
-        found.warnings += one.undecided
-        for adjustment in one.adjustments:
+        found.warnings += one.undecided if advice else ()
+        for adjustment in (item for item in one.adjustments if isinstance(item, Advise) is advice):
             try:
                 _propose_one(context, one.item, adjustment, found)
             except QuirksError as error:
@@ -89,7 +90,7 @@ def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) 
     slot, relation = find_slot(adjustment.slot), adjustment.relation
     operand = computed(context, adjustment.operand)
     problem = problem_of_operand(slot, relation, operand)
-    if problem is None and slot.name not in SLOTS and context.source_known("vllm"):
+    if problem is None and context.source_known("vllm"):
         values = operand if relation is Relation.ONE_OF else [operand]
         problem = next((why for value in values if (why := engine_problem(slot.name, value, context.source))), None)
     if problem:

@@ -1,7 +1,8 @@
-"""Makes the plan: a pure function of facts, quirks and switches, in four steps.
+"""Makes the plan: a pure function of facts, quirks and switches, in four steps, and then advice.
 
 The order of quirks has no effect, and there are no priorities. A requirement beats a default on the same slot;
-`quirks_core.plan.merge` merges equally strong proposals, and a conflict names all quirks that are involved.
+`quirks_core.plan.merge` merges equally strong proposals, and a conflict names all quirks that are involved. Advice that the
+resulting values make needless is taken back; it changes nothing, so that this ends there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from quirks_core.declaration.versions import OLDEST, is_older, parse_version
 from quirks_core.facts.context import RunContext
 from quirks_core.facts.packages import NEWEST_READ
-from quirks_core.plan.evaluate import Evaluated, evaluate
+from quirks_core.plan.evaluate import Evaluated, evaluate, judge_advice
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.merge import ledgers
 from quirks_core.plan.propose import propose
@@ -34,16 +35,21 @@ def resolve(
     Returns:
         The plan. Refusals are part of it; `Plan.check` raises them.
     """
-    evaluated = evaluate(context, loaded, switches or Switches())
+    switches = switches or Switches()
+    evaluated = evaluate(context, loaded, switches)
     proposed = propose(context, evaluated)
     settled = settle(context, ledgers(proposed.proposals))
+    planned = context.with_values(settled.changes)
+    evaluated = judge_advice(planned, evaluated, switches)
+    advised = propose(planned, evaluated, advice=True)
+    notes = sorted((*proposed.warnings, *advised.warnings), key=lambda note: note.quirk or "")
     return Plan.build(
         context,
         changes=settled.changes,
         adjustments=settled.adjustments,
         verdicts=tuple(one.verdict for one in evaluated),
-        refusals=(*proposed.refusals, *settled.refusals),
-        warnings=(*warnings, *_of_versions(context, evaluated), *proposed.warnings),
+        refusals=(*proposed.refusals, *advised.refusals, *settled.refusals),
+        warnings=(*warnings, *_of_versions(context, evaluated), *notes),
         patches=proposed.planned_patches,
     )
 

@@ -1,4 +1,4 @@
-"""Loads plugins in separate processes with a time limit, and validates their declarations.
+"""Loads plugins in a process of its own with a time limit, and validates their declarations.
 
 If a plugin ends its process, hangs, or imports heavy packages, the result is one line in a report.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from importlib.metadata import EntryPoint
-from pathlib import Path
-from typing import IO, Any
+from itertools import groupby
+from typing import Any
 
-from quirks_core.base import child_process
-from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.json_values import sha256
 from quirks_core.base.record import Record
 from quirks_core.declaration.encoding import digest
@@ -24,14 +23,12 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
 from quirks_core.plugins.discovery import PROJECT, Discovered, discover
 from quirks_core.plugins.registry import Registry
-from quirks_core.plugins.validate import Problem, narrower, problems
+from quirks_core.plugins.validate import Problem, narrower, plugin_facts, problems
 
 #: Packages that plugins must not import.
 HEAVY = frozenset({"ray", "torch", "transformers", "vllm"})
-#: Seconds that one plugin may take.
-LIMIT_S = 20.0
-#: Additional seconds that a process may take.
-_GRACE_S = 10.0
+#: Seconds that a process may take.
+LIMIT_S = 120.0
 
 
 class SeenQuirk(Record):
@@ -70,48 +67,50 @@ class Seen(Record):
     quirks: tuple[SeenQuirk, ...] = ()
 
 
-def look(plugins: Sequence[Discovered], *, hash_seed: str | None = None, limit_s: float = LIMIT_S) -> list[Seen]:
-    """Loads plugins in a separate process and validates their declarations.
+class _Report(Record):
+    """What a process prints: what it has seen of each plugin."""
+
+    seen: tuple[Seen, ...]
+
+
+def look(plugins: Iterable[Discovered], *, hash_seed: str | None = None, limit_s: float = LIMIT_S) -> list[Seen]:
+    """Loads plugins, those of a distribution in one process, and validates their declarations.
+
+    If anything is wrong with a distribution's plugins, each is loaded alone, so that none is blamed for another.
 
     Args:
-        plugins: The plugins. If one of them breaks the process, the next one gets a new process.
+        plugins: The plugins, in order of their distributions.
         hash_seed: The processes' PYTHONHASHSEED; that of this process if None.
-        limit_s: Seconds that one plugin may take.
+        limit_s: Seconds that a process may take.
 
     Returns:
         What was seen, one per plugin.
     """
     seen: list[Seen] = []
-    while left := plugins[len(seen) :]:
-        found, end = _run(left, hash_seed, limit_s)
-        seen += found or [Seen(error=end)]
+    for _, group in groupby(plugins, key=lambda item: item.distribution):
+        together = list(group)
+        found = _run(together, hash_seed, limit_s)
+        if len(together) > 1 and any(one.error or one.heavy or one.environment for one in found):
+            found = [one for item in together for one in _run([item], hash_seed, limit_s)]
+        seen += found
     return seen
 
 
-def _run(plugins: Sequence[Discovered], hash_seed: str | None, limit_s: float) -> tuple[list[Seen], str]:
-    """Starts one process; returns its results, and as text how it ended."""
+def _run(plugins: Sequence[Discovered], hash_seed: str | None, limit_s: float) -> Sequence[Seen]:
     rows = [(item.name, item.distribution, item.version, item.entry_point.value, item.problem) for item in plugins]
     environ = {**os.environ, **({"PYTHONHASHSEED": hash_seed} if hash_seed else {})}
-    with tempfile.TemporaryDirectory(prefix="quirks-isolated-") as folder:
-        wanted, result = Path(folder, "wanted.json"), Path(folder, "result.jsonl")
-        wanted.write_text(json.dumps({"path": sys.path, "limit_s": limit_s, "plugins": rows}), encoding="utf-8")
-        result.touch()
-        log = Path(folder, "log")
-        command = [sys.executable, "-P", "-m", "quirks_core.plugins.isolated", str(wanted), str(result)]
-        with log.open("wb") as output:
-            code = child_process.run(command, environ=environ, output=output, limit_s=limit_s * len(plugins) + _GRACE_S)
-        end = _end(code, log.read_text(encoding="utf-8", errors="replace"))
-        lines = result.read_text(encoding="utf-8").splitlines(keepends=True)
-    # A process that dies may write an incomplete line.
-    return [Seen.model_validate_json(line) for line in lines if line.endswith("\n")], end
-
-
-def _end(code: int | None, output: str) -> str:
-    if code is None:
-        return "it hangs so that its process had to be killed"
+    command, wanted = [sys.executable, "-P", "-m", "quirks_core.plugins.isolated"], json.dumps([sys.path, rows])
+    options: dict[str, Any] = {"env": environ, "capture_output": True, "text": True, "errors": "replace", "timeout": limit_s}
+    try:
+        done = subprocess.run(command, input=wanted, check=False, **options)  # noqa: S603 - our own program
+    except subprocess.TimeoutExpired:
+        return [Seen(error=f"loading and checking it took more than {limit_s:g} s")] * len(plugins)
+    if done.returncode == 0 and done.stdout:
+        return _Report.model_validate_json(done.stdout.splitlines()[-1]).seen
+    code = done.returncode
     how = f"dies of {signal.Signals(-code).name}" if code < 0 else f"ends with exit code {code}"
-    last = output.strip().splitlines()[-1:]
-    return ": ".join([f"a process that loads it {how}", *last])
+    last = done.stderr.strip().splitlines()[-1:]
+    return [Seen(error=": ".join([f"a process that loads it {how}", *last]))] * len(plugins)
 
 
 #: The environment variables that were set or removed. Comparing before and after would miss a variable that this process
@@ -124,27 +123,24 @@ def _watch_environment(event: str, arguments: tuple[Any, ...]) -> None:
         _touched.add(os.fsdecode(arguments[0]))
 
 
-def _look(row: Sequence[str]) -> Seen:
-    name, distribution, version, value, problem = row
+def _look(item: Discovered) -> tuple[Registry, Seen]:
     modules = set(sys.modules)
     _touched.clear()
-    item = Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem)
     registry = Registry.load([item])
     quirks = tuple(map(_quirk, registry.loaded))
-    heavy, environment = HEAVY & (set(sys.modules) - modules), set(_touched)
-    return Seen(
+    return registry, Seen(
         error=registry.broken[0].error if registry.broken else "",
-        heavy=tuple(sorted(heavy)),
-        environment=tuple(sorted(environment)),
-        quirks=tuple(map(_with_replaced, quirks, registry.loaded)),
+        heavy=tuple(sorted(HEAVY & (set(sys.modules) - modules))),
+        environment=tuple(sorted(_touched)),
+        quirks=quirks,
     )
 
 
-def _with_replaced(seen: SeenQuirk, item: Loaded) -> SeenQuirk:
-    """Adds how a quirk compares with those that it supersedes, as far as an entry point has the id of one."""
+def _beside_others(seen: SeenQuirk, item: Loaded, own: Registry) -> SeenQuirk:
+    """Adds what may need other plugins: their facts, and the quirks that it supersedes, as far as they are found by id."""
     replaced = [other for other in discover() if other.name in seen.supersedes] if seen.supersedes else ()
     try:
-        found = list(narrower(item, Registry.load(replaced).loaded))
+        found = [*plugin_facts(item, own), *narrower(item, Registry.load(replaced).loaded)]
     except Exception:  # a third party's match may raise anything; the other laws report it
         found = []
     return seen.model_copy(update={"problems": (*seen.problems, *found)})
@@ -166,51 +162,21 @@ def _quirk(item: Loaded) -> SeenQuirk:
     )
 
 
-def _write(seen: Seen, result: IO[str]) -> None:
-    result.write(seen.model_dump_json() + "\n")
-    result.flush()
-
-
-class _Wanted(Record):
-    """What a process is to load.
-
-    Attributes:
-        path: ``sys.path`` of the calling process.
-        limit_s: Seconds that one plugin may take.
-        plugins: Name, distribution, version, entry point and problem of each.
-    """
-
-    path: list[str]
-    limit_s: float
-    plugins: list[list[str]]
-
-
-class TimeLimit(BaseException):
-    """A plugin takes too long. Not an `Exception`, so that no ``except Exception`` of the plugin catches it and hangs again."""
-
-
-def _too_long(limit_s: float) -> None:
-    raise TimeLimit(f"loading and checking it took more than {limit_s:g} s")
-
-
-def _main(wanted_file: str, result_file: str) -> None:
-    wanted = _Wanted.model_validate_json(Path(wanted_file).read_bytes())
+def _main() -> None:
+    sys.path[:], rows = json.load(sys.stdin)
     sys.addaudithook(_watch_environment)
-    sys.path[:] = wanted.path
-    signal.signal(signal.SIGALRM, lambda *_: _too_long(wanted.limit_s))
-    with Path(result_file).open("a", encoding="utf-8") as result:
-        for row in wanted.plugins:
-            signal.setitimer(signal.ITIMER_REAL, wanted.limit_s)
-            try:
-                seen = _look(row)
-            except (Exception, TimeLimit) as error:
-                seen = Seen(error=str(error) if isinstance(error, QuirksError) else words(error))
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            _write(seen, result)
-            if seen.error or seen.heavy or seen.environment:
-                os._exit(0)  # the next plugin starts in a clean process
+    seen: list[Seen] = []
+    with redirect_stdout(sys.stderr):
+        plugins = (
+            Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem)
+            for name, distribution, version, value, problem in rows
+        )
+        looked = list(map(_look, plugins))
+        for own, one in looked:  # after all looks: this loads other plugins, whose imports would count for the wrong one
+            pairs = zip(one.quirks, own.loaded, strict=True)
+            seen.append(one.model_copy(update={"quirks": tuple(_beside_others(quirk, item, own) for quirk, item in pairs)}))
+    sys.stdout.write(_Report(seen=tuple(seen)).model_dump_json())
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _main()

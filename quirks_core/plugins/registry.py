@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import sys
+import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 from packaging.utils import canonicalize_name
 
 from quirks_core.base import json_values
-from quirks_core.base.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown
+from quirks_core.base.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown, words
 from quirks_core.base.text import listed
 from quirks_core.configuration.slots import engine_doubt
-from quirks_core.declaration.quirk import Quirk, fact_names_of
+from quirks_core.declaration.quirk import Quirk, fact_names_of, from_package
 from quirks_core.facts.context import RunContext, is_known_fact
 from quirks_core.facts.packages import several_versions
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Note, NoteKind, Plan, Switch
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
-from quirks_core.plugins import hookspecs, plugin_code
+from quirks_core.plugins import hookspecs
 from quirks_core.plugins.consistency import circular_supersedes, duplicate_ids
 from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+
+_T = TypeVar("_T")
+#: Seconds of loading after which ``quirks doctor`` names a plugin.
+_SLOW_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +59,6 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """A plugin that took long to load.
-
-    Attributes:
-        name: Its distribution and entry point.
-        seconds: How long.
-    """
-
-    name: str
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"plugin {self.name} took {self.seconds:.1f} s to load"
-
-
-@dataclass(frozen=True, slots=True)
 class Registry:
     """The loaded quirks, and the plugins that did not load.
 
@@ -75,13 +66,15 @@ class Registry:
         loaded: Every quirk with where it comes from, sorted by id.
         broken: Every plugin that did not load.
         skipped: Every plugin that was not loaded because its distribution is switched off.
-        slow: Every plugin that took longer than `plugin_code.SLOW_S` to load.
+        slow: The seconds that a plugin took to load, of those that took more than three.
+        strict: What goes wrong in a plugin is an error.
     """
 
     loaded: tuple[Loaded, ...]
     broken: tuple[Broken, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    slow: tuple[Slow, ...] = ()
+    slow: Mapping[str, float] = field(default_factory=dict)
+    strict: bool = False
     _manager: pluggy.PluginManager = field(default_factory=lambda: _new_manager(), repr=False, compare=False)
 
     @classmethod
@@ -97,26 +90,23 @@ class Registry:
 
         Raises:
             BrokenPluginsError: There are broken plugins, and `strict` holds.
-            UsageError: MODEL_QUIRKS_LOAD_TIMEOUT is no number of seconds.
         """
         manager = _new_manager()
         plugins: list[tuple[Discovered, list[Quirk]]] = []
         broken: list[Broken] = []
         skipped: list[Skipped] = []
-        slow: list[Slow] = []
+        slow: dict[str, float] = {}
         for item in discover() if found is None else found:
             if switches and (switch := switches.turns_off(item.distribution)):
                 skipped.append(Skipped(item, switch))
                 continue
+            start = time.monotonic()
             try:
-                who = f"plugin {_plugin_name(item)}"
-                quirks, seconds = plugin_code.call(who, item.distribution, partial(_declared, manager, item))
+                plugins.append((item, _contained(item.module, lambda item=item: _declared(manager, item))))  # type: ignore[misc]
             except DeclarationError as error:
                 broken.append(_broken(item, str(error)))
-                continue
-            plugins.append((item, quirks))
-            if seconds > plugin_code.SLOW_S:
-                slow.append(Slow(_plugin_name(item), seconds))
+            if (seconds := time.monotonic() - start) > _SLOW_S:
+                slow[_plugin_name(item)] = seconds
         for check in (duplicate_ids, circular_supersedes):
             wrong = check(plugins)
             for item, problem in wrong:
@@ -129,7 +119,7 @@ class Registry:
             raise BrokenPluginsError([str(item) for item in broken])
         loaded = [Loaded(quirk, item.distribution, item.version, item.name) for item, quirks in plugins for quirk in quirks]
         loaded.sort(key=lambda item: item.quirk.id)
-        return cls(tuple(loaded), tuple(broken), tuple(skipped), tuple(slow), manager)
+        return cls(tuple(loaded), tuple(broken), tuple(skipped), slow, strict, manager)
 
     def find(self, quirk_id: str) -> Loaded:
         """Returns the quirk of that id.
@@ -173,11 +163,14 @@ class Registry:
 
         Raises:
             UsageError: A switch names nothing.
+            BrokenPluginsError: Facts of a plugin cannot be used, and `strict` holds.
         """
         switches = switches or Switches()
         notes = [Note(kind=NoteKind.PLUGIN, text=text) for text in (*map(str, self.broken), *_left_out(self.skipped))]
         notes += [Note(kind=NoteKind.SWITCH, text=text) for text in self.check_names(switches)]
-        context, troubles = self._with_plugin_facts(context)
+        context, troubles = self.with_plugin_facts(context)
+        if troubles and self.strict:
+            raise BrokenPluginsError(troubles)
         notes += [Note(kind=NoteKind.HOOK, text=text) for text in troubles]
         return resolve(context, self.loaded, switches, warnings=[*notes, *_unchecked(context)])
 
@@ -186,7 +179,8 @@ class Registry:
         _, troubles = self._call_each("quirks_observe", lambda _: None, plan=plan, receipt=receipt)
         return troubles
 
-    def _with_plugin_facts(self, context: RunContext) -> tuple[RunContext, list[str]]:
+    def with_plugin_facts(self, context: RunContext) -> tuple[RunContext, list[str]]:
+        """Adds the facts of plugins; returns also what went wrong in words."""
         answers, troubles = self._call_each("quirks_facts", _facts, context=context)
         extra: dict[str, Any] = {}
         contested: set[str] = set()
@@ -218,14 +212,32 @@ class Registry:
         troubles: list[str] = []
         for impl in sorted(getattr(self._manager.hook, hook).get_hookimpls(), key=lambda impl: str(impl.plugin_name)):
             given = {name: arguments[name] for name in impl.argnames}
-            who = f"{hook} of {impl.plugin_name}"
-            distribution = str(impl.plugin_name).partition(":")[0]
             try:
-                answer, _ = plugin_code.call(who, distribution, lambda impl=impl, given=given: read(impl.function(**given)))  # type: ignore[misc]
+                module = impl.function.__module__
+                answer = _contained(module, lambda impl=impl, given=given: read(impl.function(**given)))  # type: ignore[misc]
                 answers.append((impl.plugin_name, answer))
             except DeclarationError as error:
-                troubles.append(f"{who} failed: {error}")
+                troubles.append(f"{hook} of {impl.plugin_name} failed: {error}")
         return answers, troubles
+
+
+def _contained(module: str, function: Callable[[], _T]) -> _T:
+    """Calls a plugin's code: its output goes to standard error, and an error becomes one line with its place in the plugin."""
+    try:
+        with redirect_stdout(sys.stderr):
+            return function()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, too: a plugin does not end the program
+        text = str(error) if isinstance(error, DeclarationError) else words(error)
+        raise DeclarationError(f"{_place(error, module.partition('.')[0])}{text}") from error
+
+
+def _place(error: BaseException, package: str) -> str:
+    """The last line of a package through which an error came, as ``acme_quirks/eager.py:12: ``; empty if there is none."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)
+              if frame.f_globals.get("__name__", "").partition(".")[0] == package]  # fmt: skip
+    return f"{from_package(frames[-1][0].f_code.co_filename, package)}:{frames[-1][1]}: " if frames else ""
 
 
 def _left_out(skipped: Iterable[Skipped]) -> Iterator[str]:

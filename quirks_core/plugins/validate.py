@@ -14,23 +14,24 @@ from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import QuirksError, nearest, words
 from quirks_core.base.text import listed
-from quirks_core.configuration.slots import SLOTS, engine_problem, slot_around
-from quirks_core.declaration.adjustments import Advise, Patch, Refuse, Require, same
+from quirks_core.configuration.slots import SLOTS, engine_doubt, engine_problem, slot_around
+from quirks_core.declaration.adjustments import Patch, Refuse, Require, same
 from quirks_core.declaration.encoding import encode
 from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import FACTS, Installation, is_known_fact
+from quirks_core.facts.packages import installed_versions
 from quirks_core.plan.drift import drift_of
-from quirks_core.plan.evaluate import Evaluated, affected, evaluate_one, matches
+from quirks_core.plan.evaluate import affected, evaluate_one, matches
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.propose import computed
-from quirks_core.plan.records import State
+from quirks_core.plan.records import NoteKind, State
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.lifecycle import Stage, lifecycle
+from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
 
 #: Examples that one message lists at most.
@@ -105,28 +106,27 @@ def examples(item: Loaded) -> Iterator[Problem]:
         if answer not in given:
             yield _error(item, f"no example of a run that gets {answer}: add {answer}(…) to its examples")
     for number, example in enumerate(quirk.examples, 1):
-        evaluated = evaluate_one(example.context(), item, Switches())
-        if (verdict := evaluated.verdict).verdict is not example.answer:
+        verdict = evaluate_one(example.context(), item, Switches()).verdict
+        if verdict.verdict is not example.answer:
             yield _error(
                 item,
                 f"example {number} must get {example.answer} and gets {verdict.verdict}: {verdict.because}; "
                 "mend the example or the match",
             )
         elif example.states_outcome:
-            for wrong in _wrong_outcome(example, item, evaluated):
+            for wrong in _wrong_outcome(example, item):
                 yield _error(item, f"example {number} {wrong}; mend the example or the adjustments")
 
 
-def _wrong_outcome(example: Example, item: Loaded, evaluated: Evaluated) -> Iterator[str]:
+def _wrong_outcome(example: Example, item: Loaded) -> Iterator[str]:
     """Yields in which ways the outcome of a run is not the one that its example states."""
-    context = example.context()
-    plan = resolve(context, [item])
+    plan = resolve(example.context(), [item])
     if not same(plan.changes, example.gives or {}):
         yield f"must give {example.gives or 'no slot a value'} and gives {plan.changes or 'none'}"
     patched = sorted(patch.target.partition(":")[2] for patch in plan.patches)
     if patched != sorted(example.patches):
         yield f"must patch {', '.join(example.patches) or 'nothing'} and patches {', '.join(patched) or 'nothing'}"
-    advice = [str(computed(context, advise.message)) for advise in evaluated.adjustments if isinstance(advise, Advise)]
+    advice = [note.text.removeprefix(f"{item.quirk.id}: ") for note in plan.warnings if note.kind is NoteKind.ADVICE]
     refusals = ["; ".join(filter(None, (why.slot, why.reason, why.remedy))) for why in plan.refusals]
     for verb, wanted, found in (("refuse", example.refuses, refusals), ("advise", example.advises, advice)):
         text = "\n".join(found)
@@ -136,11 +136,22 @@ def _wrong_outcome(example: Example, item: Loaded, evaluated: Evaluated) -> Iter
 
 
 def slots(item: Loaded) -> Iterator[Problem]:
-    """In every example its values fit their slots and do not conflict."""
+    """In every example its values fit their slots and do not conflict, and the installed vLLM takes them."""
+    found: dict[str, int] = {}
+    unlisted: dict[str, None] = {}
     for number, example in enumerate(item.quirk.examples, 1):
-        for refusal in resolve(example.context(), [item]).refusals:
-            if refusal.kind in ("broken", "conflict"):
-                yield _error(item, f"example {number}: what it asks for cannot be used: {refusal.reason}")
+        context = example.context()
+        here = {"packages": context.packages | installed_versions(), "assumed": frozenset[str]()}
+        for run in (context, context.model_copy(update=here)) if example.answer is Answer.YES else ():
+            plan = resolve(run, [item])
+            for refusal in plan.refusals:
+                if refusal.kind in ("broken", "conflict"):
+                    found.setdefault(refusal.reason, number)
+            unlisted |= dict.fromkeys(filter(None, (engine_doubt(*change) for change in plan.changes.items())))
+    for reason, number in found.items():
+        yield _error(item, f"example {number}: what it asks for cannot be used: {reason}")
+    for doubt in unlisted:
+        yield Problem(Level.NOTE, item.quirk.id, doubt)
 
 
 def facts(item: Loaded) -> Iterator[Problem]:
@@ -150,8 +161,35 @@ def facts(item: Loaded) -> Iterator[Problem]:
             slot = slot_around(name)
             if slot not in SLOTS and slot not in FACTS and (why := engine_problem(slot)):
                 yield Problem(Level.NOTE, item.quirk.id, f"{why}; it is only found on other versions")
-        elif not any(other and name.startswith(f"{other}.") for other in (item.distribution, *_declaring())):
-            yield _error(item, f"no run has a fact {name!r}{nearest(name, (*FACTS, *SLOTS))}")
+        elif _owner(name) is None:
+            is_own = bool(item.distribution) and name.startswith(f"{item.distribution}.")
+            hint = f"; {item.distribution} is not installed" if is_own else nearest(name, (*FACTS, *SLOTS))
+            yield _error(item, f"no run has a fact {name!r}{hint}")
+
+
+def plugin_facts(item: Loaded, own: Registry) -> Iterator[Problem]:
+    """Its plugin's facts can be computed in each example, and every fact of a plugin that it reads is given in one.
+
+    Args:
+        item: The quirk.
+        own: Its plugin, loaded alone.
+    """
+    read = {name: owner for name in item.quirk.fact_names if not is_known_fact(name) and (owner := _owner(name))}
+    given, troubles = _given(item.quirk, own)
+    if read.keys() - given:  # another plugin may give it; only now, because loading that one may fail
+        given |= _given(item.quirk, Registry.load(one for one in discover() if one.distribution in read.values()))[0]
+    for trouble in troubles:
+        yield _error(item, trouble)
+    for name in sorted(read.keys() - given):
+        hint = nearest(name, given) or f"; it gives {', '.join(sorted(given)) or 'none'}"
+        yield _error(item, f"quirks_facts of {read[name]} gives no fact {name!r} in any example{hint}")
+
+
+def _given(quirk: Quirk, registry: Registry) -> tuple[set[str], list[str]]:
+    """The names of the facts that plugins give in a quirk's examples, and what goes wrong there."""
+    found = [registry.with_plugin_facts(one.context().model_copy(update={"extra": {}})) for one in quirk.examples]
+    given = {name for context, _ in found for name in context.extra}
+    return given, list(dict.fromkeys(trouble for _, troubles in found for trouble in troubles))
 
 
 def reasons(item: Loaded) -> Iterator[Problem]:
@@ -274,9 +312,9 @@ def unpatchable(quirk: Quirk, patch: Patch) -> str:
     return ""
 
 
-def _declaring() -> Iterator[str]:
-    """The distributions that may give facts of their own."""
-    yield from (plugin.distribution for plugin in discover())
+def _owner(fact: str) -> str | None:
+    """The installed distribution whose facts begin like this one; None if there is none."""
+    return next((plugin.distribution for plugin in discover() if fact.startswith(f"{plugin.distribution}.")), None)
 
 
 def _error(item: Loaded, message: str) -> Problem:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 #: Hexadecimal digits of a fingerprint, and of the digest of a line.
 DIGITS = 12
@@ -31,33 +31,35 @@ def line_digests(source: str) -> str:
     return "".join(map(_digest, source.splitlines()))
 
 
-def drift(source: str, known: Iterable[str]) -> str:
+def drift(source: str, known: Mapping[str, str]) -> str:
     """Shows what differs between a source text and the nearest known one.
 
     Args:
         source: The text.
-        known: Line digests of the sources that are expected.
+        known: The sources that are expected: line digests, each with the versions that have them.
 
     Returns:
         Lines like those of a unified diff: ``+`` and the text of a line that is new, ``-`` and a count of lines that are gone
         (their text is not known here). One sentence if there is nothing to compare.
     """
-    expected = [_split(digests) for digests in known if digests]
-    if not expected:
+    known = {digests: versions for digests, versions in known.items() if digests}
+    if not known:
         return "no line digests were kept, so that the changed lines cannot be shown ('quirks fingerprint --write' keeps them)"
     lines = source.splitlines()
     found = [_digest(line) for line in lines]
-    matchers = [difflib.SequenceMatcher(None, digests, found, autojunk=False) for digests in expected]
-    return "\n".join(_shown(max(matchers, key=lambda matcher: matcher.ratio()).get_opcodes(), lines))
+    matchers = {difflib.SequenceMatcher(None, _split(one), found, autojunk=False): of for one, of in known.items()}
+    nearest = max(matchers, key=lambda matcher: matcher.ratio())
+    return "\n".join(_shown(nearest.get_opcodes(), lines, matchers[nearest]))
 
 
-def _shown(changes: Iterable[tuple[str, int, int, int, int]], installed: list[str]) -> Iterator[str]:
+def _shown(changes: Iterable[tuple[str, int, int, int, int]], installed: list[str], versions: str) -> Iterator[str]:
     for kind, old_from, old_to, new_from, new_to in changes:
         if kind == "equal":
             yield f"  ({new_to - new_from} lines as before)"
             continue
         if old_to > old_from:
-            yield f"- (lines {old_from + 1} to {old_to} of the source it was written against)"
+            where = f"of {versions}" if versions else "it was written against"
+            yield f"- (lines {old_from + 1} to {old_to} of the source {where})"
         yield from (f"+ {line}" for line in installed[new_from:new_to])
 
 

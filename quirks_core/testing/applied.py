@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from quirks_core.apply.driver import Applied, apply
 from quirks_core.apply.patching import install
-from quirks_core.base.errors import UsageError, called_as, shown
+from quirks_core.base.errors import UsageError
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.context import RunContext
@@ -18,10 +18,7 @@ from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import declaring_module
 
-_FORM = 'applied(QUIRK, quirk_context("gemma3", vllm="0.9.1"))'
 
-
-@called_as(_FORM, UsageError)
 @contextmanager
 def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
     """Applies a quirk's plan for one run, environment variables and patches, and undoes both at the end.
@@ -41,15 +38,11 @@ def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
         The plan, and what it changed in this process's environment.
 
     Raises:
-        UsageError: The arguments are others, or the quirk is not active in that run, so that a test could only pass by
-            accident.
+        UsageError: The quirk is not active in that run, so that a test could only pass by accident.
         RefusedError: The plan refuses the run.
         PatchDriftError: A patch was not written against the installed source of its target.
         QuirksError: Another plan is in force in this process.
     """
-    for value, kind in ((quirk, Quirk), (context, RunContext)):
-        if not isinstance(value, kind):
-            raise UsageError(f"applied(…) takes a {kind.__name__}, not {shown(value, 100)} (for example: {_FORM})")
     item, is_installed = _installed(quirk)
     plan = resolve(context, [item])
     (verdict,) = plan.verdicts

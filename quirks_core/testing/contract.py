@@ -77,8 +77,10 @@ class QuirkContract:
         _accept(validate.examples(self._item()))
 
     def test_every_fact_that_it_asks_for_exists(self) -> None:
-        """A typo would make the quirk unknown for ever."""
-        _accept(validate.facts(self._item()))
+        """A typo would make the quirk unknown for ever; facts of plugins are computed in each example."""
+        item = self._item()
+        own = [plugin for plugin in discover() if (plugin.distribution, plugin.name) == (item.distribution, item.entry_point)]
+        _accept([*validate.facts(item), *validate.plugin_facts(item, Registry.load(own))])
 
     def test_every_value_that_it_asks_for_fits_its_slot(self) -> None:
         """Also one that a function of the context returns, in each example."""

@@ -173,9 +173,10 @@ class _Comparison:
             return  # that the class is gone is a finding already
         name = patch.targets[0].rpartition(".")[2]
         if isinstance(old, Missing) and new.owner is not None and patch.way in (Way.ASSIGNMENT, Way.SETATTR):
-            if patch.function is None or _is_used(self.after.source, name):
-                return  # an attribute of its own, or one that instances have
-            message = f"neither {self.before.label} nor {self.after.label} has it or reads it"
+            text = self.after.source.module_source(new.owner.module) or ""
+            if (patch.function is None and name.startswith("_")) or re.search(rf"\b{re.escape(name)}\b", text):
+                return  # a mark of its own, or an attribute that instances have
+            message = f"neither {self.before.label} nor {self.after.label} defines it"
             yield self._finding(patch, Level.UNKNOWN, message)
             return
         message = f"{self.after.label}: {new.message}"

@@ -161,20 +161,6 @@ def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):
     assert all("no run on this installation needs the patch" in note for note in notes)
 
 
-def test_the_isolated_doctor_judges_every_plugin_in_a_process_of_its_own(quirks, install):
-    install("acme-crash", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
-    install("acme-patch", {"acme-patch": "acme_patch:QUIRK"}, ray="", acme_patch=f"import ray\n{DRIFTED}")
-
-    examined = quirks("doctor", "--isolated", "--json")
-
-    found = "\n".join(found_about(examined, "acme-patch"))
-    assert examined.code == 3
-    assert "a process that loads it dies of SIGSEGV" in found_about(examined, "acme-crash")[0]
-    for words in ("importing it imports ray", "it has no evidence", "runs that need the patch are refused"):
-        assert words in found
-    assert "no longer needed here" in found_about(examined, "gemma-normalizer-dummy-load")[0]
-
-
 def test_a_cpu_build_without_metadata_named_vllm_is_a_note_until_it_is_mended(quirks, site, monkeypatch):
     """In a folder of its own: the metadata of the environment stays as it is."""
     here = installed_version("vllm")

@@ -114,6 +114,30 @@ def test_a_plugin_that_does_not_load_is_named(quirks, install):
     assert "warning plugin 'acme-broken' of acme-broken 1.2" in outcome.out
 
 
+def test_a_quirk_that_changes_meanwhile_is_not_proven(quirks, install, site, monkeypatch):
+    source = """
+from quirks_core import *
+QUIRK = Quirk(id="acme-moves", title="It moves", flag="sleep", match=purpose("rollout"), adjustments=Advise("look"),
+              severity=Severity.NOISE, references=report("https://example.org/1"),
+              evidence=SymbolProbe("acme_moves:QUIRK", present_means_affected=True))
+"""
+    install("acme-moves", {"acme-moves": "acme_moves:QUIRK"}, acme_moves=source)
+
+    def changing(item, folder, **named):
+        (site / "acme_moves.py").write_text(f"{source}# changed", encoding="utf-8")
+        return prove(item, folder, **named)
+
+    still = quirks("prove", "acme-moves", "--json").json["proofs"]
+    monkeypatch.setattr("worker.lab.cli.prove.prove", changing)
+    changed = quirks("prove", "acme-moves", "--json").json["proofs"]
+
+    assert [(proof["conclusion"], bool(proof["depends"])) for proof in still + changed] == [
+        ("NEEDED", True),
+        ("INCONCLUSIVE", False),
+    ]
+    assert changed[0]["reason"].startswith("acme-moves changed meanwhile: prove it again (NEEDED: by static probe: ")
+
+
 def test_the_folder_for_checkpoints_exists_when_a_proof_begins(quirks, monkeypatch):
     found = []
 

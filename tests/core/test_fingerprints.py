@@ -79,7 +79,7 @@ def test_a_longer_fingerprint_counts_by_its_beginning(write):
     assert (same(found, found + "f" * 52), same(found, "0" + found)) == (True, False)
 
 
-GONE = "- (lines {} to {} of the source it was written against)"
+GONE = "- (lines {} to {} of the source of 1.0, 1.1)"
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,7 @@ def test_drift_is_shown_against_the_nearest_known_source(write, old, new, shown)
     write(SOURCE.replace(old, new))
     now = INSTALLED.attribute_source(TARGET)
 
-    assert drift(now, [near]).splitlines() == shown
-    assert drift(now, [far, near]) == drift(now, [near, far]) == drift(now, [near]) != drift(now, [far])
-    assert all("'quirks fingerprint --write' keeps them" in drift(now, nothing) for nothing in ([], [""]))
+    known = {near: "1.0, 1.1"}
+    assert drift(now, known).splitlines() == shown
+    assert drift(now, {far: "2.0"} | known) == drift(now, known | {far: "2.0"}) == drift(now, known) != drift(now, {far: "2.0"})
+    assert all("'quirks fingerprint --write' keeps them" in drift(now, nothing) for nothing in ({}, {"": "1.0"}))

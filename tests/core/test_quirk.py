@@ -34,7 +34,6 @@ from quirks_core import (
     yes,
 )
 from quirks_core.base.errors import DeclarationError
-from quirks_core.declaration.examples import Example
 from quirks_core.declaration.quirk import Location, Reference, fact_names_of
 from quirks_core.declaration.trace import Answer
 
@@ -107,14 +106,12 @@ def test_a_part_that_cannot_be_is_refused(make_quirk, declaration, words):
         (lambda: StaticProbe("vllm.envs", "(", found_means_affected=True), "is no pattern"),
         (lambda: Reference("report", 3), "Reference: url must be a text"),
         *((lambda text=text: PairedRun(text), r"not of the form 'package\.module:function'") for text in ("a", "a:", ":a", "")),
-        (lambda: Example(answer="yes"), "is no Answer"),
         (lambda: yes("qwen3", {"refit.scop": "parameters"}), r"did you mean 'refit\.scope'"),
         (lambda: no("qwen3", {"engine.seed": "one"}), r"engine\.seed takes a whole number"),
         (lambda: yes(env={"HF_TOKEN": "x"}), "looks like that of a secret"),
         (lambda: yes(env={"NAME": 1}), r"env\.NAME takes a text, not 1"),
         (lambda: yes(gives={"refit.scop": "parameters"}), r"did you mean 'refit\.scope'"),
         (lambda: yes(defaults={"engine.seed": "one"}), r"engine\.seed takes a whole number"),
-        (lambda: yes(refuses=3), "refuses must be a text or a list of texts, not 3"),
         (lambda: no(gives={}), "a run that gets no has no outcome: leave out gives, refuses, advises, patches"),
         (lambda: unknown(purpose="train"), "purpose 'train' is none of rollout, eval, serve"),
     ],
@@ -233,28 +230,6 @@ def test_a_quirk_knows_whether_some_run_leaves_it_open(make_quirk, condition, an
     assert make_quirk(match=condition, affected=Affected("vllm", fixed="0.9")).can_be_unknown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "keywords", "problem"),
-    [
-        (("gemma3",), {"vlm": "0.9.1"}, "unknown keyword 'vlm'; did you mean 'vllm'?"),
-        ((), {"model_type": "gemma3"}, "unknown keyword 'model_type'; did you mean 'model'?"),
-        (("gemma3",), {"engine.dtype": "float32"}, "settings by slot are the second argument"),
-        (("gemma3", {}, "0.9.1"), {}, "too many positional arguments"),
-        ((), {"model": "google/gemma-3"}, "'google/gemma-3' is no model_type"),
-        ((3,), {}, "the model must be a model_type or a config.json as a mapping, not 3"),
-        (("gemma3", ["engine.dtype"]), {}, "settings must be a mapping"),
-        (("gemma3",), {"vllm": 0.9}, "vllm must be a text, not 0.9"),
-        (("gemma3",), {"env": "A=1"}, "env must be a mapping"),
-    ],
-)
-def test_an_example_with_wrong_arguments_shows_a_right_call(arguments, keywords, problem):
-    with pytest.raises(DeclarationError) as error:
-        yes(*arguments, **keywords)
-
-    assert problem in str(error.value)
-    assert 'yes("gemma3", {"engine.dtype": "float32"}, vllm="0.9.1", platform="cuda")' in str(error.value)
-
-
 def test_an_example_becomes_the_facts_of_a_run():
     context = yes(
         {"model_type": "gemma3", "layers": 2},
@@ -313,6 +288,12 @@ def test_what_an_example_leaves_out_is_open_or_unknown():
     ],
 )  # fmt: skip
 def test_a_range_that_begins_where_the_examination_does_says_so(make_quirk, ranges, kind, text, examined):
-    quirk = make_quirk(affected=ranges, kind=kind)
+    quirk = make_quirk(affected=ranges, kind=kind, location=Location("quirks_plugins/x.py", 1, "quirks_plugins.x"))
 
     assert (quirk.versions, quirk.is_examined("vllm", "0.11.0"), quirk.is_examined("vllm", "0.26.0")) == (text, examined, True)
+
+
+def test_nobody_examined_the_versions_of_a_third_partys_quirk(make_quirk):
+    quirk = make_quirk(affected=Affected("vllm", introduced="0.26.0"), location=Location("acme/x.py", 1, "acme.x"))
+
+    assert (quirk.versions, quirk.is_examined("vllm", "0.11.0")) == ("vllm >= 0.26.0", True)

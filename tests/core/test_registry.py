@@ -12,7 +12,7 @@ from quirks_core import Plan
 from quirks_core.base.errors import BrokenPluginsError, UsageError
 from quirks_core.plan.records import Note, NoteKind
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins import plugin_code
+from quirks_core.plugins import registry as registry_module
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.registry import Registry
 
@@ -68,7 +68,7 @@ def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fa
         ("fake-two", "fake-dist", "1.2", "fake-pack"),
         ("two", "fake-other", "1.2", "fake-pack"),
     ]
-    assert (registry.broken, registry.slow, registry.find("fake-two").quirk.id) == ((), (), "fake-two")
+    assert (registry.broken, registry.slow, registry.find("fake-two").quirk.id) == ((), {}, "fake-two")
     with pytest.raises(UsageError, match="no quirk 'fake-too'; did you mean 'fake-two'"):
         registry.find("fake-too")
 
@@ -76,10 +76,14 @@ def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fa
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("import no_such_module\nQUIRK = 1\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("import no_such_module\nQUIRK = 1\n", "fake_bad.py:16: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "QUIRK = make('fake-bad', examples=yes(vlm='0.9'))",
+            "fake_bad.py:16: TypeError: Example.__init__() got an unexpected",
+        ),
+        ("QUIRK = make('fake-bad', title='')", "fake_bad.py:14: quirk 'fake-bad': the title is empty"),
         ("def broken(:\nQUIRK = 1\n", "SyntaxError"),
         ("import sys\nsys.exit(3)\nQUIRK = 1\n", "SystemExit: 3"),
-        ("raise type('Own', (BaseException,), {})('stop')\nQUIRK = 1\n", "Own: stop"),
         ("raise OSError('one\\ntwo' + 'x' * 10_000)\nQUIRK = 1", "OSError: one two"),
         ("other = 1  # QUIRK = 1\n", "AttributeError"),
         ("QUIRK = 'text'\n", "fake_bad:QUIRK is neither a Quirk nor a plugin with a quirks_declare hook"),
@@ -87,11 +91,7 @@ def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fa
         ('QUIRK = make("another")', "the entry point is named 'fake-bad' but the quirk's id is 'another'"),
         ('QUIRK = make("Not An Id")', "quirk 'Not An Id': the id must be"),
         ("QUIRK = make('fake-bad', examples=yes({'a': {1, 2}}))", "an example holds what is not made of JSON values"),
-        ("QUIRK = make('fake-bad', adjustments=Default('engine.any', 'x' * 100_001))", "more than 100000"),
-        ("x = []\nfor _ in range(60): x = [x]\nQUIRK = make('a', adjustments=Default('engine.x', x))", "deeper than 50 levels"),
         (f"{HOOK}raise OSError('no disk')\n", "OSError: no disk"),
-        (f"{HOOK}yield make('fake-x')\n    raise SystemExit(4)\n", "SystemExit: 4"),
-        (f"{HOOK}return None\n", "TypeError"),
         (f"{HOOK}return [3]\n", "quirks_declare returned 3, which is no Quirk"),
         ("@hookimpl\ndef quirks_declare(colour):\n    return []\n", "colour"),
         (SEVERAL + "@hookimpl\ndef quirks_fact(context):\n    return {}\n", "unknown hook 'quirks_fact'"),
@@ -128,25 +128,12 @@ def test_what_a_plugin_prints_goes_to_standard_error_so_that_json_stays_json(sit
     assert done.stderr.splitlines() == ["one", "two"]
 
 
-@pytest.mark.parametrize("source", ["{wait}\nQUIRK = make('fake-slow')", SEVERAL.replace("return", "{wait}\n    return")])
-def test_a_slow_plugin_is_named_while_it_loads(load_fakes, monkeypatch, capfd, source):
-    monkeypatch.setattr(plugin_code, "SLOW_S", 0.5)
+def test_a_slow_plugin_is_counted(load_fakes, monkeypatch):
+    monkeypatch.setattr(registry_module, "_SLOW_S", 0.5)
 
-    registry = load_fakes(fake_slow=source.format(wait="__import__('time').sleep(0.8)"), fake_good=GOOD)
+    registry = load_fakes(fake_slow="__import__('time').sleep(0.8)\nQUIRK = make('fake-slow')", fake_good=GOOD)
 
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("plugin fake-dist:fake-slow has taken 0.5 s so far: MODEL_QUIRKS_DISABLE=distribution:fake-dist ")
-    (slow,) = registry.slow
-    assert str(slow) == f"plugin fake-dist:fake-slow took {slow.seconds:.1f} s to load"
-    assert (slow.seconds >= 0.8, registry.broken) == (True, ())
-
-
-@pytest.mark.parametrize("text", ["soon", "-1", "nan"])
-def test_a_limit_of_loading_that_is_no_number_of_seconds_is_an_error(load_fakes, monkeypatch, text):
-    monkeypatch.setenv("MODEL_QUIRKS_LOAD_TIMEOUT", text)
-
-    with pytest.raises(UsageError, match=f"MODEL_QUIRKS_LOAD_TIMEOUT='{text}': set it to a number of seconds, or to 0"):
-        load_fakes(fake_good=GOOD)
+    assert (list(registry.slow), registry.slow["fake-dist:fake-slow"] >= 0.8) == (["fake-dist:fake-slow"], True)
 
 
 def test_an_id_that_two_third_parties_declare_breaks_both(load_fakes):
@@ -232,5 +219,7 @@ def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, fin
     lines = sorted(str(error.value).splitlines()[1:])
     assert (len(error.value.problems), error.value.exit_code) == (4, 3)
     assert [line.split("'")[1] for line in lines] == ["fake-import", "fake-pack", "fake-same", "fake-self"]
-    assert lines[0].startswith("- plugin 'fake-import' of fake-broken 1.2 (fake_import:QUIRK) is broken: ModuleNotFoundError")
+    assert lines[0].startswith(
+        "- plugin 'fake-import' of fake-broken 1.2 (fake_import:QUIRK) is broken: fake_import.py:16: Mod"
+    )
     assert ids(Registry.load([item for item in found if item.distribution == "fake-sound"], strict=True)) == ["fake-good"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core import Advise, Affected, Default, Fact, Refuse, Require, StaticProbe, model_type, setting, typed
+from quirks_core import Advise, Affected, Default, Fact, Refuse, Require, StaticProbe, environment, model_type, setting, typed
 from quirks_core.declaration.match import Match
 from quirks_core.declaration.probes import Probe
 from quirks_core.declaration.trace import Answer, Leaf, Trace
@@ -133,6 +133,28 @@ def test_a_quirk_does_not_concern_a_run_to_which_none_of_its_adjustments_applies
 
     because = "it does nothing in this run: model.model_type: wanted gemma3, got qwen3"
     assert (verdict.state, verdict.because) == (State.NOT_MATCHED, because)
+
+
+def test_advice_that_the_values_of_the_plan_make_needless_is_taken_back(make_plan, make_quirk):
+    eager, one = setting(EAGER).is_true(), environment("A").one_of("1")
+    quirks = [
+        make_quirk(id="forced", match=~eager, adjustments=Advise("set it")),
+        make_quirk(id="new", match=eager, adjustments=Advise("nobody typed it")),
+        make_quirk(id="only", match=~eager, adjustments=Advise("set it")),
+        make_quirk(id="outside", match=~setting("refit.scope").is_set(), adjustments=Advise("nobody sets it here")),
+        make_quirk(id="parts", adjustments=[Advise("set it", when=~eager), Advise("set A", when=~one), Advise("look")]),
+    ]
+    sets = make_quirk(
+        id="sets", adjustments=[Default(EAGER, True), Default("refit.scope", "state_dict"), Default("env.A", "1")]
+    )
+
+    alone, together = make_plan(*quirks), make_plan(*quirks, sets, force=["forced"])
+
+    kept = ["outside: nobody sets it here", "parts: look"]
+    assert {note.text for note in alone.warnings} == {"forced: set it", "only: set it", "parts: set it", "parts: set A", *kept}
+    assert [note.text for note in together.warnings] == ["forced: set it", *kept]
+    assert [verdict.id for verdict in together.active] == ["forced", "outside", "parts", "sets"]
+    assert together.verdicts[2].because == f"{EAGER}: wanted false, got True"
 
 
 def test_a_condition_that_cannot_be_decided_is_a_warning(plan_of):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quirks_core import Advise, Default, Fact, Patch, Refuse, Require, model_type, purpose
+from quirks_core import Advise, Default, Fact, Patch, Refuse, Require, model_type, purpose, setting
 from quirks_core.declaration.adjustments import holds, is_among
 from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve
@@ -34,7 +34,7 @@ PRESENT = {
     STOPS: ([3], [1, 2], []),
     ARGUMENT: (1, True, "text", [2], {"a": 2}),
 }
-MATCHES = (purpose("rollout"), model_type("gemma3"), Fact("weather").is_true())
+MATCHES = (purpose("rollout"), model_type("gemma3"), Fact("weather").is_true(), setting("engine.load_format").one_of("auto"))
 ADJUSTMENTS = st.one_of(
     st.sampled_from(ASKED).map(lambda asked: asked[0](asked[1], **asked[2])),
     st.sampled_from(ASKED).map(lambda asked: asked[0](asked[1], **asked[2])),
@@ -43,7 +43,7 @@ ADJUSTMENTS = st.one_of(
     ),
     st.just(Require("engine.load_format", "auto", instead_of="dummy")),
     st.just(Refuse("it hangs", "use fewer ranks")),
-    st.just(Advise("look out")),
+    st.sampled_from([None, *(setting(slot).is_set() for slot in PRESENT)]).map(lambda when: Advise("look out", when=when)),
     st.sampled_from("ab").map(lambda name: Patch(f"no_such_package.module:{name}", adds="mine:function")),
     st.sampled_from("cd").map(lambda name: Patch(f"no_such_package.module:{name}", wrapper="mine:f", expects="0" * 12)),
 )  # fmt: skip

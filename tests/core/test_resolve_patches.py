@@ -8,6 +8,7 @@ import pytest
 
 from quirks_core import Affected, Default, Patch, StaticProbe
 from quirks_core.declaration import versions
+from quirks_core.declaration.quirk import Location
 from quirks_core.plan.records import NoteKind, State
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -51,7 +52,7 @@ def test_a_patch_that_adds_what_is_not_there_is_planned(plan_patches, target):
 @pytest.mark.parametrize(
     ("patch", "words"),
     [
-        (Patch(TARGET, wrapper="m:f", expects="0" * 12), f"{TARGET} is not the source this patch was written against"),
+        (Patch(TARGET, wrapper="m:f", expects="0" * 12), f", and the quirk expects {'0' * 12}"),
         (Patch(f"{CLASS}.gone", wrapper="m:f", expects="0" * 12), f"{CLASS} has no gone"),
         (Patch("fake_engine:start", wrapper="m:f", expects="0" * 12), "fake_engine has no start"),
         (Patch(TARGET, adds="m:f"), f"{TARGET} exists by now, and the patch was written to add it"),
@@ -117,9 +118,10 @@ def plan_older(write_modules, make_context, make_quirk, make_plan, monkeypatch):
     write_modules(ENGINE)
     monkeypatch.setitem(versions.OLDEST, "fake-engine", "2.0")
 
-    def plan(adjustment, affected=_FROM_2, *, assumed=(), evidence=()):
-        context = make_context(packages={"fake-engine": "1.0"}, assumed=frozenset(assumed))
-        quirk = make_quirk(id="q0", adjustments=adjustment, affected=affected, evidence=evidence)
+    def plan(adjustment, affected=_FROM_2, *, assumed=(), evidence=(), version="1.0"):
+        context = make_context(packages={"fake-engine": version}, assumed=frozenset(assumed))
+        place = Location("quirks_plugins/x.py", 1, "quirks_plugins.x")  # of third parties' quirks nobody examined anything
+        quirk = make_quirk(id="q0", adjustments=adjustment, affected=affected, evidence=evidence, location=place)
         found = make_plan(quirk, context=context)
         assert found.refusals == ()
         return found.verdicts[0], found

@@ -139,7 +139,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory, wheels: Callable[..., li
             venv.create(folder, symlinks=True)
             site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
             ours = sysconfig.get_path("purelib")
-            Path(site, "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n", encoding="utf-8")
+            lines = [os.environ.get("TESTS_HIDDEN", ""), f"import site; site.addsitedir({ours!r})", ""]
+            Path(site, "ours.pth").write_text("\n".join(lines), encoding="utf-8")
             (folder / "home").mkdir()
             environment = Environment(folder / "bin" / "python", folder / "home")
             if distributions:

@@ -194,9 +194,9 @@ def test_a_broken_plugin_does_not_disturb_the_others(broken: Environment, acme: 
     assert beside["changes"] == alone["changes"]
     assert states(beside)["grumbling"] == "active"
     plugin, facts = (note["text"] for note in beside["warnings"][:2])
-    where = "plugin 'broken-import' of acme-broken 0.0.7 (acme_broken.imports:QUIRK)"
-    assert plugin == f"{where} is broken: ModuleNotFoundError: No module named 'acme_telemetry'"
-    assert facts == "quirks_facts of acme-broken:grumbling failed: ConnectionError: no answer from the scheduler"
+    where, place = "plugin 'broken-import' of acme-broken 0.0.7 (acme_broken.imports:QUIRK)", "acme_broken/grumbling.py:25"
+    assert plugin == f"{where} is broken: acme_broken/imports.py:3: ModuleNotFoundError: No module named 'acme_telemetry'"
+    assert facts == f"quirks_facts of acme-broken:grumbling failed: {place}: ConnectionError: no answer from the scheduler"
 
 
 def test_the_doctor_names_a_plugin_that_takes_long(
@@ -206,7 +206,6 @@ def test_the_doctor_names_a_plugin_that_takes_long(
 
     (row,) = [row for row in doctor.json if row["subject"] == "acme-slow:acme-slow"]
     assert doctor.code == 0
-    assert "plugin acme-slow:acme-slow has taken 3 s so far" in doctor.err
     assert row["level"] == "note"
     assert re.match(r"plugin acme-slow:acme-slow took \d+\.\d s", row["message"])
 
@@ -364,7 +363,7 @@ def test_an_observer_that_fails_does_not_stop_the_others(broken: Environment, tm
     seen = broken.script(script, ACME_LOG=str(tmp_path / "log"))
 
     (trouble,) = seen["troubles"]
-    assert "quirks_observe of acme-broken:grumbling failed: ConnectionError" in trouble
+    assert "quirks_observe of acme-broken:grumbling failed: acme_broken/grumbling.py:31: ConnectionError" in trouble
     assert len(lines(tmp_path / "log")) == 1
 
 

@@ -74,7 +74,9 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: object, folder: Path | None = None, interpreter: str | Path = sys.executable, **variables: str) -> Any:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-        environ = {**kept, "COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb", **variables}
+        hidden = os.environ.get("TESTS_HIDDEN") if interpreter == sys.executable else ""
+        path = os.pathsep.join(filter(None, (variables.get("PYTHONPATH"), hidden)))
+        environ = {**kept, "COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb", **variables, "PYTHONPATH": path}
         command = [str(interpreter), *map(str, arguments)]
         return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 

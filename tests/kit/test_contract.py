@@ -68,6 +68,8 @@ BAD: list[tuple[str, dict[str, str], str]] = [
     ("every_fact", {"match": "Fact('model.is_mo').is_true()"}, "no run has a fact 'model.is_mo'; did you mean 'model.is_moe'?"),
     ("every_fact", {"adjustments": "Default('engine.enforce_eager', True, when=Fact('purpos').is_set())"},
      "no run has a fact 'purpos'; did you mean 'purpose'?"),
+    ("every_fact", {"match": "Fact('acme.nodes').above(1)"}, "no run has a fact 'acme.nodes'; acme is not installed"),
+    ("every_value", {"adjustments": "Require('engine.max_num_seq', 8)"}, "did you mean 'max_num_seqs'?"),
     ("every_value", {"before": "def value(context): return 'yes'", "adjustments": "Default('engine.enforce_eager', value)"},
      "example 1: what it asks for cannot be used: .* takes true or false, not 'yes'"),
     ("every_value", {"before": "def value(context): return context.nothing", "adjustments": "Default('engine.seed', value)"},

@@ -222,23 +222,6 @@ def test_a_quirk_that_cannot_be_put_into_force_is_an_error(applied, engine, quir
         applied(engine(**overrides), quirk_context(model)).__enter__()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "keywords", "problem"),
-    [
-        ((), {}, "missing a required argument: 'quirk'"),
-        (("acme",), {}, "missing a required argument: 'context'"),
-        (("acme",), {"model": "gemma3"}, "missing a required argument: 'context'"),
-        (("acme", "gemma3"), {}, "takes a Quirk, not 'acme'"),
-    ],
-)
-def test_applied_with_wrong_arguments_shows_a_right_call(applied, arguments, keywords, problem):
-    with pytest.raises(UsageError) as error:
-        applied(*arguments, **keywords).__enter__()
-
-    assert problem in str(error.value)
-    assert 'applied(QUIRK, quirk_context("gemma3", vllm="0.9.1"))' in str(error.value)
-
-
 def test_equal_requests_share_one_tiny_checkpoint(tiny_checkpoint):
     first, second, other = tiny_checkpoint("qwen3"), tiny_checkpoint("qwen3"), tiny_checkpoint("qwen3", seed=1)
 

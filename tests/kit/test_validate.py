@@ -18,17 +18,24 @@ Declared = Callable[..., str]
 
 #: Plugins that do not load, by the words that the finding must hold.
 BROKEN = {
-    "RuntimeError: at import": "raise RuntimeError('at import')",
-    "No module named 'no_such_module'": "import no_such_module",
-    "good bye": "import sys; sys.exit('good bye')",
-    "a process that loads it ends with exit code 0": "import os; os._exit(0)",
+    "kit_broken_m0.py:1: RuntimeError: at import": "raise RuntimeError('at import')",
     "ends with exit code 7: last words": "import os; print('last words', file=__import__('sys').stderr); os._exit(7)",
     "a process that loads it dies of SIGSEGV": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "is neither a Quirk nor a plugin": "QUIRK = object()",
-    "has no attribute 'QUIRK'": "NOTHING = 7",
-    "SyntaxError": "this is no python",
 }
 HOOK = "from quirks_core import hookimpl\n\n@hookimpl\ndef quirks_declare():\n    return [ONE]\n"
+FACTS = f"{HOOK}\n@hookimpl\ndef quirks_facts(context):\n    "
+#: Quirks, with the facts hook of their plugin, that would do nothing in any run, or harm; and the words of the only error.
+USELESS = {
+    "raises": ({}, "return {'n': context.nothing}", "quirks_facts of kit-useless:raises failed: kit_useless_raises.py:"),
+    "list": ({}, "return [1]", "it must return JSON values by name, not [1]"),
+    "misspelt": (
+        {"match": "Fact('kit-useless.node').above(1)",
+         "examples": "[yes(extra={'kit-useless.node': 2}), no(extra={'kit-useless.node': 1}), unknown()]"},
+        "return {'nodes': 4}", "gives no fact 'kit-useless.node' in any example; did you mean 'kit-useless.nodes'?"),
+    "value": ({"adjustments": "Require('engine.dtype', 'float23')"}, "return {}", "engine.dtype takes one of auto, "),
+    "argument": ({"adjustments": "Require('engine.max_num_seq', 4)"}, "return {}", "did you mean 'max_num_seqs'?"),
+}  # fmt: skip
 RAISES = """
 class Bad(Match):
     def trace(self, facts): raise RuntimeError('in trace')
@@ -78,6 +85,11 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
         d=declared("kit-heavy/d"),
     )
     install(
+        "kit-useless", {name: f"kit_useless_{name}" for name in USELESS},
+        **{name: declared(f"kit-useless/{name}", name="ONE", **changes) + FACTS + body
+           for name, (changes, body, _) in USELESS.items()},
+    )  # fmt: skip
+    install(
         "kit-laws",
         raises=declared("kit-laws/raises", before=RAISES, match="Bad()"),
         one=declared(
@@ -91,9 +103,10 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
         ),
     )
     for name, other in (("kit-x", "kit-y"), ("kit-y", "kit-x")):
+        points = {"same": "kit-same", "two": "kit-x/two", "one": f"{name}/one"}
         install(
-            name, {"kit-same": f"{name.replace('-', '_')}_same:QUIRK", f"{name}/one": f"{name.replace('-', '_')}_one:QUIRK"},
-            same=declared("kit-same"), one=declared(f"{name}/one", supersedes=repr(f"{other}/one")),
+            name, {point: f"{name.replace('-', '_')}_{key}:QUIRK" for key, point in points.items()},
+            same=declared("kit-same"), two=declared("kit-x/two"), one=declared(f"{name}/one", supersedes=repr(f"{other}/one")),
         )  # fmt: skip
     return site
 
@@ -114,7 +127,8 @@ def findings(validated: Any) -> Callable[[str], list[Found]]:
 
 
 def test_only_third_parties_are_checked_by_default(validated: Any) -> None:
-    names = ["kit-broken", "kit-good", "kit-heavy", "kit-hooks", "kit-laws", "kit-names", "kit-narrow", "kit-x", "kit-y"]
+    names = ["kit-broken", "kit-good", "kit-heavy", "kit-hooks", "kit-laws", "kit-names", "kit-narrow",
+             "kit-useless", "kit-x", "kit-y"]  # fmt: skip
 
     assert [row["name"] for row in validated["distributions"]] == names
     assert validated["distributions"][1] == {
@@ -180,9 +194,27 @@ def test_every_law_of_the_contract_is_checked(findings: Any) -> None:
         assert words in messages
 
 
+@pytest.mark.parametrize("name", USELESS)
+def test_what_would_do_nothing_or_harm_in_every_run_is_an_error(findings: Any, name: str) -> None:
+    wrong = [
+        found.message for found in findings("kit-useless") if (found.quirk, found.level) == (f"kit-useless/{name}", "error")
+    ]
+
+    assert any(USELESS[name][2] in message for message in wrong), wrong
+    assert len(wrong) == 1
+
+
 def test_problems_between_distributions_are_reported_for_each(findings: Any) -> None:
     for name in ("kit-x", "kit-y"):
-        circle, note, same = sorted(findings(name), key=lambda found: (found.quirk == "kit-same", found.level == "error"))
+        *_, circle = (found for found in findings(name) if found.quirk == f"{name}/one")
+        note, same = sorted(
+            (found for found in findings(name) if found.quirk == "kit-same"), key=lambda found: found.level == "error"
+        )
+        (two,) = (
+            found.message for found in findings(name) if "plugins declare" in found.message and found.quirk == "kit-x/two"
+        )
+        assert ("kit-x 1.2 (" in two, "kit-y 1.2 (" in two) == (True, True)
+        assert two.endswith("the other one must be renamed" if name == "kit-x" else "rename it, for example kit-y/two")
         assert (note.level, note.quirk) == ("note", "kit-same")
         assert f"safe from others as '{name}/kit-same'" in note.message
         assert "quirks supersede each other in a circle: kit-" in circle.message

@@ -91,6 +91,11 @@ _MODULE = """
                 pass
         return outcome
 
+    async def is_refused(lab):
+        _value(lab)
+        async with lab.worker(lab.folder / "model", {"engine": {"runtime": "v0"}}):
+            pass
+
     async def own_error(lab):
         raise KeyError("oops")
 
@@ -237,6 +242,12 @@ def test_the_error_that_a_quirk_declares_is_an_outcome_with_what_the_processes_l
     assert not outcome.passed
     assert outcome.got.startswith("UsageError: server.nonsense")
     assert outcome.got.endswith("; first of all: NotImplementedError")
+
+
+def test_a_refusal_says_its_reason(run):
+    error = run("is_refused").error
+
+    assert ": v1-runtime: V0 was asked for, but vLLM removed it in 0.11.0; " in error
 
 
 @pytest.mark.parametrize(("name", "got"), [("engine_error", "UsageError: server.nonsense"), ("dies", "it died of SIGSEGV")])

@@ -10,6 +10,7 @@ import pytest
 
 from quirks_core import Advise, Affected, Default, ModelFlag, Patch, Require, package, setting
 from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
+from quirks_core.declaration.quirk import Location
 from quirks_core.hook.report import log_plan, log_receipt
 from quirks_core.hook.typed import Typed
 from quirks_core.source.vllm_source import INSTALLED
@@ -51,7 +52,8 @@ def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_lo
 
 
 def test_what_nobody_examined_is_named_and_in_a_quiet_log_counted(lines, make_plan, make_quirk, make_context):
-    quirk = make_quirk(affected=Affected("vllm", introduced="0.26"))
+    built_in = Location("quirks_plugins/x.py", 1, "quirks_plugins.x")  # of third parties' quirks nobody examined anything
+    quirk = make_quirk(affected=Affected("vllm", introduced="0.26"), location=built_in)
     plan = make_plan(quirk, context=make_context(packages={"vllm": "0.22.0"}))
 
     assert "  warning: not examined on vllm 0.22.0, and therefore off: example" in lines(log_plan, plan, TYPED, "why")

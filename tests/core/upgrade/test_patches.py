@@ -181,6 +181,17 @@ def test_a_patch_that_no_release_has_a_target_for_stops(check):
     assert (found.level, "(nor has 0.30.0)" in found.message) == (Level.STOP, True)
 
 
+@pytest.mark.parametrize("patch", ["LIMITS = 3", "Scheduler.shedule = make()", "Scheduler.run = lambda self: 1"])
+def test_an_attribute_that_neither_release_has_is_no_go(check, patch):
+    found = only(check(f"from vllm import core\ncore.{patch}"))
+
+    assert (found.level, found.message.endswith("neither 0.30.0 nor 0.33.0 defines it")) == (Level.UNKNOWN, True)
+
+
+def test_a_mark_of_its_own_and_an_attribute_of_instances_are_left_alone(check):
+    assert check("from vllm.core import Scheduler\nScheduler._mine = True\nScheduler.requests = []").verdict is Verdict.GO
+
+
 @pytest.mark.parametrize(
     "guard",
     [

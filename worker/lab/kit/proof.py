@@ -8,8 +8,9 @@ from datetime import date
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError, words
@@ -19,7 +20,7 @@ from quirks_core.declaration.data_file import Proved
 from quirks_core.declaration.probes import in_words
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
-from quirks_core.plan.records import State
+from quirks_core.plan.records import RefusedError, State
 from worker.lab.kit.lab import Outcome
 
 #: The packages whose versions a paired run or a probe can depend on.
@@ -63,6 +64,17 @@ class Run(Record):
     runner: str = ""
     graphs: bool = False
     seconds: float = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_refusals(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Adds the reasons of refused plans to an error that only says that there are some."""
+        given = {**given}
+        why = given.pop("refused", "")
+        for holder, key in ((given, "error"), (given.get("outcome"), "got")) if why else ():
+            if holder and RefusedError.__name__ in holder[key]:
+                holder[key] += f" {why}"
+        return given
 
     @property
     def passed(self) -> bool:

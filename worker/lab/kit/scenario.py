@@ -56,6 +56,7 @@ async def _run(options: argparse.Namespace) -> None:
     result = {"outcome": outcome and asdict(outcome), "error": error, "states": states}
     result["graphs"] = any(plan.captures_graphs for plan in lab.plans)  # type: ignore[assignment]
     result["runner"] = ", ".join(sorted({plan.model_runner for plan in lab.plans if plan.model_runner}))
+    result["refused"] = "; ".join(f"{one.quirks[0].id}: {one.reason}" for plan in lab.plans for one in plan.refusals)
     # Before the event loop closes, which some engines hang in; complete or not at all.
     whole_file.write(options.result, json.dumps(result))
 

@@ -1,0 +1,27 @@
+"""Hides the quirks and commands of other packages in the developer's environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+
+def hide_plugins(folder: Path) -> None:
+    """Puts metadata without entry points before those of packages that have quirks or commands, also in processes to come.
+
+    A process with a path of its own finds the folder in TESTS_HIDDEN.
+    """
+    found = {point.dist for group in ("model_quirks", "model_quirks.commands") for point in entry_points(group=group)}
+    for dist in found:
+        if dist is not None and dist.name != "model-quirks":
+            info = folder / f"{dist.name.replace('-', '_')}-{dist.version}.dist-info"
+            info.mkdir(parents=True, exist_ok=True)
+            (info / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: {dist.name}\nVersion: {dist.version}\n", encoding="utf-8"
+            )
+    if folder.exists():
+        sys.path.insert(0, str(folder))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        os.environ["TESTS_HIDDEN"] = str(folder)
