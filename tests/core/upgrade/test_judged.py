@@ -75,11 +75,10 @@ def verdict(quirks, checkpoint, answers, tmp_path, monkeypatch):
     monkeypatch.setattr("quirks_core.upgrade.report.judge", known)
     monkeypatch.setattr("quirks_core.configuration.serve_command.judge", known)
 
-    def run(before, after, line, *, variables=(), find=False, **config):
+    def run(before, after, line, *, variables=(), **config):
         checkpoint("M", **_MODEL, **config)
         words = (*variables, "vllm", "serve", "M", *shlex.split(line))
-        releases = ("--find", before, after) if find else ("--from", before, "--to", after)
-        return quirks("upgrade", *releases, "--assume", "platform==cpu", "--", *words)
+        return quirks("upgrade", "--from", before, "--to", after, "--assume", "platform==cpu", "--", *words)
 
     return run
 
@@ -175,14 +174,6 @@ def test_variables_that_a_release_no_longer_reads_are_changes(verdict):
 
     assert outcome.code == 1
     assert all(f"\n  unset {text.partition('=')[0]}\n" in outcome.out for text in REMOVED_VARIABLES)
-
-
-def test_find_has_the_same_exit_code_as_the_comparison_of_the_two_releases(verdict):
-    find, compare = verdict("0.30.0", "0.31.0", PLAIN, find=True), verdict("0.30.0", "0.31.0", PLAIN)
-    with_changes = verdict("0.31.0", "0.33.0", PLAIN, find=True)
-
-    assert (find.code, compare.code, with_changes.code) == (0, 0, 1)
-    assert "note" in find.out
 
 
 def test_an_option_that_the_release_takes_for_another_by_its_beginning_is_a_change():

@@ -464,9 +464,7 @@ def test_the_command_for_patches_behaves_like_the_others(quirks, wheels, cache, 
     assert (stop.json["verdict"], stop.json["findings"][0]["subject"]) == ("stop", "vllm.core.Scheduler._finish")
 
 
-@pytest.mark.parametrize(
-    "words", [("--model", "x"), ("--find", "0.30", "0.31"), ("--catalogue",), ("--", "vllm", "serve", "x")]
-)
+@pytest.mark.parametrize("words", [("--model", "x"), ("--catalogue",), ("--", "vllm", "serve", "x")])
 def test_patches_need_no_run(quirks, words):
     outcome = quirks("upgrade", "--patches", "x.py", "--to", "0.33", *words)
 
