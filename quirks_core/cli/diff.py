@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.base.json_values import canonical
 from quirks_core.base.text import listed
@@ -52,7 +51,7 @@ def read_plan(name: str) -> Plan:
     """
     where = "standard input" if name == _STANDARD_INPUT else name
     try:
-        text = sys.stdin.buffer.read(whole_file.MOST) if name == _STANDARD_INPUT else whole_file.read(Path(name))
+        text = sys.stdin.buffer.read() if name == _STANDARD_INPUT else Path(name).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise UsageError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}; {_EXPECTED}") from None
     try:

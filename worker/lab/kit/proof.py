@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError, words
 from quirks_core.base.record import Record
 from quirks_core.declaration import flags
@@ -206,7 +205,7 @@ class Report(Record):
             UsageError: It cannot be read.
         """
         try:
-            return cls.model_validate_json(whole_file.read(file))
+            return cls.model_validate_json(file.read_bytes())
         except (OSError, ValidationError) as error:
             raise UsageError(f"{file} is no report of 'quirks prove': {words(error)}") from None
 
