@@ -238,12 +238,6 @@ def test_every_quirk_is_among_the_symptoms():
     assert not [name for name in _QUIRKS if f"/{name.replace('-', '_')}.py)" not in symptoms]
 
 
-def test_every_quirk_is_in_the_changelog():
-    changelog = _text(_ROOT / "CHANGELOG.md")
-
-    assert not [name for name in _QUIRKS if f"`{name}`" not in changelog]
-
-
 @pytest.mark.parametrize("command", find_commands())
 def test_every_command_explains_itself(command, capsys):
     with pytest.raises(SystemExit) as caught:
