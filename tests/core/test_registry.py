@@ -88,7 +88,6 @@ def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fa
         ('QUIRK = make("Not An Id")', "quirk 'Not An Id': the id must be"),
         ("QUIRK = make('fake-bad', examples=yes({'a': {1, 2}}))", "an example holds what is not made of JSON values"),
         ("QUIRK = make('fake-bad', adjustments=Default('engine.any', 'x' * 100_001))", "more than 100000"),
-        ("x = []\nfor _ in range(60): x = [x]\nQUIRK = make('a', adjustments=Default('engine.x', x))", "deeper than 50 levels"),
         (f"{HOOK}raise OSError('no disk')\n", "OSError: no disk"),
         (f"{HOOK}yield make('fake-x')\n    raise SystemExit(4)\n", "SystemExit: 4"),
         (f"{HOOK}return None\n", "TypeError"),
