@@ -52,42 +52,11 @@ _HOMES = {
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Advise",
-    "Affected",
-    "AppliedQuirks",
-    "Default",
-    "Fact",
-    "FingerprintProbe",
-    "Kind",
-    "Match",
-    "ModelFlag",
-    "PairedRun",
-    "Patch",
-    "Plan",
-    "Quirk",
-    "Refuse",
-    "Require",
-    "RunContext",
-    "Severity",
-    "StaticProbe",
-    "SymbolProbe",
-    "described",
-    "environment",
-    "fix",
-    "hookimpl",
-    "model_name",
-    "model_type",
-    "no",
-    "package",
-    "platform",
-    "purpose",
-    "quirks_for",
-    "report",
-    "setting",
-    "typed",
-    "unknown",
-    "yes",
-]
+    "Advise", "Affected", "AppliedQuirks", "Default", "Fact", "FingerprintProbe", "Kind", "Match", "ModelFlag", "PairedRun",
+    "Patch", "Plan", "Quirk", "Refuse", "Require", "RunContext", "Severity", "StaticProbe", "SymbolProbe", "described",
+    "environment", "fix", "hookimpl", "model_name", "model_type", "no", "package", "platform", "purpose", "quirks_for",
+    "report", "setting", "typed", "unknown", "yes",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

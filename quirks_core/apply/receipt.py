@@ -45,24 +45,6 @@ class Acknowledgement(Record):
     host: str = ""
 
 
-class ReadBack(Record):
-    """A slot of the engine's own configuration.
-
-    Attributes:
-        slot: Name of the slot.
-        before: The value before quirks; None if it was not set.
-        planned: The planned value; None if the plan does not set it.
-        engine: The value that the engine uses.
-        binding: A quirk requested the planned value, so another value is an error.
-    """
-
-    slot: str
-    before: Any = None
-    planned: Any
-    engine: Any
-    binding: bool = False
-
-
 class Receipt(Record):
     """What the processes of one engine carry out.
 
@@ -72,11 +54,9 @@ class Receipt(Record):
         changes: The slots that quirks changed, with their values.
         processes: The engine's core, then its workers; a process that is both is listed once. Their ``engine`` holds the values
             that were read back from their configuration. A worker's receipt begins with the process that made the plan.
-        engine: The engine's values against the plan's, where the whole plan is known.
     """
 
     digest: str
     host: str = ""
     changes: dict[str, Any] = Field(default_factory=dict)
     processes: tuple[Acknowledgement, ...]
-    engine: tuple[ReadBack, ...] = ()

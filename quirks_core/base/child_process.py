@@ -1,7 +1,8 @@
-"""Runs a command in a new process group, and ends the whole group when the command or this process ends."""
+"""Runs a command in a new process group, and ends the whole group when the command ends."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -9,25 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import IO
 
 #: Where output goes: a file, its descriptor, or a function that gets every line.
 Output = IO[bytes] | int | Callable[[str], None]
 
-#: Seconds that a process gets to end by itself and clean up; and seconds that the system gets to end a killed process.
-GRACE_S, _KILLED_S = 5.0, 5.0
+#: Seconds that a process gets to end by itself and clean up.
+GRACE_S = 5.0
 #: The commands that threads of this process wait for, each the leader of its group.
 _running: set[subprocess.Popen[bytes]] = set()
-#: Kills a process group when its standard input closes: the system closes it when the process that started this program ends.
-_WATCHDOG = """
-import os, signal, sys
-group = sys.stdin.readline()
-sys.stdin.read()
-if group:
-    os.killpg(int(group), signal.SIGKILL)
-"""
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def run(
@@ -39,7 +33,9 @@ def run(
     ask: signal.Signals = signal.SIGTERM,
     grace_s: float = GRACE_S,
 ) -> int | None:
-    """Runs a command and waits for its end; when this returns, all processes that it started have ended as well.
+    """Runs a command and waits for its end; when this returns, all processes of its group have ended or are killed.
+
+    On Linux the command is killed when this process is.
 
     Args:
         command: The command and its arguments; its standard input is empty.
@@ -56,13 +52,13 @@ def run(
         OSError: The system cannot start it.
         ValueError: An argument or a variable holds a null character.
     """
-    with _descriptor(output) as descriptor, _watchdog() as watch:
+    with _descriptor(output) as descriptor:
         process = subprocess.Popen(  # noqa: S603 - what the caller wants to run
-            command, env=environ, stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True
-        )
+            command, env=environ, stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )  # fmt: skip
         _running.add(process)
         try:
-            watch(process.pid)
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
             return None
@@ -75,21 +71,6 @@ def end_all() -> None:
     """Ends the commands that other threads run; each thread then cleans up after its own."""
     for process in list(_running):
         process.terminate()
-
-
-@contextmanager
-def _watchdog() -> Iterator[Callable[[int], object]]:
-    """Starts a process that kills a group if this process is killed; yields a function that gives it the group."""
-    reading, writing = os.pipe()
-    command, quiet = [sys.executable, "-I", "-S", "-c", _WATCHDOG], subprocess.DEVNULL
-    watchdog = subprocess.Popen(command, stdin=reading, stdout=quiet, stderr=quiet, start_new_session=True)  # noqa: S603 - ours
-    os.close(reading)
-    try:
-        yield lambda group: os.write(writing, f"{group}\n".encode())
-    finally:
-        watchdog.kill()
-        watchdog.wait()
-        os.close(writing)
 
 
 @contextmanager
@@ -114,33 +95,23 @@ def _read(descriptor: int, notify: Callable[[str], None]) -> None:
             notify(line.rstrip("\n"))
 
 
+def _end_with_parent() -> None:
+    """Lets the system kill this process when the one that started it is killed."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _end(process: subprocess.Popen[bytes], ask: signal.Signals, grace_s: float) -> None:
-    """Waits until the whole group has ended; signals a command that still runs, and kills what does not end in time."""
+    """Signals a command that still runs, and kills what of its group does not end in time."""
+    deadline = time.monotonic() + grace_s
     try:
         if process.poll() is None:
             _send(process.pid, ask)
-        _wait_for_all(process, grace_s)
+        while (process.poll() is None or _send(process.pid, 0)) and time.monotonic() < deadline:
+            time.sleep(0.02)
     finally:
         _send(process.pid, signal.SIGKILL)
-        _wait_for_all(process, _KILLED_S)
-
-
-def _wait_for_all(process: subprocess.Popen[bytes], most_s: float) -> None:
-    deadline = time.monotonic() + most_s
-    while process.poll() is None or (_send(process.pid, 0) and _has_living(process.pid)):
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.02)
-
-
-def _has_living(group: int) -> bool:
-    """Returns whether a group has a process that is not a zombie; in containers, often nothing reaps orphaned zombies."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # gone meanwhile
-            state, _, number = stat.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()[:3]
-            if state != "Z" and number == str(group):
-                return True
-    return sys.platform != "linux"
+        process.wait()
 
 
 def _send(group: int, number: int) -> bool:

@@ -1,7 +1,7 @@
 """Makes foreign text harmless on its way to a terminal or a log: text of a checkpoint, a plugin or an engine.
 
 Such text can hold escape sequences that move the cursor or open links, characters that reverse the direction of writing, and
-newlines that forge lines of ours. In JSON the same characters become JSON's own escapes, so that the data stays the same.
+newlines that forge lines of ours.
 """
 
 from __future__ import annotations
@@ -37,16 +37,6 @@ def listed(texts: Iterable[str], most: int = 8, separator: str = ", ") -> str:
     found = list(texts)
     rest = f"{separator.rstrip(', ')} and {len(found) - most} more" if len(found) > most else ""
     return separator.join(found[:most]) + rest
-
-
-def escaped_json(text: str) -> str:
-    r"""Returns JSON with such characters written as escapes of JSON (``\u202e``); the data is the same."""
-    return _UNSAFE.sub(_escaped_in_json, text)
-
-
-def _escaped_in_json(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def _escaped(match: re.Match[str]) -> str:

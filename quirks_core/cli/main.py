@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import codecs
-import errno
 import io
 import json
 import os
@@ -18,16 +16,12 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from quirks_core.base.errors import QuirksError, UsageError, nearest, shown
-from quirks_core.base.text import escaped_json, one_line
+from quirks_core.base.text import one_line
 from quirks_core.cli.command import Command, find_commands, load_command, what_is_missing
 from quirks_core.cli.help import GroupedHelp, in_groups
 from quirks_core.cli.screen import Screen, lines
 
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
-#: The system's errors for an output that takes nothing more; only the error of an `open` names its file.
-_UNWRITABLE = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
-#: Its errors for a file's name that the user typed.
-_WRONG_NAME = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EROFS)
 
 
 class _WrongArgumentsError(UsageError):
@@ -71,20 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    codecs.register_error("quirks", _as_in_json)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="quirks")  # the terminal may know no more than ASCII
+            stream.reconfigure(errors="backslashreplace")  # the terminal may know no more than ASCII
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except BrokenPipeError:  # the reader has seen enough
         _discard_output()
         return _STREAM_CLOSED
-    except OSError as error:
-        if error.errno not in _UNWRITABLE or error.filename is not None:
-            raise
-        _discard_output()
-        return _failed(UsageError(f"the output cannot be written: {error.strerror}"))
     except KeyboardInterrupt:
         return 130
 
@@ -101,7 +89,7 @@ def _run(words: list[str]) -> int:
         if options.json and not options.streams:
             with _only_prints() as text:
                 code: int = options.run(options)
-            sys.stdout.write(escaped_json(text.getvalue()))
+            sys.stdout.write(text.getvalue())
         else:
             code = options.run(options)
     except SystemExit:  # of --help and --version
@@ -112,9 +100,11 @@ def _run(words: list[str]) -> int:
             codes = error.parser.get_default("error_codes") or {}
         code = _failed(error, as_json=as_json)
     except OSError as error:
-        if error.errno not in _WRONG_NAME or error.filename is None:
+        if error.filename is None:
             raise
         code = _failed(UsageError(f"{shown(str(error.filename), 100)}: {error.strerror}"), as_json=as_json)
+    except RecursionError:
+        code = _failed(UsageError("something in the configuration or the model is nested too deep"), as_json=as_json)
     except ModuleNotFoundError as error:
         if (problem := what_is_missing(error, place)) is None:
             raise
@@ -155,13 +145,6 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _as_in_json(error: UnicodeError) -> tuple[str, int]:
-    """Writes what a stream cannot take as JSON would escape it, so that JSON stays JSON."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
-
-
 def _failed(error: QuirksError, *, as_json: bool = False) -> int:
     """Prints what went wrong; returns the exit code for it."""
     if as_json:
@@ -182,7 +165,7 @@ def _print_json(error: QuirksError) -> None:
     refusals = [item.model_dump(mode="json") for item in error.refusals] if isinstance(error, RefusedError) else []
     # What `str` makes of it is for terminals.
     found = {"error": Exception.__str__(error), "notes": getattr(error, "__notes__", []), "refusals": refusals}
-    print(escaped_json(json.dumps(found, indent=2, sort_keys=True)))
+    print(json.dumps(found, indent=2, sort_keys=True))
 
 
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:

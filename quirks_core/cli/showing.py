@@ -1,8 +1,9 @@
-"""``quirks show``: a quirk's declaration in words, or a slot with the quirks that adjust it."""
+"""``quirks show``: a quirk's declaration, or a slot with the quirks that adjust it."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import re
 from typing import Any
@@ -10,9 +11,8 @@ from typing import Any
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.cli.words import runs, sentence
 from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot
-from quirks_core.declaration.adjustments import Default, Require
+from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.data_file import since
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.discovery import discover
@@ -40,7 +40,7 @@ def _show_quirk(options: argparse.Namespace) -> int:
         return 0
     screen = Screen()
     screen.say(f"[bold]{line(record['id'])}[/]  {line(record['title'])}")
-    keys = ("kind", "flag", "severity", "concerns", "affected", "supersedes", "cost", "since", "distribution", "location")
+    keys = ("kind", "flag", "severity", "match", "affected", "supersedes", "cost", "since", "distribution", "location")
     single = [(key, ", ".join(record[key]) if key == "supersedes" else str(record[key])) for key in keys if record[key]]
     listed = [(key.removesuffix("s"), text) for key in ("adjustments", "references", "evidence") for text in record[key]]
     screen.entries([(key, lines(text, 0)) for key, text in (*single, *listed)])
@@ -68,7 +68,7 @@ def _show_slot(options: argparse.Namespace) -> int:
         "default": slot.default,
         "help": slot.help,
         "adjusted by": [
-            f"{item.quirk.id}: {sentence(item.quirk, adjustment)}"
+            f"{item.quirk.id}: {notation(adjustment)}"
             for item in Registry.load().loaded
             for adjustment in item.quirk.adjustments
             if isinstance(adjustment, Default | Require) and adjustment.slot == slot.name
@@ -85,6 +85,30 @@ def _show_slot(options: argparse.Namespace) -> int:
     return 0
 
 
+def notation(adjustment: Adjustment) -> str:
+    """Returns what an adjustment does, and when, in the notation of declarations."""
+    when = "" if adjustment.when is None else f", if {adjustment.when}"
+    match adjustment:
+        case Default() | Require():
+            contrary = adjustment.instead_of if isinstance(adjustment, Require) else ()
+            against = f" instead of {' or '.join(map(str, contrary))}" if contrary else ""
+            wanted = f"{adjustment.slot} {adjustment.relation} {_operand(adjustment.operand)}"
+            return f"{type(adjustment).__name__.lower()}: {wanted}{against}{when}"
+        case Refuse():
+            return f"refuse: {adjustment.reason}{when}; remedy: {adjustment.remedy}"
+        case Advise():
+            return f"advise: {_operand(adjustment.message)}{when}"
+        case Patch():
+            return f"patch: {adjustment.target}{when}{f': {adjustment.reason}' if adjustment.reason else ''}"
+    raise TypeError(adjustment)
+
+
+def _operand(operand: Any) -> str:
+    if callable(operand):
+        return f"what follows from the run ({(inspect.getdoc(operand) or operand.__name__).partition(chr(10))[0].rstrip('.')})"
+    return str(operand).lower() if isinstance(operand, bool) else str(operand)
+
+
 def describe(item: Loaded) -> dict[str, Any]:
     """Puts a quirk's declaration into JSON values."""
     quirk = item.quirk
@@ -95,9 +119,8 @@ def describe(item: Loaded) -> dict[str, Any]:
         "kind": quirk.kind.value,
         "severity": quirk.severity.value,
         "match": str(quirk.match),
-        "concerns": runs(quirk.match),
         "affected": quirk.versions,
-        "adjustments": [sentence(quirk, adjustment) for adjustment in quirk.adjustments],
+        "adjustments": [notation(adjustment) for adjustment in quirk.adjustments],
         "references": [f"{reference.type}: {reference.url}" for reference in quirk.references],
         "supersedes": list(quirk.supersedes),
         "evidence": [

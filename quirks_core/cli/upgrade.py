@@ -22,8 +22,6 @@ from quirks_core.cli.upgrade_view import (
     show,
     show_catalogue,
     show_patches,
-    show_steps,
-    steps_markdown,
 )
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.facts.packages import NEWEST_READ
@@ -32,9 +30,8 @@ from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
 from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.patch_changes import check_patches
-from quirks_core.upgrade.release import Release, find_release, installed_release, releases_between
+from quirks_core.upgrade.release import Release, find_release, installed_release
 from quirks_core.upgrade.report import Upgrade
-from quirks_core.upgrade.steps import find_steps
 
 #: Exit codes beside those of verdicts.
 _USAGE, _FAILED = 4, 5
@@ -50,9 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--to", metavar=release, help="the release in question")
     group.add_argument(
         "--from", dest="start", metavar=release, help="the release that the run uses; the installed one if left out"
-    )
-    group.add_argument(
-        "--find", nargs=2, metavar=("GOOD", "BAD"), help="instead: which release between the two brought each change"
     )
     what = parser.add_argument_group("what to do")
     what.add_argument(
@@ -104,17 +98,15 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--json and --markdown are two forms of one report; choose one of them")
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
-    if options.patches and (options.find or options.catalogue or options.cmd or options.model or options.config):
+    if options.patches and (options.catalogue or options.cmd or options.model or options.config):
         raise UsageError("--patches needs no run: give it with --to, --from, --assume platform==… and a form alone")
-    if bool(options.to) is bool(options.find):
-        raise UsageError("name the release in question with --to, or two releases with --find GOOD BAD")
-    if options.find and (options.start or options.catalogue):
-        raise UsageError("--find names both releases itself, and needs a run; leave out --from and --catalogue")
+    if not options.to:
+        raise UsageError("name the release in question with --to")
     if options.patches:
         return _patches(options)
     if options.catalogue:
         return _catalogue(options)
-    return _find(options) if options.find else _compare(options)
+    return _compare(options)
 
 
 def _print(
@@ -191,26 +183,6 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release | None
         server=command.server if command else (), words=command.words if command else None,
         read_only=options.read_only, notify=progress(options),
     )  # fmt: skip
-
-
-# ---- which release brought it
-
-
-def _find(options: argparse.Namespace) -> int:
-    good, bad = options.find
-    versions = releases_between(good, bad, prefer=_preferred(options, None))
-    if len(versions) < 2:
-        raise UsageError(f"--find needs two releases, and {good} and {bad} are one")
-    before = find_release(versions[0], prefer=_preferred(options, None), notify=progress(options))
-    upgrade = _upgrade(options, before)
-    steps = find_steps(
-        versions,
-        lambda version: upgrade.compare(
-            before, find_release(version, prefer=before.distribution or None, notify=progress(options))
-        ),
-    )
-    _print(options, steps, steps_markdown, show_steps)
-    return steps.verdict.exit_code
 
 
 # ---- patches of other programs

@@ -1,4 +1,4 @@
-"""What ``quirks upgrade`` prints: reports, steps and the catalogue, for a terminal and in Markdown."""
+"""What ``quirks upgrade`` prints: reports and the catalogue, for a terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.upgrade.catalogue import WORK, Catalogue
 from quirks_core.upgrade.finding import TITLES, Finding, Level, Report, Section, Verdict
 from quirks_core.upgrade.patch_changes import PatchReport
-from quirks_core.upgrade.steps import Steps
 
 _COLOURS = {Level.STOP: "bold red", Level.CHANGE: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "cyan"}
 _OF_VERDICTS = {Verdict.GO: "green", Verdict.CHANGES: "yellow", Verdict.STOP: "bold red", Verdict.UNKNOWN: "magenta"}
@@ -29,10 +28,6 @@ def show(screen: Screen, report: Report) -> None:
     for section, findings in _sections(report):
         screen.say(f"\n[bold]{TITLES[section]}[/]")
         _show_findings(screen, findings)
-    if report.elsewhere:
-        screen.say("\n[bold]known changes that do not concern this run[/]")
-        for text in report.elsewhere:
-            screen.say(f"[dim]{line(text)}[/]", indent=2)
 
 
 def _show_findings(screen: Screen, findings: Iterable[Finding], most: int | None = None) -> None:
@@ -103,11 +98,6 @@ def markdown(report: Report) -> Iterator[str]:
         yield f"### {TITLES[section].capitalize()}"
         yield ""
         yield from _findings_markdown(findings)
-    if report.elsewhere:
-        yield ""
-        yield "### Known changes that do not concern this run"
-        yield ""
-        yield from (f"- {plain(text)}" for text in report.elsewhere)
 
 
 def _findings_markdown(findings: Iterable[Finding]) -> Iterator[str]:
@@ -171,32 +161,6 @@ def plain(text: str) -> str:
     for sign in "\\`*_[]<>":
         shown = shown.replace(sign, f"\\{sign}")
     return shown.replace("@", "@\u200b")
-
-
-def _steps_head(steps: Steps) -> str:
-    return (
-        f"from {steps.good} to {steps.bad}: {len(steps.steps)} releases brought something that concerns this run "
-        f"({len(steps.looked_at)} were read)"
-    )
-
-
-def show_steps(screen: Screen, steps: Steps) -> None:
-    """Prints which release brought which change."""
-    screen.say(f"[bold]{line(_steps_head(steps))}[/]")
-    for step in steps.steps:
-        screen.say(f"\n[bold]{line(step.version)}[/] (after {line(step.previous)})")
-        for item in step.findings:
-            screen.say(f"[{_COLOURS[item.level]}]{item.level}[/] {line(item.subject)}: {lines(item.message)}", indent=2)
-
-
-def steps_markdown(steps: Steps) -> Iterator[str]:
-    """Yields the same in Markdown."""
-    yield f"## {plain(_steps_head(steps))}"
-    for step in steps.steps:
-        yield ""
-        yield f"### {plain(step.version)} (after {plain(step.previous)})"
-        yield ""
-        yield from (f"- **{item.level}** {_code(item.subject)}: {plain(item.message)}" for item in step.findings)
 
 
 def _catalogue_head(found: Catalogue) -> str:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from quirks_core.base.errors import UsageError, nearest
-from quirks_core.base.json_values import DEEPEST, is_too_deep
 from quirks_core.configuration.variables import problem_of_variable
 from quirks_core.configuration.yaml_file import lay_over, read_yaml
 
@@ -420,8 +419,6 @@ class GenerationConfig(Section):
         Raises:
             UsageError: Something is wrong with it; the message lists everything, with the nearest names.
         """
-        if is_too_deep(values):
-            raise UsageError(f"the configuration is nested deeper than {DEEPEST} levels")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:

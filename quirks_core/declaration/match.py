@@ -103,6 +103,8 @@ class All(Match):
         return frozenset.intersection(*bound) if bound else None
 
     def __str__(self) -> str:
+        if self.words is not None:
+            return self.words.holds
         return " and ".join(f"({part})" if type(part) is AnyOf else str(part) for part in self.parts) or "every run"
 
 
@@ -128,6 +130,8 @@ class AnyOf(Match):
         return None if None in bound else frozenset().union(*filter(None, bound))
 
     def __str__(self) -> str:
+        if self.words is not None:
+            return self.words.holds
         return " or ".join(f"({part})" if type(part) is All else str(part) for part in self.parts) or "no run"
 
 
@@ -146,6 +150,8 @@ class Not(Match):
         yield from self.part.facts()
 
     def __str__(self) -> str:
+        if isinstance(self.part, All | AnyOf | Condition) and self.part.words is not None:
+            return self.part.words.contrary
         return self.part.contrary if type(self.part) is Condition else f"not ({self.part})"
 
 
@@ -219,7 +225,7 @@ class Condition(Match):
         return OPERATORS[self.operator].contrary(self.operand.name if isinstance(self.operand, Fact) else self.operand)
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.wanted})"
+        return f"{self.name} ({self.wanted})" if self.words is None else self.words.holds
 
     def _leaf(self, facts: Facts, wanted: str) -> Leaf:
         got, operand = facts.fact(self.name), self.operand

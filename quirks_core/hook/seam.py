@@ -176,7 +176,7 @@ def hand_down(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
         QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
     _make_room(plan.for_processes)
-    _, warnings = driver.hand_down(plan, variables)
+    warnings = driver.hand_down(plan, variables)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
     if _OURS not in prefixes:
         environment.set(_RAY, ",".join([*prefixes, _OURS]))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
 
 from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
-from quirks_core.plan.records import Note, Plan, PlannedPatch, Refusal, State, Status
+from quirks_core.plan.records import Plan, PlannedPatch, Status
 
-T = TypeVar("T")
 K = TypeVar("K", str, tuple[str, ...])
 _NO = object()  # marks a missing value; None is JSON's null, which is a value
 
@@ -31,58 +30,8 @@ class Change(Record):
     missing: Literal["a", "b"] | None = None
 
 
-class SlotSide(Record):
-    """One plan's side of a slot.
-
-    Attributes:
-        before: The value before quirks; None if the slot was not set.
-        typed: The user typed that value.
-        value: The final value of the slot.
-        who: What set the final value: quirk ids, ``the user``, ``the configuration's default``; empty if nothing did.
-        ledger: What quirks requested, and the status of each request.
-    """
-
-    before: Any = None
-    typed: bool = False
-    value: Any = None
-    who: tuple[str, ...] = ()
-    ledger: tuple[str, ...] = ()
-
-
-class SlotChange(Record):
-    """A slot that differs: in its value, in what set the value, or in what quirks requested."""
-
-    slot: str
-    a: SlotSide
-    b: SlotSide
-
-
-class QuirkSide(Record):
-    """A quirk in one plan."""
-
-    state: State
-    distribution: str
-    version: str
-    because: str
-
-
-class QuirkChange(Record):
-    """A quirk whose state, distribution or version differs; None for a plan without it."""
-
-    id: str
-    a: QuirkSide | None
-    b: QuirkSide | None
-
-
-class OneSided(Record, Generic[T]):
-    """Items that only the first or only the second plan has."""
-
-    a: tuple[T, ...] = ()
-    b: tuple[T, ...] = ()
-
-
 class PlanDiff(Record):
-    """What differs between two plans.
+    """What differs between two plans, by kind; each difference has a name, and the values of both plans.
 
     Not compared, because it has no effect: the path of the model, the file and line of a declaration, and the reason of a state
     that is the same.
@@ -90,20 +39,21 @@ class PlanDiff(Record):
     Attributes:
         digests: Both plans' digests. If they are equal, both plans do the same in every process.
         facts: Model, purpose, packages, platform, environment and plugins' facts that differ.
-        slots: Settings that differ, before or after quirks.
-        quirks: Quirks that differ.
-        patches: Patches that differ.
-        refusals: Refusals of one plan only.
-        warnings: Warnings of one plan only.
+        slots: Settings that differ: ``value`` and ``who`` set it, ``before`` quirks and whether that was ``typed``, and the
+            ``ledger`` of what quirks requested.
+        quirks: Quirks that differ: ``state`` with its reason in ``because``, ``distribution``, ``version``.
+        patches: Patches that differ, by target and quirk.
+        refusals: Refusals that one plan has oftener than the other, with their numbers.
+        warnings: Warnings, likewise.
     """
 
     digests: tuple[str, str]
     facts: tuple[Change, ...] = ()
-    slots: tuple[SlotChange, ...] = ()
-    quirks: tuple[QuirkChange, ...] = ()
+    slots: tuple[Change, ...] = ()
+    quirks: tuple[Change, ...] = ()
     patches: tuple[Change, ...] = ()
-    refusals: OneSided[Refusal] = OneSided[Refusal]()
-    warnings: OneSided[Note] = OneSided[Note]()
+    refusals: tuple[Change, ...] = ()
+    warnings: tuple[Change, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -121,14 +71,15 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
     Returns:
         Everything that differs. ``diff(b, a)`` is the same with the sides exchanged.
     """
+    slots = {*_names_of_slots(a), *_names_of_slots(b)}
     return PlanDiff(
         digests=(a.digest, b.digest),
         facts=tuple(changes(_facts(a), _facts(b), ".".join)),
-        slots=tuple(_slots(a, b)),
+        slots=tuple(changes(_slots(a, slots), _slots(b, slots), str)),
         quirks=tuple(_quirks(a, b)),
         patches=tuple(changes(_patches(a), _patches(b), ".".join)),
-        refusals=_one_sided(a.refusals, b.refusals, _refusal_key),
-        warnings=_one_sided(a.warnings, b.warnings, lambda note: note),
+        refusals=tuple(changes(_refusals(a), _refusals(b), str)),
+        warnings=tuple(changes(_warnings(a), _warnings(b), str)),
     )
 
 
@@ -174,68 +125,63 @@ def changes(a: Mapping[K, Any], b: Mapping[K, Any], name: Callable[[K], str]) ->
             )
 
 
-def _slots(a: Plan, b: Plan) -> Iterator[SlotChange]:
-    named: set[str] = set()
-    for plan in (a, b):
-        named.update(plan.context.settings, plan.context.typed, (item.slot for item in plan.adjustments))
-    for slot in sorted(named):
-        sides = _slot(a, slot), _slot(b, slot)
-        if canonical(sides[0].model_dump(mode="json")) != canonical(sides[1].model_dump(mode="json")):
-            yield SlotChange(slot=slot, a=sides[0], b=sides[1])
+def _names_of_slots(plan: Plan) -> set[str]:
+    return {*plan.context.settings, *plan.context.typed, *(item.slot for item in plan.adjustments)}
 
 
-def _slot(plan: Plan, slot: str) -> SlotSide:
+def _slots(plan: Plan, names: Iterable[str]) -> dict[str, Any]:
+    return {name: _slot(plan, name) for name in names}
+
+
+def _slot(plan: Plan, slot: str) -> dict[str, Any]:
     context = plan.context
     items = [item for item in plan.adjustments if item.slot == slot]
     who = sorted({quirk.id for item in items if item.status is Status.APPLIED for quirk in item.quirks})
     if not who:
         who = ["the user"] if context.is_typed(slot) else ["the configuration's default"] if slot in context.settings else []
     before = context.value(slot)
-    return SlotSide(
-        before=before,
-        typed=context.is_typed(slot),
-        value=plan.changes.get(slot, before),
-        who=tuple(who),
-        ledger=tuple(
+    return {
+        "value": plan.changes.get(slot, before),
+        "who": who,
+        "before": before,
+        "typed": context.is_typed(slot),
+        "ledger": [
             f"{item.strength} {item.relation} {item.value!r} of {', '.join(quirk.id for quirk in item.quirks)}: "
             f"{item.status.replace('_', ' ')}"
             for item in items
-        ),
-    )
-
-
-def _quirks(a: Plan, b: Plan) -> Iterator[QuirkChange]:
-    ours, theirs = _verdicts(a), _verdicts(b)
-    for name in sorted(ours.keys() | theirs.keys()):
-        sides = ours.get(name), theirs.get(name)
-        known = [side.model_copy(update={"because": ""}) if side else None for side in sides]
-        if known[0] != known[1]:
-            yield QuirkChange(id=name, a=sides[0], b=sides[1])
-
-
-def _verdicts(plan: Plan) -> dict[str, QuirkSide]:
-    return {
-        verdict.id: QuirkSide(
-            state=verdict.state, distribution=verdict.distribution, version=verdict.version, because=verdict.because
-        )
-        for verdict in plan.verdicts
+        ],
     }
 
 
-def _refusal_key(refusal: Refusal) -> Hashable:
-    ids = tuple(quirk.id for quirk in refusal.quirks)
-    return refusal.kind, refusal.slot, refusal.target, refusal.reason, refusal.lines, ids
+def _quirks(a: Plan, b: Plan) -> Iterator[Change]:
+    """The quirks whose state, distribution or version differs, with the reasons of both states."""
+    ours, theirs = ({verdict.id: verdict for verdict in plan.verdicts} for plan in (a, b))
+    names = {"state", "distribution", "version"}
+    left, right = ({one.id: one.model_dump(include=names) for one in known.values()} for known in (ours, theirs))
+    for change in changes(left, right, str):
+        reasons = {
+            side: {**getattr(change, side), "because": known[change.name].because}
+            for side, known in (("a", ours), ("b", theirs))
+            if change.missing != side
+        }
+        yield change.model_copy(update=reasons)
 
 
-def _one_sided(a: Iterable[T], b: Iterable[T], key: Callable[[T], Hashable]) -> OneSided[T]:
-    ours, theirs = tuple(a), tuple(b)
-    return OneSided(a=tuple(_surplus(ours, theirs, key)), b=tuple(_surplus(theirs, ours, key)))
+def _refusals(plan: Plan) -> Counter[str]:
+    """How often a plan has each refusal, as a person reads it, without the places of declarations."""
+    return Counter(
+        "\n".join(
+            [
+                f"{' '.join(filter(None, [one.kind, one.slot, one.target]))} ({', '.join(quirk.id for quirk in one.quirks)})",
+                one.reason,
+                *one.lines,
+                f"remedy: {one.remedy}",
+                f"override: {one.switch}",
+            ]
+        )
+        for one in plan.refusals
+    )
 
 
-def _surplus(items: Iterable[T], others: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[T]:
-    """The items that the other list lacks, or has fewer times."""
-    seen = Counter(map(key, others))
-    for item in items:
-        seen[key(item)] -= 1
-        if seen[key(item)] < 0:
-            yield item
+def _warnings(plan: Plan) -> Counter[str]:
+    return Counter(note.text for note in plan.warnings)

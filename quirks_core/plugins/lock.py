@@ -72,7 +72,7 @@ class Lock(Record):
             UsageError: It cannot be read, or is no lock file.
         """
         try:
-            return cls.model_validate_json(whole_file.read(Path(file)))
+            return cls.model_validate_json(Path(file).read_bytes())
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"lock file {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         except ValidationError:

@@ -205,7 +205,7 @@ def _version(name: str) -> str:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(whole_file.read(file))
+        found = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     is_whole = isinstance(found, dict) and found.keys() == {"version", "stubs", "line"}

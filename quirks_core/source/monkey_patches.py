@@ -1,43 +1,25 @@
-"""The monkey-patches of vLLM that a package or a file makes, read from its source: none of its code runs.
+"""The monkey-patches of vLLM that a file makes, read from its source: none of its code runs.
 
-Names are followed through imports, aliases and constants inside of one file. What is made at run time only (a name that is put
-together, a patch that another package's function applies) is not seen.
+Plain forms are found: assignments, ``setattr``, ``mock.patch`` and decorators that name a target, through imports and aliases.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum, auto
+from functools import partial
 from typing import Any
 
-from quirks_core.source.name_scopes import (
-    Function,
-    Where,
-    after,
-    below,
-    branches_of,
-    catches,
-    dotted_names,
-    function_of,
-    imported,
-    is_vllm,
-    last,
-    names_of,
-    rows_of,
-    text_of,
-    value_of,
-)  # fmt: skip
 from quirks_core.source.source_tree import syntax_tree
 
-_VLLM = "vllm"
-_FILE = re.compile(r"(?:vllm/)?((?:\w+/)*\w+\.py)")
 _PATCHING = re.compile(r"patch|override|replace", re.IGNORECASE)
-_WRAPT = ("wrap_function_wrapper", "patch_function_wrapper", "wrap_object")
-#: A text that is replaced in a file of vLLM has at least so many characters; others are paths or names.
-_SHORTEST = 12
+_LEAVES = ast.Return | ast.Raise | ast.Continue
+_Def = ast.FunctionDef | ast.AsyncFunctionDef
+Function = _Def | ast.Lambda
 
 
 class Way(StrEnum):
@@ -45,11 +27,8 @@ class Way(StrEnum):
 
     ASSIGNMENT = auto()  #: ``Class.name = …``, also of an item
     SETATTR = auto()  #: ``setattr(Class, "name", …)``
-    MOCK = auto()  #: ``unittest.mock.patch``, ``monkeypatch.setattr`` or ``wrapt``
-    DECORATOR = auto()  #: a decorator that names the target, or ``class X(VLLMPatch[Class])``
-    SUBCLASS = auto()  #: a class of its own that overrides a method
-    MODULE = auto()  #: ``sys.modules["vllm.…"] = …``
-    TEXT = auto()  #: a text that is replaced in a file of vLLM
+    MOCK = auto()  #: ``unittest.mock.patch``
+    DECORATOR = auto()  #: a decorator that names the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +36,22 @@ class MonkeyPatch:
     """One patch.
 
     Attributes:
-        targets: Dotted names of what is replaced; several if the code imports it from one of several modules. For a text, the
-            file's path in vLLM.
+        targets: Dotted names of what is replaced; several if the code imports it from one of several modules.
         way: How it is made.
         place: File and line.
-        where: What holds there.
         is_guarded: The code goes on if the target is missing.
-        function: What takes the target's place, if that is a function that could be found.
-        wraps: It calls what it replaces.
+        is_conditional: It stands under a condition on vLLM's version.
+        function: What takes the target's place, if that is a function of the file.
         member: The method that is replaced, if the target is a class.
-        text: The text that is replaced in a file.
     """
 
     targets: tuple[str, ...]
     way: Way
     place: str
-    where: Where
     is_guarded: bool = False
+    is_conditional: bool = False
     function: Function | None = None
-    wraps: bool = False
     member: str = ""
-    text: str = ""
 
 
 def read_patches(text: str, name: str) -> list[MonkeyPatch]:
@@ -90,169 +64,191 @@ def read_patches(text: str, name: str) -> list[MonkeyPatch]:
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: It is no Python that could be read.
     """
-    file = _File(name)
-    file.walk(syntax_tree(text).body, {}, Where())
-    return file.found
+    reader = _Reader(name)
+    reader.visit(syntax_tree(text))
+    for run in reader.later:  # grows while functions in functions are read
+        run()
+    return reader.found
 
 
-@dataclass
-class _File:
-    name: str
-    found: list[MonkeyPatch] = field(default_factory=list)
+class _Reader(ast.NodeVisitor):
+    """Follows names: `scope` maps each to dotted names of vLLM (a tuple), a text, or a function of the file."""
 
-    def walk(self, body: Sequence[ast.stmt], scope: dict[str, Any], where: Where) -> None:
-        """Walks the statements of a module or function; functions in it come last, as they run later."""
-        later: list[Callable[[], None]] = []
-        self._statements(body, scope, where, later)
-        for run in later:
-            run()
+    def __init__(self, name: str) -> None:
+        self.name, self.found = name, list[MonkeyPatch]()
+        self.later: list[Callable[[], None]] = []  # bodies of functions: they run when the file is read
+        self.scope: dict[str, Any] = {}
+        self.looked_up: frozenset[str] = frozenset()  # names without which the code goes on; "" stands for all
+        self.is_conditional = self.is_alternative = False
 
-    def _statements(
-        self, body: Sequence[ast.stmt], scope: dict[str, Any], where: Where, later: list[Callable[[], None]]
-    ) -> None:
-        for node in body:
-            self._statement(node, scope, where, later)
-            where = after(node, scope, where)
+    @contextmanager
+    def _block(self) -> Iterator[None]:
+        kept = self.scope, self.looked_up, self.is_conditional, self.is_alternative
+        yield
+        self.scope, self.looked_up, self.is_conditional, self.is_alternative = kept
 
-    def _statement(self, node: ast.stmt, scope: dict[str, Any], where: Where, later: list[Callable[[], None]]) -> None:
+    def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    # ---- names
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            dotted = alias.name if alias.asname else alias.name.partition(".")[0]
+            self._bind(alias.asname or dotted, dotted)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            self._bind(alias.asname or alias.name, "" if node.level else f"{node.module}.{alias.name}")
+
+    def _bind(self, name: str, dotted: str) -> None:
+        known = self.scope.get(name) if self.is_alternative else None
+        if _is_vllm(dotted):
+            self.scope[name] = (*known, dotted) if isinstance(known, tuple) else (dotted,)
+        elif known is None:
+            self.scope.pop(name, None)
+
+    def _names(self, node: ast.expr) -> tuple[str, ...]:
+        """The dotted names of vLLM that an expression stands for; empty if it stands for something else."""
+        if isinstance(node, ast.Attribute):
+            return _below(self._names(node.value), node.attr)
+        found = self.scope.get(node.id) if isinstance(node, ast.Name) else None
+        return found if isinstance(found, tuple) else ()
+
+    def _dotted(self, node: ast.expr) -> tuple[str, ...]:
+        """The same, also of a text: ``"vllm.module:Class.method"``."""
+        text = self._text(node).replace(":", ".")
+        return (text,) if _is_vllm(text) else self._names(node)
+
+    def _text(self, node: ast.expr) -> str:
+        value = self.scope.get(node.id) if isinstance(node, ast.Name) else getattr(node, "value", None)
+        return value if isinstance(value, str) else ""
+
+    def _function(self, node: ast.expr | None) -> Function | None:
         match node:
-            case ast.Import() | ast.ImportFrom():
-                for name, dotted in imported(node):
-                    known = scope.get(name) if where.is_alternative else None
-                    if dotted:
-                        scope[name] = (*known, dotted) if isinstance(known, tuple) else (dotted,)
-                    elif known is None:
-                        scope.pop(name, None)
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                scope[node.name] = node
-                for decorator in node.decorator_list:
-                    self._decorator(decorator, node, scope, where)
-                given = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
-                later.append(lambda: self.walk(node.body, _without(scope, given), replace(where, is_alternative=False)))
-            case ast.ClassDef():
-                scope.pop(node.name, None)
-                self._class(node, scope, where)
-                later.append(lambda: self.walk(node.body, dict(scope), replace(where, is_alternative=False)))
-            case ast.If():
-                self._calls([node.test], scope, where)
-                yes, no = branches_of(node, scope, where)
-                self._statements(node.body, scope, yes, later)
-                self._statements(node.orelse, scope, replace(no, is_alternative=True), later)
-            case ast.Try():
-                guarded = replace(where, is_guarded=where.is_guarded or catches(node))
-                self._statements(node.body, scope, guarded, later)
-                for handler in node.handlers:
-                    self._statements(handler.body, scope, replace(guarded, is_alternative=True), later)
-                self._statements([*node.orelse, *node.finalbody], scope, guarded, later)
-            case ast.For():
-                for values in rows_of(node, scope):
-                    self._statements(node.body, scope if not values else {**scope, **values}, where, later)
-            case ast.With() | ast.AsyncWith():
-                self._calls([item.context_expr for item in node.items], scope, where)
-                suppressed = "suppress(" in ast.unparse(node.items[0])
-                self._statements(node.body, scope, replace(where, is_guarded=where.is_guarded or suppressed), later)
-            case ast.While():
-                self._statements(node.body, scope, where, later)
-            case _:
-                self._calls([node], scope, where)
-                self._assignments(node, scope, where)
+            case ast.Lambda():
+                return node
+            case ast.Name(id=name) if isinstance(self.scope.get(name), Function):
+                return self.scope[name]  # type: ignore[no-any-return]
+            case ast.Call(func=ast.Name(id="classmethod" | "staticmethod"), args=[inner]):
+                return self._function(inner)
+        return None
 
-    # ---- statements that patch
+    # ---- blocks
 
-    def _assignments(self, node: ast.stmt, scope: dict[str, Any], where: Where) -> None:
-        if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) or node.value is None:
-            return
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+    def visit_FunctionDef(self, node: _Def) -> None:
+        self.scope[node.name] = node
+        for decorator in node.decorator_list:
+            self.visit(decorator)
+            self._decorator(decorator, node)
+        self.later.append(partial(self._body, node, self.scope, self.looked_up, self.is_conditional))
+
+    def _body(self, node: _Def, scope: dict[str, Any], looked_up: frozenset[str], is_conditional: bool) -> None:
+        given = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+        self.scope = {name: value for name, value in scope.items() if name not in given}
+        self.looked_up, self.is_conditional, self.is_alternative = looked_up, is_conditional, False
+        self._visit_all(node.body)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - as ast calls it
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.scope.pop(node.name, None)
+        kept = dict(self.scope)
+        self.generic_visit(node)
+        self.scope.clear()
+        self.scope.update(kept)
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        test = ast.unparse(node.test)
+        looked_up = self.looked_up | set(re.findall(r"(?:hasattr|find_spec)\(.*?'(?:[^']*\.)?(\w+)'\)", test))
+        looked_up |= {name.rpartition(".")[2] for name in re.findall(r"([\w.]+) is (?:not )?None", test)}
+        is_conditional = self.is_conditional or bool(
+            re.search(r"vllm\w*version|version\(.vllm|vllm\.__version__", test, re.IGNORECASE)
+        )
+        for body in (node.body, node.orelse):
+            with self._block():
+                self.looked_up, self.is_conditional, self.is_alternative = looked_up, is_conditional, body is node.orelse
+                self._visit_all(body)
+        if not node.orelse and isinstance(node.body[-1], _LEAVES):  # the rest stands under the contrary
+            self.looked_up, self.is_conditional = looked_up, is_conditional
+
+    def visit_With(self, node: ast.With) -> None:
+        with self._block():
+            self.looked_up |= {""} if "suppress(" in ast.unparse(node.items[0]) else set()
+            self.generic_visit(node)
+
+    def visit_Try(self, node: ast.Try) -> None:
+        with self._block():
+            self.looked_up |= {""} if node.handlers else set()
+            self._visit_all(node.body)
+            self.is_alternative = True
+            self._visit_all(node.handlers)
+        self._visit_all([*node.orelse, *node.finalbody])
+
+    # ---- patches
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
             match target:
                 case ast.Name(id=name):
-                    scope[name] = value_of(node.value, scope)
-                case ast.Attribute(value=owner, attr=name):
-                    self._add(below(names_of(owner, scope), name), Way.ASSIGNMENT, node, scope, where, node.value)
-                case ast.Subscript(value=owner, slice=key) if ast.unparse(owner) == "sys.modules":
-                    module = text_of(key, scope)
-                    self._add((module,) if is_vllm(module) else (), Way.MODULE, node, scope, where)
+                    self.scope[name] = self._names(node.value) or self._text(node.value) or self._function(node.value)
+                case ast.Attribute():
+                    self._add(self._names(target), Way.ASSIGNMENT, node, node.value)
                 case ast.Subscript(value=owner):
-                    self._add(names_of(owner, scope), Way.ASSIGNMENT, node, scope, where)
+                    self._add(self._names(owner), Way.ASSIGNMENT, node)
 
-    def _class(self, node: ast.ClassDef, scope: dict[str, Any], where: Where) -> None:
-        """Overridden methods, and classes whose methods take the place of another's: ``class X(VLLMPatch[Class])``."""
-        methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-        for base in node.bases:
-            if names := names_of(base, scope):
-                self._add(names, Way.SUBCLASS, node, scope, where)
-                for method in methods:
-                    self._add(below(names, method.name), Way.SUBCLASS, method, scope, where, method)
-            elif isinstance(base, ast.Subscript) and _PATCHING.search(ast.unparse(base.value)):
-                for method in methods:
-                    self._add(below(names_of(base.slice, scope), method.name), Way.DECORATOR, method, scope, where, method)
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="setattr"), args=[owner, name, value]):
+                self._add(_below(self._names(owner), self._text(name)), Way.SETATTR, node, value)
+            case ast.Call(func=ast.Attribute(attr="object", value=patch), args=[owner, name, *rest]) if _last(patch) == "patch":
+                self._add(_below(self._names(owner), self._text(name)), Way.MOCK, node, rest[0] if rest else None)
+            case ast.Call(func=function, args=[target, *rest]) if _last(function) == "patch":
+                self._add(self._dotted(target), Way.MOCK, node, rest[0] if rest else None)
 
-    def _decorator(self, node: ast.expr, function: Function, scope: dict[str, Any], where: Where) -> None:
-        self._calls([node], scope, where, function)
-        if not isinstance(node, ast.Call) or not node.args or (name := last(node.func)) in (*_WRAPT, "patch", "object"):
-            return
-        if _PATCHING.search(name):
-            first, *rest = node.args
-            member = text_of(rest[0], scope) if rest else ""
-            targets = dotted_names(first, scope)
+    def _decorator(self, node: ast.expr, function: _Def) -> None:
+        if (
+            isinstance(node, ast.Call)
+            and node.args
+            and _last(node.func) not in ("patch", "object")
+            and _PATCHING.search(_last(node.func))
+        ):
+            targets, member = self._dotted(node.args[0]), self._text(node.args[1]) if len(node.args) > 1 else ""
             if member:
-                targets = below(targets, member)
-            own = getattr(function, "name", "")
-            self._add(targets, Way.DECORATOR, node, scope, where, function, member="" if member else own)
-
-    def _calls(self, nodes: Iterable[ast.AST], scope: dict[str, Any], where: Where, function: Function | None = None) -> None:
-        for call in [one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Call)]:
-            scope["/"] = (*scope.get("/", ()), *_files(call, scope))
-            for targets, way, value in _patched(call, scope):
-                self._add(targets, way, call, scope, where, value if value is not None else function)
-            if last(call.func) == "replace" and len(call.args) >= 2 and len(text := text_of(call.args[0], scope)) >= _SHORTEST:
-                for file in dict.fromkeys(scope["/"]):
-                    self.found.append(MonkeyPatch((file,), Way.TEXT, f"{self.name}:{call.lineno}", where, text=text))
+                self._add(_below(targets, member), Way.DECORATOR, node, function)
+            else:
+                self._add(targets, Way.DECORATOR, node, function, function.name)
 
     def _add(
-        self, targets: tuple[str, ...], way: Way, node: ast.stmt | ast.expr, scope: dict[str, Any], where: Where,
-        value: ast.expr | Function | None = None, member: str = "",
-    ) -> None:  # fmt: skip
-        original = set(names_of(value, scope)) if isinstance(value, ast.expr) else set()
-        if not targets or original & set(targets):  # the original is put back
+        self,
+        targets: tuple[str, ...],
+        way: Way,
+        node: ast.stmt | ast.expr,
+        value: ast.expr | Function | None = None,
+        member: str = "",
+    ) -> None:
+        original = self._names(value) if isinstance(value, ast.expr) else ()
+        if not targets or set(original) & set(targets):  # the original is put back
             return
-        function = value if isinstance(value, Function) else function_of(value, scope)
-        inside = [*ast.walk(value)] if value is not None else []
-        inside += [*ast.walk(function)] if function is not None else []
-        named = {name for one in inside if isinstance(one, ast.Name | ast.Attribute) for name in names_of(one, scope)}
-        wraps = bool(named & set(targets))
-        if way is Way.SUBCLASS:
-            wraps = any(isinstance(one, ast.Call) and last(one.func) == "super" for one in inside)
-        guarded = where.is_guarded or any(part in where.looked_up for target in targets for part in target.split("."))
-        self.found.append(MonkeyPatch(targets, way, f"{self.name}:{node.lineno}", where, guarded, function, wraps, member))
+        function = value if isinstance(value, Function) else self._function(value)
+        guarded = "" in self.looked_up or any(part in self.looked_up for target in targets for part in target.split("."))
+        place = f"{self.name}:{node.lineno}"
+        self.found.append(MonkeyPatch(targets, way, place, guarded, self.is_conditional, function, member))
 
 
-def _without(scope: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name, value in scope.items() if name not in names and name != "/"}
+def _is_vllm(dotted: str) -> bool:
+    return dotted == "vllm" or dotted.startswith("vllm.")
 
 
-# ---- calls
+def _below(owners: Iterable[str], name: str) -> tuple[str, ...]:
+    """The names of an attribute of each owner; none if the attribute's name is not known."""
+    return tuple(f"{owner}.{name}" for owner in owners) if name else ()
 
 
-def _patched(call: ast.Call, scope: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Way, ast.expr | None]]:
-    """What a call patches, with what takes its place."""
-    name, args = last(call.func), call.args
-    owner = last(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-    given = next((item.value for item in call.keywords if item.arg in ("new", "wrapper")), None)
-    if name == "setattr" and len(args) >= 3:
-        yield below(names_of(args[0], scope), text_of(args[1], scope)), Way.MOCK if owner else Way.SETATTR, args[2]
-    elif name in ("setattr", "patch") and args and is_vllm(text_of(args[0], scope)):
-        yield dotted_names(args[0], scope), Way.MOCK, args[1] if len(args) > 1 else given
-    elif name == "object" and owner == "patch" and len(args) >= 2:
-        yield below(names_of(args[0], scope), text_of(args[1], scope)), Way.MOCK, args[2] if len(args) > 2 else given
-    elif name == "dict" and owner == "patch" and args and ast.unparse(args[0]) == "sys.modules":
-        keys = args[1].keys if len(args) > 1 and isinstance(args[1], ast.Dict) else []
-        yield from (((text,), Way.MODULE, None) for key in keys if key and is_vllm(text := text_of(key, scope)))
-    elif name in _WRAPT and len(args) >= 2:
-        yield below(dotted_names(args[0], scope), text_of(args[1], scope)), Way.MOCK, args[2] if len(args) > 2 else given
-
-
-def _files(call: ast.Call, scope: dict[str, Any]) -> Iterator[str]:
-    """The Python files that a call names by a path inside of vLLM."""
-    for argument in call.args:
-        if (match := _FILE.fullmatch(text_of(argument, scope))) and "/" in match[0]:
-            yield f"{_VLLM}/{match[1]}"
+def _last(node: ast.expr) -> str:
+    """The last part of the name of what is called."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -86,14 +86,7 @@ class SourceTree:
         Returns:
             None if the module or the attribute does not exist (an inherited or imported attribute counts as not existing).
         """
-        module, _, path = target.partition(":")
-        lines = (self.module_source(module) or "").splitlines()
-        *owners, name = path.split(".")
-        if quick := _found_by_lines(lines, [*owners, name]):
-            return quick
-        owner = _found_by_lines(lines, owners) if owners else "\n".join(lines)
-        if owner is not None and name not in owner:
-            return None
+        lines = (self.module_source(target.partition(":")[0]) or "").splitlines()
         node = self.statement(target)
         if node is None:
             return None
@@ -101,9 +94,7 @@ class SourceTree:
 
     def is_defined(self, target: str) -> bool:
         """Returns whether a module or class has a function, class, constant or field of its own, which may be long."""
-        module, _, path = target.partition(":")
-        lines = (self.module_source(module) or "").splitlines()
-        return _lines_of(lines, path.split(".")) is not None or self.statement(target) is not None
+        return self.statement(target) is not None
 
     def is_imported(self, target: str) -> bool:
         """Returns whether a module takes a name from another one, by an ``import`` at its top; a class has no such names."""
@@ -126,8 +117,10 @@ class SourceTree:
     def statement(self, target: str) -> ast.stmt | None:
         """Returns the statement that defines an attribute; None if the module or the attribute does not exist."""
         module, _, path = target.partition(":")
-        node: ast.AST | None = self.parsed(module)
         *owners, name = path.split(".")
+        if name not in (self.module_source(module) or ""):  # most probes look for what is not there; parsing takes long
+            return None
+        node: ast.AST | None = self.parsed(module)
         for owner in owners:
             node = _definition(node, owner)
         if found := _definition(node, name):
@@ -220,57 +213,6 @@ def _children(node: ast.AST) -> list[ast.stmt]:
 def _first_line(node: ast.stmt) -> int:
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
-
-
-def _found_by_lines(lines: list[str], path: list[str]) -> str | None:
-    """Returns what `attribute_source` does; None where lines alone do not settle it."""
-    if (found := _lines_of(lines, path)) is None:
-        return None
-    text = textwrap.dedent("\n".join(found))
-    try:
-        (node,) = syntax_tree(text).body
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # it goes on behind a line without indentation, as in a long text
-        return None
-    return "\n".join(text.splitlines()[_first_line(node) - 1 : node.end_lineno])
-
-
-def _lines_of(lines: list[str], path: list[str]) -> list[str] | None:
-    """Finds a function or class by indentation: parsing whole modules for it takes a rollout's plan 0.15 s more.
-
-    Returns:
-        Its lines, its decorators' included, and what stands below it without being code; None where lines alone do not settle
-        it, such as of a name that is defined twice.
-    """
-    for depth, name in enumerate(path):
-        indent, is_owner = "    " * depth, depth + 1 < len(path)
-        begins = re.compile(rf"\s*(?:async\s+def|def|class)\s+{re.escape(name)}\b")
-        having = [number for number, line in enumerate(lines) if begins.match(line)]
-        if len(having) != 1 or not re.match(rf"{indent}{'class ' if is_owner else ''}\S", lines[having[0]]):
-            return None
-        first = having[0]
-        while not is_owner and first and lines[first - 1].startswith(f"{indent}@"):
-            first -= 1
-        if _ends_in_a_text(lines[:first]):  # it is an example in a docstring
-            return None
-        if first and re.match(rf"{indent}[)\]}}#\\]", lines[first - 1]):  # the end of a longer decorator, or a comment
-            return None
-        outside = re.compile(rf"\s{{0,{len(indent)}}}[^\s#)\]}}]")
-        last = next((number for number in range(having[0] + 1, len(lines)) if outside.match(lines[number])), len(lines))
-        lines = lines[first:last]
-        if _ends_in_a_text(lines):  # it goes on behind a line of that text
-            return None
-    return lines
-
-
-def _ends_in_a_text(lines: list[str]) -> bool:
-    """Returns whether a text of several lines has begun in some lines and does not end there."""
-    text = "\n".join(lines)
-    return text.count('"""') % 2 == 1 or text.count("'''") % 2 == 1
 
 
 def _definition(node: ast.AST | None, name: str) -> ast.stmt | None:

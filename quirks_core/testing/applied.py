@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
-from quirks_core.apply.driver import Applied, apply
 from quirks_core.apply.patching import install
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.context import RunContext
+from quirks_core.hook.door import PlanInForce, in_force
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve
@@ -20,13 +21,13 @@ from quirks_core.plugins.validate import declaring_module
 
 
 @contextmanager
-def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
+def applied(quirk: Quirk, context: RunContext) -> Iterator[PlanInForce]:
     """Applies a quirk's plan for one run, environment variables and patches, and undoes both at the end.
 
     For example::
 
-        with applied(QUIRK, quirk_context("acme")) as in_force:
-            assert in_force.plan.value("engine.enforce_eager") is True
+        with applied(QUIRK, quirk_context("acme")) as found:
+            assert found.plan.value("engine.enforce_eager") is True
 
     If the module of a patch is not imported yet, the patch is installed at the import.
 
@@ -35,7 +36,7 @@ def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
         context: The facts of the run.
 
     Yields:
-        The plan, and what it changed in this process's environment.
+        The plan in force.
 
     Raises:
         UsageError: The quirk is not active in that run, so that a test could only pass by accident.
@@ -48,15 +49,14 @@ def applied(quirk: Quirk, context: RunContext) -> Iterator[Applied]:
     (verdict,) = plan.verdicts
     if verdict.state is not State.ACTIVE:
         raise UsageError(f"{quirk.id} is {verdict.state} in this run, so there is nothing to apply: {verdict.because}")
-    in_force = apply(plan, patches=is_installed)
     with ExitStack() as stack:
-        stack.callback(in_force.undo)
+        found = stack.enter_context(in_force(plan if is_installed else plan.model_copy(update={"patches": ()})))
         if not is_installed:
             wanted = {(planned.target, planned.source) for planned in plan.patches}
             for patch in quirk.adjustments:
                 if isinstance(patch, Patch) and (patch.target, patch.source) in wanted:
                     stack.callback(install(patch, quirk.id).undo)
-        yield in_force
+        yield replace(found, plan=plan)
 
 
 def entry_point_value(quirk: Quirk) -> str:

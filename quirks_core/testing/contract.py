@@ -221,7 +221,7 @@ def _state(quirk: Quirk) -> dict[str, Any]:
     """Everything that a quirk may change in this process, by name."""
     _import_targets(quirk)  # so that there is a state before
     found: dict[str, Any] = {f"environment variable {name}": value for name, value in os.environ.items()}
-    found["sys.meta_path"] = list(sys.meta_path)
+    found["sys.meta_path"] = [one for one in sys.meta_path if type(one).__module__ != "quirks_core.apply.imports"]  # ours
     for patch in quirk.adjustments:
         if isinstance(patch, Patch):
             module, _, path = patch.target.partition(":")

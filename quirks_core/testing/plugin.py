@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from quirks_core.apply.driver import Applied
     from quirks_core.declaration.quirk import Quirk
     from quirks_core.facts.context import RunContext
+    from quirks_core.hook.door import PlanInForce
     from quirks_core.testing.isolated_registry import IsolatedRegistry
 
 #: The marker ``@pytest.mark.quirk``.
@@ -57,7 +57,7 @@ def quirk_registry() -> IsolatedRegistry:
 
 
 @pytest.fixture
-def applied() -> Callable[[Quirk, RunContext], AbstractContextManager[Applied]]:
+def applied() -> Callable[[Quirk, RunContext], AbstractContextManager[PlanInForce]]:
     """Puts one quirk into force in this process and undoes it, patches and environment: `quirks_core.testing.applied`."""
     from quirks_core.testing.applied import applied
 

@@ -26,7 +26,6 @@ class Section(StrEnum):
     ARGUMENTS = auto()
     VARIABLES = auto()
     MODEL = auto()
-    KNOWN = auto()
     REQUIREMENTS = auto()
     TRAINERS = auto()
 
@@ -39,7 +38,6 @@ TITLES = {
     Section.ARGUMENTS: "engine arguments",
     Section.VARIABLES: "environment variables",
     Section.MODEL: "the model",
-    Section.KNOWN: "known changes of vLLM",
     Section.REQUIREMENTS: "requirements",
     Section.TRAINERS: "trainers and other packages",
 }
@@ -132,7 +130,6 @@ class Report(Comparison):
         purpose: Purpose of the run.
         digests: Digests of the plan on both releases.
         rewritten: The run with every change: a command line, or a configuration in JSON; empty if the release refuses it.
-        elsewhere: Known changes of vLLM between the two that do not concern this run, one sentence each.
     """
 
     model: str
@@ -140,4 +137,3 @@ class Report(Comparison):
     purpose: str
     digests: tuple[str, str]
     rewritten: str = ""
-    elsewhere: tuple[str, ...] = ()

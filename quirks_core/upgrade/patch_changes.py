@@ -6,19 +6,14 @@ import ast
 import difflib
 import importlib.util
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 from pathlib import Path
-
-from packaging.version import Version
 
 from quirks_core.base.errors import UsageError
 from quirks_core.source.definitions import Definition, Missing, resolve
-from quirks_core.source.monkey_patches import MonkeyPatch, Way, read_patches
-from quirks_core.source.name_scopes import Function
+from quirks_core.source.monkey_patches import Function, MonkeyPatch, Way, read_patches
 from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Comparison, Finding, Level, Section
@@ -67,10 +62,10 @@ def check_patches(path: str, before: Release, after: Release, platform: str | No
     patches = [patch for patch in patches if comparison.concerns_vllm(patch)]
     rows = [(patch, list(comparison.of(patch))) for patch in patches]
     findings = [finding for _, found in rows for finding in found]
-    found = (*unread, *findings, *comparison.twice(patches), *comparison.served_by_rust(patches))
+    found = (*unread, *findings, *comparison.served_by_rust(patches))
     return PatchReport(
         before=before.side, after=after.side, path=path, patches=len({patch.place for patch in patches}),
-        unchanged=tuple(dict.fromkeys(one.targets[0] for one, found in rows if not found and comparison.is_made(one, after))),
+        unchanged=tuple(dict.fromkeys(one.targets[0] for one, found in rows if not found)),
         findings=found,
     )  # fmt: skip
 
@@ -120,38 +115,23 @@ class _Comparison:
     after: Release
     platform: str | None
 
-    def is_made(self, patch: MonkeyPatch, release: Release) -> bool:
-        """Whether the conditions around a patch let it be made on a release."""
-        return patch.where.holds_for(Version(release.version) if release.version else None)
-
     def concerns_vllm(self, patch: MonkeyPatch) -> bool:
-        """Whether a patch replaces something of vLLM: neither a mark on a function, nor a method that only the package has."""
-        if patch.way is Way.TEXT:
-            return True
+        """Whether a patch replaces something of vLLM: not a mark on a function."""
         old, new = self._target(self.before, patch), self._target(self.after, patch)
         if isinstance(old, Definition) or isinstance(new, Definition):
             return True
-        marks = any(one.owner is not None and isinstance(one.owner.node, _DEFINITIONS) for one in (old, new))
-        return not marks and not (patch.way is Way.SUBCLASS and patch.function is not None)
+        return not any(one.owner is not None and isinstance(one.owner.node, _DEFINITIONS) for one in (old, new))
 
     def of(self, patch: MonkeyPatch) -> Iterator[Finding]:
         """Yields what is to be known of one patch."""
-        if not self.is_made(patch, self.after):
-            if self.is_made(patch, self.before):
-                yield self._finding(patch, Level.NOTE, f"its own condition leaves it out on {self.after.label}")
-            return
-        if patch.way is Way.TEXT:
-            yield from self._text(patch)
-            return
         old, new = self._target(self.before, patch), self._target(self.after, patch)
         if isinstance(new, Missing):
             yield from self._gone(patch, old, new)
             return
-        if isinstance(old, Definition) and self.is_made(patch, self.before):
+        if isinstance(old, Definition):
             yield from self._changed(patch, old, new)
-        elif isinstance(old, Missing) and patch.way is not Way.MODULE:
-            who = "class overrides" if patch.way is Way.SUBCLASS else "patch replaces"
-            message = f"{self.after.label} is the first of the two that has it ({_place(new)}), and the {who} it"
+        else:
+            message = f"{self.after.label} is the first of the two that has it ({_place(new)}), and the patch replaces it"
             yield self._finding(patch, Level.UNKNOWN, message)
         yield from self._not_called(patch, new)
 
@@ -168,9 +148,6 @@ class _Comparison:
     # ---- gone
 
     def _gone(self, patch: MonkeyPatch, old: Definition | Missing, new: Missing) -> Iterator[Finding]:
-        owner = new.owner.node if new.owner is not None else None
-        if patch.way is Way.SUBCLASS and patch.function is not None and owner is None:
-            return  # that the class is gone is a finding already
         name = patch.targets[0].rpartition(".")[2]
         if isinstance(old, Missing) and new.owner is not None and patch.way in (Way.ASSIGNMENT, Way.SETATTR):
             text = self.after.source.module_source(new.owner.module) or ""
@@ -199,22 +176,10 @@ class _Comparison:
                 found.append(f"{module}:{name}")
         return ", ".join(sorted(found)) if len(found) < 4 else ""
 
-    def _text(self, patch: MonkeyPatch) -> Iterator[Finding]:
-        file = patch.targets[0]
-        old, new = (_file(release.source, file) for release in (self.before, self.after))
-        if new is None:
-            had = f"{self.before.label} has it" if old is not None else f"nor has {self.before.label}"
-            yield self._finding(patch, Level.STOP, f"{self.after.label} has no such file ({had})")
-        elif patch.text not in new:
-            had = "is" if old is not None and patch.text in old else "is not, either,"
-            lines = [line for line in patch.text.splitlines() if line.strip() and line not in new]
-            message = f"the text that it replaces is not in {self.after.label}; it {had} in {self.before.label}"
-            yield self._finding(patch, Level.STOP, message, [f"- {line}" for line in lines])
-
     # ---- changed
 
     def _changed(self, patch: MonkeyPatch, old: Definition, new: Definition) -> Iterator[Finding]:
-        if (patch.way is Way.SUBCLASS and patch.function is None) or old.node is None or new.node is None:
+        if old.node is None or new.node is None:
             return
         one, other = (release.source.attribute_source(f"{found.module}:{found.path}") or "" for release, found in
                       ((self.before, old), (self.after, new)))  # fmt: skip
@@ -233,7 +198,6 @@ class _Comparison:
         elif type(old.node) is not type(new.node):
             parts.append(f"it was {_kind(old.node)}, and is {_kind(new.node)}")
             level = Level.STOP
-        parts += ["the patch calls what it replaces"] if patch.wraps else []
         yield self._finding(patch, level, "; ".join(parts), lines)
 
     # ---- never called
@@ -277,26 +241,9 @@ class _Comparison:
                 message += "on by default" if is_on else "used only if this is set"
                 yield _finding(Level.UNKNOWN if is_on else Level.NOTE, _RUST, message, places)
 
-    # ---- patched twice
-
-    def twice(self, patches: Iterable[MonkeyPatch]) -> Iterator[Finding]:
-        """Yields the targets that two places replace, both of which may be reached."""
-        by_target: dict[str, list[MonkeyPatch]] = defaultdict(list)
-        for patch in patches:
-            owner, _, name = patch.targets[0].rpartition(".")  # a name that a module imports is another one there
-            found = resolve(self.after.source, owner) if patch.way not in (Way.TEXT, Way.SUBCLASS) else None
-            if isinstance(found, Definition) and self.is_made(patch, self.after):
-                by_target[".".join(filter(None, (found.module, found.path, name)))].append(patch)
-        for target, group in by_target.items():
-            if any(not one.where.excludes(other.where) for one, other in combinations(group, 2)):
-                chained = sum(not patch.wraps for patch in group) < 2
-                message = f"{len(group)} places replace it; " + (
-                    "each calls what it finds" if chained else "the last one that runs counts, and undoes the others"
-                )
-                places = sorted(patch.place for patch in group)
-                yield _finding(Level.NOTE if chained else Level.UNKNOWN, target, message, places)
-
     def _finding(self, patch: MonkeyPatch, level: Level, message: str, lines: Iterable[str] = ()) -> Finding:
+        if patch.is_conditional and level is Level.STOP:
+            level, message = Level.UNKNOWN, f"{message}; it stands under a condition on vLLM's version"
         subject = patch.targets[0] + (f".{patch.member}" if patch.member else "")
         return _finding(level, subject, f"{patch.place} ({patch.way}): {message}", lines)
 
@@ -319,10 +266,6 @@ def _is_used(source: VllmSource, name: str) -> bool:
     """Whether a name occurs in the code of a release other than where it is defined; an occurrence in a text counts."""
     pattern = re.compile(rf"^[^#\n]*(?<!def )(?<!class )\b{re.escape(name)}\b", re.MULTILINE)
     return any(name in text and pattern.search(text) for text in _texts(source).values())
-
-
-def _file(source: VllmSource, file: str) -> str | None:
-    return source.module_source(file.removesuffix(".py").replace("/", "."))
 
 
 def _code(node: ast.stmt) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from quirks_core.base.json_values import canonical
 from quirks_core.configuration.slots import slot_named
 from quirks_core.plan import summary
-from quirks_core.plan.diff import QuirkChange, diff
+from quirks_core.plan.diff import Change, diff
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.registry import Registry
@@ -31,43 +31,43 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
     reported: set[str] = set()
     changed: set[str] = set()
     for change in found.quirks:
-        if change.a is None or change.b is None or change.a.state is not change.b.state:
+        if change.missing or change.a["state"] != change.b["state"]:
             yield from _state(change, after, registry)
-            reported |= set(_slots_of(after.plan, change.id))
-            changed.add(change.id)
+            reported |= set(_slots_of(after.plan, change.name))
+            changed.add(change.name)
     if undecided := _undecided(before.plan, after.plan):
         message = f"{len(undecided)} quirks are undecided on both releases: a fact is missing"
         yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="undecided", message=message, lines=tuple(undecided))
     for slot in found.slots:
-        if slot.slot not in reported and (slot.a.value, slot.a.who) != (slot.b.value, slot.b.who):
-            message = f"{_value(slot.a.value)} ({', '.join(slot.a.who) or 'not set'}) becomes {_value(slot.b.value)} "
-            message += f"({', '.join(slot.b.who) or 'not set'})"
-            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=slot.slot, message=message)
+        old, new = (f"{_value(side['value'])} ({', '.join(side['who']) or 'not set'})" for side in (slot.a, slot.b))
+        if slot.name not in reported and old != new:
+            message = f"{old} becomes {new}"
+            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=slot.name, message=message)
     as_before = {_key(item) for item in before.plan.refusals}
     for refusal in after.plan.refusals:
         yield _refusal(refusal, after.plan, form, before.release.label if _key(refusal) in as_before else "")
-    for refusal in found.refusals.a:
+    for refusal in before.plan.refusals:
         if _key(refusal) not in {_key(item) for item in after.plan.refusals}:
             who = " and ".join(quirk.id for quirk in refusal.quirks)
             message = f"{before.release.label} refuses the run, and {after.release.label} does not: {refusal.reason}"
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=who, message=message)
-    for note in found.warnings.b:
+    for note in (note for note in after.plan.warnings if note not in before.plan.warnings):
         if note.kind is NoteKind.UNLISTED:  # the release's own judgement covers whether it takes the value
             continue
         if note.kind is not NoteKind.UNDECIDED or note.quirk not in changed:  # that it becomes undecided is a finding already
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="warning", message=note.text)
 
 
-def _state(change: QuirkChange, after: OnRelease, registry: Registry) -> Iterator[Finding]:
-    if change.b is None:
+def _state(change: Change, after: OnRelease, registry: Registry) -> Iterator[Finding]:
+    if change.missing == "b":
         return
     titles = {verdict.id: verdict.title for verdict in after.plan.verdicts}
-    because, level = change.b.because, Level.NOTE
-    match change.b.state:
+    because, level = change.b["because"], Level.NOTE
+    match change.b["state"]:
         case State.ACTIVE:
-            message = f"becomes active: {titles[change.id]}"
+            message = f"becomes active: {titles[change.name]}"
         case State.DORMANT:
-            stage = lifecycle(registry.find(change.id), {"vllm": after.release.version or ""}).stage
+            stage = lifecycle(registry.find(change.name), {"vllm": after.release.version or ""}).stage
             message = f"{'expires' if stage is Stage.EXPIRED else 'becomes dormant'}: {because}"
         case State.UNKNOWN | State.NOT_EXAMINED as state:
             what = "undecided" if state is State.UNKNOWN else "not examined"
@@ -76,15 +76,15 @@ def _state(change: QuirkChange, after: OnRelease, registry: Registry) -> Iterato
             message = f"no longer concerns the run: {because}"
         case state:
             message = f"becomes {state.replace('_', ' ')}: {because}"
-    items = _slots_of(after.plan, change.id) if change.b.state is State.ACTIVE else {}
+    items = _slots_of(after.plan, change.name) if change.b["state"] == State.ACTIVE else {}
     lines = tuple(f"{slot} = {_value(after.plan.changes.get(slot, item.value))}" for slot, item in items.items())
-    patches = [patch.target for patch in after.plan.patches if patch.quirk.id == change.id]
-    lines += tuple(f"patches {target}" for target in patches if change.b.state is State.ACTIVE)
-    yield Finding(section=Section.QUIRKS, level=level, subject=change.id, message=message, lines=lines)
+    patches = [patch.target for patch in after.plan.patches if patch.quirk.id == change.name]
+    lines += tuple(f"patches {target}" for target in patches if change.b["state"] == State.ACTIVE)
+    yield Finding(section=Section.QUIRKS, level=level, subject=change.name, message=message, lines=lines)
     for slot, item in items.items():
         if not slot_named(slot).is_enforced:
             value = after.plan.changes.get(slot, item.value)
-            message = f"{change.id} asks for it, and nothing in the engine can do it"
+            message = f"{change.name} asks for it, and nothing in the engine can do it"
             yield Finding(
                 section=Section.QUIRKS, level=Level.CHANGE, subject=slot, message=message, paste=summary.call(slot, value)
             )

@@ -157,36 +157,6 @@ def find_release(
     raise UsageError(_no_such(wanted, listed, index))
 
 
-def releases_between(low: str, high: str, *, index: PackageIndex | None = None, prefer: str | None = None) -> list[str]:
-    """Returns the versions from one to another, both included, without pre-releases and what was withdrawn, in that order.
-
-    Args:
-        low: The first version; it may be the newer one.
-        high: The last version.
-        index: Where to look; pip's if None.
-        prefer: As for `find_release`.
-
-    Raises:
-        UsageError: No index answers, or one of the two is no version that it has.
-    """
-    index = index or PackageIndex.of_pip()
-    here = installed_release()
-    names = _names(prefer or (here.distribution if here else PACKAGE))
-    listed, _ = _listed(index, names)
-    versions = {item.version for rows in listed.values() for item in rows if not item.yanked and not item.version.is_prerelease}
-    versions = {version for version in versions if not version.is_postrelease}
-    ends = []
-    for text in (low, high):
-        try:
-            ends.append(Version(text))
-        except InvalidVersion:
-            raise UsageError(f"{text!r} is no version; releases can be searched between two versions of the index") from None
-        if ends[-1] not in versions:
-            raise UsageError(_no_such(ends[-1], listed, index))
-    found = [version for version in sorted(versions) if min(ends) <= version <= max(ends)]
-    return [str(version) for version in (found if ends[0] <= ends[1] else reversed(found))]
-
-
 # ---- the index
 
 

@@ -25,7 +25,6 @@ from quirks_core.upgrade.arguments import (
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
 from quirks_core.upgrade.finding import Finding, Level, Report, Section, Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, failed, judged_findings
-from quirks_core.upgrade.known import elsewhere, known_changes
 from quirks_core.upgrade.model import model_changes
 from quirks_core.upgrade.paste import Form, rewritten
 from quirks_core.upgrade.quirk_changes import quirk_changes
@@ -89,7 +88,6 @@ class Upgrade:
             digests=(a.plan.digest, b.plan.digest),
             findings=findings,
             rewritten="" if verdict_of(findings) is Verdict.STOP else self._rewritten(a, b, form, findings),
-            elsewhere=tuple(elsewhere(a, b)),
         )
 
     def _rewritten(self, a: OnRelease, b: OnRelease, form: Form, findings: Iterable[Finding]) -> str:
@@ -112,7 +110,6 @@ class Upgrade:
             yield from variable_changes(a, b, form)
             yield from variable_defaults(a, b, is_server=form.is_command)
             yield from model_changes(a, b)
-            yield from known_changes(a, b)
             yield from requirement_changes(a, b)
             yield from trainer_windows(b, trainers.find(os.environ, ()))
             yield from arguments.result()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from quirks_core.hook.door import PlanInForce
     from worker.lab.kit.lab import Generated, Lab, Outcome
 
 QUIRK = Quirk(
@@ -84,26 +85,24 @@ async def scenario(lab: Lab) -> Outcome:
 
     What TRL does, in plain vLLM: ``LLM(...)`` in this process, and one call of the running model's ``load_weights`` per tensor.
     """
-    from quirks_core.apply.driver import apply
+    from quirks_core.hook.door import in_force
 
     model = lab.checkpoint("qwen3")
     trainers = [lab.trainer(lab.checkpoint("qwen3", seed=seed)) for seed in (1, 2)]
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    applied = apply(lab.plan(model, {"engine": {"load_format": "auto"}}))
-    try:
-        llm = _engine(model)
+    with in_force(lab.plan(model, {"engine": {"load_format": "auto"}})) as applied:
+        llm = _engine(model, applied)
         for trainer in trainers:
             _load(llm, trainer.named_parameters())
             got = _greedy(llm)
-    finally:
-        applied.undo()
     return lab.same_tokens(got, lab.reference(trainers[-1]))
 
 
-def _engine(model: Path) -> Any:
-    from vllm import LLM
+def _engine(model: Path, applied: PlanInForce) -> Any:
+    from vllm import LLM, EngineArgs
 
-    return LLM(str(model), dtype="float32", enforce_eager=True, max_model_len=256)
+    arguments = EngineArgs(str(model), dtype="float32", enforce_eager=True, max_model_len=256)
+    return LLM.from_engine_args(applied.carried_by(arguments))
 
 
 def _load(llm: Any, weights: Iterable[tuple[str, torch.nn.Parameter]]) -> None:

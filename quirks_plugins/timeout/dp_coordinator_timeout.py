@@ -69,7 +69,7 @@ async def scenario(lab: Lab) -> Outcome:
     from vllm.plugins import load_general_plugins
     from vllm.v1.engine.coordinator import DPCoordinator, DPCoordinatorProc
 
-    from quirks_core.apply.driver import apply
+    from quirks_core.hook.door import in_force
     from worker.lab.kit.lab import Outcome
 
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a forked coordinator would have the slow start twice
@@ -79,14 +79,11 @@ async def scenario(lab: Lab) -> Outcome:
         return wait(objects, timeout and timeout / _SPEED)
 
     values = {"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": "engine"}}
-    applied = apply(lab.plan(lab.checkpoint("qwen3_moe"), values))
-    try:
+    with in_force(lab.plan(lab.checkpoint("qwen3_moe"), values)):
         load_general_plugins()  # as `AsyncEngineArgs` does; it puts the plan in force in this process
         with patch("multiprocessing.connection.wait", fast), patch.object(DPCoordinatorProc, "run_coordinator", _start_slowly):
             coordinator = DPCoordinator(ParallelConfig(data_parallel_size=2, data_parallel_size_local=2))
         coordinator.shutdown()
-    finally:
-        applied.undo()
     return Outcome(True, f"a coordinator that starts within {_START_S} seconds", "it is waited for", "it is waited for")
 
 

@@ -46,9 +46,9 @@ def test_every_difference_is_reported_with_both_sides(quirks, planned):
 
     found, shown = quirks("diff", a, b, "--json"), quirks("diff", a, b)
 
-    state = {item["id"]: (item["a"]["state"], item["b"]["state"]) for item in found.json["quirks"]}
+    state = {item["name"]: (item["a"]["state"], item["b"]["state"]) for item in found.json["quirks"]}
     fact = {item["name"]: (item["a"], item["b"]) for item in found.json["facts"]}
-    slot = {item["slot"]: item for item in found.json["slots"]}["engine.load_format"]
+    slot = {item["name"]: item for item in found.json["slots"]}["engine.load_format"]
     assert (found.code, shown.code, found.json["same"]) == (1, 1, False)
     assert state[NORMALIZER] == ("active", "dormant")
     assert (fact["packages.vllm"], fact["purpose"]) == (("0.9.1", "0.32.0"), ("rollout", "eval"))
@@ -56,8 +56,8 @@ def test_every_difference_is_reported_with_both_sides(quirks, planned):
     assert shown.out.splitlines()[:2] == [f"--- {a}", f"+++ {b}"]
     for lines in (
         "  packages.vllm\n    - 0.9.1\n    + 0.32.0\n",
-        f"  {NORMALIZER}\n    - active\n      every condition holds\n    + dormant\n",
-        f"  engine.load_format\n    - auto ({NORMALIZER})\n    + auto (the configuration's default)\n",
+        f"  {NORMALIZER}\n    - state: active\n      because: every condition holds\n    + state: dormant\n",
+        f'  engine.load_format\n    - who: ["{NORMALIZER}"]\n',
     ):
         assert lines in shown.out
 

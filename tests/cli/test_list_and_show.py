@@ -89,8 +89,8 @@ def test_show_says_what_a_quirk_declares(quirks):
         "load_format",
         "wrong_output",
         "vllm < 0.9.2",
-        "concerns      runs in which the model is of type `gemma`, `gemma2`, `gemma3` or `gemma3_text`",
-        "Sets `engine.load_format` to `auto`",
+        "model.model_type (gemma or gemma2 or gemma3 or gemma3_text)",
+        "require: engine.load_format = auto instead of dummy",
         "applies while the source of vllm.model_executor.models.gemma3 lacks /",
         "report: https://github.com/NVIDIA-NeMo/RL/pull/298",
         "quirks_plugins/load_format/gemma_normalizer_dummy_load.py:",
@@ -105,7 +105,7 @@ def test_show_json_has_the_same_keys_for_every_quirk(quirks, quirk_id):
 
     assert shown.code == 0
     assert shown.json.keys() == {
-        "id", "title", "flag", "kind", "severity", "match", "concerns", "affected", "adjustments", "references", "evidence",
+        "id", "title", "flag", "kind", "severity", "match", "affected", "adjustments", "references", "evidence",
         "cost", "since", "supersedes", "distribution", "location", "documentation",
     }  # fmt: skip
 
@@ -147,9 +147,9 @@ def test_a_third_partys_quirk_is_shown_with_its_distribution(quirks, install):
 
     assert record["distribution"] == "acme-patch 1.2"
     patch, require, default = record["adjustments"]
-    assert patch.startswith("Patches `PluginManager.register` in `pluggy`")
-    assert require.startswith("If the user leaves `engine.seed` open: limits `engine.block_size` to `32`;")
-    assert default.startswith("Sets `engine.seed` to what follows from the run")  # of a function that has no name
+    assert patch.startswith("patch: pluggy:PluginManager.register")
+    assert require == "require: engine.block_size ≤ 32, if typed.engine.seed (false)"
+    assert default.startswith("default: engine.seed = what follows from the run")
 
 
 def test_a_slot_is_shown_as_the_installed_engine_has_it_with_the_quirks_that_adjust_it(quirks, install):
@@ -160,7 +160,7 @@ def test_a_slot_is_shown_as_the_installed_engine_has_it_with_the_quirks_that_adj
     assert record.keys() == {"slot", "takes", "default", "help", "adjusted by"}
     (adjusted,) = record["adjusted by"]
     assert record["takes"] == "a whole number"
-    assert adjusted.startswith("acme-patch: If the user leaves `engine.seed` open: limits `engine.block_size` to `32`;")
+    assert adjusted == "acme-patch: require: engine.block_size ≤ 32, if typed.engine.seed (false)"
     shown = quirks("show", "engine.block_size")
     assert "engine.block_size" in shown.out
     assert re.search(r"^  default +left open$", shown.out, re.M)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from quirks_core.cli.by_version import make_matrix
+from quirks_core.cli.by_version import make_plans
 from quirks_core.facts.context import RunContext
 from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.packages import installed_versions
@@ -155,15 +155,14 @@ def test_the_model_is_read_once(quirks, model, monkeypatch):
     assert len(reads) == 1
 
 
-def test_what_a_context_has_worked_out_for_the_installed_version_does_not_count_for_another():
+def test_what_was_worked_out_for_one_version_counts_for_no_other():
     model = ModelFacts(name="qwen3", path="qwen3", config={"model_type": "qwen3"})
     context = RunContext(model=model, packages=installed_versions(), environment={"VLLM_MADE_UP": "1"})
     assert context.fact("environment.unread") == ("VLLM_MADE_UP",)
 
-    matrix = make_matrix(Registry.load(), context, ["0.9.1"], Switches())
+    plan = make_plans(Registry.load(), context, ["0.9.1"], Switches())["0.9.1"]
 
-    (row,) = [row for row in matrix.rows if row.id == "unread-environment"]
-    assert row.cells["0.9.1"].state == "unknown"
+    assert [verdict.state for verdict in plan.verdicts if verdict.id == "unread-environment"] == ["unknown"]
 
 
 def test_the_configuration_holds_for_every_version(quirks, model, tmp_path):

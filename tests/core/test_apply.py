@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from quirks_core import Advise, Default, Refuse, setting
-from quirks_core.apply.driver import apply
 from quirks_core.apply.handed_down import PLAN_VARIABLE
-from quirks_core.apply.receipt import Acknowledgement, Effect, ReadBack, Receipt
+from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.hook import seam
 from quirks_core.hook.door import in_force
@@ -31,32 +30,13 @@ def plan(plan_of):
     return plan_of([Default(f"env.{VARIABLE}", "0"), Default("engine.seed", 1)])
 
 
-def test_applying_a_plan_changes_the_environment(plan):
-    applied = apply(plan)
-
-    assert [(effect.slot, effect.before, effect.after) for effect in applied.effects] == [(f"env.{VARIABLE}", None, "0")]
-    assert os.environ[VARIABLE] == "0"
-    assert ProcessPlan.model_validate_json(os.environ[PLAN_VARIABLE]).digest == plan.digest
-
-
-def test_undo_restores_the_environment_once(plan, monkeypatch):
+def test_a_block_in_which_a_plan_is_in_force_leaves_nothing_behind(plan, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, "1")
-    before = dict(os.environ)
-    applied = apply(plan)
-
-    applied.undo()
-
-    assert dict(os.environ) == before
-    os.environ[VARIABLE] = "2"
-    applied.undo()
-    assert os.environ[VARIABLE] == "2"
-
-
-def test_a_block_in_which_a_plan_is_in_force_leaves_nothing_behind(plan, tmp_path):
     before = dict(os.environ)
 
     with in_force(plan, {"NAME": "value"}) as applied:
         assert (os.environ[VARIABLE], os.environ["NAME"], applied.folder.is_dir()) == ("0", "value", True)
+        assert ProcessPlan.model_validate_json(os.environ[PLAN_VARIABLE]).digest == plan.digest
 
     assert (dict(os.environ), list(tmp_path.glob("model-quirks-*"))) == (before, [])
 
@@ -98,7 +78,6 @@ def test_a_block_does_not_begin_beside_an_engine_of_this_process_whose_plan_its_
         assert os.environ[VARIABLE] == "0"
 
 
-@pytest.mark.parametrize("way", [apply, lambda plan: in_force(plan).__enter__()], ids=["process", "engine"])
 @pytest.mark.parametrize(
     ("wanted", "error", "words"),
     [
@@ -108,11 +87,11 @@ def test_a_block_does_not_begin_beside_an_engine_of_this_process_whose_plan_its_
     ],
     ids=["refused", "too large", "too large in bytes"],
 )
-def test_a_plan_that_cannot_be_applied_changes_nothing(plan_of, tmp_path, way, wanted, error, words):
+def test_a_plan_that_cannot_be_applied_changes_nothing(plan_of, tmp_path, wanted, error, words):
     before, plan = dict(os.environ), plan_of([Default(f"env.{VARIABLE}", "0"), *wanted])
 
     with pytest.raises(error, match=words):
-        way(plan)
+        in_force(plan).__enter__()
 
     assert (dict(os.environ), list(tmp_path.glob("model-quirks-*"))) == (before, [])
 
@@ -123,24 +102,25 @@ def test_plugins_of_vllm_that_leave_ours_out_are_an_error_that_says_what_to_set(
     before = dict(os.environ)
 
     with pytest.raises(UsageError, match="keeps quirks out of the engine's processes; set VLLM_PLUGINS=") as error:
-        apply(plan)
+        in_force(plan).__enter__()
 
     proposed = str(error.value).partition("set VLLM_PLUGINS='")[2].partition("'")[0]
     assert set(proposed.split(",")) == {*filter(None, names.split(",")), "model_quirks", "model_quirks_transfer"}
     assert dict(os.environ) == before
     monkeypatch.setenv("VLLM_PLUGINS", proposed)
-    apply(plan).undo()
+    with in_force(plan):
+        pass
 
 
 def test_a_variable_set_after_vllm_was_imported_is_a_warning(plan, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", object())
 
-    assert apply(plan).warnings == (f"env.{VARIABLE} was set after vLLM was imported; this process may not see it",)
+    with in_force(plan) as applied:
+        assert applied.warnings == (f"env.{VARIABLE} was set after vLLM was imported; this process may not see it",)
 
 
 def test_a_receipt_survives_json():
     row = Acknowledgement(pid=7, process="EngineCore", digest="d" * 64, effects=(Effect(slot="env.A", before=None, after="1"),))
-    value = ReadBack(slot="engine.seed", planned=1, engine=1, binding=True)
-    receipt = Receipt(digest="d" * 64, host="here", changes={"engine.seed": 1}, processes=(row,), engine=(value,))
+    receipt = Receipt(digest="d" * 64, host="here", changes={"engine.seed": 1}, processes=(row,))
 
     assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt

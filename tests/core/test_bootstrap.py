@@ -16,10 +16,10 @@ import pytest
 from patience import HUNG_S
 
 from quirks_core import bootstrap
-from quirks_core.apply import handed_down, imports, process
-from quirks_core.apply.driver import apply
+from quirks_core.apply import driver, handed_down, imports, process
 from quirks_core.base.errors import QuirksError, ReceiptError
 from quirks_core.hook import processes
+from quirks_core.hook.door import in_force
 from quirks_core.plan.records import ProcessPlan
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.registry import Registry
@@ -75,10 +75,11 @@ def plan_for(write_modules, load_fakes, find_fakes, make_context):
 @pytest.fixture
 def applied(own_environment, plan_for):  # noqa: ARG001 - whichever order a test asks for them in
     """The plan handed down to the processes that this one starts, and not in force in this one."""
-    in_force = apply(plan_for(), patches=False)
+    plan = plan_for()
+    driver.hand_down(plan)
     os.environ[handed_down.HOOK_VARIABLE] = "on"
-    yield in_force
-    in_force.undo()
+    yield plan
+    driver.undo()
 
 
 def step_and_stop():
@@ -98,18 +99,18 @@ def test_without_a_plan_nothing_happens():
 def test_a_process_acknowledges_all_that_it_carries_out(applied):
     os.environ.pop("FAKE_VARIABLE")  # not by monkeypatch: it would put it back after the test
 
-    process.carry_out(applied.plan.for_processes)
+    process.carry_out(applied.for_processes)
 
     assert (step_and_stop(), os.environ["FAKE_VARIABLE"]) == (PATCHED, "1")
     acknowledgement = process.acknowledgement()
     assert (acknowledgement.pid, acknowledgement.process) == (os.getpid(), "MainProcess")
-    assert acknowledgement.digest == applied.plan.digest == process.in_force()
+    assert acknowledgement.digest == applied.digest == process.in_force()
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
     assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
 
 
 def test_a_patch_that_waits_for_its_module_is_acknowledged_as_pending(applied):
-    process.carry_out(applied.plan.for_processes)
+    process.carry_out(applied.for_processes)
     before = process.acknowledgement().effects
 
     step_and_stop()
@@ -119,11 +120,11 @@ def test_a_patch_that_waits_for_its_module_is_acknowledged_as_pending(applied):
 
 
 def test_a_second_call_changes_nothing(applied):
-    process.carry_out(applied.plan.for_processes)
+    process.carry_out(applied.for_processes)
     step_and_stop()
     patched = importlib.import_module("fake_engine.module").Engine.step
 
-    process.carry_out(applied.plan.for_processes)
+    process.carry_out(applied.for_processes)
 
     assert importlib.import_module("fake_engine.module").Engine.step is patched
 
@@ -148,27 +149,13 @@ def test_a_plan_that_fails_half_way_leaves_no_patch_behind(plan_for):
     assert (step_and_stop(), process.in_force()) == (("step", "stop"), None)
 
 
-def test_while_a_plan_is_in_force_another_cannot_be_applied(plan_for):
-    applied = apply(plan_for())
-    before = dict(os.environ)
-
-    with pytest.raises(QuirksError, match=f"plan {applied.plan.digest[:12]}… is in force in this process"):
-        apply(plan_for("fake-step"))
-
-    assert dict(os.environ) == before
-    applied.undo()
-    apply(plan_for("fake-step")).undo()
-
-
 @pytest.mark.parametrize("imported", ["before", "after"])
 def test_undoing_the_plan_leaves_nothing_of_it(plan_for, tmp_path, imported):
     handlers = list(logging.getLogger("vllm").handlers)
-    applied = apply(plan_for())
-    process.keep_errors(tmp_path)
-    if imported == "before":
-        step_and_stop()
-
-    applied.undo()
+    with in_force(plan_for()):
+        process.keep_errors(tmp_path)
+        if imported == "before":
+            step_and_stop()
 
     assert step_and_stop() == ("step", "stop")
     assert logging.getLogger("vllm").handlers == handlers
@@ -229,11 +216,11 @@ def test_a_plan_in_the_configuration_of_the_engine_that_loads_plugins_is_carried
 
 
 def test_a_forked_process_acknowledges_for_itself(applied):
-    process.carry_out(applied.plan.for_processes)
+    process.carry_out(applied.for_processes)
 
     child = os.fork()
     if child == 0:  # no assertion, no fixture, no coverage of the parent may run here
-        process.carry_out(applied.plan.for_processes)
+        process.carry_out(applied.for_processes)
         is_own = process.acknowledgement().pid == os.getpid()
         os._exit(0 if is_own and step_and_stop() == PATCHED else 1)
     _, status = os.waitpid(child, 0)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import gc
 import inspect
 import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -181,106 +179,6 @@ def test_the_variables_that_an_engine_reads_are_found_anywhere_in_its_source_or_
     write_modules({"vllm/envs.py": envs, "vllm/deep/down.py": elsewhere})
 
     assert INSTALLED.unread_by_engine(["VLLM_USE_V1", "VLLM_PORT", "VLLM_ELSEWHERE"]) == ("VLLM_USE_V1",)
-
-
-def _definitions(body, path=()):
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield (*path, node.name)
-            yield from _definitions(node.body if isinstance(node, ast.ClassDef) else (), (*path, node.name))
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "vllm.v1.engine.core",
-        "vllm.config.model",
-        "vllm.v1.core.sched.scheduler",
-        "vllm.engine.arg_utils",
-        "vllm.utils.argparse_utils",
-    ],
-)
-def test_lines_alone_give_the_definition_that_the_syntax_tree_gives(module):
-    lines = INSTALLED.module_source(module).splitlines()
-    found = 0
-    for path in _definitions(INSTALLED.parsed(module).body):
-        quick = source_tree._found_by_lines(lines, list(path))
-        node = INSTALLED.statement(f"{module}:{'.'.join(path)}")
-        whole = textwrap.dedent("\n".join(lines[source_tree._first_line(node) - 1 : node.end_lineno]))
-        assert quick in (None, whole), path
-        found += quick is not None
-    assert found > 10
-
-
-@pytest.mark.parametrize(
-    ("path", "known"),
-    [
-        ("plain", True),
-        ("decorated", True),
-        ("Owner", True),
-        ("Owner.method", True),
-        ("Cut", False),  # a line of a text in it begins where the next definition could
-        ("Cut.text", False),
-        ("Cut.late", False),
-        ("long", False),  # behind a decorator of several lines
-        ("commented", False),
-        ("twice", False),
-        ("branch", False),
-        ("example", False),  # in a docstring
-        ("Owner.nested", False),
-        ("nothing", False),
-    ],
-)
-def test_lines_alone_give_nothing_where_they_could_be_wrong(path, known):
-    text = '''
-"""Says how.
-
-def example():
-    pass
-"""
-def plain(
-    one,
-):
-    return one
-
-@first
-@second(1)
-def decorated():
-    pass
-
-@first(
-    1
-)
-def long():
-    pass
-
-@first
-# why
-def commented():
-    pass
-
-def twice(): ...
-def twice(): ...
-
-if True:
-    def branch(): ...
-
-class Owner:
-    @property
-    async def method(self):
-        def nested(): ...
-
-class Cut:
-    def text(self):
-        return """
-def of_the_text(): ...
-"""
-
-    def late(self): ...
-'''
-    found = source_tree._found_by_lines(text.splitlines(), path.split("."))
-
-    assert (found is not None) is known
 
 
 def test_a_class_whose_text_has_lines_without_indentation_has_all_that_follows_that_text(write_modules):

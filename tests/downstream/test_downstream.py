@@ -305,8 +305,8 @@ def test_a_lock_holds_until_a_package_comes_or_goes(
 
 PATCHING = """
     import json, os, sys
-    from quirks_core.apply.driver import apply
     from quirks_core.apply import process
+    from quirks_core.hook.door import in_force
     from quirks_core.configuration.config import GenerationConfig
     from quirks_core.plugins.planning import make_plan
     from quirks_core.apply.receipt import Receipt
@@ -328,12 +328,11 @@ PATCHING = """
         import acme_engine.server
     registry = Registry.load()
     plan = make_plan(GenerationConfig.parse({{"model": {model!r}}}), registry=registry)
-    applied = apply(plan)
-    pending = "acme_engine.sampler" not in sys.modules
-    patched = tried()
-    receipt = Receipt(digest=plan.digest, processes=(process.acknowledgement(),))
-    troubles = registry.observe(plan, receipt)
-    applied.undo()
+    with in_force(plan):
+        pending = "acme_engine.sampler" not in sys.modules
+        patched = tried()
+        receipt = Receipt(digest=plan.digest, processes=(process.acknowledgement(),))
+        troubles = registry.observe(plan, receipt)
     print(json.dumps({{"pending": pending, "patched": patched, "undone": tried(), "digest": plan.digest, "troubles": troubles,
                       "effects": [effect.model_dump() for ack in receipt.processes for effect in ack.effects]}}))
 """

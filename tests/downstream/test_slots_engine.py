@@ -36,14 +36,10 @@ async def worker(acme_slots, tiny_checkpoint, quirk_engine):  # noqa: ARG001 - t
 
 
 def test_every_process_reports_the_planned_engine_arguments(worker):
-    read_back = {item.slot: item for item in worker.receipt.engine}
     reported = {ack.process: ack.engine for ack in worker.receipt.processes if ack.engine}
 
-    block_size, length = read_back["engine.block_size"], read_back["engine.max_model_len"]
-    assert (block_size.planned, block_size.engine, block_size.binding) == (32, 32, True)
-    assert (length.before, length.engine) == (256, 256)  # what was typed is within the bound
     assert [process for process in reported if "EngineCore" in process]
-    assert {engine["engine.block_size"] for engine in reported.values()} == {32}
+    assert {(engine["engine.block_size"], engine["engine.max_model_len"]) for engine in reported.values()} == {(32, 256)}
 
 
 def test_every_process_acknowledges_the_variable(worker):

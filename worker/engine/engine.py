@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from quirks_core.apply import process
 from quirks_core.apply.driver import environment
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, FRONT_END_VARIABLE
-from quirks_core.apply.read_back import read_back
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError, ReceiptError
 from quirks_core.hook.door import PlanInForce, in_force
@@ -243,12 +242,8 @@ class Engine:
         rows = [row for receipt in receipts for row in receipt.processes]
         self._members = processes.children(row.pid for row in rows if row.host == receipts[0].host)
         shared_memory.record(applied.folder, (member.pid for member in self._members))
-        return receipts[0].model_copy(
-            update={
-                "processes": (process.acknowledgement(), *sorted(rows, key=lambda row: (row.host, row.process, row.pid))),
-                "engine": read_back(self._llm.vllm_config, self._plan),
-            }
-        )
+        rows.sort(key=lambda row: (row.host, row.process, row.pid))
+        return receipts[0].model_copy(update={"processes": (process.acknowledgement(), *rows)})
 
     def _watch(self) -> None:
         """From now on the end of a process that we started is the end of the engine."""

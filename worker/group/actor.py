@@ -185,8 +185,8 @@ def plan_variables(environ: Mapping[str, str], fact_names: Iterable[str] = ()) -
 def _differences(there: Plan, here: Plan) -> str:
     found = diff(there, here)
     known = [f"{change.name} is {change.a!r} there and {change.b!r} here" for change in found.facts]
-    slots = [f"{change.slot} becomes {change.a.value!r} there and {change.b.value!r} here" for change in found.slots]
-    quirks = [f"quirk {change.id} differs" for change in found.quirks]
+    slots = [f"{change.name} becomes {change.a['value']!r} there and {change.b['value']!r} here" for change in found.slots]
+    quirks = [f"quirk {change.name} differs" for change in found.quirks]
     return "; ".join([*known, *slots, *quirks]) or "its installation applies other patches"
 
 

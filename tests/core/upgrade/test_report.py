@@ -9,8 +9,6 @@ from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.upgrade.finding import Level, Section, Verdict
 from quirks_core.upgrade.release import find_release, installed_release
 
-from .conftest import MODELS
-
 
 def of(report, section):
     """The findings of a section by subject."""
@@ -19,20 +17,6 @@ def of(report, section):
 
 def compared(releases, run, before, after):
     return run.compare(releases[before], releases[after])
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_what_is_known_to_have_changed_from_0_26_to_0_33_is_found(releases, upgrade, model):
-    run = upgrade(model, "engine.kv_cache_dtype=fp8", "engine.distributed_executor_backend=ray")
-
-    report = compared(releases, run, "0.26.0", "0.33.0")
-
-    known = of(report, Section.KNOWN)
-    concerned = {"gpt_oss": {"yarn-length"}}.get(model, set())
-    assert set(known) == concerned | {"tcpstore-port-choice"}
-    everything = {"tcpstore-port-choice", "yarn-length"}
-    assert {text.partition(":")[0] for text in report.elsewhere} == everything - set(known)
-    assert "_select_tcpstore_port, is gone" in known["tcpstore-port-choice"].message
 
 
 def test_every_breaking_change_of_the_release_notes_is_in_the_report(releases, upgrade, monkeypatch):
@@ -52,25 +36,6 @@ def test_every_breaking_change_of_the_release_notes_is_in_the_report(releases, u
     assert "VLLM_ALLREDUCE_USE_FLASHINFER: False → True" in variables["defaults"].message
     assert "transformers:TransformersForCausalLM" in of(of_0_29, Section.MODEL)["Olmo3ForCausalLM"].message
     assert without.verdict is Verdict.STOP
-
-
-@pytest.mark.parametrize(
-    ("known", "last", "first"),
-    [
-        ("tcpstore-port-choice", "0.28.0", "0.29.0"),
-        ("yarn-length", "0.29.0", "0.30.0"),
-    ],
-)
-def test_each_known_change_lies_between_the_releases_that_brought_it_in_both_directions(releases, upgrade, known, last, first):
-    run = upgrade("gpt_oss", "cluster.num_nodes=2")
-
-    up, down = (of(compared(releases, run, *pair), Section.KNOWN) for pair in ((last, first), (first, last)))
-    before = of(compared(releases, run, "0.26.0", last), Section.KNOWN)
-
-    assert (known in up, known in down, known in before) == (True, True, False)
-    assert up[known].level is Level.NOTE
-    assert f"on {last}, " in up[known].message
-    assert f"on {first}, " in up[known].message
 
 
 def test_a_change_that_a_quirk_declares_is_reported_with_the_quirk(releases, upgrade):

@@ -11,14 +11,11 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import Field, ValidationError, model_validator
 
 from quirks_core.apply.receipt import Receipt
-from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.plan.switches import SwitchNames
 from worker.lab.parity.records import ParityRecord
 from worker.lab.parity.store import write_text
 
-#: Most bytes of a dump.
-_MOST = 256 * 2**20
 #: Version of the dumps' format; one of another is refused.
 DUMP_FORMAT = 1
 #: Prefix of the progress lines of a process that makes a dump.
@@ -104,7 +101,7 @@ class Dump(ParityRecord):
         """
         expected = "expected a dump as 'quirks parity dump' writes it"
         try:
-            values = json.loads(whole_file.read(file, _MOST))
+            values = json.loads(file.read_bytes())
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror or error}; {expected}") from None
         except ValueError as error:

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import ValidationError, model_validator
 
-from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError, words
 from quirks_core.base.record import Record
 from quirks_core.declaration import flags
@@ -226,7 +225,7 @@ class Report(Record):
             UsageError: It cannot be read.
         """
         try:
-            return cls.model_validate_json(whole_file.read(file))
+            return cls.model_validate_json(file.read_bytes())
         except (OSError, ValidationError) as error:
             raise UsageError(f"{file} is no report of 'quirks prove': {words(error)}") from None
 

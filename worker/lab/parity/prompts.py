@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError, words
 from quirks_core.configuration.config import ModelSection
 from quirks_core.facts.model import ModelFacts
 
-#: Most bytes of a file of prompts.
-_MOST = 256 * 2**20
 #: Used if the user names no file: different lengths, languages and kinds of text.
 TEXTS = (
     "Explain in two sentences why the sky is blue during the day and red in the evening.",
@@ -108,7 +105,7 @@ def _tokenizer(name: str, revision: str | None) -> tuple[Any, str]:
 
 def _read(file: Path) -> list[Any]:
     try:
-        lines = whole_file.read(file, _MOST).decode().splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"prompts {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import torch
 
+from quirks_core.apply.read_back import read_configuration, slots_to_read
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import slot_named
@@ -143,8 +144,7 @@ class ParityRun:
         found = {name: self._judged(piece) for name in self._names if (piece := self.store.get(name, Result)) is not None}
         if missing := [name for name in self._names if name not in found]:
             session = await self._start(self.config, self._options.planning, note=self._starting_over())
-            reported = {item.slot: item.engine for item in session.worker.receipt.engine}
-            self.store.put(_ENGINE, EngineValues(values=reported, dtype=vllm_adapter.model_dtype(session.llm)))
+            self.store.put(_ENGINE, _values_of(session))
             for result in await self._measure(session, missing, done=lambda result: self.store.put(result.scenario, result)):
                 found[result.scenario] = result
         return [found[name] for name in self._names]
@@ -155,8 +155,7 @@ class ParityRun:
         found = await measure_steps(
             session, self._options.steps, self._thresholds, epsilon=self._options.epsilon, notify=self._notify
         )
-        reported = {item.slot: item.engine for item in session.worker.receipt.engine}
-        self.store.put(_ENGINE, EngineValues(values=reported, dtype=vllm_adapter.model_dtype(session.llm)))
+        self.store.put(_ENGINE, _values_of(session))
         return found
 
     async def on_another_engine(self, config: GenerationConfig, planning: PlanOptions, names: Sequence[str]) -> list[Result]:
@@ -297,6 +296,13 @@ def _batch_invariant(config: GenerationConfig, plan: Plan) -> GenerationConfig:
             f"({BATCH_INVARIANT}=1) on {platform}: use --profile float32, or a GPU"
         )
     return config.adjusted({f"env.{BATCH_INVARIANT}": "1"})
+
+
+def _values_of(session: Session) -> EngineValues:
+    """What the engine's own configuration holds."""
+    plan = session.worker.plan
+    values = read_configuration(session.llm.vllm_config, slots_to_read({*plan.context.settings, *plan.changes}))
+    return EngineValues(values=values, dtype=vllm_adapter.model_dtype(session.llm))
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
