@@ -165,7 +165,11 @@ QUIRK = Quirk(
         yes(_BFLOAT16, {"train.dtype": "float32", "engine.dtype": "half"}, advises="by 0.004 nats"),
         yes(_GEMMA, _AUTOCAST, advises="by 0.025 with both heads in float32"),
         yes(_GEMMA, _HALF, gives={}, advises="not float16, because gemma3_text"),
-        yes(_BFLOAT16, {**_HALF, "train.trainable_dtype": "float16", "train.framework": "trl"}, refuses="scaler"),
+        yes(
+            _BFLOAT16,
+            {**_HALF, "train.trainable_dtype": "float16", "train.framework": "trl", "engine.dtype": "float16"},
+            refuses="scaler",
+        ),
         yes("qwen3", _HALF, gives={"engine.dtype": "float16"}),
         no(_BFLOAT16, {**_HALF, "engine.dtype": "float16"}),
         no(_BFLOAT16, {**_FLOAT32, "engine.dtype": "float32"}),
