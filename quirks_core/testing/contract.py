@@ -22,10 +22,10 @@ import pytest
 from quirks_core.base.errors import QuirksError
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
-from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import installed_platform
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.records import RefusedError
+from quirks_core.plan.records import RefusedError, State
+from quirks_core.plan.resolve import resolve
 from quirks_core.plugins import validate
 from quirks_core.plugins.discovery import PROJECT, Discovered, discover
 from quirks_core.plugins.isolated import HEAVY, Seen, look
@@ -129,9 +129,11 @@ class QuirkContract:
 
     def test_undoing_it_restores_everything(self) -> None:
         """Environment, patched attributes and the import system are as before, for every example that it is active in."""
-        quirk, skipped, done = self._item().quirk, "", 0
+        item, skipped, done = self._item(), "", 0
+        quirk = item.quirk
         for number, example in enumerate(quirk.examples, 1):
-            if example.answer is not Answer.YES:
+            (verdict,) = resolve(example.context(), [item]).verdicts
+            if verdict.state is not State.ACTIVE:
                 continue
             if why := _not_here(quirk, example.platform):
                 skipped = f"example {number}: {why}"
