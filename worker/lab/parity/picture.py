@@ -43,8 +43,8 @@ def _draw_pairs(axes: Axes, found: Frontier) -> None:
     for pair in {pair.name: pair for pair in (now, best, edge[0], edge[-1]) if pair is not None}.values():
         what = {now.name: " (now)", best.name if best else "": " (take this)"}.get(pair.name, "")
         text = f"{pair.name}{what}: {number(pair.mean_abs_delta)}"
-        weight = "bold" if what else "normal"
-        axes.annotate(text, place[pair.name], (10, 5), textcoords="offset points", fontsize=11.5, fontweight=weight)
+        weight, below = ("bold", 5) if what else ("normal", -15)
+        axes.annotate(text, place[pair.name], (10, below), textcoords="offset points", fontsize=11.5, fontweight=weight)
     axes.axhline(found.target, color=COLOURS["muted"], linewidth=0.8, linestyle="--")
     axes.text(0.995, found.target, f"target {found.target:g}", transform=axes.get_yaxis_transform(), ha="right", va="bottom")
     axes.set(
