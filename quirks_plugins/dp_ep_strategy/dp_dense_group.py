@@ -1,11 +1,8 @@
 """A dense model cannot be spread over the engines of one vLLM data-parallel group.
 
-What happens: every engine raises ``ValueError: Non-MoE models do not support external data parallel mode``. vLLM's external
-load balancing (one engine per rank) exists for models whose ranks share experts, and a dense model has none. Inside one engine
-(the strategy ``engine``) data parallelism works for dense models too: vLLM runs the ranks as engine cores that share nothing.
-
-What this changes: if the user set ``parallel.dp_strategy: actors`` for a dense model, the run is refused before any actor is
-started.
+What happens: every engine raises an error. vLLM's external load balancing (one engine per rank) exists for models whose ranks
+share experts. Inside one engine (the strategy ``engine``) data parallelism works for dense models too: vLLM runs the ranks as
+engine cores that share nothing.
 
 When it can go: when vLLM accepts dense models in such a group; the static probe will show it.
 """

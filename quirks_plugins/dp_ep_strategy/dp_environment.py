@@ -1,13 +1,9 @@
 """``VLLM_DP_*`` variables make an asynchronous engine wait for ranks that do not exist, or end it at the start.
 
 What happens: with a MoE model the engine waits for ranks that nothing starts, or ends in a bare ``AssertionError`` of its
-client. With a dense model it ends in ``ValueError: Offline data parallel mode is not supported/useful for dense models``.
-These variables are meant for data parallelism with *synchronous* engines, one process per rank. Every engine whose own
-data-parallel size is 1 reads them, also an asynchronous one. It then acts as one rank of several, without the coordinator that
-a group needs. With a data-parallel size above 1 vLLM overrides the variables and logs nothing. The attempt of
+client; with a dense model it ends in a ``ValueError``. The variables are meant for *synchronous* engines, one process per rank,
+and every engine whose own data-parallel size is 1 reads them. Above 1 vLLM overrides them and logs nothing. The attempt of
 NVIDIA-NeMo/RL#1495 set them and had to patch vLLM's client.
-
-What this changes: a run of the asynchronous engine with any of them set, in the shell or under ``env``, is refused.
 
 When it can go: when the asynchronous engine no longer reads them.
 """

@@ -1,11 +1,7 @@
 """Expert parallelism for a dense model: the engine does not start.
 
-What happens: vLLM raises
-``ValueError: Number of experts in the model must be greater than 0 when expert parallelism is enabled``, in the process that
-starts the engine.
-
-What this changes: the run is refused before any actor or engine is started. The refusal also lists everything else that is
-wrong with the run.
+What happens: vLLM raises a ``ValueError`` in the process that starts the engine. The refusal comes before any actor or engine
+is started, and lists everything else that is wrong with the run.
 
 When it can go: when vLLM ignores the flag on dense models; the paired run will show it.
 """

@@ -1,13 +1,10 @@
 """If the tensor-parallel size does not divide the model's attention heads, every engine fails after it was placed.
 
-What happens: vLLM raises "Total number of attention heads (28) must be divisible by tensor parallel size (8)", in each engine.
-Examples are 28 heads on 8 GPUs (Qwen2.5-7B and its distillations) and 40 heads on 3. The message comes minutes late, after the
-cluster has placed the actors and each of them has imported vLLM. In a trainer's log it stands below the traces of all ranks.
+What happens: the error comes minutes late, after the cluster has placed the actors and each of them has imported vLLM, and in a
+trainer's log it stands below the traces of all ranks. Examples are 28 heads on 8 GPUs (Qwen2.5-7B and its distillations) and 40
+heads on 3.
 
-What this changes: such a size is refused while the plan is made, before anything starts.
-
-When it can go: when vLLM supports a number of heads that TP does not divide; vllm-project/vllm#11797, which requested it, was
-closed as stale.
+When it can go: when vLLM supports such a number of heads; vllm-project/vllm#11797, which requested it, was closed as stale.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.registry import Registry
+from quirks_core.testing.applied import entry_point_value
 from quirks_plugins.environment.rust_frontend import IN_THE_FRONT_END
 
 ROOT = Path(__file__).parents[2]
@@ -27,20 +28,21 @@ every_quirk = pytest.mark.parametrize("item", LOADED, ids=lambda item: item.quir
 
 
 def test_every_quirk_of_the_folder_is_registered():
-    files = {
-        ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    declared = {
+        f"{'.'.join(file.relative_to(ROOT).with_suffix('').parts)}:{name}"
         for file in (ROOT / "quirks_plugins").rglob("*.py")
-        if "QUIRK = Quirk(" in file.read_text(encoding="utf-8")
+        for name in re.findall(r"^(\w+) = Quirk\($", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
 
-    assert files == {item.quirk.location.module for item in LOADED}
+    assert declared == {entry_point_value(item.quirk) for item in LOADED}
 
 
 @every_quirk
-def test_the_file_of_a_quirk_bears_its_id_in_the_folder_of_its_flag(item):
-    _, folder, file = item.quirk.location.module.split(".")
+def test_a_quirk_is_the_file_of_its_id_or_a_row_of_its_name_in_the_folder_of_its_flag(item):
+    module, _, row = entry_point_value(item.quirk).partition(":")
+    _, folder, file = module.split(".")
 
-    assert item.quirk.id == item.entry_point == file.replace("_", "-")
+    assert item.quirk.id == item.entry_point == (file if row == "QUIRK" else row.lower()).replace("_", "-")
     assert item.quirk.flag == folder == ModelFlag(folder)
 
 
