@@ -68,7 +68,7 @@ def test_a_plan_groups_the_quirks_by_their_state(quirks, model):
     first, *groups, last = planned.out.split("\n\n")
     found = {group.partition("\n")[0].partition(":")[0]: group for group in groups}
     assert first.startswith("vllm 0.32.0 (assumed), torch ")
-    assert list(found) == ["in force", "dormant", "disabled"]
+    assert list(found) == ["in force", "dormant", "superseded", "disabled"]
     assert "\n  async-rollout-timeout  request.timeout_s ≥ 600.0\n" in found["in force"]
     assert "\n  gemma-normalizer-dummy-load  packages.vllm: wanted < 0.9.2, got 0.32.0" in found["dormant"]
     assert "\n  rollout-logprobs-processed  switched off by 'logprobs'" in found["disabled"]
