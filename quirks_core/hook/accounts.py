@@ -274,7 +274,7 @@ def _needs_finite(config: Any) -> bool:
 
 
 def _trains_in_float16() -> bool:
-    """Returns whether the trainer computes in float16: the user said so, or its accelerate is in this process."""
+    """Returns whether the trainer computes in float16: the user said so, or its accelerate, which is in this process."""
     settings = HookSettings.read() or HookSettings()
-    given = (settings.given.get("train.autocast"), settings.given.get("train.dtype"))
-    return "float16" in (*given, *(one.value for one in trainer_process.precision(None).values()))
+    is_mixed = trainer_process.accelerate_state().get("_mixed_precision") == "fp16"
+    return is_mixed or "float16" in (settings.given.get("train.autocast"), settings.given.get("train.dtype"))

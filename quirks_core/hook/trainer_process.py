@@ -45,13 +45,13 @@ def precision(trainer: Trainer | None, environ: Mapping[str, str] = os.environ) 
     return found
 
 
-def _state() -> Mapping[str, Any]:
+def accelerate_state() -> Mapping[str, Any]:
     """Returns accelerate's state; empty if no accelerator was made in this process."""
     return getattr(getattr(sys.modules.get(_STATE), "AcceleratorState", None), "_shared_state", None) or {}
 
 
 def _autocast(environ: Mapping[str, str]) -> Iterator[tuple[str, Read]]:
-    state = _state()
+    state = accelerate_state()
     word, source = state.get("_mixed_precision"), "accelerate's state"
     if word is None:
         word, source = environ.get(_VARIABLE), _VARIABLE
@@ -78,7 +78,7 @@ def _weights(trainer: Trainer) -> Iterator[tuple[str, Read]]:
                 trained[dtype] += size if parameter.requires_grad else 0
         if sizes:
             yield "train.dtype", Read(sizes.most_common(1)[0][0], source)
-        if +trained and str(_state().get("distributed_type")).rpartition(".")[2] in _KEEP_DTYPE:
+        if +trained and str(accelerate_state().get("distributed_type")).rpartition(".")[2] in _KEEP_DTYPE:
             yield "train.trainable_dtype", Read(trained.most_common(1)[0][0], source)
         break
     for caller in _callers(trainer):

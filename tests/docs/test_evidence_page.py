@@ -74,7 +74,7 @@ def test_a_rule_that_does_not_hold_by_the_source_of_a_version_that_it_does_not_c
     loaded = [Registry.load().find(name) for name in ("unread-arguments", "rust-frontend")]
     proofs = [write.one(item.quirk.id, "DOES NOT HOLD", "static probe") for item in loaded]
     for proof in proofs:
-        proof["depends"]["vllm"] = "0.31.0"
+        proof["depends"]["vllm"] = "0.27.1"
 
     _, cells = _rows(write("evidence.json", *proofs), loaded, block=4)
 

@@ -211,15 +211,6 @@ def test_what_cannot_be_read_to_its_end_is_unknown():
     assert (found.level, "B cannot be asked further than its configuration" in found.message) == (Level.UNKNOWN, True)
 
 
-def test_new_limits_that_concern_the_model_are_one_note(verdict):
-    text = verdict("0.32.0", "0.33.0", DISABLED)
-    media = verdict("0.32.0", "0.33.0", DISABLED, vision_config={"hidden_size": 8})
-
-    assert "note new limits: 0.33.0 has limits that 0.32.0 does not have: VLLM_HTTP_MAX_REQUEST_BODY_SIZE" in text.out
-    assert "MEDIA" not in text.out
-    assert "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB=256" in "".join(media.out.split())
-
-
 def test_the_same_question_needs_no_second_import(sources, answers, monkeypatch):
     monkeypatch.setattr("quirks_core.base.child_process.run", lambda *_, **__: pytest.fail("imported again"))
     source = sources["0.33.0"]
