@@ -235,7 +235,7 @@ def test_every_word_of_a_plan_is_in_the_glossary(words):
 def test_every_quirk_is_among_the_symptoms():
     symptoms = _text(_DOCS / "symptoms.md")
 
-    assert not [name for name in _QUIRKS if f"/{name.replace('-', '_')}.py)" not in symptoms]
+    assert not [name for name in _QUIRKS if f"[`{name}`](../quirks_plugins/" not in symptoms]
 
 
 @pytest.mark.parametrize("command", find_commands())
