@@ -14,8 +14,8 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 _DOCS = Path(__file__).resolve().parent
-#: A link to a declaration; the file is named after the quirk's id.
-_DECLARATION = re.compile(r"\]\((?:\.\./)+quirks_plugins/\w+/(\w+)\.py\)")
+#: A link to a declaration; the file is named after the quirk's id, or has several, whose ids are the links' texts.
+_DECLARATION = re.compile(r"\[([^\]]*)\]\((?:\.\./)+quirks_plugins/\w+/(\w+)\.py\)")
 
 project = "model-quirks"
 author = "the model-quirks authors"
@@ -52,6 +52,12 @@ _NAMED = {"index", *(page for entries in _MENU["index"].values() for page in ent
 _MENU["index"]["Results"] = tuple(sorted({page.stem for page in _DOCS.glob("*.md")} - _NAMED))
 
 
+def _page(text: str, file: str) -> str:
+    """Returns the page of a quirk by a link's text, if that is its id, or by its file."""
+    name = text.strip("`")
+    return name if (_DOCS / "quirks" / f"{name}.md").is_file() else file.replace("_", "-")
+
+
 def _add_menu(_app: Sphinx, page: str, text: list[str]) -> None:
     for caption, entries in _MENU.get(page, {}).items():
         options = [":hidden:", ":glob:", *([f":caption: {caption}"] if caption else [])]
@@ -72,7 +78,7 @@ def _write_quirk_pages(_app: Sphinx) -> None:
 def _link_quirk_pages(_app: Sphinx, page: str, text: list[str]) -> None:
     if not page.startswith("quirks/"):
         folder = "../" * page.count("/") + "quirks"
-        text[0] = _DECLARATION.sub(lambda found: f"]({folder}/{found[1].replace('_', '-')}.md)", text[0])
+        text[0] = _DECLARATION.sub(lambda found: f"[{found[1]}]({folder}/{_page(*found.groups())}.md)", text[0])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
