@@ -233,7 +233,7 @@ async def native(folder: Path, models: dict[str, Any], rounds: int, found: list[
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from quirks_core.hook.door import quirks_for
+    from quirks_core.hook.in_force import quirks_for
     from worker.engine import vllm_adapter
 
     opened = _static_sender if hasattr(NCCLWeightTransferEngine, "trainer_send_weights") else _stateful_sender

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from quirks_core.declaration.quirk import PairedRun, Quirk, Severity, fix, report
     from quirks_core.declaration.versions import Affected
     from quirks_core.facts.context import RunContext
-    from quirks_core.hook.door import AppliedQuirks, quirks_for
+    from quirks_core.hook.in_force import AppliedQuirks, quirks_for
     from quirks_core.plan.records import Plan
     from quirks_core.plugins.hookspecs import hookimpl
 
@@ -38,7 +38,7 @@ _HOMES = {
     "declaration.examples": ("no", "unknown", "yes"),
     "facts.context": ("RunContext",),
     "declaration.flags": ("Kind", "ModelFlag"),
-    "hook.door": ("AppliedQuirks", "quirks_for"),
+    "hook.in_force": ("AppliedQuirks", "quirks_for"),
     "plugins.hookspecs": ("hookimpl",),
     "declaration.match": (
         "Fact", "Match", "described", "environment", "model_name", "model_type", "package", "platform", "purpose", "setting",

@@ -46,8 +46,8 @@ from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.plugins.discovery import PROJECT
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
+from quirks_core.plugins.proof_status import Standing, standing
 from quirks_core.plugins.registry import Registry
-from quirks_core.plugins.standing import Standing, standing
 from quirks_core.source.vllm_source import INSTALLED
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.

@@ -21,7 +21,7 @@ from quirks_core.cli.screen import Screen, lines
 from quirks_core.hook import receipts
 from quirks_core.hook.settings import RECEIPT_VARIABLE, REQUIRE_VARIABLE, SET_VARIABLE, HookSettings
 
-_EARLY = Path(receipts.__file__).parent / "early"
+_STARTUP = Path(receipts.__file__).parent / "startup"
 _FOLDERS = "model-quirks-run-"
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 #: What the terminal sends to all of its foreground processes by itself.
@@ -86,7 +86,7 @@ def environment(options: argparse.Namespace, environ: dict[str, str]) -> dict[st
         environ[RECEIPT_VARIABLE] = str(Path(options.receipt).absolute())
     if options.require_receipt:
         environ[REQUIRE_VARIABLE] = "1"
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_EARLY), environ.get("PYTHONPATH")]))
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STARTUP), environ.get("PYTHONPATH")]))
     if (names := environ.get("VLLM_PLUGINS")) is not None:  # a list without us keeps us out without a word
         environ["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*filter(None, names.split(",")), *VLLM_PLUGINS]))
     return environ

@@ -28,10 +28,10 @@ from quirks_core.facts.packages import NEWEST_READ
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
-from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import Release, find_release, installed_release
 from quirks_core.upgrade.report import Upgrade
+from quirks_core.upgrade.suggestions import Form
 
 #: Exit codes beside those of verdicts.
 _USAGE, _FAILED = 4, 5

@@ -18,12 +18,12 @@ from itertools import zip_longest
 from types import ModuleType
 from typing import Any
 
-from quirks_core.apply.ledger import LEDGER_VARIABLE, Account, Entry, LedgerSettings, Line, Verdict
-from quirks_core.apply.verdicts import Judge
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.facts.installation import HiddenPackageError, check_ours
 from quirks_core.hook import receipts, report, trainer_process, worker_calls
 from quirks_core.hook.settings import SET_VARIABLE, HookSettings
+from quirks_core.ledger.account import LEDGER_VARIABLE, Account, Entry, LedgerSettings, Line, Verdict
+from quirks_core.ledger.verdicts import Judge
 
 _LEDGER = "worker.refit.engine.ledger"
 _ATTRIBUTE = "_model_quirks_account"

@@ -15,8 +15,8 @@ from quirks_core.configuration.config import EngineSection
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.slots import Place, engine_problem, is_slot, placed, slot_named
 from quirks_core.hook import trainer_process
+from quirks_core.hook.explicit import Typed, typed_in
 from quirks_core.hook.settings import HookSettings
-from quirks_core.hook.typed import Typed, typed_in
 
 #: Arguments that select the model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
 #: sets by itself.

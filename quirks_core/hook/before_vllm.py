@@ -9,12 +9,12 @@ from __future__ import annotations
 from types import ModuleType
 
 from quirks_core.apply.imports import when_imported
-from quirks_core.hook import typed
+from quirks_core.hook import explicit
 
 
 def watch() -> None:
     """Puts everything on; a second call changes nothing."""
-    typed.watch()
+    explicit.watch()
     when_imported("vllm.v1.executor.abstract", _install_receipts)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
 from quirks_core.declaration.flags import ModelFlag
-from quirks_core.hook.typed import Typed
+from quirks_core.hook.explicit import Typed
 from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import NoteKind, Plan, State, Status
 from quirks_core.plan.summary import Summary, in_one_line, is_done

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from quirks_core.apply.handed_down import HOOK_VARIABLE
-from quirks_core.apply.ledger import LEDGER_VARIABLE, LedgerSettings
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
@@ -18,6 +17,7 @@ from quirks_core.configuration.slots import SLOTS, Place, engine_problem, proble
 from quirks_core.configuration.yaml_file import read_value
 from quirks_core.facts.trainers import TRAINERS, Trainer, find
 from quirks_core.facts.trainers import VARIABLE as TRAINER_VARIABLE
+from quirks_core.ledger.account import LEDGER_VARIABLE, LedgerSettings
 
 #: Values of slots, of the purpose and of the recipe, as ``slot=value;slot=value``.
 SET_VARIABLE = "MODEL_QUIRKS_SET"

@@ -14,7 +14,7 @@ from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.apply.imports import when_imported
 from quirks_core.base.errors import QuirksError
 from quirks_core.facts.installation import check_ours
-from quirks_core.hook import processes, seam, typed
+from quirks_core.hook import engine_config, explicit, processes
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.records import ProcessPlan
 
@@ -48,9 +48,9 @@ def start(carried: Any = None) -> None:
     if _done or settings is None:
         return
     _done = True
-    typed.watch()
-    typed.look_at_first_call()
-    when_imported("vllm.engine.arg_utils", seam.install)
+    explicit.watch()
+    explicit.look_at_first_call()
+    when_imported("vllm.engine.arg_utils", engine_config.install)
 
 
 def _without_tracebacks() -> None:

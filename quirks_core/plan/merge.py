@@ -1,6 +1,6 @@
 """Merges the proposals of several quirks for one slot into one value.
 
-A ledger is a set of proposals, and everything else is a function of that set. Merging ledgers is therefore commutative,
+The requests for one place are a set, and everything else is a function of that set. Merging them is therefore commutative,
 associative and idempotent. Each proposal allows a set of values, and a conflict is an empty intersection. A conflict absorbs:
 with further proposals of the same strength it remains a conflict, and it keeps all quirks that are involved.
 """
@@ -79,7 +79,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class Proposals:
     """Everything that quirks request for one slot, or for one key of a mapping.
 
     Attributes:
@@ -90,9 +90,9 @@ class Ledger:
     place: tuple[str, ...]
     proposals: frozenset[Proposal]
 
-    def __or__(self, other: Ledger) -> Ledger:
-        """Merges two ledgers of one place."""
-        return Ledger(self.place, self.proposals | other.proposals)
+    def __or__(self, other: Proposals) -> Proposals:
+        """Merges two by_place of one place."""
+        return Proposals(self.place, self.proposals | other.proposals)
 
     @property
     def slot(self) -> str:
@@ -150,20 +150,20 @@ class Ledger:
         return candidates[0] if candidates else None
 
 
-def ledgers(proposals: Iterable[Proposal]) -> tuple[Ledger, ...]:
-    """Sorts proposals into ledgers, one for each slot and each key of a mapping, in alphabetical order."""
+def by_place(proposals: Iterable[Proposal]) -> tuple[Proposals, ...]:
+    """Sorts proposals into by_place, one for each slot and each key of a mapping, in alphabetical order."""
     places: dict[tuple[str, ...], set[Proposal]] = {}
     for part in (part for item in proposals for part in item.parts()):
         places.setdefault(part.place, set()).add(part)
-    return tuple(Ledger(place, frozenset(parts)) for place, parts in sorted(places.items()))
+    return tuple(Proposals(place, frozenset(parts)) for place, parts in sorted(places.items()))
 
 
-def overlapping(all_ledgers: tuple[Ledger, ...]) -> Iterator[tuple[Ledger, Ledger]]:
+def overlapping(all_proposals: tuple[Proposals, ...]) -> Iterator[tuple[Proposals, Proposals]]:
     """Yields pairs that exclude each other: a value for a key of a mapping, and values for keys below that key."""
-    by_place = {ledger.place: ledger for ledger in all_ledgers}
-    for inner in all_ledgers:
+    places = {asked.place: asked for asked in all_proposals}
+    for inner in all_proposals:
         for length in range(1, len(inner.place)):
-            if (outer := by_place.get(inner.place[:length])) is not None:
+            if (outer := places.get(inner.place[:length])) is not None:
                 yield outer, inner
 
 

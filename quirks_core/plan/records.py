@@ -117,7 +117,7 @@ class Contributor(Record):
 
 
 class PlannedAdjustment(Record):
-    """One line of a slot's ledger: who requested which value, and what became of it."""
+    """One request for a slot: who requested which value, and what became of it."""
 
     slot: str
     relation: Relation = Relation.EQUALS
@@ -276,7 +276,7 @@ class Plan(Record):
         digest: SHA-256 of what every process carries out.
         context: The facts.
         changes: The slots that quirks change, with their final values.
-        adjustments: The ledger: who requested what, and what became of it.
+        adjustments: Who requested what, and what became of it.
         verdicts: Per quirk, whether it concerns the run and why.
         refusals: Why the run must not start.
         warnings: What the user should know.

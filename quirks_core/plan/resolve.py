@@ -14,7 +14,7 @@ from quirks_core.facts.context import RunContext
 from quirks_core.facts.packages import NEWEST_READ
 from quirks_core.plan.evaluate import Evaluated, evaluate, judge_advice
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.merge import ledgers
+from quirks_core.plan.merge import by_place
 from quirks_core.plan.propose import propose
 from quirks_core.plan.records import Note, NoteKind, Plan, State
 from quirks_core.plan.settle import settle
@@ -38,7 +38,7 @@ def resolve(
     switches = switches or Switches()
     evaluated = evaluate(context, loaded, switches)
     proposed = propose(context, evaluated)
-    settled = settle(context, ledgers(proposed.proposals))
+    settled = settle(context, by_place(proposed.proposals))
     planned = context.with_values(settled.changes)
     evaluated = judge_advice(planned, evaluated, switches)
     advised = propose(planned, evaluated, advice=True)

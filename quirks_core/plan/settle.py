@@ -9,7 +9,7 @@ from typing import Any
 
 from quirks_core.declaration.adjustments import Relation, is_among, same
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.merge import Ledger, Proposal, in_order, overlapping
+from quirks_core.plan.merge import Proposal, Proposals, in_order, overlapping
 from quirks_core.plan.records import PlannedAdjustment, Refusal, Status, Strength
 from quirks_core.plan.switches import off_switch
 
@@ -20,7 +20,7 @@ class Settled:
 
     Attributes:
         changes: The slots that quirks change, with their final values.
-        adjustments: The ledgers' lines.
+        adjustments: The by_place' lines.
         refusals: Conflicts, and requirements that the user's explicit values contradict.
     """
 
@@ -39,62 +39,62 @@ class _Now:
     is_in_the_way: bool = False  # it stands where a quirk wants keys
 
     @classmethod
-    def of(cls, context: RunContext, ledger: Ledger) -> _Now:
-        value = context.value(ledger.slot)
+    def of(cls, context: RunContext, asked: Proposals) -> _Now:
+        value = context.value(asked.slot)
         is_there, is_in_the_way = value is not None, False
-        for key in ledger.place[1:]:
+        for key in asked.place[1:]:
             if not isinstance(value, dict):
                 is_in_the_way = is_there
                 break
             is_there, value = key in value, value.get(key)
-        return cls(value, is_there, is_there and context.is_typed(ledger.slot), is_in_the_way)
+        return cls(value, is_there, is_there and context.is_typed(asked.slot), is_in_the_way)
 
     def satisfies(self, item: Proposal) -> bool:
         """Returns whether what is there is as a quirk requests."""
         return self.is_there and not self.is_in_the_way and item.allows(self.value)
 
 
-def settle(context: RunContext, ledgers: tuple[Ledger, ...]) -> Settled:
+def settle(context: RunContext, by_place: tuple[Proposals, ...]) -> Settled:
     """Settles every slot for which there is a proposal."""
-    clashing = {ledger.place for pair in overlapping(ledgers) for ledger in pair}
-    refusals = [_overlap(outer, inner) for outer, inner in overlapping(ledgers)]
+    clashing = {asked.place for pair in overlapping(by_place) for asked in pair}
+    refusals = [_overlap(outer, inner) for outer, inner in overlapping(by_place)]
     lines: list[PlannedAdjustment] = []
     settled = Settled()
-    for ledger in ledgers:
-        now = _Now.of(context, ledger)
-        if ledger.is_conflict:
-            refusals.append(_conflict(ledger))
-        for group in _groups(ledger):
-            if ledger.is_conflict or ledger.place in clashing:
+    for asked in by_place:
+        now = _Now.of(context, asked)
+        if asked.is_conflict:
+            refusals.append(_conflict(asked))
+        for group in _groups(asked):
+            if asked.is_conflict or asked.place in clashing:
                 status, reason = Status.CONFLICT, "equally strong adjustments disagree"
-                if ledger.is_conflict and not set(group) & set(ledger.strongest):
+                if asked.is_conflict and not set(group) & set(asked.strongest):
                     status, reason = Status.OUTRANKED, "a requirement on the same slot wins"
             else:
-                status, reason, refusal = _outcome(ledger, group, now)
+                status, reason, refusal = _outcome(asked, group, now)
                 refusals += [refusal] if refusal else []
-            lines.append(_line(ledger, group, status, reason))
+            lines.append(_line(asked, group, status, reason))
             if status is Status.APPLIED:
-                _change(settled.changes, context, ledger, group[0], now)
+                _change(settled.changes, context, asked, group[0], now)
     settled.adjustments, settled.refusals = tuple(lines), tuple(refusals)
     return settled
 
 
-def _groups(ledger: Ledger) -> list[tuple[Proposal, ...]]:
+def _groups(asked: Proposals) -> list[tuple[Proposal, ...]]:
     """Proposals of one value and strength, credited together."""
     groups: dict[tuple[bool, str], list[Proposal]] = {}
-    for item in in_order(ledger.proposals):
+    for item in in_order(asked.proposals):
         groups.setdefault((item.required, item.key), []).append(item)
     return [tuple(group) for _, group in sorted(groups.items())]
 
 
-def _outcome(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> tuple[Status, str, Refusal | None]:
+def _outcome(asked: Proposals, group: Sequence[Proposal], now: _Now) -> tuple[Status, str, Refusal | None]:
     """What becomes of one group of proposals for a slot without conflict."""
     item = group[0]
-    if item not in ledger.strongest:
+    if item not in asked.strongest:
         return Status.OUTRANKED, "a requirement on the same slot wins", None
-    final = ledger.value(now.value if now.is_there else None)
+    final = asked.value(now.value if now.is_there else None)
     if not now.is_typed:
-        if all(map(now.satisfies, ledger.strongest)):
+        if all(map(now.satisfies, asked.strongest)):
             return Status.ALREADY_SET, f"the configuration's default is {now.value!r} already", None
         if item.relation is not Relation.INCLUDES and not _brings(item, final):
             return Status.OUTRANKED, f"the stricter {final!r} wins", None
@@ -114,7 +114,7 @@ def _outcome(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> tuple[Stat
     # Every requirement must be content, not only the first.
     if all(one.instead_of and not is_among(now.value, one.instead_of) for one in group):
         return Status.KEPT_USER, f"the user typed {now.value!r}, which serves as well", None
-    return Status.REFUSED, f"the user typed {now.value!r}", _contradiction(ledger, group, now)
+    return Status.REFUSED, f"the user typed {now.value!r}", _contradiction(asked, group, now)
 
 
 def _brings(item: Proposal, final: Any) -> bool:
@@ -122,15 +122,15 @@ def _brings(item: Proposal, final: Any) -> bool:
     return is_among(final, item.operand) if item.relation is Relation.ONE_OF else same(final, item.operand)
 
 
-def _change(changes: dict[str, Any], context: RunContext, ledger: Ledger, item: Proposal, now: _Now) -> None:
+def _change(changes: dict[str, Any], context: RunContext, asked: Proposals, item: Proposal, now: _Now) -> None:
     """Notes a slot's new value; members are added to a list, a key of a mapping is set in it."""
-    slot, *keys = ledger.place
+    slot, *keys = asked.place
     if item.relation is Relation.INCLUDES:
         before = changes.get(slot, now.value)
         before = before if isinstance(before, list) else []
         changes[slot] = [*before, *(member for member in item.operand if not is_among(member, before))]
         return
-    value = ledger.value(now.value if now.is_there else None)
+    value = asked.value(now.value if now.is_there else None)
     if not keys:
         changes[slot] = value
         return
@@ -145,9 +145,9 @@ def _change(changes: dict[str, Any], context: RunContext, ledger: Ledger, item: 
     here[keys[-1]] = value
 
 
-def _line(ledger: Ledger, group: Sequence[Proposal], status: Status, reason: str) -> PlannedAdjustment:
+def _line(asked: Proposals, group: Sequence[Proposal], status: Status, reason: str) -> PlannedAdjustment:
     return PlannedAdjustment(
-        slot=ledger.name,
+        slot=asked.name,
         relation=group[0].relation,
         value=group[0].operand,
         strength=Strength.REQUIRE if group[0].required else Strength.DEFAULT,
@@ -173,31 +173,31 @@ def _wanted(item: Proposal) -> str:
     return f"{_WORDS[item.relation]}{shown}"
 
 
-def _contradiction(ledger: Ledger, group: Sequence[Proposal], now: _Now) -> Refusal:
+def _contradiction(asked: Proposals, group: Sequence[Proposal], now: _Now) -> Refusal:
     item = group[0]
     wanted = _wanted(item)
     ids = tuple(one.quirk for one in group)
     return Refusal(
         kind="require",
-        slot=ledger.name,
-        reason=f"{ledger.name} must be {wanted}, but {now.value!r} was set explicitly: {item.contributor.reason}",
-        remedy=item.remedy or f"leave {ledger.name} out, or set it to {wanted}",
+        slot=asked.name,
+        reason=f"{asked.name} must be {wanted}, but {now.value!r} was set explicitly: {item.contributor.reason}",
+        remedy=item.remedy or f"leave {asked.name} out, or set it to {wanted}",
         switch=off_switch(ids),
         off=(ids,),
         quirks=tuple(one.contributor for one in group),
     )
 
 
-def _conflict(ledger: Ledger) -> Refusal:
-    return _disagreement(ledger, ledger.strongest, f"{ledger.name} is wanted with different values")
+def _conflict(asked: Proposals) -> Refusal:
+    return _disagreement(asked, asked.strongest, f"{asked.name} is wanted with different values")
 
 
-def _overlap(outer: Ledger, inner: Ledger) -> Refusal:
+def _overlap(outer: Proposals, inner: Proposals) -> Refusal:
     reason = f"{outer.name} is wanted as a value, and keys below it are wanted too"
     return _disagreement(inner, (*outer.strongest, *inner.strongest), reason)
 
 
-def _disagreement(ledger: Ledger, proposals: Sequence[Proposal], reason: str) -> Refusal:
+def _disagreement(asked: Proposals, proposals: Sequence[Proposal], reason: str) -> Refusal:
     wanted = "; ".join(f"{item.quirk} wants {'.'.join(item.place)} {item.relation} {item.operand!r}" for item in proposals)
     sides: dict[tuple[tuple[str, ...], str], set[str]] = {}
     for item in proposals:
@@ -207,7 +207,7 @@ def _disagreement(ledger: Ledger, proposals: Sequence[Proposal], reason: str) ->
     losers = sorted({tuple(sorted(names - side)) or tuple(sorted(side)) for side in sides.values()})
     return Refusal(
         kind="conflict",
-        slot=ledger.name,
+        slot=asked.name,
         reason=f"{reason}: {wanted}",
         remedy="decide which of them you need and switch the other off",
         switch=" or ".join(map(off_switch, losers)),

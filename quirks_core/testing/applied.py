@@ -11,7 +11,7 @@ from quirks_core.base.errors import UsageError
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.context import RunContext
-from quirks_core.hook.door import PlanInForce, in_force
+from quirks_core.hook.in_force import PlanInForce, in_force
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from quirks_core.declaration.quirk import Quirk
     from quirks_core.facts.context import RunContext
-    from quirks_core.hook.door import PlanInForce
+    from quirks_core.hook.in_force import PlanInForce
     from quirks_core.testing.isolated_registry import IsolatedRegistry
 
 #: The marker ``@pytest.mark.quirk``.

@@ -17,9 +17,9 @@ from quirks_core.configuration.slots import Place, Slot, placed
 from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.paste import REMARK, Form
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
+from quirks_core.upgrade.suggestions import REMARK, Form
 
 _CLOSE, _SAME_HELP = 0.75, 0.8
 _MOST_SHOWN = 160

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.facts.packages import PLATFORMS
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
+from quirks_core.upgrade.suggestions import Form
 
 #: Variables of vLLM's; others are read by what it rests on, whose source is not compared.
 _PREFIX = "VLLM_"

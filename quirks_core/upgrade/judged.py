@@ -14,7 +14,7 @@ from quirks_core.base.errors import shortened
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome
 from quirks_core.upgrade.arguments import DEPRECATED, Suggestion
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.paste import REMARK, Form
+from quirks_core.upgrade.suggestions import REMARK, Form
 
 _STAGES = ("options", "server", "engine arguments", "configuration", "all")
 #: A list of everything that would be taken.

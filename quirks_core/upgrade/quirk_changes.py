@@ -12,8 +12,8 @@ from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal,
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.registry import Registry
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.paste import Form
 from quirks_core.upgrade.run import OnRelease
+from quirks_core.upgrade.suggestions import Form
 
 _DRIFT, _REQUIRE = "drift", "require"
 

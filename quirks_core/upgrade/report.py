@@ -26,12 +26,12 @@ from quirks_core.upgrade.environment import variable_changes, variable_defaults
 from quirks_core.upgrade.finding import Finding, Level, Report, Section, Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, failed, judged_findings
 from quirks_core.upgrade.model import model_changes
-from quirks_core.upgrade.paste import Form, rewritten
+from quirks_core.upgrade.our_imports import seam_changes
 from quirks_core.upgrade.quirk_changes import quirk_changes
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.requirements import requirement_changes, trainer_windows
-from quirks_core.upgrade.rests_on import seam_changes
 from quirks_core.upgrade.run import OnRelease, on_release
+from quirks_core.upgrade.suggestions import Form, rewritten
 
 #: A key of vLLM's configuration that is set: ``cache_config.block_size = 16``.
 _SETS = re.compile(r"\b(\w+_config\.\w+) = ")

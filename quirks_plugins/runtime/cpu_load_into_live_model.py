@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from quirks_core.hook.door import PlanInForce
+    from quirks_core.hook.in_force import PlanInForce
     from worker.lab.kit.lab import Generated, Lab, Outcome
 
 QUIRK = Quirk(
@@ -85,7 +85,7 @@ async def scenario(lab: Lab) -> Outcome:
 
     What TRL does, in plain vLLM: ``LLM(...)`` in this process, and one call of the running model's ``load_weights`` per tensor.
     """
-    from quirks_core.hook.door import in_force
+    from quirks_core.hook.in_force import in_force
 
     model = lab.checkpoint("qwen3")
     trainers = [lab.trainer(lab.checkpoint("qwen3", seed=seed)) for seed in (1, 2)]

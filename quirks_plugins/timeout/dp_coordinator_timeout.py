@@ -69,7 +69,7 @@ async def scenario(lab: Lab) -> Outcome:
     from vllm.plugins import load_general_plugins
     from vllm.v1.engine.coordinator import DPCoordinator, DPCoordinatorProc
 
-    from quirks_core.hook.door import in_force
+    from quirks_core.hook.in_force import in_force
     from worker.lab.kit.lab import Outcome
 
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a forked coordinator would have the slow start twice

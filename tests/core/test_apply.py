@@ -12,8 +12,8 @@ from quirks_core import Advise, Default, Refuse, setting
 from quirks_core.apply.handed_down import PLAN_VARIABLE
 from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.base.errors import QuirksError, UsageError
-from quirks_core.hook import seam
-from quirks_core.hook.door import in_force
+from quirks_core.hook import engine_config
+from quirks_core.hook.in_force import in_force
 from quirks_core.plan.records import ProcessPlan, RefusedError
 
 pytestmark = pytest.mark.usefixtures("own_environment")
@@ -66,7 +66,7 @@ def test_one_block_at_a_time_has_a_plan_in_force(plan, make_plan):
 
 def test_a_block_does_not_begin_beside_an_engine_of_this_process_whose_plan_its_end_would_undo(plan):
     config = Config()
-    seam.check(plan.for_processes.model_copy(update={"adjustments": (), "changes": {}}), config)
+    engine_config.check(plan.for_processes.model_copy(update={"adjustments": (), "changes": {}}), config)
     before = dict(os.environ)
 
     with pytest.raises(QuirksError, match="is in force in this process"), in_force(plan):

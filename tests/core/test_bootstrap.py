@@ -19,7 +19,7 @@ from quirks_core import bootstrap
 from quirks_core.apply import driver, handed_down, imports, process
 from quirks_core.base.errors import QuirksError, ReceiptError
 from quirks_core.hook import processes
-from quirks_core.hook.door import in_force
+from quirks_core.hook.in_force import in_force
 from quirks_core.plan.records import ProcessPlan
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.registry import Registry

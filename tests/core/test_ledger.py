@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.apply.ledger import Account, Entry, LedgerSettings, Line
-from quirks_core.apply.verdicts import Judge
 from quirks_core.base.errors import UsageError
+from quirks_core.ledger.account import Account, Entry, LedgerSettings, Line
+from quirks_core.ledger.verdicts import Judge
 
 NAMES = (
     "embed.weight",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quirks_core.declaration.adjustments import Relation
-from quirks_core.plan.merge import Ledger, Proposal, in_order, ledgers, overlapping
+from quirks_core.plan.merge import Proposal, Proposals, by_place, in_order, overlapping
 from quirks_core.plan.records import Contributor
 
 SLOT = "engine.any_argument"
@@ -26,7 +26,7 @@ def proposal(relation, operand, quirk="q", *, required=False, instead_of=()):
 
 def ledger_of(asked, **more):
     """The ledger of proposals given as relation and operand, each of a quirk of its own."""
-    return Ledger((SLOT,), frozenset(proposal(*one, f"q{n}", **more) for n, one in enumerate(asked)))
+    return Proposals((SLOT,), frozenset(proposal(*one, f"q{n}", **more) for n, one in enumerate(asked)))
 
 
 NUMBERS = st.sampled_from([0, 1, 2, 2.0, 2.5, 3])
@@ -45,7 +45,7 @@ PROPOSALS = st.builds(
     st.booleans(),
     st.sampled_from([(), ("dummy",)]),
 )
-LEDGERS = st.frozensets(PROPOSALS, min_size=1, max_size=4).map(lambda found: Ledger((SLOT,), found))
+PROPOSALS_OF_A_PLACE = st.frozensets(PROPOSALS, min_size=1, max_size=4).map(lambda found: Proposals((SLOT,), found))
 PRESENT = st.none() | SCALARS
 #: Every value that a proposal of these tests could name or allow, as far as it can matter.
 UNIVERSE = [*(number / 2 for number in range(-1, 8)), *range(-1, 4), True, False, "auto", "dummy"]
@@ -59,20 +59,20 @@ def seen(ledger, present=None):
 
 
 @laws
-@given(LEDGERS, LEDGERS, LEDGERS, PRESENT)
+@given(PROPOSALS_OF_A_PLACE, PROPOSALS_OF_A_PLACE, PROPOSALS_OF_A_PLACE, PRESENT)
 def test_merging_ignores_order_as_well_as_repetition(a, b, c, present):
     assert seen(a | b, present) == seen(b | a, present)
     assert seen((a | b) | c, present) == seen(a | (b | c), present)
     assert seen(a | b | b | a, present) == seen(a | b, present)
-    for order in itertools.permutations(Ledger((SLOT,), frozenset([item])) for item in a.proposals):
-        assert seen(functools.reduce(Ledger.__or__, order), present) == seen(a, present)
+    for order in itertools.permutations(Proposals((SLOT,), frozenset([item])) for item in a.proposals):
+        assert seen(functools.reduce(Proposals.__or__, order), present) == seen(a, present)
 
 
 @laws
-@given(LEDGERS, LEDGERS)
+@given(PROPOSALS_OF_A_PLACE, PROPOSALS_OF_A_PLACE)
 def test_a_conflict_stays_one_whatever_of_its_strength_joins_it(conflict, more):
     required = any(item.required for item in conflict.proposals)
-    joining = Ledger((SLOT,), frozenset(item for item in more.proposals if item.required is required))
+    joining = Proposals((SLOT,), frozenset(item for item in more.proposals if item.required is required))
 
     merged = conflict | joining
 
@@ -82,7 +82,7 @@ def test_a_conflict_stays_one_whatever_of_its_strength_joins_it(conflict, more):
 
 
 @laws
-@given(LEDGERS, PRESENT)
+@given(PROPOSALS_OF_A_PLACE, PRESENT)
 def test_the_value_suits_everybody_unless_no_value_could(ledger, present):
     value = ledger.value(present)
 
@@ -91,9 +91,9 @@ def test_the_value_suits_everybody_unless_no_value_could(ledger, present):
 
 
 @laws
-@given(LEDGERS, ASKED)
+@given(PROPOSALS_OF_A_PLACE, ASKED)
 def test_requirements_silence_defaults_unless_all_of_them_are_for_members(ledger, asked):
-    merged = ledger | Ledger((SLOT,), frozenset([proposal(*asked, "z", required=True)]))
+    merged = ledger | Proposals((SLOT,), frozenset([proposal(*asked, "z", required=True)]))
 
     required = {item for item in merged.proposals if item.required}
     members = {item for item in merged.proposals if item.relation is INCLUDES}
@@ -165,7 +165,7 @@ def leaves(value, place=(SLOT,)):
 @laws
 @given(MAPPINGS, MAPPINGS)
 def test_a_mapping_falls_into_one_ledger_per_key(one, two):
-    made = ledgers([proposal(EQUALS, one, "one"), proposal(EQUALS, two, "two")])
+    made = by_place([proposal(EQUALS, one, "one"), proposal(EQUALS, two, "two")])
 
     places = [ledger.place for ledger in made]
     assert sorted(places) == sorted(leaves(one) | leaves(two))

@@ -306,7 +306,7 @@ def test_a_lock_holds_until_a_package_comes_or_goes(
 PATCHING = """
     import json, os, sys
     from quirks_core.apply import process
-    from quirks_core.hook.door import in_force
+    from quirks_core.hook.in_force import in_force
     from quirks_core.configuration.config import GenerationConfig
     from quirks_core.plugins.planning import make_plan
     from quirks_core.apply.receipt import Receipt

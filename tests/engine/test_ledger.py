@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 import torch
 
-from quirks_core.apply.ledger import Entry
+from quirks_core.ledger.account import Entry
 from worker.engine.readiness import Held
 from worker.refit import Arrivals, digest
 from worker.refit.engine import ledger

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from quirks_core.apply.ledger import COMPUTES, Entry
 from quirks_core.base.errors import UsageError
+from quirks_core.ledger.account import COMPUTES, Entry
 from worker.lab.kit.checkpoints import build
 from worker.refit import Arrivals, digest
 from worker.refit.weights.digest import digests

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from script_modules import load_script
 
-from worker.lab.sweep.engine import FURTHER, KINDS, build
+from worker.lab.sweep.engine import FURTHER, KINDS, build, config_class
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DOCS = _ROOT / "docs"
@@ -118,7 +118,8 @@ def test_every_further_kind_is_small_with_finite_logits(tmp_path):
 
     for kind in FURTHER:
         folder = build(kind, tmp_path / kind)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        config = config_class(kind).from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32).eval()
         with torch.no_grad():
             logits = model(torch.arange(3, 27)[None], use_cache=False).logits
         assert bool(logits.isfinite().all()), kind

@@ -15,7 +15,7 @@ from quirks_core.apply.driver import environment
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, FRONT_END_VARIABLE
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError, ReceiptError
-from quirks_core.hook.door import PlanInForce, in_force
+from quirks_core.hook.in_force import PlanInForce, in_force
 from quirks_core.plan.records import Plan
 from worker.engine import failures, leftovers, processes, shared_memory, surroundings, vllm_adapter
 from worker.engine.readiness import Readiness, start_problem

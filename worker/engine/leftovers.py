@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from quirks_core.base import private_folder
-from quirks_core.hook.door import RUNS
+from quirks_core.hook.in_force import RUNS
 from worker.engine import shared_memory
 
 _LOGGER = logging.getLogger("model_quirks")

@@ -115,7 +115,7 @@ def start_engine(arguments: Mapping[str, Any], carrying: Callable[[Any], Any]) -
 
     Args:
         arguments: Arguments of ``AsyncEngineArgs``.
-        carrying: Puts a plan on them (`quirks_core.hook.door.PlanInForce.carried_by`).
+        carrying: Puts a plan on them (`quirks_core.hook.in_force.PlanInForce.carried_by`).
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from quirks_core.apply.ledger import COMPUTES, Account
 from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
 from quirks_core.base.text import listed
 from quirks_core.hook import receipts
+from quirks_core.ledger.account import COMPUTES, Account
 from worker.refit.running import Server
 from worker.refit.weights.checkpoint import read
 from worker.refit.weights.expected import common, engine_tensors, expected

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quirks_core.apply.ledger import COMPUTES, LEDGER_VARIABLE, Entry
 from quirks_core.base.errors import UsageError
 from quirks_core.base.text import listed
+from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry
 from worker.refit.weights.expected import Expected, common, engine_name
 
 #: How many of the trainer's states an engine's weights are looked for in, beyond those that it may have.

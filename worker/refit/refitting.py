@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from quirks_core.apply.ledger import Account, Entry, Verdict
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
 from quirks_core.configuration.config import RefitSection
+from quirks_core.ledger.account import Account, Entry, Verdict
 from quirks_core.plan.records import Plan
 from worker.engine import device, vllm_adapter
 from worker.engine.engine import Engine

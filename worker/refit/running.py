@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quirks_core.apply.handed_down import CARRIED
-from quirks_core.apply.ledger import Account, Entry
 from quirks_core.base.errors import QuirksError, UsageError, shortened
 from quirks_core.hook import worker_calls
+from quirks_core.ledger.account import Account, Entry
 
 _LEDGER = "worker.refit.engine.ledger"
 _TIMEOUT_S = 600.0

@@ -19,7 +19,7 @@ def seen(tmp_path_factory):
     text = """
         from vllm import AsyncEngineArgs, EngineArgs
         from quirks_core.facts.trainers import TRAINERS
-        from quirks_core.hook import arguments as a, typed
+        from quirks_core.hook import arguments as a, explicit
         from quirks_core.hook.settings import HookSettings
         from quirks_core.plugins.planning import make_plan
         from quirks_core.configuration.serve_command import read_serve_command
@@ -27,7 +27,7 @@ def seen(tmp_path_factory):
         found = {}
         args = EngineArgs(model=model, dtype="float32", max_num_seqs=8, data_parallel_size_local=1)
         names = {"dtype", "max_num_seqs", "gpu_memory_utilization", "data_parallel_size_local"}
-        typed.declare(args, typed.Typed(frozenset(names)))
+        explicit.declare(args, explicit.Typed(frozenset(names)))
         settings = HookSettings(given={"refit.scope": "parameters", "env.ACME": "1"})
         for purpose in ("rollout", "serve"):
             run = a.engine_run(args, settings, purpose)
@@ -45,7 +45,7 @@ def seen(tmp_path_factory):
         for words in lines:
             command = read_serve_command(["vllm", "serve", *words.split()])
             args_of = AsyncEngineArgs(**command.arguments)
-            typed.declare(args_of, typed.Typed(frozenset(command.arguments) - {"model"}))
+            explicit.declare(args_of, explicit.Typed(frozenset(command.arguments) - {"model"}))
             for purpose in ("rollout", "serve"):
                 runs = command.config(purpose=purpose), a.engine_run(args_of, HookSettings(), purpose)
                 plans = [make_plan(run, environ={}) for run in runs]
@@ -54,7 +54,7 @@ def seen(tmp_path_factory):
 
         def planned(trainer, dtype, **given):
             args = EngineArgs(model=model, dtype=dtype)
-            typed.declare(args, typed.Typed(frozenset({"dtype"}), f"passed by {trainer}"))
+            explicit.declare(args, explicit.Typed(frozenset({"dtype"}), f"passed by {trainer}"))
             given = {slot.replace("_", "."): value for slot, value in given.items()}
             return make_plan(a.engine_run(args, HookSettings(given=given, trainer=TRAINERS[trainer]), "rollout"), environ={})
 

@@ -75,7 +75,9 @@ def test_a_hook_that_is_off_is_an_error(run):
 
 def test_our_sitecustomize_records_without_replacing_the_next_one(run, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.NEXT = True\n", encoding="utf-8")
-    text = "import sys; print(NEXT, 'quirks_core.hook.typed' in sys.modules, 'pydantic' in sys.modules, 'vllm' in sys.modules)"
+    text = (
+        "import sys; print(NEXT, 'quirks_core.hook.explicit' in sys.modules, 'pydantic' in sys.modules, 'vllm' in sys.modules)"
+    )
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
 
     assert run("--", sys.executable, "-c", text, PYTHONPATH=path).stdout == "True True False False\n"

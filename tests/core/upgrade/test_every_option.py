@@ -17,7 +17,7 @@ import pytest
 from quirks_core.source.engine_parser import Run, judge
 from quirks_core.upgrade.finding import Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, judged_findings
-from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.suggestions import Form
 
 from .conftest import MODELS
 from .option_lines import lines

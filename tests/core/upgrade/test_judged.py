@@ -10,7 +10,7 @@ from quirks_core.source.engine_parser import Answer, Judgement, Outcome, Run, ju
 from quirks_core.upgrade.arguments import Suggestion
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.judged import Judged, judged_findings
-from quirks_core.upgrade.paste import Form
+from quirks_core.upgrade.suggestions import Form
 
 from .conftest import MODELS
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from quirks_core.base.errors import UsageError
-from quirks_core.source.monkey_patches import Way, read_patches
 from quirks_core.upgrade.finding import Level, Verdict
+from quirks_core.upgrade.monkey_patches import Way, read_patches
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import find_release
 

@@ -11,7 +11,7 @@ import yaml
 from worker.lab.kit import checkpoints
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 #: Configurations that the kit does not have, by kind.
 FURTHER: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("kinds.yaml").read_text(encoding="utf-8"))["kinds"]
@@ -27,22 +27,29 @@ def build(kind: str, folder: Path) -> Path:
     if kind in checkpoints.KINDS:
         return checkpoints.build(kind, folder)
     import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    import transformers
 
     # The kit's own parts, although they are private: a change of that module would make recorded evidence outdated.
     values = {**checkpoints._SHARED, **FURTHER[kind]}
     written = values.pop("config.json", {})
-    config = CONFIG_MAPPING[kind.partition(":")[0]](**values)
+    config = config_class(kind)(**values)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
+        model = transformers.AutoModelForCausalLM.from_config(config)
     randomise(model.eval(), 0)
     model.save_pretrained(folder)
     file = folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **written}, indent=2), encoding="utf-8")
     checkpoints._write_tokenizer(folder)
     return folder
+
+
+def config_class(kind: str) -> type[PreTrainedConfig]:
+    """Returns transformers' own class; vLLM registers others under some of these names in a process that has imported it."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return getattr(transformers, CONFIG_MAPPING_NAMES[kind.partition(":")[0]])  # type: ignore[no-any-return]
 
 
 def randomise(model: PreTrainedModel, seed: int) -> None:

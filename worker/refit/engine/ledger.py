@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from quirks_core.apply.ledger import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
+from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
 from worker.refit.engine.finite import NotFinite, mend_cache
 from worker.refit.engine.verify import packed_answers
 from worker.refit.weights.digest import Digester, Standing, digests, parts
@@ -66,7 +66,7 @@ def look(worker: Any) -> dict[str, Any]:
 
 
 def account(worker: Any) -> dict[str, Any] | None:  # noqa: ARG001
-    """Returns a `quirks_core.apply.ledger.Account` as JSON: the engine's core answers in the place of its workers.
+    """Returns a `quirks_core.ledger.account.Account` as JSON: the engine's core answers in the place of its workers.
 
     This function runs, and returns None, where the ledger is off.
     """

@@ -17,7 +17,7 @@ from quirks_core.apply.read_back import contradictions
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.facts.model import ModelFacts
-from quirks_core.hook import receipts, report, seams
+from quirks_core.hook import receipts, report, vllm_functions
 from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
 from quirks_core.hook.processes import values_of
 from quirks_core.hook.settings import HookSettings
@@ -96,7 +96,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         plan = ProcessPlan.read(os.environ[PLAN_VARIABLE], f"handed down in {PLAN_VARIABLE}")
         _into_force(arguments, plan, settings)
         return plan
-    if problem := seams.problem():
+    if problem := vllm_functions.problem():
         _untouched(problem, settings)
         return None
     try:

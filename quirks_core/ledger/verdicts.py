@@ -6,8 +6,8 @@ import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from quirks_core.apply.ledger import Entry, LedgerSettings, Verdict
 from quirks_core.base.text import listed
+from quirks_core.ledger.account import Entry, LedgerSettings, Verdict
 
 #: A layer in the name of a tensor, as in ``model.layers.3.mlp``: its stack, and its number there.
 _LAYER = re.compile(r"^(?:(.*?)\.)?(\d+)\.")

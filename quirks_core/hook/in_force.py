@@ -27,7 +27,7 @@ from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
 from quirks_core.configuration.slots import Place, placed
-from quirks_core.hook import processes, receipts, report, seam, seams, typed
+from quirks_core.hook import engine_config, explicit, processes, receipts, report, vllm_functions
 from quirks_core.hook.arguments import identity, put
 from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_given
 from quirks_core.plan.records import Plan
@@ -62,7 +62,7 @@ class PlanInForce:
             engine_args: vLLM's ``EngineArgs`` or ``AsyncEngineArgs``.
         """
         mine = copy.copy(engine_args)
-        seam.carry(mine, self.plan.for_processes)
+        engine_config.carry(mine, self.plan.for_processes)
         return mine
 
     def problems(self) -> tuple[str, ...]:
@@ -120,23 +120,23 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
     plan.check()
     driver.check_engine_environment(os.environ)
     # The end of the block takes patches and variables from every engine of this process.
-    for digest in [other.digest for other in _current] + [other.digest for other in seam.engines()]:
+    for digest in [other.digest for other in _current] + [other.digest for other in engine_config.engines()]:
         raise driver.second_plan(digest)
     folder = private_folder.make(RUNS)
     try:
         file = str(folder / _FILE)
         purpose = plan.context.purpose
-        warnings = seam.hand_down(plan, {**(variables or {}), HOOK_VARIABLE: purpose, RECEIPT_VARIABLE: file})
+        warnings = engine_config.hand_down(plan, {**(variables or {}), HOOK_VARIABLE: purpose, RECEIPT_VARIABLE: file})
         _current.append(plan)
         process.carry_out(plan.for_processes)
         processes.install()  # for cores that run in this process, or are forked from it
-        when_imported("vllm.engine.arg_utils", seam.install)  # it holds the engine's configuration against the plan
+        when_imported("vllm.engine.arg_utils", engine_config.install)  # it holds the engine's configuration against the plan
         for one in report.lines_of(plan, SEE_ALL):
             _LOGGER.info("%s", one_line(one.text))
         yield PlanInForce(plan, folder, warnings)
     finally:
         _current.clear()
-        seam.undo()
+        engine_config.undo()
         private_folder.remove(folder)
 
 
@@ -167,18 +167,19 @@ def quirks_for(
             written for.
         QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
-    if problem := seams.problem():
+    if problem := vllm_functions.problem():
         raise UsageError(problem)
     given = dict(given or {})
     if problems := [problem for slot, value in given.items() if (problem := problem_of_given(slot, value))]:
         raise UsageError("; ".join(problems))
     mine = copy.copy(engine_args)
-    typed.declare(
-        mine, typed.typed_in(engine_args) if typed_arguments is None else typed.Typed(frozenset(typed_arguments), "", True)
+    explicit.declare(
+        mine,
+        explicit.typed_in(engine_args) if typed_arguments is None else explicit.Typed(frozenset(typed_arguments), "", True),
     )
     put(mine, given)
     settings = HookSettings(purpose=purpose, given=given)
-    plan = seam.resolve(mine, settings, purpose)
-    seam.check_refusals(mine, plan)
-    with in_force(plan, {**placed(Place.VARIABLE, given), seam.PLANNED_FOR: identity(mine)}) as applied:
+    plan = engine_config.resolve(mine, settings, purpose)
+    engine_config.check_refusals(mine, plan)
+    with in_force(plan, {**placed(Place.VARIABLE, given), engine_config.PLANNED_FOR: identity(mine)}) as applied:
         yield AppliedQuirks(plan, applied.carried_by(mine), applied)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quirks_core.facts.packages import PACKAGES
-from quirks_core.hook import seams
+from quirks_core.hook import vllm_functions
 
 SOURCES = {
     "vllm/__init__.py": "",
@@ -39,7 +39,7 @@ SOURCES = {
 
 @pytest.fixture
 def engine(fake_distribution, write_modules):
-    """Installs a vLLM of nothing but seams, with some of them changed."""
+    """Installs a vLLM of nothing but those functions, with some of them changed."""
 
     def install(version="0.32.0", **changed):
         for name in PACKAGES["vllm"]:
@@ -57,20 +57,20 @@ def engine(fake_distribution, write_modules):
 def test_a_version_that_was_read_fits(engine, version):
     engine(version)
 
-    assert seams.problem() is None
+    assert vllm_functions.problem() is None
 
 
 @pytest.mark.parametrize("version", ["0.15.1", "0.34.0", "1.0", "nightly"])
 def test_another_version_does_not(engine, version):
     engine(version)
 
-    assert seams.problem() == f"vLLM {version} is none of 0.16 to 0.33, for which the hook was written"
+    assert vllm_functions.problem() == f"vLLM {version} is none of 0.16 to 0.33, for which the hook was written"
 
 
 def test_a_seam_that_is_gone_or_takes_something_else_is_named(engine):
     engine(worker_base=("init_worker", "make_worker"), arg_utils=("usage_context=None, ", ""))
 
-    assert seams.problem() == (
+    assert vllm_functions.problem() == (
         "vllm.engine.arg_utils:EngineArgs.create_engine_config of vLLM 0.32.0 takes (self, headless) instead of "
         "(self, usage_context, headless)"
     )
@@ -79,4 +79,4 @@ def test_a_seam_that_is_gone_or_takes_something_else_is_named(engine):
 def test_a_seam_that_is_gone_is_named(engine):
     engine(worker_base=("init_worker", "make_worker"))
 
-    assert seams.problem() == "vLLM 0.32.0 has no vllm.v1.worker.worker_base:WorkerWrapperBase.init_worker"
+    assert vllm_functions.problem() == "vLLM 0.32.0 has no vllm.v1.worker.worker_base:WorkerWrapperBase.init_worker"

@@ -9,7 +9,7 @@ import pytest
 from quirks_core import Fact, platform
 from quirks_core.declaration import data_file
 from quirks_core.declaration.data_file import Proved
-from quirks_core.plugins.standing import Standing, standing
+from quirks_core.plugins.proof_status import Standing, standing
 
 _VLLM = {"vllm": "0.32.0"}
 _AMX = Proved(platform="cpu", cpu="amx", versions=_VLLM, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))

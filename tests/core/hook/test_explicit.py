@@ -154,7 +154,7 @@ def test_the_command_line_of_trl_leaves_its_dtypes_open(cases):
         from vllm import AsyncEngineArgs
         from vllm.entrypoints.launchers.cli_args import make_arg_parser
         from vllm.utils.argparse_utils import FlexibleArgumentParser
-        from quirks_core.hook import seam
+        from quirks_core.hook import engine_config
         from quirks_core.hook.settings import HookSettings
 
         (Path(model) / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "float32"}))
@@ -162,7 +162,7 @@ def test_the_command_line_of_trl_leaves_its_dtypes_open(cases):
         parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(args=command[command.index("serve") + 1:])
         parsed.model = parsed.model_tag  # as vllm serve does
         arguments = AsyncEngineArgs.from_cli_args(parsed)
-        plan = seam.resolve(arguments, HookSettings(given={"train.dtype": "float32"}), "rollout")
+        plan = engine_config.resolve(arguments, HookSettings(given={"train.dtype": "float32"}), "rollout")
         found["dtype"] = plan.changes.get("engine.dtype")
         found["typed"] = sorted(plan.context.typed)
     """)

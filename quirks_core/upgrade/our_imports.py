@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from quirks_core.hook import seams
+from quirks_core.hook import vllm_functions
 from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import Finding, Level, Section
@@ -26,7 +26,7 @@ def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
         after: The run on the release in question.
     """
     release = after.release
-    problem = seams.problem(release.version or "of an unknown version", release.source)
+    problem = vllm_functions.problem(release.version or "of an unknown version", release.source)
     if problem is not None:
         needed = after.plan.changes or after.plan.patches
         message = f"{problem}: MODEL_QUIRKS would start the engine without quirks"
