@@ -307,17 +307,10 @@ class ServerSection(Section):
         "whose samples are not trained on",
     )
     validation_top_p: float | None = Field(None, gt=0, le=1, description="top-p of validation; sampling.top_p if left open")
-    keep_alive_s: int = Field(120, ge=1, description="seconds that an idle connection stays open")
     shutdown_s: int = Field(
         5, ge=0, description="seconds that running requests get when the server stops; then they are aborted"
     )
     max_body_mb: float = Field(32, gt=0, description="largest request, in 10^6 bytes")
-    max_prompt_chars: int | None = Field(
-        None,
-        ge=1,
-        description="most characters of a request without media; by default 8 per token of max_model_len, at least 65536",
-    )
-    max_choices: int = Field(128, ge=1, description="most choices (n) of a request")
     allowed_media_domains: tuple[str, ...] = Field(
         (), description="hosts that images, audio and videos of a request may be fetched from; none if empty"
     )

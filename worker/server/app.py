@@ -6,20 +6,22 @@ call into the engine, are added by ``server.rl_routes`` alone (`worker.server.rl
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from pydantic import SecretStr
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from quirks_core.base.errors import words
 from worker.server.errors import RequestError
-from worker.server.limits import Limits
 from worker.server.serving import Serving
 from worker.server.streams import Running, begun, problem, refusal
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _OPEN = "/health"
 #: nginx's status for a client that closed the connection; no client receives it.
 _CLIENT_GONE = 499
+#: Requests up to this size are parsed in the event loop: a thread would take longer.
+_SMALL_BYTES = 16_384
 
 
 class Routes:
@@ -38,16 +42,16 @@ class Routes:
     Args:
         serving: vLLM's serving classes.
         check: Raises a `QuirksError` when the engine must not generate.
-        limits: What a request may have.
+        max_body: Largest request, in bytes.
 
     Attributes:
         running: The requests that are being answered.
     """
 
-    def __init__(self, serving: Serving, check: Callable[[], None], limits: Limits) -> None:
+    def __init__(self, serving: Serving, check: Callable[[], None], *, max_body: int) -> None:
         self._serving = serving
         self._check = check
-        self._limits = limits
+        self._max_body = max_body
         self.running = Running()
 
     def add_to(self, app: FastAPI, *, completions: bool = False) -> None:
@@ -107,7 +111,7 @@ class Routes:
 
     async def _answer(self, request: Request, work: Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]) -> Response:
         async def finished() -> Any:
-            body = await _read(request, self._limits)
+            body = await _read(request, self._max_body)
             return await self.running.finish(work(body), request.receive)
 
         return await self._replied(finished())
@@ -158,11 +162,11 @@ class RequireKey:
         return sum(secrets.compare_digest(key, known) for known in self._keys) > 0  # all are compared: it takes the same time
 
 
-async def _read(request: Request, limits: Limits) -> dict[str, Any]:
+async def _read(request: Request, max_body: int) -> dict[str, Any]:
     """Reads a request's JSON object.
 
     Raises:
-        RequestError: There is none, it is too large, or it exceeds a limit.
+        RequestError: There is none, or it is too large.
         ClientDisconnect: The client left before it had sent the request.
     """
     # Also keeps web pages out: a browser sends this type to another origin only after a preflight request.
@@ -171,10 +175,21 @@ async def _read(request: Request, limits: Limits) -> dict[str, Any]:
     parts, length = [], 0
     async for part in request.stream():
         length += len(part)
-        if length > limits.max_body:
-            raise RequestError(f"the request is larger than server.max_body_mb = {limits.max_body / 1e6:g}", status=413)
+        if length > max_body:
+            raise RequestError(f"the request is larger than server.max_body_mb = {max_body / 1e6:g}", status=413)
         parts.append(part)
-    return await limits.parse(b"".join(parts))
+    raw = b"".join(parts)
+    return _parsed(raw) if length <= _SMALL_BYTES else await asyncio.to_thread(_parsed, raw)
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        body = msgspec.json.decode(raw)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the request is not valid JSON: {words(error)}") from None
+    if not isinstance(body, dict):
+        raise RequestError(f"the request must be a JSON object, not {type(body).__name__}")
+    return body
 
 
 def _reply(reply: Any) -> Response:

@@ -29,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 
 #: Seconds, beyond those that running requests get, after which a server that does not stop is cancelled.
 _STOP_S = 5.0
+#: Seconds that an idle connection stays open.
+_KEEP_ALIVE_S = 120
 #: Largest path and headers of a request, in bytes.
 _MAX_HEADER = 65_536
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -113,7 +115,6 @@ class OpenAIServer:
             ServerStartError: The installed vLLM refuses the configuration.
         """
         from worker.server.app import Routes  # imports vLLM, which reads its environment meanwhile
-        from worker.server.limits import Limits
         from worker.server.media import allow_media
         from worker.server.serving import Serving
         from worker.server.supervision import Supervision
@@ -121,12 +122,10 @@ class OpenAIServer:
         section = self._config.server
         rollout = self._config.purpose == "rollout"
         longest = self._engine.model_config.max_model_len
-        limits = Limits(section, longest=longest)
         allow_media(self._engine.model_config, section.allowed_media_domains)
         serving = Serving(
             self._engine,
             section,
-            limits,
             name=section.served_model_name or self._config.model.path,
             path=self._config.model.path,
             profile=SamplingProfile(
@@ -138,7 +137,7 @@ class OpenAIServer:
             supervision=Supervision(self._watched, self._config.request.timeout_s),
             carry=rollout,
         )
-        routes = Routes(serving, self._check, limits)
+        routes = Routes(serving, self._check, max_body=int(section.max_body_mb * 1e6))
         routes.add_to(app, completions=self._trainer is not None)
         self._requests = routes.running
         if self._trainer is not None and self._rl_key is not None:
@@ -211,7 +210,7 @@ class OpenAIServer:
             access_log=False,
             server_header=False,
             backlog=BACKLOG,
-            timeout_keep_alive=section.keep_alive_s,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=section.shutdown_s,
         )
 

@@ -6,14 +6,16 @@ code that is only for 0.26 follows its sources and has not been run.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from pydantic import PrivateAttr
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
@@ -39,7 +41,6 @@ from worker.server.checking import (
     subject,
 )
 from worker.server.errors import RequestError, ServerStartError
-from worker.server.limits import Limits
 from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried, without_texts
 from worker.server.profile import SamplingProfile
 from worker.server.record import Record, with_carried
@@ -47,6 +48,8 @@ from worker.server.streams import problem
 from worker.server.supervision import Supervision
 
 _LOG = logging.getLogger(__name__)
+#: Longest prompt, as JSON, that is rendered at once with others.
+_LONG_BYTES = 32_768
 #: HTTP status of the worker's errors; all others have 503.
 _STATUSES = ((UpdateOrderError, 409), (RefitRejectedError, 400), (RefitError, 500), (SleepError, 400))
 
@@ -90,13 +93,13 @@ class TokenizeRequest(TokenizeChatRequest):  # type: ignore[misc]
 
 
 class Renderer(OnlineRenderer):  # type: ignore[misc]
-    """Renders a conversation with the chat template, then puts the ids that the model produced in their place.
+    """Renders a conversation with the chat template, then puts the ids that the model produced in their place."""
 
-    Attributes:
-        limits: Long prompts take turns.
-    """
+    #: Long prompts take turns: vLLM renders in one thread, and a short prompt waits for at most one of them.
+    long_prompts: asyncio.Semaphore
 
-    limits: Limits
+    def _turn(self, prompt: Any) -> AbstractAsyncContextManager[None]:
+        return self.long_prompts if len(msgspec.json.encode(prompt, enc_hook=str)) > _LONG_BYTES else nullcontext()
 
     async def preprocess_chat(self, request: Any, messages: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
         """Overrides vLLM's; called for chat and for tokenize requests.
@@ -106,7 +109,7 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
         """
         try:
             messages = [_at_rest(message) for message in messages]
-            async with self.limits.turn(messages):
+            async with self._turn(messages):
                 conversation, inputs = await super().preprocess_chat(request, messages, *args, **kwargs)
                 prefix: Prefix | None = getattr(request, "_prefix", None)
                 if prefix is not None and prefix.token_ids:
@@ -123,7 +126,7 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
 
     async def preprocess_completion(self, request: Any, prompt_input: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Overrides vLLM's; called for tokenize requests with a text."""
-        async with self.limits.turn([prompt_input]):
+        async with self._turn(prompt_input):
             inputs: list[Any] = await super().preprocess_completion(request, prompt_input, *args, **kwargs)
             return inputs
 
@@ -229,7 +232,6 @@ class Serving:
     Args:
         engine: vLLM's ``AsyncLLM``.
         section: The server's configuration.
-        limits: What a request may have.
         name: The model's name in requests and replies.
         path: The model's folder or hub id.
         profile: How requests are sampled.
@@ -244,7 +246,6 @@ class Serving:
         self,
         engine: Any,
         section: ServerSection,
-        limits: Limits,
         *,
         name: str,
         path: str,
@@ -257,11 +258,11 @@ class Serving:
         self._supervision = supervision
         self._carry = carry
         try:
-            self._build(engine, section, limits, name, path)
+            self._build(engine, section, name, path)
         except Exception as error:
             raise ServerStartError(f"server: vLLM refuses its configuration: {words(error)}") from error
 
-    def _build(self, engine: Any, section: ServerSection, limits: Limits, name: str, path: str) -> None:
+    def _build(self, engine: Any, section: ServerSection, name: str, path: str) -> None:
         load_template = found("load_chat_template", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
         shared = {
             "engine_client": engine,
@@ -277,7 +278,7 @@ class Serving:
         }
         self._models = _made(OpenAIServingModels, engine_client=engine, base_model_paths=[BaseModelPath(name, path)])
         self._renderer = _made(Renderer, **shared)
-        self._renderer.limits = limits
+        self._renderer.long_prompts = asyncio.Semaphore(1)
         shared |= {"models": self._models, "online_renderer": self._renderer}
         self._chat = _made(Chat, **shared)
         self._chat.supervision = self._supervision
