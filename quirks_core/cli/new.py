@@ -21,7 +21,7 @@ from quirks_core.base.errors import DeclarationError, UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration.flags import BUILT_IN
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 
 #: Import names that a third party's package must not take.
 _TAKEN = {"quirks_core", "quirks_plugins", "tests", "worker", *sys.stdlib_module_names}

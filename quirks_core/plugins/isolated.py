@@ -21,7 +21,7 @@ from quirks_core.base.record import Record
 from quirks_core.declaration.encoding import digest
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
-from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+from quirks_core.plugins.finder import PROJECT, Discovered, discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import Problem, narrower, plugin_facts, problems
 

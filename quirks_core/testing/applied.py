@@ -15,7 +15,7 @@ from quirks_core.hook.in_force import PlanInForce, in_force
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import declaring_module
 

@@ -27,7 +27,7 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import RefusedError, State
 from quirks_core.plan.resolve import resolve
 from quirks_core.plugins import validate
-from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+from quirks_core.plugins.finder import PROJECT, Discovered, discover
 from quirks_core.plugins.isolated import HEAVY, Seen, look
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import Level, Problem

@@ -13,7 +13,7 @@ from quirks_core.facts.context import RunContext
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins.discovery import PROJECT, Discovered
+from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.registry import Registry
 
 _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quirks_core.plugins.discovery import PROJECT, Discovered
+from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.isolated import look
 
 Install = Callable[..., None]

@@ -17,7 +17,7 @@ from quirks_core.declaration.match import All, Not
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.testing.applied import entry_point_value
 from quirks_plugins.environment.rust_frontend import IN_THE_FRONT_END
