@@ -97,7 +97,7 @@ def look(plugins: Iterable[Discovered], *, hash_seed: str | None = None, limit_s
 
 
 def _run(plugins: Sequence[Discovered], hash_seed: str | None, limit_s: float) -> Sequence[Seen]:
-    rows = [(item.name, item.distribution, item.version, item.entry_point.value, item.problem) for item in plugins]
+    rows = [(item.entry_point.value, item.name, item.distribution, item.version, item.problem, item.file) for item in plugins]
     environ = {**os.environ, **({"PYTHONHASHSEED": hash_seed} if hash_seed else {})}
     command, wanted = [sys.executable, "-P", "-m", "quirks_core.plugins.isolated"], json.dumps([sys.path, rows])
     options: dict[str, Any] = {"env": environ, "capture_output": True, "text": True, "errors": "replace", "timeout": limit_s}
@@ -168,8 +168,8 @@ def _main() -> None:
     seen: list[Seen] = []
     with redirect_stdout(sys.stderr):
         plugins = (
-            Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem)
-            for name, distribution, version, value, problem in rows
+            Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem, file)
+            for value, name, distribution, version, problem, file in rows
         )
         looked = list(map(_look, plugins))
         for own, one in looked:  # after all looks: this loads other plugins, whose imports would count for the wrong one
