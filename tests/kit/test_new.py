@@ -53,7 +53,7 @@ def test_new_packages_are_sound_until_their_quirk_is_changed(
     tested = [own_python("-m", "pytest", "-q", folder=folder) for folder in (one, other)]
     validated = own_python("-m", "quirks_core.cli", "validate", "--json", folder=tmp_path)
 
-    assert ["16 passed" in run.stdout for run in tested] == [True, True], tested
+    assert ["17 passed" in run.stdout for run in tested] == [True, True], tested
     found = json.loads(validated.stdout)
     assert (validated.returncode, found["findings"]) == (0, [])
     assert [row["quirks"] for row in found["distributions"]] == [["acme-quirks/example"], ["beta-quirks/class.2b"]]
