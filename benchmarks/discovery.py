@@ -25,7 +25,7 @@ COUNT = 200
 HEAVY = ("pluggy", "pydantic", "torch", "transformers", "ray", "vllm")
 _DISCOVER = """
 import sys, time
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 start = time.perf_counter()
 found = discover()
 print((time.perf_counter() - start) * 1e3, len(found), *[name for name in {heavy!r} if name in sys.modules])

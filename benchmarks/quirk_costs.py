@@ -29,7 +29,7 @@ from quirks_core import yes
 from quirks_core.declaration.flags import BUILT_IN
 from quirks_core.facts.packages import installed_version
 from quirks_core.plan.resolve import resolve
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
 _QWEN = {

@@ -23,7 +23,7 @@ _LOAD = """
 import time
 import quirks_core.plugins.registry, quirks_core.declaration.quirk
 import quirks_core.declaration.match, quirks_core.declaration.adjustments
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 found = [item for item in discover() if item.distribution.startswith("acme")]
 start = time.perf_counter()
@@ -34,7 +34,7 @@ _IMPORT = """
 import importlib, time
 import quirks_core.plugins.registry, quirks_core.declaration.quirk
 import quirks_core.declaration.match, quirks_core.declaration.adjustments
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 found = [item for item in discover() if item.distribution.startswith("acme")]
 start = time.perf_counter()
 modules = [importlib.import_module(item.module) for item in found]

@@ -40,7 +40,7 @@ from quirks_core import (
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 from worker import GenerationConfig
 

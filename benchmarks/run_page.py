@@ -15,7 +15,7 @@ from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan, Status
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 

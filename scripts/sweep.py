@@ -33,7 +33,7 @@ from quirks_core.base.record import Record
 from quirks_core.cli.screen import Screen, line
 from quirks_core.facts.packages import installed_platform, installed_versions
 from quirks_core.plan.records import RefusedError
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from worker.errors import WorkerCallError
 from worker.lab.audit.logprobs import Logprobs
 from worker.lab.audit.records import AuditError

@@ -30,7 +30,7 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import NoteKind
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.summary import Summary
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.lifecycle import lifecycle
 from quirks_core.plugins.registry import Registry
 

@@ -131,7 +131,7 @@ def _install_patches(plan: ProcessPlan) -> None:
 
 def _quirks_with(patches: Iterable[PlannedPatch]) -> Registry:
     """Loads the quirks of planned patches, and no other, from this process's own installation."""
-    from quirks_core.plugins.discovery import discover
+    from quirks_core.plugins.finder import discover
     from quirks_core.plugins.registry import Registry  # most processes have no patch to look for
 
     wanted = {(planned.quirk.distribution, planned.quirk.version, planned.entry_point) for planned in patches}

@@ -43,7 +43,7 @@ from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import NoteKind, State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
-from quirks_core.plugins.discovery import PROJECT
+from quirks_core.plugins.finder import PROJECT
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
 from quirks_core.plugins.proof_status import Standing, standing

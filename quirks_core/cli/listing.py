@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import json
-import warnings
 from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
-from typing import NamedTuple
 
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration.flags import Kind
-from quirks_core.plugins.discovery import Discovered, discover
-from quirks_core.source.vllm_source import INSTALLED
+from quirks_core.plugins.finder import About, Discovered, about, discover
 
-#: The words that a declaration takes from an enumeration.
-_ENUMS = ("Kind", "ModelFlag")
 _KIND_WIDTH = max(map(len, Kind))
-
-
-class _About(NamedTuple):
-    """What a declaration's source states about a quirk; None where it is no constant there."""
-
-    title: str | None = None
-    flag: str | None = None
-    kind: str | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +31,7 @@ def run_list(options: argparse.Namespace) -> int:
         from quirks_core.cli.lifecycle import list_stages  # a plain list imports neither the registry nor a plugin
 
         return list_stages(options.stage, options.kind, as_json=options.json)
-    found = [(item, about) for item in discover() if options.kind in (None, (about := _about(item)).kind)]
+    found = [(item, stated) for item in discover() if options.kind in (None, (stated := about(item)).kind)]
     if options.json:
         rows = [
             {
@@ -53,19 +39,19 @@ def run_list(options: argparse.Namespace) -> int:
                 "distribution": item.distribution,
                 "version": item.version,
                 "entry_point": item.entry_point.value,
-                "title": about.title,
-                "flag": about.flag,
-                "kind": about.kind,
+                "title": stated.title,
+                "flag": stated.flag,
+                "kind": stated.kind,
             }
-            for item, about in found
+            for item, stated in found
         ]
         print(json.dumps(rows, indent=2, sort_keys=True))
         return 0
     screen = Screen()
     for (distribution, version), group in groupby(found, key=lambda pair: (pair[0].distribution, pair[0].version)):
         screen.say(f"[bold]{line(distribution)}[/] {line(version)}")
-        screen.entries([(line(item.name), _described(item, about)) for item, about in group])
-    screen.say(f"[dim]{counted(about.kind for _, about in found)}[/]")
+        screen.entries([(line(item.name), _described(item, stated)) for item, stated in group])
+    screen.say(f"[dim]{counted(stated.kind for _, stated in found)}[/]")
     return 0
 
 
@@ -76,35 +62,9 @@ def counted(kinds: Iterable[str | None]) -> str:
     return ", ".join([*words, *([f"{count[None]} of unknown kind"] if count[None] else [])])
 
 
-def _described(item: Discovered, about: _About) -> str:
-    title = line(about.title) if about.title else f"[dim]declared by {line(item.module)}[/]"
-    return f"{about.kind or '?':<{_KIND_WIDTH}}  {title}{f' [cyan]({line(about.flag)})[/]' if about.flag else ''}"
-
-
-def _about(item: Discovered) -> _About:
-    """Reads the call of `Quirk` that an entry point names; nothing is known of a plugin that declares its quirks by a hook."""
-    module, _, name = (part.strip() for part in item.entry_point.value.partition(":"))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python warns of in a third party's source
-            found = INSTALLED.statement(f"{module}:{name}") if name else None
-    except Exception:  # a file that cannot be read, or is nothing that Python can take
-        return _About()
-    call = found.value if isinstance(found, ast.Assign | ast.AnnAssign) else None
-    given = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
-    if not given:
-        return _About()
-    is_whole = isinstance(call, ast.Call) and not call.args and None not in given  # no * or ** hides a kind
-    kind = _text(given["kind"]) if "kind" in given else Kind.WORKAROUND if is_whole else None
-    return _About(_text(given.get("title")), _text(given.get("flag")), kind if kind in tuple(Kind) else None)
-
-
-def _text(node: ast.expr | None) -> str | None:
-    """The text that an argument is, or what ``ModelFlag.LOAD_FORMAT`` or ``Kind.RULE`` names."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    is_flag = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in _ENUMS
-    return node.attr.lower() if is_flag and isinstance(node, ast.Attribute) else None
+def _described(item: Discovered, stated: About) -> str:
+    title = line(stated.title) if stated.title else f"[dim]declared by {line(item.module)}[/]"
+    return f"{stated.kind or '?':<{_KIND_WIDTH}}  {title}{f' [cyan]({line(stated.flag)})[/]' if stated.flag else ''}"
 
 
 COMMAND = Command("list the installed quirks and what they are about", run_list, add_arguments)

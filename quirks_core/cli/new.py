@@ -1,4 +1,4 @@
-"""``quirks new``: makes a complete package with one quirk, whose tests pass as they are."""
+"""``quirks new``: makes a complete package with one quirk, whose tests pass as they are, or the file of a built-in quirk."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from packaging.version import Version
 from quirks_core.base.errors import DeclarationError, UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
-from quirks_core.declaration.flags import BUILT_IN
-from quirks_core.plugins.discovery import discover
+from quirks_core.declaration.flags import BUILT_IN, ModelFlag
+from quirks_core.plugins.finder import discover, file_name
 
 #: Import names that a third party's package must not take.
 _TAKEN = {"quirks_core", "quirks_plugins", "tests", "worker", *sys.stdlib_module_names}
@@ -39,34 +39,63 @@ _FILES: Mapping[str, str] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the package's name, its folder and the quirk's id."""
-    parser.add_argument("name", metavar="NAME", help="name of the distribution, for example acme-quirks")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("name", metavar="NAME", nargs="?", help="name of the distribution, for example acme-quirks")
+    what.add_argument("--builtin", metavar="ID", help="write the file of a new built-in quirk into this checkout instead")
     parser.add_argument("--folder", metavar="DIR", type=Path, help="where to make it (default: NAME)")
     parser.add_argument("--id", metavar="ID", help="id of its first quirk (default: NAME/example)")
+    parser.add_argument(
+        "--flag", metavar="FLAG", choices=tuple(ModelFlag), default=ModelFlag.ENFORCE_EAGER,
+        help="flag of the quirk, and folder of a built-in one (default: enforce_eager)",
+    )  # fmt: skip
 
 
 def run_new(options: argparse.Namespace) -> int:
-    """Writes the package.
+    """Writes the package, or the file.
 
     Raises:
-        UsageError: The name or the id cannot be used, or the folder is in use.
+        UsageError: The name or the id cannot be used, or the folder or file is in use.
     """
-    words = _words(options.name, options.id)
-    folder: Path = options.folder or Path(words["name"])
-    written = _write(folder, words)
+    if options.builtin:
+        words = {"id": options.builtin, "flag": ModelFlag(options.flag).name}
+        folder, texts = _built_in(options.builtin, options.flag, words)
+        place, steps = next(iter(texts)), ["quirks validate model-quirks"]
+    else:
+        words = _words(options.name, options.id, options.flag)
+        folder = options.folder or Path(words["name"])
+        texts = {Template(path).substitute(words): _filled(template, words) for template, path in _FILES.items()}
+        place = f"src/{words['package']}/{words['module']}.py"
+        steps = [f"cd {folder}", "pip install -e .", "pytest", f"quirks validate {words['name']}"]
+    _write(folder, texts, into_checkout=bool(options.builtin))
     if options.json:
-        print(json.dumps({"folder": str(folder), "id": words["id"], "files": written}, indent=2, sort_keys=True))
+        print(json.dumps({"folder": str(folder), "id": words["id"], "files": list(texts)}, indent=2, sort_keys=True))
         return 0
     screen = Screen()
-    for name in written:
+    for name in texts:
         screen.say(line(folder / name))
     screen.say("\nnext:")
-    for step in (f"cd {folder}", "pip install -e .", "pytest", f"quirks validate {words['name']}"):
+    for step in steps:
         screen.say(line(step), indent=2)
-    screen.say(f"then put your own quirk into src/{words['package']}/{words['module']}.py")
+    screen.say(f"then put your own quirk into {place}")
     return 0
 
 
-def _words(typed: str, quirk_id: str | None) -> dict[str, str]:
+def _built_in(quirk_id: str, flag: str, words: Mapping[str, str]) -> tuple[Path, dict[str, str]]:
+    """The checkout, and the one file of a built-in quirk, in the folder of its flag."""
+    _check_id(quirk_id, "--builtin", BUILT_IN)
+    if file_name(quirk_id).replace("_", "-") != quirk_id:
+        raise UsageError(f"--builtin {quirk_id!r}: the id of a built-in quirk is its file's name, words joined by dashes")
+    spec = find_spec("quirks_plugins")
+    package = Path(spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else "")
+    if not (package.parent / "pyproject.toml").is_file():
+        raise UsageError(f"{package} is no checkout of model-quirks: clone it, and install it by 'make setup'")
+    texts = {f"quirks_plugins/{flag}/{file_name(quirk_id)}.py": _filled("quirk.py.template", words)}
+    if not (package / flag).exists():
+        texts[f"quirks_plugins/{flag}/__init__.py"] = f'"""Built-in quirks of the flag {words["flag"]}."""\n'
+    return package.parent, texts
+
+
+def _words(typed: str, quirk_id: str | None, flag: str) -> dict[str, str]:
     """What the templates' placeholders stand for."""
     try:
         name = canonicalize_name(typed, validate=True)
@@ -78,14 +107,17 @@ def _words(typed: str, quirk_id: str | None) -> dict[str, str]:
     if not package.isidentifier() or keyword.iskeyword(package) or _is_taken(package, name):
         raise UsageError(f"{typed!r} cannot be used: Python would import it as {package!r}; take a name like 'acme-quirks'")
     quirk_id = quirk_id or f"{name}/example"
-    _check_id(quirk_id, name)
-    own = quirk_id.rpartition("/")[2]
-    module = re.sub(r"[^a-z0-9]+", "_", own)
-    if not module.isidentifier() or keyword.iskeyword(module):
-        module = f"quirk_{module}"
-    release = Version(version("model-quirks")).base_version
-    contract = "".join(part.capitalize() for part in re.split(r"[^a-z0-9]+", own))
-    return {"name": name, "package": package, "module": module, "id": quirk_id, "contract": contract, "core": release}
+    _check_id(quirk_id, "--id", name)
+    contract = "".join(part.capitalize() for part in re.split(r"[^a-z0-9]+", quirk_id.rpartition("/")[2]))
+    return {
+        "name": name,
+        "package": package,
+        "module": file_name(quirk_id),
+        "id": quirk_id,
+        "flag": ModelFlag(flag).name,
+        "contract": contract,
+        "core": Version(version(BUILT_IN)).base_version,
+    }
 
 
 def _is_taken(package: str, name: str) -> bool:
@@ -94,8 +126,8 @@ def _is_taken(package: str, name: str) -> bool:
     return name == BUILT_IN or package in _TAKEN or (name not in own and find_spec(package) is not None)
 
 
-def _check_id(quirk_id: str, name: str) -> None:
-    from quirks_core import Advise, ModelFlag, Quirk, Severity, purpose, report
+def _check_id(quirk_id: str, option: str, name: str) -> None:
+    from quirks_core import Advise, Quirk, Severity, purpose, report
 
     try:
         Quirk(
@@ -103,32 +135,30 @@ def _check_id(quirk_id: str, name: str) -> None:
             severity=Severity.NOISE, references=(report("-"),),
         )  # fmt: skip
     except DeclarationError as error:
-        raise UsageError(f"--id: {error}") from None
+        raise UsageError(f"{option}: {error}") from None
     prefix, slash, _ = quirk_id.partition("/")
     if slash and prefix != name:
-        raise UsageError(f"--id {quirk_id!r}: what stands before the slash is the distribution's name, {name!r}")
+        raise UsageError(f"{option} {quirk_id!r}: what stands before the slash is the distribution's name, {name!r}")
     for item in discover():
-        if item.name == quirk_id and canonicalize_name(item.distribution) != name:
-            raise UsageError(f"--id {quirk_id!r} is taken by {item.distribution} {item.version}; try '{name}/{quirk_id}'")
+        if item.name == quirk_id and (name == BUILT_IN or canonicalize_name(item.distribution) != name):
+            other = "another name" if name == BUILT_IN else f"'{name}/{quirk_id}'"
+            raise UsageError(f"{option} {quirk_id!r} is taken by {item.distribution} {item.version}; try {other}")
 
 
-def _write(folder: Path, words: Mapping[str, str]) -> list[str]:
-    """Writes every file, and returns their paths in the folder."""
-    templates = files("quirks_core") / "templates"
+def _write(folder: Path, texts: Mapping[str, str], *, into_checkout: bool) -> None:
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not into_checkout and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} exists and is not an empty folder; name another one with --folder")
-        written = []
-        for template, path in _FILES.items():
-            name = Template(path).substitute(words)
-            file = folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            text = (templates / template).read_text(encoding="utf-8")
-            file.write_text(Template(text).substitute(words), encoding="utf-8")
-            written.append(name)
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror or error}") from None
-    return written
+
+
+def _filled(template: str, words: Mapping[str, str]) -> str:
+    text = (files("quirks_core") / "templates" / template).read_text(encoding="utf-8")
+    return Template(text).substitute(words)
 
 
 COMMAND = Command("make a package with a quirk and its tests", run_new, add_arguments)

@@ -15,7 +15,7 @@ from quirks_core.configuration.slots import engine_problem, find_slot, installed
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.data_file import since
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import documentation
 

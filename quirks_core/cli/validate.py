@@ -19,8 +19,7 @@ from quirks_core.cli.findings import show_findings
 from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration.flags import BUILT_IN
 from quirks_core.declaration.quirk import Quirk
-from quirks_core.plugins.consistency import find_circle
-from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+from quirks_core.plugins.finder import PROJECT, Discovered, discover, find_circle
 from quirks_core.plugins.isolated import Seen, SeenQuirk, look
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import Level, Problem, supersedes

@@ -97,11 +97,12 @@ class Switches:
         names = (item.quirk.id, item.quirk.flag, *_of_distribution(item.distribution))
         return next((layer[name] for layer in self.layers for name in names if name in layer), None)
 
-    def turns_off(self, distribution: str) -> Switch | None:
-        """Returns the switch that turns a whole distribution off, so that it need not even be loaded; None if there is none."""
+    def turns_off(self, distribution: str, quirk_id: str = "") -> Switch | None:
+        """Returns the switch that turns off a distribution, or one quirk of it, so that it need not be loaded; None if none."""
         if any(switch.on for layer in self.layers for switch in layer.values()):
             return None  # what is forced may be in there
-        return next((layer[name] for layer in self.layers for name in _of_distribution(distribution) if name in layer), None)
+        names = (quirk_id, *_of_distribution(distribution))
+        return next((layer[name] for layer in self.layers for name in names if name in layer), None)
 
     def check(self, loaded: Iterable[Loaded], not_loaded: Sequence[tuple[str, str]] = ()) -> list[str]:
         """Makes sure that every name exists.

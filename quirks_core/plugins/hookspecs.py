@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from quirks_core.plugins.discovery import PROJECT
+from quirks_core.plugins.finder import PROJECT
 
 if TYPE_CHECKING:
     from quirks_core.apply.receipt import Receipt

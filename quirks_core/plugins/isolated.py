@@ -16,12 +16,14 @@ from importlib.metadata import EntryPoint
 from itertools import groupby
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from quirks_core.base.json_values import sha256
 from quirks_core.base.record import Record
 from quirks_core.declaration.encoding import digest
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
-from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+from quirks_core.plugins.finder import PROJECT, Discovered, discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import Problem, narrower, plugin_facts, problems
 
@@ -67,10 +69,8 @@ class Seen(Record):
     quirks: tuple[SeenQuirk, ...] = ()
 
 
-class _Report(Record):
-    """What a process prints: what it has seen of each plugin."""
-
-    seen: tuple[Seen, ...]
+#: What a process prints: what it has seen of each plugin.
+_REPORT = TypeAdapter(list[Seen])
 
 
 def look(plugins: Iterable[Discovered], *, hash_seed: str | None = None, limit_s: float = LIMIT_S) -> list[Seen]:
@@ -97,7 +97,7 @@ def look(plugins: Iterable[Discovered], *, hash_seed: str | None = None, limit_s
 
 
 def _run(plugins: Sequence[Discovered], hash_seed: str | None, limit_s: float) -> Sequence[Seen]:
-    rows = [(item.name, item.distribution, item.version, item.entry_point.value, item.problem) for item in plugins]
+    rows = [(item.entry_point.value, item.name, item.distribution, item.version, item.problem, item.file) for item in plugins]
     environ = {**os.environ, **({"PYTHONHASHSEED": hash_seed} if hash_seed else {})}
     command, wanted = [sys.executable, "-P", "-m", "quirks_core.plugins.isolated"], json.dumps([sys.path, rows])
     options: dict[str, Any] = {"env": environ, "capture_output": True, "text": True, "errors": "replace", "timeout": limit_s}
@@ -106,7 +106,7 @@ def _run(plugins: Sequence[Discovered], hash_seed: str | None, limit_s: float) -
     except subprocess.TimeoutExpired:
         return [Seen(error=f"loading and checking it took more than {limit_s:g} s")] * len(plugins)
     if done.returncode == 0 and done.stdout:
-        return _Report.model_validate_json(done.stdout.splitlines()[-1]).seen
+        return _REPORT.validate_json(done.stdout.splitlines()[-1])
     code = done.returncode
     how = f"dies of {signal.Signals(-code).name}" if code < 0 else f"ends with exit code {code}"
     last = done.stderr.strip().splitlines()[-1:]
@@ -168,14 +168,14 @@ def _main() -> None:
     seen: list[Seen] = []
     with redirect_stdout(sys.stderr):
         plugins = (
-            Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem)
-            for name, distribution, version, value, problem in rows
+            Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem, file)
+            for value, name, distribution, version, problem, file in rows
         )
         looked = list(map(_look, plugins))
         for own, one in looked:  # after all looks: this loads other plugins, whose imports would count for the wrong one
             pairs = zip(one.quirks, own.loaded, strict=True)
             seen.append(one.model_copy(update={"quirks": tuple(_beside_others(quirk, item, own) for quirk, item in pairs)}))
-    sys.stdout.write(_Report(seen=tuple(seen)).model_dump_json())
+    sys.stdout.buffer.write(_REPORT.dump_json(seen))
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ class Lock(Record):
 
     def differences(self, registry: Registry) -> tuple[str, ...]:
         """Returns how what is loaded differs, in words; empty if it does not. What is switched off has no effect, and may."""
-        off = {row.plugin.distribution for row in registry.skipped}
-        locked = {item.id: item for item in self.quirks if item.distribution not in off}
+        off = {row.plugin.name if row.is_alone else row.plugin.distribution for row in registry.skipped}
+        locked = {item.id: item for item in self.quirks if off.isdisjoint((item.id, item.distribution))}
         found = {item.id: item for item in Lock.of(registry).quirks}
         words = []
         for name in sorted(locked.keys() | found.keys()):

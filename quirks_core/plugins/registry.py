@@ -1,58 +1,57 @@
-"""Loads the discovered plugins, each on its own: into `Loaded` quirks, or a `Broken` row."""
+"""What is installed, loaded: quirks, plugins that are broken, and what was not loaded because it is switched off."""
 
 from __future__ import annotations
 
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import pluggy
 from packaging.utils import canonicalize_name
 
 from quirks_core.base import json_values
-from quirks_core.base.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shortened, shown, words
+from quirks_core.base.errors import BrokenPluginsError, DeclarationError, UsageError, nearest, shown
 from quirks_core.base.text import listed
 from quirks_core.configuration.slots import engine_doubt
-from quirks_core.declaration.quirk import Quirk, fact_names_of, from_package
+from quirks_core.declaration.flags import Kind
+from quirks_core.declaration.quirk import Quirk, fact_names_of
+from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import RunContext, is_known_fact
 from quirks_core.facts.packages import several_versions
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.records import Note, NoteKind, Plan, Switch
+from quirks_core.plan.records import Note, NoteKind, Plan, State, Switch, Verdict
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins import hookspecs
-from quirks_core.plugins.consistency import circular_supersedes, duplicate_ids
-from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+from quirks_core.plugins.finder import (
+    PROJECT,
+    Broken,
+    Discovered,
+    about,
+    circular_supersedes,
+    contained,
+    discover,
+    duplicate_ids,
+    load,
+    plugin_name,
+)
 
-_T = TypeVar("_T")
 #: Seconds of loading after which ``quirks doctor`` names a plugin.
 _SLOW_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """A plugin that did not load, and why."""
-
-    name: str
-    distribution: str
-    version: str
-    entry_point: str
-    error: str
-
-    def __str__(self) -> str:
-        return f"plugin {self.name!r} of {self.distribution} {self.version} ({self.entry_point}) is broken: {self.error}"
-
-
-@dataclass(frozen=True, slots=True)
 class Skipped:
-    """A plugin that was not loaded because its distribution is switched off."""
+    """A plugin that was not loaded because its distribution is switched off, or the quirk in its file."""
 
     plugin: Discovered
     switch: Switch
+
+    @property
+    def is_alone(self) -> bool:
+        """The quirk is switched off by its name."""
+        return self.switch.name == self.plugin.name
 
     def __str__(self) -> str:
         return f"plugin {self.plugin.name!r} of {self.plugin.distribution} {self.plugin.version} was not loaded: {self.switch}"
@@ -65,7 +64,7 @@ class Registry:
     Attributes:
         loaded: Every quirk with where it comes from, sorted by id.
         broken: Every plugin that did not load.
-        skipped: Every plugin that was not loaded because its distribution is switched off.
+        skipped: Every plugin that was not loaded because its distribution, or the quirk in its file, is switched off.
         slow: The seconds that a plugin took to load, of those that took more than three.
         strict: What goes wrong in a plugin is an error.
     """
@@ -86,7 +85,7 @@ class Registry:
         Args:
             found: What to load; everything that is installed if None.
             strict: A broken plugin is an error.
-            switches: What the user turned off or on; a distribution that is off is not even imported.
+            switches: What the user turned off or on; a distribution, or a file's quirk, that is off is not even imported.
 
         Raises:
             BrokenPluginsError: There are broken plugins, and `strict` holds.
@@ -97,22 +96,22 @@ class Registry:
         skipped: list[Skipped] = []
         slow: dict[str, float] = {}
         for item in discover() if found is None else found:
-            if switches and (switch := switches.turns_off(item.distribution)):
+            if switches and (switch := switches.turns_off(item.distribution, item.name if item.file else "")):
                 skipped.append(Skipped(item, switch))
                 continue
             start = time.monotonic()
             try:
-                plugins.append((item, _contained(item.module, lambda item=item: _declared(manager, item))))  # type: ignore[misc]
+                plugins.append((item, load(manager, item)))
             except DeclarationError as error:
-                broken.append(_broken(item, str(error)))
+                broken.append(Broken.of(item, str(error)))
             if (seconds := time.monotonic() - start) > _SLOW_S:
-                slow[_plugin_name(item)] = seconds
+                slow[plugin_name(item)] = seconds
         for check in (duplicate_ids, circular_supersedes):
             wrong = check(plugins)
             for item, problem in wrong:
-                if manager.has_plugin(_plugin_name(item)):
-                    manager.unregister(name=_plugin_name(item))
-                broken.append(_broken(item, problem))
+                if manager.has_plugin(plugin_name(item)):
+                    manager.unregister(name=plugin_name(item))
+                broken.append(Broken.of(item, problem))
             gone = {id(item) for item, _ in wrong}
             plugins = [(item, quirks) for item, quirks in plugins if id(item) not in gone]
         if broken and strict:
@@ -126,7 +125,7 @@ class Registry:
 
         Raises:
             DeclarationError: Its plugin is broken; the message says why.
-            UsageError: There is none; the message names the nearest one.
+            UsageError: There is none, and the message names the nearest one; or it is switched off.
         """
         for item in self.loaded:
             if item.quirk.id == quirk_id:
@@ -137,6 +136,8 @@ class Registry:
                 broken.distribution
             ):
                 raise DeclarationError(f"quirk {quirk_id!r} is not loaded, its {broken}")
+        if row := next((row for row in self.skipped if row.plugin.name == quirk_id), None):
+            raise UsageError(str(row))
         raise UsageError(f"no quirk {quirk_id!r}{nearest(quirk_id, [item.quirk.id for item in self.loaded])}")
 
     @property
@@ -172,7 +173,11 @@ class Registry:
         if troubles and self.strict:
             raise BrokenPluginsError(troubles)
         notes += [Note(kind=NoteKind.HOOK, text=text) for text in troubles]
-        return resolve(context, self.loaded, switches, warnings=[*notes, *_unchecked(context)])
+        plan = resolve(context, self.loaded, switches, warnings=[*notes, *_unchecked(context)])
+        off = [_switched_off(row) for row in self.skipped if row.is_alone]
+        if not off:
+            return plan
+        return plan.model_copy(update={"verdicts": tuple(sorted((*plan.verdicts, *off), key=lambda verdict: verdict.id))})
 
     def observe(self, plan: Plan, receipt: object) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
@@ -214,40 +219,40 @@ class Registry:
             given = {name: arguments[name] for name in impl.argnames}
             try:
                 module = impl.function.__module__
-                answer = _contained(module, lambda impl=impl, given=given: read(impl.function(**given)))  # type: ignore[misc]
+                answer = contained(module, lambda impl=impl, given=given: read(impl.function(**given)))  # type: ignore[misc]
                 answers.append((impl.plugin_name, answer))
             except DeclarationError as error:
                 troubles.append(f"{hook} of {impl.plugin_name} failed: {error}")
         return answers, troubles
 
 
-def _contained(module: str, function: Callable[[], _T]) -> _T:
-    """Calls a plugin's code: its output goes to standard error, and an error becomes one line with its place in the plugin."""
-    try:
-        with redirect_stdout(sys.stderr):
-            return function()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # SystemExit, too: a plugin does not end the program
-        text = str(error) if isinstance(error, DeclarationError) else words(error)
-        raise DeclarationError(f"{_place(error, module.partition('.')[0])}{text}") from error
-
-
-def _place(error: BaseException, package: str) -> str:
-    """The last line of a package through which an error came, as ``acme_quirks/eager.py:12: ``; empty if there is none."""
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)
-              if frame.f_globals.get("__name__", "").partition(".")[0] == package]  # fmt: skip
-    return f"{from_package(frames[-1][0].f_code.co_filename, package)}:{frames[-1][1]}: " if frames else ""
-
-
 def _left_out(skipped: Iterable[Skipped]) -> Iterator[str]:
     """Yields a sentence for each switch that keeps plugins from being loaded."""
     by_switch: dict[Switch, list[Skipped]] = {}
     for row in skipped:
-        by_switch.setdefault(row.switch, []).append(row)
+        if not row.is_alone:  # the quirk has a verdict
+            by_switch.setdefault(row.switch, []).append(row)
     for switch, rows in by_switch.items():
         names = listed((row.plugin.name for row in rows), most=3)
         yield str(rows[0]) if len(rows) == 1 else f"{len(rows)} plugins ({names}) were not loaded: {switch}"
+
+
+def _switched_off(row: Skipped) -> Verdict:
+    """The verdict on a quirk that is switched off by its name, from what its source states; its match is not evaluated."""
+    item, stated = row.plugin, about(row.plugin)
+    return Verdict(
+        id=item.name,
+        title=stated.title or "",
+        flag=stated.flag or "",
+        kind=Kind(stated.kind or Kind.WORKAROUND),
+        distribution=item.distribution,
+        version=item.version,
+        verdict=Answer.UNKNOWN,
+        state=State.DISABLED,
+        because=str(row.switch),
+        switch=row.switch,
+        trace=(),
+    )
 
 
 def _unchecked(context: RunContext) -> Iterator[Note]:
@@ -267,39 +272,6 @@ def _new_manager() -> pluggy.PluginManager:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hookspecs)
     return manager
-
-
-def _plugin_name(item: Discovered) -> str:
-    return f"{item.distribution}:{item.name}"
-
-
-def _declared(manager: pluggy.PluginManager, item: Discovered) -> list[Quirk]:
-    """Imports one plugin, registers it and collects its quirks; a plugin with anything wrong stays unregistered."""
-    if item.problem:
-        raise DeclarationError(item.problem)
-    plugin = item.entry_point.load()
-    if isinstance(plugin, Quirk):
-        if plugin.id != item.name:
-            raise DeclarationError(f"the entry point is named {item.name!r} but the quirk's id is {plugin.id!r}")
-        return [plugin]  # it has no hooks, so that pluggy need not know it
-    name = _plugin_name(item)
-    manager.register(plugin, name)
-    own = [impl for impl in manager.hook.quirks_declare.get_hookimpls() if impl.plugin_name == name]
-    try:
-        manager.check_pending()  # a misspelt hook would never be called
-        if not own:
-            raise DeclarationError(f"{item.entry_point.value} is neither a Quirk nor a plugin with a quirks_declare hook")
-        quirks: list[Any] = list(own[0].function())  # type: ignore[call-overload]  # pluggy types it as object
-        if wrong := [quirk for quirk in quirks if not isinstance(quirk, Quirk)]:
-            raise DeclarationError(f"quirks_declare returned {shown(wrong[0])}, which is no Quirk")
-    except BaseException:
-        manager.unregister(name=name)
-        raise
-    return quirks
-
-
-def _broken(item: Discovered, problem: str) -> Broken:
-    return Broken(item.name, item.distribution, item.version, item.entry_point.value, shortened(problem))
 
 
 def _facts(answer: Any) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import NoteKind, State
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED

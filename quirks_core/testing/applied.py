@@ -15,7 +15,7 @@ from quirks_core.hook.in_force import PlanInForce, in_force
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import Discovered, discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import declaring_module
 
@@ -76,12 +76,16 @@ def entry_point_value(quirk: Quirk) -> str:
     )
 
 
-def _installed(quirk: Quirk) -> tuple[Loaded, bool]:
-    """Finds the quirk among the installed plugins; one that is not installed counts as that of the tests."""
+def plugins_of(quirk: Quirk) -> list[Discovered]:
+    """Returns the installed plugins that bear the quirk's id, or are the module that declares it."""
     module = declaring_module(quirk)
     names = {quirk.id, module.__name__ if module else ""}
-    plugins = [item for item in discover() if names & {item.name, item.module}]
-    for item in Registry.load(plugins).loaded:
+    return [item for item in discover() if names & {item.name, item.entry_point.value}]
+
+
+def _installed(quirk: Quirk) -> tuple[Loaded, bool]:
+    """Finds the quirk among the installed plugins; one that is not installed counts as that of the tests."""
+    for item in Registry.load(plugins_of(quirk)).loaded:
         if item.quirk == quirk:
             return item, True
     return Loaded(quirk, "tests", "0", quirk.id), False

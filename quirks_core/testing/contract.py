@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
@@ -27,12 +27,12 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import RefusedError, State
 from quirks_core.plan.resolve import resolve
 from quirks_core.plugins import validate
-from quirks_core.plugins.discovery import PROJECT, Discovered, discover
+from quirks_core.plugins.finder import PROJECT, Discovered, discover
 from quirks_core.plugins.isolated import HEAVY, Seen, look
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import Level, Problem
 from quirks_core.source.vllm_source import INSTALLED
-from quirks_core.testing.applied import applied, entry_point_value
+from quirks_core.testing.applied import applied, entry_point_value, plugins_of
 
 #: Two hash seeds with different orders of sets of strings.
 _HASH_SEEDS = ("1", "2")
@@ -68,41 +68,28 @@ class QuirkContract:
             )
         return seen
 
-    def test_the_metadata_is_complete(self) -> None:
-        """The id, references, the module's docstring and the evidence are all there."""
-        _accept(validate.metadata(self._item()))
+    @pytest.mark.parametrize("law", validate.LAWS, ids=lambda law: law.__name__)
+    def test_it_keeps_the_law_of(self, law: Callable[[Loaded], Iterable[Problem]]) -> None:
+        """`quirks_core.plugins.validate` describes each; ``quirks validate`` checks the same."""
+        item = self._item()
+        _accept(law(item))
+        if law is validate.patches:
+            patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
+            missing = [why for patch in patches if (why := validate.unpatchable(item.quirk, patch))]
+            if missing and len(missing) == len(patches):
+                pytest.skip(missing[0])
 
-    def test_every_answer_has_an_example_and_every_example_gets_its_answer_and_outcome(self) -> None:
-        """Yes, no, and unknown where the quirk can be unknown; the values, refusals, advice and patches that a yes states."""
-        _accept(validate.examples(self._item()))
-
-    def test_every_fact_that_it_asks_for_exists(self) -> None:
-        """A typo would make the quirk unknown for ever; facts of plugins are computed in each example."""
+    def test_facts_of_plugins_are_given_in_its_examples(self) -> None:
+        """A fact that no plugin gives would make the quirk unknown for ever."""
         item = self._item()
         own = [plugin for plugin in discover() if (plugin.distribution, plugin.name) == (item.distribution, item.entry_point)]
-        _accept([*validate.facts(item), *validate.plugin_facts(item, Registry.load(own))])
-
-    def test_every_value_that_it_asks_for_fits_its_slot(self) -> None:
-        """Also one that a function of the context returns, in each example."""
-        _accept(validate.slots(self._item()))
-
-    def test_a_refusal_and_a_patch_say_why(self) -> None:
-        """A refusal has a reason and a remedy, a patch a reason."""
-        _accept(validate.reasons(self._item()))
-
-    def test_it_does_what_its_kind_may(self) -> None:
-        """A rule never patches, and a feature leaves the user every value."""
-        _accept(validate.kinds(self._item()))
+        _accept(validate.plugin_facts(item, Registry.load(own)))
 
     def test_what_it_supersedes_exists(self) -> None:
         """Another quirk's id."""
         if self._item().quirk.supersedes:
             known = [item.quirk.id for item in Registry.load().loaded]
             _accept(validate.supersedes(self.quirk.id, self.quirk.supersedes, known))
-
-    def test_it_is_data(self) -> None:
-        """It can be written as JSON."""
-        _accept(validate.data(self._item()))
 
     def test_importing_and_judging_it_is_pure(self, seen_in_isolation: tuple[Seen, ...]) -> None:
         """No torch, vllm, ray or transformers, and no changed environment."""
@@ -117,7 +104,7 @@ class QuirkContract:
                 names = ", ".join(seen.environment)
                 pytest.fail(f"importing {self.quirk.id} changes {names}: a quirk asks for an env.* slot instead", pytrace=False)
 
-    def test_the_same_facts_give_the_same_plan_in_every_process(self, seen_in_isolation: tuple[Seen, ...]) -> None:
+    def test_every_process_makes_the_same_plan(self, seen_in_isolation: tuple[Seen, ...]) -> None:
         """Two processes with different hash seeds get the same declaration and the same plan for each example."""
         (one,), (other,) = ([found for found in seen.quirks if found.id == self.quirk.id] for seen in seen_in_isolation)
         advice = "sort what comes from a set, and keep times and random numbers out of it"
@@ -152,31 +139,14 @@ class QuirkContract:
         if skipped and not done:
             pytest.skip(skipped)
 
-    def test_its_patches_fit_the_installed_source(self) -> None:
-        """A patch whose target has drifted is refused in every run."""
-        item = self._item()
-        patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
-        _accept(validate.patches(item))
-        missing = [why for patch in patches if (why := validate.unpatchable(item.quirk, patch))]
-        if missing and len(missing) == len(patches):
-            pytest.skip(missing[0])
-
-    def test_it_is_not_expired(self) -> None:
-        """A quirk must be deleted when no supported version needs it."""
-        _accept(validate.expiry(self._item()))
-
     @classmethod
     def _item(cls) -> Loaded:
         quirk = getattr(cls, "quirk", None)
         if not isinstance(quirk, Quirk):
             pytest.fail(f"{cls.__name__}: set the quirk in the class: quirk = QUIRK", pytrace=False)
         distribution, name = cls.distribution, quirk.id
-        if not distribution:
-            module = validate.declaring_module(quirk)
-            names = {quirk.id, module.__name__ if module else ""}
-            for found in discover():
-                if names & {found.name, found.entry_point.value}:
-                    distribution, name = found.distribution, found.name
+        for found in plugins_of(quirk) if not distribution else ():
+            distribution, name = found.distribution, found.name
         try:
             return Loaded(quirk, distribution, version(distribution), name)
         except (PackageNotFoundError, ValueError):

@@ -13,7 +13,7 @@ from quirks_core.facts.context import RunContext
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins.discovery import PROJECT, Discovered
+from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.registry import Registry
 
 _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"
@@ -58,27 +58,22 @@ class IsolatedRegistry:
             self._take(Discovered(name, distribution, version, point))
         return self
 
-    def load(self, value: str, *, name: str = "", distribution: str = "tests", version: str = "0") -> IsolatedRegistry:
-        """Loads a plugin as an installed entry point would.
+    def load(self, value: str, *, distribution: str = "tests", version: str = "0") -> IsolatedRegistry:
+        """Imports and adds a plugin, as an installed entry point would.
 
         Args:
             value: ``package.module:QUIRK``, or ``package.module`` of a module with hooks.
-            name: The entry point's name; the quirk's own id if empty.
             distribution: The distribution that it counts as part of.
             version: Its version.
 
         Raises:
             DeclarationError: It is broken.
         """
-        point = EntryPoint(name or value, value, PROJECT)
-        if not name:
-            try:
-                plugin = point.load()
-            except Exception as error:
-                raise DeclarationError(f"{value} cannot be loaded: {type(error).__name__}: {error}") from error
-            name = plugin.id if isinstance(plugin, Quirk) else value
-        self._take(Discovered(name, distribution, version, point))
-        return self
+        try:
+            plugin = EntryPoint(value, value, PROJECT).load()
+        except Exception as error:
+            raise DeclarationError(f"{value} cannot be loaded: {type(error).__name__}: {error}") from error
+        return self.add(plugin, distribution=distribution, version=version)
 
     @property
     def loaded(self) -> tuple[Loaded, ...]:

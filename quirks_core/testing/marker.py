@@ -129,7 +129,7 @@ def _run_of(item: pytest.Item) -> _Run | None:
 
 def _find(quirk_id: str) -> Loaded:
     """Loads the plugin with this name; all plugins if there is none, because a plugin may declare several quirks."""
-    from quirks_core.plugins.discovery import discover
+    from quirks_core.plugins.finder import discover
     from quirks_core.plugins.registry import Registry
 
     plugins = discover()

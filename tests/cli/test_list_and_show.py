@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from quirks_core import Kind
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
 BUILT_IN = "gemma-normalizer-dummy-load"

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.lock import Lock
 from quirks_core.source.vllm_source import INSTALLED
 

@@ -16,7 +16,7 @@ from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
 

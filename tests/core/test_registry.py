@@ -13,7 +13,7 @@ from quirks_core.base.errors import BrokenPluginsError, UsageError
 from quirks_core.plan.records import Note, NoteKind
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins import registry as registry_module
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
 HOOK = "@hookimpl\ndef quirks_declare():\n    "

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quirks_core import Affected, Default, Fact, model_type
 from quirks_core.declaration.quirk import Location
 from quirks_core.plan.records import State
-from quirks_core.plugins.consistency import find_circle
+from quirks_core.plugins.finder import find_circle
 from quirks_core.plugins.registry import Registry
 
 EAGER = "engine.enforce_eager"

@@ -6,17 +6,18 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from quirks_core.plugins.finder import discover
+
 if TYPE_CHECKING:
     from conftest import Environment
 
 HERE = Path(__file__).parent
-BUILT_IN = sorted(point.name for point in entry_points(group="model_quirks") if point.value.startswith("quirks_plugins."))
+BUILT_IN = sorted(item.name for item in discover() if item.distribution == "model-quirks")
 
 
 def states(plan: dict[str, Any]) -> dict[str, str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ def test_new_packages_are_sound_until_their_quirk_is_changed(
     tested = [own_python("-m", "pytest", "-q", folder=folder) for folder in (one, other)]
     validated = own_python("-m", "quirks_core.cli", "validate", "--json", folder=tmp_path)
 
-    assert ["16 passed" in run.stdout for run in tested] == [True, True], tested
+    assert ["17 passed" in run.stdout for run in tested] == [True, True], tested
     found = json.loads(validated.stdout)
     assert (validated.returncode, found["findings"]) == (0, [])
     assert [row["quirks"] for row in found["distributions"]] == [["acme-quirks/example"], ["beta-quirks/class.2b"]]
@@ -93,6 +95,42 @@ def test_the_files_are_well_formatted_without_a_placeholder_left(quirks: Quirks,
     assert not [text for text in texts if "$package" in text or "$id" in text or "${" in text or "$$" in text]
 
 
+#: What a checkout makes of a built-in quirk: its plan, what validation finds, and its page.
+SEEN = """
+import json, sys
+sys.path.insert(0, "docs/_ext")
+import pages
+from quirks_core import yes
+from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.validate import problems
+registry = Registry.load(strict=True)
+plan = registry.resolve(yes("example", vllm="0.32.0").context())
+page = pages.quirk_pages()["kit-example.md"]
+print(json.dumps([plan.changes, [one.message for one in problems(registry.find("kit-example"))], page]))
+"""
+
+
+def test_a_built_in_quirk_is_one_file(python: Callable[..., Any], tmp_path: Path) -> None:
+    """A copy of the checkout lists, plans, validates and documents it, and nothing else there was edited."""
+    root = Path(__file__).parents[2]
+    listed = ["git", "ls-files", "-z", "quirks_core", "quirks_plugins", "worker", "docs", "pyproject.toml"]
+    for name in subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.strip("\0").split("\0"):
+        if (root / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / name, tmp_path / name)
+    in_copy = partial(python, folder=tmp_path, PYTHONPATH=str(tmp_path))
+    new = ["-m", "quirks_core.cli", "new", "--json", "--builtin", "kit-example"]
+
+    made, again, seen = in_copy(*new, "--flag", "sleep"), in_copy(*new), in_copy("-c", SEEN)
+
+    assert json.loads(made.stdout)["files"] == ["quirks_plugins/sleep/kit_example.py"], made.stderr
+    assert (again.returncode, "is taken by model-quirks" in again.stdout) == (2, True)
+    changes, problems, page = json.loads(seen.stdout)
+    assert (changes["engine.enforce_eager"], problems, "# kit-example" in page) == (True, [], True)
+    rows = {row["id"]: row["flag"] for row in json.loads(in_copy("-m", "quirks_core.cli", "list", "--json").stdout)}
+    assert rows["kit-example"] == "sleep"
+
+
 NO_NAME, TAKEN, NO_ID = "is no name of a distribution", "cannot be used", "the id must be lower-case words"
 
 
@@ -102,6 +140,9 @@ NO_NAME, TAKEN, NO_ID = "is no name of a distribution", "cannot be used", "the i
         *((["--", name], NO_NAME) for name in ("", "-", "acme quirks", "../acme", "Ünder", "acme-", "acme$x")),
         *(([name], TAKEN) for name in ("json", "class", "3d-quirks", "worker", "quirks-core", "model-quirks", "pytest")),
         *((["acme-quirks", "--id", quirk_id], NO_ID) for quirk_id in ("Not An Id", "acme-quirks/one/two")),
+        (["--builtin", "acme/one"], "what stands before the slash is the distribution's name, 'model-quirks'"),
+        (["--builtin", "one.two"], "the id of a built-in quirk is its file's name, words joined by dashes"),
+        (["--builtin", "v1-runtime"], "'v1-runtime' is taken by model-quirks 0.1.0; try another name"),
         (
             ["acme-quirks", "--id", "others/one"],
             "what stands before the slash is the distribution's name, 'acme-quirks'",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quirks_core.declaration.flags import BUILT_IN
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.testing.contract import QuirkContract
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from quirks_core import ModelFlag, Quirk, Severity, purpose, report
 from quirks_core.plan.switches import SwitchNames
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 from quirks_core.testing.isolated_registry import IsolatedRegistry

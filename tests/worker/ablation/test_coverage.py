@@ -8,7 +8,7 @@ import pytest
 
 from quirks_core import Affected, Default, Require, model_type, setting
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins.discovery import discover
+from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 from worker.lab.attribution.coverage import covering, covers
 from worker.lab.parity.records import Change

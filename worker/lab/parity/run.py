@@ -19,7 +19,8 @@ from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan
-from quirks_core.plugins.planning import PlanOptions
+from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.plugins.registry import Registry
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
 from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
@@ -118,8 +119,8 @@ class ParityRun:
         if self._profile == ZERO_PROFILE:
             self.config = _batch_invariant(self.config, worker.plan)
             worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
-        self.plan = worker.plan
-        self.registry = options.planning.registry()
+        self.registry = Registry.load(strict=options.planning.strict)  # also what is switched off, which may be the cause
+        self.plan = make_plan(self.config, options.planning, registry=self.registry)
         self._prompts = load_prompts(self.config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
         if longest := self.plan.value("engine.max_model_len"):  # otherwise the engine reports it
             self._prompts.check(longest, options.new_tokens)

@@ -1,0 +1,149 @@
+"""A package whose files are quirks: what is found in it by names alone, and what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from quirks_core.base.errors import UsageError
+from quirks_core.plan.records import State
+from quirks_core.plan.switches import Switches, SwitchNames
+from quirks_core.plugins.finder import discover
+from quirks_core.plugins.lock import Lock
+from quirks_core.plugins.registry import Registry
+
+#: A file with a quirk; `%` stands for its id.
+QUIRK = '''"""A file of one quirk."""
+from quirks_core import *
+QUIRK = Quirk(
+    id="%",
+    title="Something goes wrong",
+    flag=ModelFlag.SLEEP,
+    match=purpose("rollout"),
+    adjustments=Default("engine.enforce_eager", True),
+    severity=Severity.SLOW,
+    references=report("https://example.org/1"),
+)
+'''
+#: A file with two, and with what is none.
+ROWS = (
+    QUIRK.replace("QUIRK", "ONE").replace("%", "one")
+    + QUIRK.replace("QUIRK", "TWO").replace("%", "two")
+    + 'THREE = dict(id="three")\n'
+)
+
+
+@pytest.fixture
+def package(fake_distribution, find_fakes, monkeypatch):
+    """Installs a package by one entry point, with the given files, and returns what is found."""
+
+    def install(value="fake_pack", **files):
+        modules = {f"{name}.py": text for name, text in files.items()}
+        init = {"fake_pack/__init__.py": "", "fake_pack/sub/__init__.py": ""}
+        fake_distribution("fake-dist", entry_points={"any": value}, modules={**init, **modules})
+        for name in [name for name in sys.modules if name.startswith("fake_pack.")]:
+            monkeypatch.delitem(sys.modules, name)
+        return find_fakes()
+
+    return install
+
+
+def quirk(name):
+    """The source of a file with the quirk of that id."""
+    return QUIRK.replace("%", name)
+
+
+def load(found, *off):
+    """Loads what was found, with quirks switched off by their names."""
+    switches = Switches.gather(command_line=SwitchNames(off), environ={})
+    return Registry.load(found, switches=switches), switches
+
+
+def test_each_file_of_a_package_is_a_quirk_by_its_name(package):
+    loud = "raise RuntimeError\nQUIRK: Quirk = make('whatever')\n"
+    files = {
+        "fake_pack/fake_one": quirk("fake-one"),
+        "fake_pack/sub/fake_two": quirk("fake-dist/fake-two"),  # a third party's id may begin with its distribution
+        "fake_pack/sub/fake_v1_5": quirk("fake-v1.5"),
+        "fake_pack/loud": loud,
+        "fake_pack/rules": ROWS,
+        "fake_pack/helper": 'QUIRKS = 1\nother = [Quirk(id="three")]\n',
+        "fake_pack/_private": loud,
+        "fake_pack/fake_patches": loud,
+        "fake_pack/not-a-module": loud,
+        "fake_pack/__pycache__/cached": loud,
+        "fake_pack/leftover/fake_gone": loud,
+    }
+
+    found = package(**files)
+
+    assert [(item.name, item.entry_point.value) for item in found] == [
+        ("fake-dist/fake-two", "fake_pack.sub.fake_two:QUIRK"),
+        ("fake-one", "fake_pack.fake_one:QUIRK"),
+        ("fake-v1.5", "fake_pack.sub.fake_v1_5:QUIRK"),
+        ("loud", "fake_pack.loud:QUIRK"),
+        ("one", "fake_pack.rules:ONE"),
+        ("two", "fake_pack.rules:TWO"),
+    ]
+    assert not [name for name in sys.modules if name.startswith("fake_pack")]
+    registry, _ = load(found)
+    assert [item.quirk.id for item in registry.loaded] == [item.name for item in found if item.name != "loud"]
+    assert [(row.name, row.error) for row in registry.broken] == [("loud", "fake_pack/loud.py:1: RuntimeError:")]
+
+
+@pytest.mark.parametrize(("value", "name"), [("fake_pack.sub", "fake-one"), ("fake_pack.sub.fake_one:QUIRK", "any")])
+def test_an_entry_point_may_name_a_part_of_a_package(package, value, name):
+    found = package(value, **{"fake_pack/fake_two": quirk("fake-two"), "fake_pack/sub/fake_one": quirk(name)})
+
+    assert [item.quirk.id for item in load(found)[0].loaded] == [name]
+
+
+def test_a_package_with_a_hook_is_one_plugin_as_before(package):
+    hook = f"{quirk('from-a-hook')}\n@hookimpl\ndef quirks_declare():\n    return [QUIRK]\n"
+
+    found = package(**{"fake_pack/__init__": hook, "fake_pack/fake_one": quirk("fake-one")})
+
+    assert ([item.name for item in found], [item.quirk.id for item in load(found)[0].loaded]) == (["any"], ["from-a-hook"])
+
+
+def test_two_files_of_one_id_are_one_error_that_names_both(package):
+    found = package(**{f"fake_pack/{name}": quirk("fake-one") for name in ("fake_one", "sub/fake_one")})
+
+    (row,) = load(found)[0].broken
+
+    assert row.name == "fake-one"
+    assert "fake_pack/fake_one.py and fake_pack/sub/fake_one.py both declare the quirk 'fake-one': rename one" in row.error
+
+
+def test_an_id_that_is_not_the_files_is_an_error_with_its_place(package):
+    found = package(**{"fake_pack/fake_one": quirk("fake-two")})
+
+    (row,) = load(found)[0].broken
+
+    assert row.error == "fake_pack/fake_one.py:3: the file is named 'fake-one' but the quirk's id is 'fake-two'"
+
+
+def test_a_quirk_that_is_off_by_its_name_is_not_imported(package, make_context):
+    """It keeps its verdict, from what its source states."""
+    found = package(**{f"fake_pack/{name}": quirk(name.replace("_", "-")) for name in ("fake_one", "fake_two")})
+    locked = Lock.of(load(found)[0])
+    del sys.modules["fake_pack.fake_one"]
+
+    registry, switches = load(found, "fake-one")
+
+    assert ("fake_pack.fake_one" in sys.modules, [item.quirk.id for item in registry.loaded]) == (False, ["fake-two"])
+    plan = registry.resolve(make_context(), switches)
+    first, second = plan.verdicts
+    assert (first.id, first.state, first.flag, first.title) == ("fake-one", State.DISABLED, "sleep", "Something goes wrong")
+    assert first.because == "switched off by 'fake-one' in the command line (--disable)"
+    assert (second.state, plan.warnings, locked.differences(registry)) == (State.ACTIVE, (), ())
+    with pytest.raises(UsageError, match=r"fake-one.* was not loaded: switched off by 'fake-one'"):
+        registry.find("fake-one")
+
+
+def test_ours_are_found_in_the_files_of_one_package():
+    ours = [item for item in discover() if item.distribution == "model-quirks"]
+
+    assert {item.entry_point.value.partition(".")[0] for item in ours} == {"quirks_plugins"}
+    assert all(item.file for item in ours)
