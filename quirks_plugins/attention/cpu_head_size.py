@@ -16,24 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    Kind,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Refuse,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, PairedRun, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, described, platform, setting
 from quirks_plugins.conditions import latent_attention
 
 if TYPE_CHECKING:

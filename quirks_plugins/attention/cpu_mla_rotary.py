@@ -21,22 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    fix,
-    model_type,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, platform, setting
 from quirks_plugins.conditions import latent_attention
 from quirks_plugins.runs import MOONLIGHT
 

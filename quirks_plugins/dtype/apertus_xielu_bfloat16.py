@@ -18,21 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    fix,
-    model_type,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, setting
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome

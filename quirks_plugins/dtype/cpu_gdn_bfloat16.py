@@ -16,21 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    platform,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import NOT_BFLOAT16
 
 if TYPE_CHECKING:

@@ -16,23 +16,8 @@ no paired run: vLLM's CPU platform takes float32 by itself where it can.
 
 from __future__ import annotations
 
-from quirks_core import (
-    Affected,
-    Default,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, platform, purpose, setting
 from quirks_plugins.conditions import checkpoint_dtype
 
 _SLOT = "engine.mamba_ssm_cache_dtype"

@@ -24,22 +24,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Advise,
-    Default,
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Severity,
-    no,
-    purpose,
-    report,
-    setting,
-    typed,
-    yes,
-)
+from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core.declaration.match import Fact, purpose, setting, typed
 from quirks_core.facts.trainers import TRAINERS
 from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES, checkpoint_dtype, quantized
 

@@ -18,24 +18,8 @@ and 0.33.0. No server was run with it by us.
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    environment,
-    fix,
-    no,
-    package,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import environment, package, purpose, setting
 
 _VARIABLE = "VLLM_USE_RUST_FRONTEND"
 _ON = {_VARIABLE: "1"}

@@ -15,22 +15,8 @@ Evidence: a static probe; what vLLM does with the arguments is nothing, which no
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    package,
-    report,
-    setting,
-    typed,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import package, setting, typed
 
 _CASCADE, _MAMBA = "engine.disable_cascade_attn", "engine.mamba_cache_mode"
 _cascade = typed(_CASCADE) & package("vllm", introduced="0.32.0")

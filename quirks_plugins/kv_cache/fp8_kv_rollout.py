@@ -18,23 +18,8 @@ Evidence: none of ours; advice changes nothing, so that no paired run can show i
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    model_type,
-    no,
-    package,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import cache_dtype_is_open, quantized_cache_of_checkpoint
 
 _SLOT = "engine.kv_cache_dtype"

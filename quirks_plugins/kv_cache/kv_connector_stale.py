@@ -20,22 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, described, purpose
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome

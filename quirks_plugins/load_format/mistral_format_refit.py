@@ -24,24 +24,8 @@ images with ``config_format`` alone it fails. No refit of a trained model was ru
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Default,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    typed,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, purpose, setting, typed
 from quirks_plugins.conditions import dummy_weights
 
 _CONFIG, _LOAD = "engine.config_format", "engine.load_format"

@@ -21,23 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    described,
-    fix,
-    no,
-    package,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, described, package, purpose, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
 

@@ -20,21 +20,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    fix,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import purpose, setting
 from quirks_plugins.prefix_cache.prefix_cache_after_update import SALTED_REQUESTS
 
 if TYPE_CHECKING:

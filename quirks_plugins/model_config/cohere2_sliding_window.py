@@ -18,23 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import (
-    Affected,
-    Default,
-    Fact,
-    ModelFlag,
-    Quirk,
-    RunContext,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose, setting
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome

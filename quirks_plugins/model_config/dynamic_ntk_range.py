@@ -18,21 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, described, setting
 from quirks_plugins.model_config.rope import NAMES, OVERRIDES, num_positions, of_kind, text_only
 
 if TYPE_CHECKING:

@@ -19,23 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    environment,
-    model_type,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, described, environment, model_type, setting
 from quirks_plugins.model_config.rope import num_positions, text_only
 
 if TYPE_CHECKING:

@@ -20,20 +20,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import (
-    Affected,
-    Default,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, setting, unknown, yes
 from quirks_plugins.conditions import nested_language_model
 
 if TYPE_CHECKING:

@@ -21,19 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    ModelFlag,
-    PairedRun,
-    Patch,
-    Quirk,
-    Require,
-    Severity,
-    no,
-    platform,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import ModelFlag, PairedRun, Patch, Quirk, Require, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import TP, mixture, several_replicas, sharded_experts
 from quirks_plugins.runs import QWEN3_MOE, parallel
 

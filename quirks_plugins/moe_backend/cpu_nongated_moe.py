@@ -14,21 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    platform,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import nemotron_h_experts
 
 if TYPE_CHECKING:

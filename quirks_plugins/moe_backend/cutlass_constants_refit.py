@@ -19,23 +19,8 @@ on a GPU with CUDA graphs; the static probe looks at the constructor.
 
 from __future__ import annotations
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, platform, purpose, setting
 from quirks_plugins.conditions import quantized
 
 _BACKEND = "engine.moe_backend"

@@ -23,23 +23,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, described, platform, purpose, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
 

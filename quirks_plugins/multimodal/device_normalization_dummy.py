@@ -20,20 +20,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    no,
-    package,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Fact, ModelFlag, Quirk, Require, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights
 
 if TYPE_CHECKING:

@@ -18,23 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, described, model_type, purpose, setting
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome

@@ -16,22 +16,8 @@ the variable for its asynchronous engine.
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Require,
-    Severity,
-    environment,
-    fix,
-    no,
-    package,
-    report,
-    setting,
-    yes,
-)
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, fix, no, report, yes
+from quirks_core.declaration.match import environment, package, setting
 
 _v0_exists = package("vllm", fixed="0.11.0")
 _asynchronous = setting("engine.async_engine").is_true()

@@ -13,21 +13,8 @@ because no CPU engine sleeps; the static probe looks for the loop, which 0.11.1 
 
 from __future__ import annotations
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    fix,
-    model_type,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, setting
 from quirks_plugins.conditions import quantized_cache_of_checkpoint
 
 _DTYPE, _SLEEP = "engine.kv_cache_dtype", "engine.enable_sleep_mode"

@@ -16,21 +16,8 @@ Evidence: the static probe; it shows only on a GPU, because no CPU engine sleeps
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Default,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    package,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import package, setting
 
 _SLOT = "engine.sleep_preserve_parameter_names"
 _SPECULATIVE = "engine.speculative_config"

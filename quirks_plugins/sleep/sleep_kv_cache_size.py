@@ -18,20 +18,7 @@ Evidence: a static probe of the measurement. It was not measured by us; the size
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Affected,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, no, platform, report, setting, unknown, yes
 
 _SLEEP, _SIZE = "engine.enable_sleep_mode", "engine.kv_cache_memory_bytes"
 _ASLEEP = {_SLEEP: True}

@@ -17,21 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    fix,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import v1_model_runner
 
 if TYPE_CHECKING:

@@ -19,20 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import (
-    Affected,
-    Default,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import dummy_weights, insists_on_dummy_weights
 
 if TYPE_CHECKING:

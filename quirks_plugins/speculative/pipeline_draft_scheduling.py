@@ -17,21 +17,8 @@ project has not run it. The report is about 2, 4 and 8 stages.
 
 from __future__ import annotations
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    fix,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import PP, v2_model_runner
 
 _SLOT = "engine.async_scheduling"

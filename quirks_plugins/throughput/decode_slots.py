@@ -17,21 +17,8 @@ yet, because a run should not be refused for the sake of speed.
 
 from __future__ import annotations
 
-from quirks_core import (
-    Affected,
-    Kind,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    package,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import package, purpose
 from quirks_plugins.conditions import our_worker
 
 #: A run of our own worker.

@@ -10,23 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Default,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    RunContext,
-    Severity,
-    described,
-    environment,
-    no,
-    purpose,
-    report,
-    setting,
-    typed,
-    yes,
-)
+from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, no, report, yes
+from quirks_core.declaration.match import described, environment, purpose, setting, typed
 from quirks_plugins.runs import parallel
 
 if TYPE_CHECKING:

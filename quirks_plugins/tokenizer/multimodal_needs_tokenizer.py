@@ -20,22 +20,8 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, described, setting
 
 if TYPE_CHECKING:
     from quirks_core.declaration.match import Match

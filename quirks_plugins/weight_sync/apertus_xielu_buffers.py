@@ -18,21 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Require,
-    Severity,
-    SymbolProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, SymbolProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import dummy_weights, our_worker
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 

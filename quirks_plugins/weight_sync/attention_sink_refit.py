@@ -21,23 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome

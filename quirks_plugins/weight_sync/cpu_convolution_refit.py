@@ -18,24 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    package,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import NOT_BFLOAT16
 
 if TYPE_CHECKING:

@@ -19,21 +19,8 @@ and reloads such a copy by vLLM's own functions.
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import our_worker
 
 _OURS = {"engine.generate_from_dummy": False}

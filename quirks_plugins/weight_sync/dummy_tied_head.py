@@ -22,20 +22,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights
 
 if TYPE_CHECKING:

@@ -25,21 +25,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose
 from quirks_plugins.conditions import quantized
 
 if TYPE_CHECKING:

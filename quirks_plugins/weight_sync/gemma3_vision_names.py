@@ -19,23 +19,8 @@ source). Those that vLLM takes were read in 0.26.0, 0.32.0 and 0.33.0 (``hf_to_v
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose, setting
 
 _TYPES = (
     *("cohere2_vision", "gemma3", "granite4_vision", "llava", "llava_next", "llava_next_video", "llava_onevision"),

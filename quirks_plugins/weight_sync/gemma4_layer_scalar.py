@@ -18,21 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Require,
-    Severity,
-    model_type,
-    no,
-    purpose,
-    report,
-    typed,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, purpose, typed
 from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters, our_worker
 
 if TYPE_CHECKING:

@@ -18,20 +18,7 @@ Evidence: a static probe of the copies. The model has no tiny form that this pro
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Affected,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 
 QUIRK = Quirk(
     id="inkling-experts-refit",

@@ -19,21 +19,8 @@ need a GPU of theirs. A test makes and reloads such buffers by vLLM's own functi
 
 from __future__ import annotations
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import platform, purpose, setting
 from quirks_plugins.conditions import mixture
 
 _DRAFT = {"engine.speculative_config": {"method": "dspark", "num_speculative_tokens": 4}}

@@ -24,20 +24,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker, quantized
 
 if TYPE_CHECKING:

@@ -24,19 +24,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Advise,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import (
     dummy_weights,
     insists_on_dummy_weights,

@@ -20,21 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, purpose, setting
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome

@@ -18,21 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose
 
 if TYPE_CHECKING:
     from worker.lab.kit.lab import Lab, Outcome
