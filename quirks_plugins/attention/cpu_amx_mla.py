@@ -7,9 +7,6 @@ bfloat16". In float16 it starts and generates nonsense: no greedy token of a tin
 bfloat16 the first refit fails half-way: the backend packs ``kv_b_proj`` once and replaces it by an empty tensor
 (``MLAAttention.process_weights_after_loading``), into which no weights can be loaded.
 
-What this changes: rollouts, and engines that compute in another dtype than bfloat16, get the backend ``CPU_MLA``, which vLLM
-takes on CPUs without AMX. A server or an evaluation in bfloat16 keeps ``AMX_MLA``.
-
 When it can go: when the backend takes the other dtypes and updates, or when vLLM chooses ``CPU_MLA`` where it does not.
 """
 

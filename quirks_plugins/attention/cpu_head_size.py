@@ -7,8 +7,6 @@ the model with that list when the engine starts. Latent attention (DeepSeek-V2 a
 with ``qk_rope_head_dim`` 64 alone. Any other pair ends with "Head dimension … is not supported by MLA", or, if the sum is 320,
 512 or 576, with "Unsupported block size". Tiny models for tests, and small models with heads of 16, 40, 48 or 72, are affected.
 
-What this changes: the run is refused with this reason.
-
 When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width.
 """
 

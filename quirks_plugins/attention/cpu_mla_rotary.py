@@ -10,9 +10,6 @@ kernel also rotates memory that does not belong to the key. The CUDA kernel acce
 #18046. With compilation vLLM computes the formula in torch instead, which gives the right result. Models with DeepSeek's kind
 of YaRN (``deepseek_yarn``) have a rotary class of their own and are not affected.
 
-What this changes: the quirk sets ``-rotary_embedding`` in ``engine.compilation_config.custom_ops``, which chooses the formula
-in torch. If the user set the list without it, the run is refused, because quirks do not change a list that the user set.
-
 When it can go: when the CPU kernel accepts tensors of three dimensions. vllm-project/vllm#31643 once made ``forward_cpu`` use
 the formula, which cured gibberish of the same cause in other models; since then vLLM calls the kernel again.
 """

@@ -3,8 +3,6 @@
 What happens: PyTorch's context parallelism gives each rank a part of the sequence and replaces SDPA by a ring that takes only
 the causal mask. What needs another mask, a state along the sequence or the whole sequence cannot be trained so.
 
-What this changes: the run is refused.
-
 Evidence: the rules are NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 

@@ -4,9 +4,6 @@ What happens: vLLM takes no expert-parallel size: with the flag, all DP x TP ran
 A configuration that expects another group runs without a message: the outputs are right, but memory, traffic and speed are not
 what it says. Experts that the ranks cannot share evenly are another matter, which depends on the backend.
 
-What this changes: such a run is refused before anything starts; where it merely gains nothing or waits, the plan advises. The
-flag, if it is open, follows the size.
-
 When it can go: when vLLM has a setting for the size (requested in vllm-project/vllm#28889); ``ep-alone`` when vLLM itself
 warns, ``ep-expert-count`` when every backend uses the offsets of the expert map, ``dp-independent-experts`` never.
 

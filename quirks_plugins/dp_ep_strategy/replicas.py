@@ -3,8 +3,7 @@
 What happens: the wrong strategy can make a run hang, and one that needs more GPUs than there are waits for a placement until
 Ray's time limit.
 
-What this changes: such a run is refused before anything starts; without ``cluster.gpus_per_node`` no GPUs are compared. An open
-strategy becomes the one that fits what the replicas share; the other rules of this flag check one that the user set.
+Without ``cluster.gpus_per_node`` no GPUs are compared.
 
 When it can go: never, being a choice and arithmetic; ``pp-needs-async`` when a trainer's synchronous path over several stages
 is as fast as over one, ``replica-on-one-node`` when our group can put an engine's ranks on several nodes (not tried).

@@ -7,9 +7,6 @@ default of its dtype is bfloat16. Its four parameters and constants (``alpha_p``
 rounded to 8 bits when the weights are loaded. The product of float16 activations and bfloat16 constants is float32, which the
 next layer does not accept.
 
-What this changes: the activation is created in the dtype that the model is created in. An engine in bfloat16 does not change.
-The quirk is a patch, because no argument of the engine reaches the activation.
-
 When it can go: when vLLM's Apertus gives its activation the model's dtype, as transformers does since
 huggingface/transformers#42864, which names the report for vLLM. vLLM has had the model since 0.10.2, always so.
 """

@@ -6,9 +6,6 @@ the engine loads the model and starts normally. The user need not set a dtype fo
 ``float32-checkpoint-downcast`` chooses float32 for rollouts of a float32 checkpoint. Since vLLM 0.33.0 float16 works if
 triton-cpu is installed; float32 never does.
 
-What this changes: ``engine.dtype`` must be bfloat16 on the CPU platform. If the user set float32 or float16, the run is
-refused with this reason, before a model is loaded.
-
 When it can go: when the kernel accepts float32.
 """
 

@@ -6,12 +6,9 @@ the checkpoint's dtype, except for float32, which it replaces by the platform's 
 GPUs (float16 before vLLM 0.9.1). vLLM logs that at the level INFO. Trainers that build their engine without a dtype, as TRL's
 colocate mode does, give no way to set it.
 
-What this changes: for a checkpoint whose ``config.json`` declares float32, the default of ``engine.dtype`` becomes float32 if
-the trainer is known to compute in float32 (``train.dtype=float32``, no autocast). If the trainer's dtype is not given, the
-plan advises, because float32 doubles the memory for weights and KV cache, and many trainers compute in bfloat16 by autocast.
-The quirk reads the checkpoint's dtype where vLLM does: ``dtype`` (or its older name ``torch_dtype``), then that of
-``text_config``. It does not concern a checkpoint that names no dtype there (vLLM then looks into the weight files, this quirk
-does not), and a quantized checkpoint.
+Float32 doubles the memory, and many trainers compute in bfloat16 by autocast, so the engine follows only a trainer that is
+known to compute in float32. The dtype is read where vLLM reads it. If none stands there, vLLM looks into the weight files, and
+this quirk does not.
 
 When it can go: when vLLM's ``auto`` keeps float32 for a float32 checkpoint.
 """

@@ -6,13 +6,10 @@ close to each other, a token can go to another expert than in the trainer. vLLM'
 trainers: prime-rl patches vLLM for it. vLLM already has a setting for the router's dtype, a key of ``config.json``, but these
 checkpoints do not have that key. For GLM-5 vLLM uses float32 without the key (vllm-project/vllm#47410).
 
-What this changes: ``hf_overrides.moe_router_dtype`` becomes float32 for a rollout on a GPU, unless the user set it, or the
-engine computes in float32 anyway; for Kimi-VL, Kimi K2.5, DeepSeek-VL2 and GLM-5.3 in ``text_config``. The product of the
-bfloat16 factors then keeps the precision in which it was accumulated. The quirk concerns only runs in which vLLM has a kernel
-for that: from 0.29.0 on with every NVIDIA GPU (vllm-project/vllm#54048), before with Hopper and data-center Blackwell alone;
-from 0.28.0 on with ROCm (vllm-project/vllm#50268). Elsewhere, and on the CPU platform, vLLM rounds the logits before it casts
-them, and the key has no effect. EXAONE-MoE and A.X-K1 round in the same way and do not read the key. The quirk does not concern
-them: their constructors choose the experts' kernels by the dtype of the logits, so a patch would have to replace these.
+vLLM has a kernel for float32 logits from 0.29.0 on with every NVIDIA GPU (vllm-project/vllm#54048), before with Hopper and
+data-center Blackwell alone; from 0.28.0 on with ROCm (vllm-project/vllm#50268). Elsewhere it rounds the logits before it casts
+them, and the key has no effect. EXAONE-MoE and A.X-K1 round in the same way and do not read the key; their constructors choose
+the experts' kernels by the dtype of the logits, so a patch would have to replace these.
 
 When it can go: when vLLM uses float32 for these models, too.
 

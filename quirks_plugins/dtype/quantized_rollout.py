@@ -6,9 +6,8 @@ NVFP4, …) the layers are quantised as it states. NeMo RL refuses FP8 rollouts 
 (``use_importance_sampling_correction``). With Qwen3-0.6B, PrimeIntellect-ai/prime-rl#1962 measured a perplexity that is 2 %
 higher than in bfloat16.
 
-What this changes: nothing; the plan advises. Quantised rollouts are faster and smaller, so they are a choice, and no mistake. A
-trainer that computes with the checkpoint's own rounded weights (QLoRA) can ignore the note. ``fp8-kv-rollout`` gives the same
-advice for the KV cache, and ``fp8-checkpoint-refit`` tells what refits of such a checkpoint need.
+Quantised rollouts are faster and smaller, so they are a choice, and no mistake. A trainer that computes with the checkpoint's
+own rounded weights (QLoRA) can ignore the note.
 
 When it can go: never; two programs that round differently differ.
 

@@ -7,7 +7,6 @@ for Nemotron-H ("the only one known to have no accuracy issues"), and what ``con
 Qwen3.5. For the models below it does neither; vllm-project/vllm#34489 says that Qwen3-Next should be started with float32.
 TensorRT-LLM found the same in a refit test of Qwen3.5 (NVIDIA/TensorRT-LLM#17415).
 
-What this changes: in rollouts in bfloat16 on CUDA, ``engine.mamba_ssm_cache_dtype`` becomes ``float32`` unless the user set it.
 Engines in float16 are left alone, because a float32 state overflows there (vllm-project/vllm#54308).
 
 When it can go: when vLLM's default for these models is float32. The source was read in vLLM 0.26.0, 0.32.0 and 0.33.0. There is

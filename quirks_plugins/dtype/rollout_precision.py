@@ -6,12 +6,8 @@ at the same memory and speed, and with float32 on both sides by 0.002. After 40 
 0.55 (four seeds: 0.53 to 0.57), 0.73 (0.73 to 0.74) and 0.71 (0.63 to 0.75). An engine in float16 beside a trainer that stays
 in bfloat16 is worse than both in bfloat16 if all weights are trained: the difference grows to 0.19 (docs/why.md).
 
-What this changes: the engine of a trainer that computes in float16 gets ``dtype=float16`` where its dtype was left open. Every
-other pair that differs is advice with what was measured: float16 on both sides first, in the words of the trainer; where
-float16 cannot be had, heads in float32, then float32. A model that vLLM refuses to load in float16 (Gemma-2 and 3, GLM-4,
-until 0.26 PLaMo-2), the rest of the Gemma family, whose activations were not measured, and a checkpoint with weights beyond 65
-504 are never advised float16. A run is refused whose gradient scaler cannot work: ``fp16=True`` with trainable weights in
-float16, or in bfloat16 on a GPU (seen with torch 2.14).
+Models that vLLM refuses to load in float16 (Gemma-2 and 3, GLM-4, until 0.26 PLaMo-2), the rest of the Gemma family, whose
+activations were not measured, and checkpoints with weights beyond 65 504 are never advised float16.
 
 When it can go: never; two programs that round differently differ.
 

@@ -6,10 +6,6 @@ behind, when rollouts run on vLLM's default compilation. It first turned off all
 kernels, and since vLLM 0.20 the one for rotary embeddings gives wrong logprobs on long sequences (#2981). Its recipes for 8K
 and 24K tokens now run with CUDA graphs, the backend ``eager`` (#3097) and all kernels but that one.
 
-What this changes: ``engine.compilation_config`` gets ``backend: eager`` by default (vLLM still captures CUDA graphs, and
-Inductor compiles nothing) and, from vLLM 0.20 on, ``custom_ops: [all, -rotary_embedding]``. A recipe that itself sets them or
-``engine.enforce_eager`` wins.
-
 When it can go: when a change of vLLM or PyTorch is shown to have made it superfluous. Until then it is only a default, not a
 requirement.
 

@@ -5,9 +5,7 @@ were loaded. vLLM compiles the model ahead of time (``aot_compile``, with torch 
 Dynamo off, ``torch.compile`` returns the original function, which has no ``aot_compile``. vLLM checks the variable
 ``TORCH_COMPILE_DISABLE``, which turns its compilation off, but not this one (pytorch/pytorch#174607).
 
-What this changes: ``engine.enforce_eager`` becomes true unless the user set it. If the user set it to false, the run is
-refused before the start. An engine whose ``compilation_config`` has the mode 0 compiles nothing: it starts, and keeps its CUDA
-graphs.
+An engine whose ``compilation_config`` has the mode 0 compiles nothing: it starts, and keeps its CUDA graphs.
 
 When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function. The source was
 read in vLLM 0.30.0, 0.31.0 and 0.32.0; vLLM 0.26.0 on an H200 ends in the same error.

@@ -5,9 +5,7 @@ code, so quirks that patch that code do nothing there. Quirks that patch the eng
 had no HTTP routes for weight updates at first: a trainer's ``POST /init_weight_transfer_engine`` ends with 404
 (vllm-project/vllm#51220).
 
-What this changes: nothing; the plan names the quirks that do not act, and advises a rollout with a weight transfer to do
-without the variable. Programs that call ``LLM`` or ``AsyncLLM`` can ignore the advice, because only ``vllm serve`` reads the
-variable.
+Programs that call ``LLM`` or ``AsyncLLM`` can ignore the advice, because only ``vllm serve`` reads the variable.
 
 When it can go: the routes are there from vLLM 0.30.0 on (vllm-project/vllm#56567; the program of 0.29.0 has none of these
 routes, that of 0.30.0 has all). The rest stays as long as requests are checked in that program.

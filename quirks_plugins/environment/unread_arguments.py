@@ -5,8 +5,6 @@ RL's recipes for Nemotron set it), and the run is not that of the recipe; vLLM o
 cascade attention to switch off. The prefix cache of Mamba layers follows ``enable_prefix_caching``, which is on by default for
 models with such layers from 0.28.0 on: ``none`` no longer switches it off. From 0.33.0 on vLLM calls the argument deprecated.
 
-What this changes: nothing; the plan warns and names the settings to use instead.
-
 When it can go: when vLLM no longer takes them, as it announces; the run is then refused as with any unknown argument.
 ``unread-environment`` does the same for variables.
 

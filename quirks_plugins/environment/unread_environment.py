@@ -3,9 +3,6 @@
 What happens: a recipe that sets a variable's old name (``VLLM_USE_V1``, ``VLLM_ATTENTION_BACKEND``,
 ``VLLM_USE_FLASHINFER_MOE_FP8`` …) runs without the setting and without an error; vLLM only logs one line. vLLM drops and
 renames variables between releases.
-
-What this changes: nothing; the plan warns and names the variables. The names that vLLM reads come from the source of the
-installed engine.
 """
 
 from __future__ import annotations

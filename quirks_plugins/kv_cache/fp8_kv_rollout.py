@@ -7,9 +7,8 @@ by default on GPUs of capability 10.x. The scales of a cache are those of the ch
 moves: no weight update brings others, unless the trainer calculates and sends them. NeMo RL calibrates scales after each refit
 (NVIDIA-NeMo/RL#1212), and prime-rl replays the rounding in the trainer (PrimeIntellect-ai/prime-rl#3555, open).
 
-What this changes: nothing; the plan advises. Without a correction in the trainer, set ``engine.kv_cache_dtype: bfloat16``,
-which vLLM prefers to what the checkpoint states. An FP8 KV cache holds twice as many tokens, so it is a choice, and no mistake.
-DeepSeek-V4 is left out: which cache it has depends on its attention backend.
+An FP8 KV cache holds twice as many tokens, so it is a choice, and no mistake. DeepSeek-V4 is left out: which cache it has
+depends on its attention backend.
 
 When it can go: never; two programs that round differently differ.
 

@@ -8,9 +8,6 @@ vllm-project/vllm#57970), and so do recipes that compare trainer and engine exac
 because recomputation costs as much as the prompts and everything generated so far (pytorch/torchtitan#4761). In
 NVIDIA-NeMo/RL#3839 the trainer's own switch had no effect for a while: the cache stayed, and nothing showed it.
 
-What this changes: if the user set ``refit.clear_cache`` to false, the plan explains the consequence. Our own configuration
-drops the cache by default. ``prefix-cache-after-update`` handles prefixes that are cached for later requests in both cases.
-
 Evidence: none, because the quirk changes nothing.
 
 When it can go: never; it is a choice, not a workaround.

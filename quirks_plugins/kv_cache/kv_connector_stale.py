@@ -6,10 +6,7 @@ connector, which should clear its store. A connector without ``reset_cache`` inh
 (``KVConnectorBase_V1``), and ``Scheduler.reset_connector_cache`` treats every result except False as success. The next request
 with a known prefix then loads keys and values of the old weights. vLLM logs this at the level DEBUG only.
 
-What this changes: a rollout with such a connector is refused, also where ``MultiConnector`` combines it with others. LMCache,
-FlexKV, HF3FS and vLLM's example connector keep what they stored. The connectors for offloading and the Mooncake store can be
-cleared. Connectors that only carry a request from one engine to the next keep nothing, and neither does HiSparse. The plan
-advises a run whose connector comes from a module of its own (``kv_connector_module_path``).
+Connectors that only carry a request from one engine to the next keep nothing, and neither does HiSparse.
 
 When it can go: when vLLM treats a connector that did not clear its cache as a failure, or these connectors learn to clear it.
 Since vllm-project/vllm#42695, in 0.26.0 or before, an update calls the connectors as well, to clear their cache.

@@ -10,10 +10,8 @@ NeMo/RL#3936 describes that. In vLLM this is a key of the checkpoint's configura
 obey from 0.26.0 on (vllm-project/vllm#48390; read in the sources of 0.25.1, which falls back to the model's dtype with a
 warning, and of 0.26.0). In the trainer it is another switch, in another program.
 
-What this changes: nothing; the plan advises ``float32`` for the head of the other side. It is no requirement, because one side
-alone did no harm to a trained model, and no default, because it costs speed (in that engine a third). A side that computes in
-float32 has no rounding to remove. Where both heads are open, ``rollout-precision`` has what removes more of the difference at
-less cost.
+It is advice, because one side alone did no harm to a trained model, and no default, because it costs speed (in that engine a
+third). Where both heads are open, ``rollout-precision`` has what removes more of the difference at less cost.
 
 When it can go: never; two programs that round differently differ.
 

@@ -7,12 +7,9 @@ names of a trainer's parameters (``model.language_model…``) fail. The loader t
 language model and the tower. It drops ``multi_modal_projector.linear_1`` and the others of the projector without a word,
 because Pixtral's projector has other names (``w_in``, ``w_out``).
 
-What this changes: in rollouts that start from dummy weights with ``language_model_only``, ``engine.config_format`` becomes
-``hf``. vLLM then builds ``Mistral3ForConditionalGeneration``, which takes the names of transformers. Other rollouts are
-advised, because three formats of a start with images belong together. With ``config_format: hf`` alone the tokenizer stays
-Mistral's, and the engine fails when it profiles images ("Expected there to be 1 prompt placeholders"); vLLM would also read the
-files of both formats where those for transformers have no index. An explicit value stays: a trainer that sends Mistral's own
-names is right with ``mistral``. NeMo RL sets ``config_format`` for the same reason, for text and dummy weights.
+Three formats of a start with images belong together, so such a run is only advised: with ``config_format: hf`` alone the
+tokenizer stays Mistral's, and the engine fails when it profiles images ("Expected there to be 1 prompt placeholders"). A
+trainer that sends Mistral's own names is right with ``mistral``.
 
 When it can go: when the loader of Pixtral takes the names of transformers, or refuses those that it does not know.
 

@@ -10,8 +10,7 @@ Our own worker is not affected: it sends all sampling parameters with every requ
 Everything that vLLM builds from the engine's ``ModelConfig.get_diff_sampling_param`` is affected: its own servers and
 ``LLM.generate``, on the arguments of this plan or on an engine that another program shares.
 
-What this changes: ``engine.generation_config`` becomes ``vllm`` for a rollout unless the user set it. Tokens that end a
-sequence still come from the file.
+Tokens that end a sequence still come from the file.
 
 When it can go: when vLLM's default is neutral again.
 """

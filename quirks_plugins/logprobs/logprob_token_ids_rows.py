@@ -6,10 +6,6 @@ sampled logprobs stay right, so a distillation loss or a reward that reads the t
 batch. vLLM's V1 sampler (``Sampler.forward``) computes either the top k or the given tokens, for the batch as a whole. The V2
 runner does it for each request.
 
-What this changes: the sampler takes the rows of requests with ``logprob_token_ids`` from the one result and all other rows
-from the other. Batches without such a request are computed as before. The quirk is active on the V1 runner alone
-(``engine.model_runner``). No setting of vLLM has this effect.
-
 When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner. vLLM 0.20.0 has the
 argument, too, and 0.16.0 does not.
 """

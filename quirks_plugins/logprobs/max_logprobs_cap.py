@@ -5,8 +5,7 @@ logprobs of 64, which is greater than max allowed: 20" (``SamplingParams._valida
 ``ModelConfig`` is the cap). The engine has started by then. If a trainer builds the engine, the user often cannot set the
 argument, or the trainer fixes it to 1 (modelscope/ms-swift#9644, NovaSky-AI/SkyRL#1357).
 
-What this changes: ``engine.max_logprobs`` becomes -1 (no cap) for recipes whose name contains a word for distillation
-(``distil``, ``gkd``, ``opd``). vLLM allocates nothing for logprobs that no request needs. A value that the user set stays.
+vLLM allocates nothing for logprobs that no request needs.
 
 When it can go: when vLLM has no cap for callers of the engine itself.
 """

@@ -6,10 +6,8 @@ positions is too low, most where an end was likely, and nothing warns. ``MinToke
 (vllm/v1/sample/logits_processor/builtin.py) sets the logits of EOS and stop tokens to -inf. ``processed_logprobs``, which are
 otherwise the right choice for rollouts, are computed from the remaining tokens.
 
-What this changes: ``engine.logprobs_mode`` becomes ``raw_logprobs`` where that loses nothing else: temperature 1, no top-p, no
-top-k. ``raw_logprobs`` are those of the policy without the mask, as the trainer computes them; the mask then counts as part of
-the environment. With any other temperature, top-p or top-k the worker only warns: set ``sampling.min_new_tokens: 0``, or mask
-the same tokens in the trainer. If the user set ``processed_logprobs``, that stays, and the worker warns.
+With another temperature, top-p or top-k, and with ``processed_logprobs`` that the user set, the worker only warns: set
+``sampling.min_new_tokens: 0``, or mask the same tokens in the trainer.
 
 When it can go: when trainers compute logprobs over the tokens that sampling allowed, or vLLM has a mode whose logprobs ignore
 masks of single tokens (vllm-project/vllm#42259).

@@ -6,9 +6,6 @@ runs the drafter before it computes the logprobs of prompts. All CUDA graphs sha
 overwrites the hidden states that these logprobs are computed from. The V2 runner is not affected; the quirk is active on the
 V1 runner alone (``engine.model_runner``), which 0.29 and 0.30 still take for a ``draft_model``.
 
-What this changes: in a step that computes logprobs of prompts, the hidden states are copied before the drafter runs
-(``GPUModelRunner.sample_tokens`` of the V1 runner). No setting of vLLM has this effect.
-
 When it can go: with vllm-project/vllm#53520, which is open, or when no platform uses the V1 runner. The reports are about
 0.27.1 and earlier.
 

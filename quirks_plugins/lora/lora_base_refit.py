@@ -9,10 +9,6 @@ layer, and ends with an error (vllm-project/vllm#39934). So it does later for de
 parameters (MiniCPM, dense Granite-4 and openPangu, Hunyuan in 0.28); Gemma-4 passes over such names until 0.30. verl renames
 on its receiving side (verl-project/verl#7327).
 
-What this changes: while ``load_weights`` runs, the layers stand in the place of their wrappers, and names lose their
-``.base_layer``, so that a checkpoint's names and a PEFT model's are both right. No setting has this effect. Dense models whose
-wrappers pass names on are left alone.
-
 When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not. Which dense models need it was
 read in the source of every minor release from 0.28.0 on.
 """

@@ -6,9 +6,6 @@ adapter to the same folder, running requests continue with it, before the traine
 engine. The server keeps the request that loaded the adapter, with its flag, and gives it to every later request
 (``OpenAIServingModels.load_lora_adapter``); the worker obeys the flag at each step (``LRUCacheWorkerLoRAManager.add_adapter``).
 
-What this changes: the server takes the flag off the request that it keeps. Loads in place work as before. No setting of
-vLLM has this effect.
-
 When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same.
 """
 

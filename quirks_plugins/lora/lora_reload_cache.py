@@ -6,12 +6,6 @@ the engine it is gone, because the cache is empty. vLLM keys cached blocks by th
 in v1/core/kv_cache_utils.py), and from 0.31.0 on by name and path. The contents of the files are not part of the key. Trainers
 that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load it again, keep name and path.
 
-What this changes: after an adapter was loaded again, requests that use it get a ``cache_salt`` that contains the number of the
-load, so that blocks of the adapter before are not found. The engine core sees each load: ``add_lora``, also for an adapter
-that was removed before, a new id under the same name, and a request with ``load_inplace``. Requests that run keep their cache.
-The quirk is a patch, because the alternatives cost more: prefix caching that is off, or a trainer that gives each adapter a new
-name.
-
 When it can go: when the cache's key includes a version of the adapter that changes with each update (vllm-project/vllm#48352).
 """
 

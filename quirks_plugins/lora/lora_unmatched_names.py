@@ -7,10 +7,9 @@ know, or if ``lora_target_modules`` excludes all of its modules. vLLM checks onl
 looks up each module's weights under its full name, and goes on without those that it does not find
 (``LoRAModelManager.activate_adapter``); the only message has the level DEBUG.
 
-What this changes: such an adapter is refused with a ``ValueError`` that shows names of both sides. Adapters of which a part
-matches are loaded as before. The quirk is left out with pipeline or expert parallelism, where a rank may have none of an
-adapter's modules. If an adapter comes with a request and was not loaded before (by ``add_lora``, ``/v1/load_lora_adapter`` or
-``--lora-modules``), the error ends the engine, as every other error of such a load does. No setting of vLLM has this effect.
+With pipeline or expert parallelism a rank may have none of an adapter's modules. If an adapter comes with a request and was not
+loaded before (by ``add_lora``, ``/v1/load_lora_adapter`` or ``--lora-modules``), the error ends the engine, as every other
+error of such a load does.
 
 When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open). The report is about vLLM 0.15.1, and 0.16.0 and
 0.20.0 have the same loop.

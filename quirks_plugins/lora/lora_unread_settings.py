@@ -5,9 +5,7 @@ those to which the patterns give another are applied too strongly or too weakly.
 base weights that PiSSA, OLoRA, CorDA or LoftQ changed are not changed. Nothing is logged. ``PEFTHelper.from_dict`` drops every
 key of ``adapter_config.json`` that vLLM has no field for. vLLM 0.32.0 applies the patterns and refuses the other settings.
 
-What this changes: an adapter with one of these settings is refused with a ``ValueError`` that names them. Settings that are
-empty or false are no reason, and neither are patterns that keep the scale, as PEFT's EVA writes them. In a request for an
-adapter that is not loaded the error ends the engine, as other errors of an adapter do. No setting of vLLM has this effect.
+In a request for an adapter that is not loaded the error ends the engine, as other errors of an adapter do.
 
 When it can go: when vLLM 0.31 is no longer supported. vLLM 0.16.0 and 0.20.0 do not have the fields either. We found no report
 of it for vLLM; the reference is a trainer that writes such adapters. The paired run needs a release before 0.32.0.

@@ -5,10 +5,8 @@ succeeds, and the engine stays at the adapter that it read first. The probabilit
 samples. vLLM keeps an adapter by its number alone: if that is loaded, ``LRUCacheWorkerLoRAManager.add_adapter`` looks neither
 at the path nor at the files, unless the request contains ``load_inplace=True`` (vllm-project/vllm#31326).
 
-What this changes: ``add_lora`` loads an adapter again if its path or its files (name, size, time of change) are not those
-that were read under this id. Requests still name an adapter by its number and load nothing: call ``add_lora`` before the first
-request after an update. Cached prefixes are another matter (``lora-reload-cache``). Whether an adapter is read again is an
-argument of the trainer's call, so no setting helps.
+Requests still name an adapter by its number and load nothing: call ``add_lora`` before the first request after an update.
+Cached prefixes are another matter (``lora-reload-cache``).
 
 When it can go: when vLLM refuses an id that is in use with another path or other files, or loads it. vllm-project/vllm#48297
 proposes versions of adapters. vLLM 0.16.0 and 0.20.0 have it, too.

@@ -6,9 +6,7 @@ so there only longer sequences are affected, each sliding layer by one token. vL
 attention of these layers (``CohereAttention`` in models/commandr.py, and cohere2_moe.py), with the comment that Cohere trained
 them so. transformers, with which trainers compute, takes ``config.sliding_window``.
 
-What this changes: in rollouts the engine gets a window that is one token shorter in ``engine.hf_overrides``, so that both sides
-compute the same. For serving nothing changes, because vLLM's window may well be that of the pretraining. A window that the user
-set in ``hf_overrides`` stays.
+For serving nothing changes, because vLLM's window may well be that of the pretraining.
 
 When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-sliding-window.md`` is a request to both. vLLM 0.28.0
 does not have the term. We found no report of it; the references are the pull requests that made the window.

@@ -7,9 +7,6 @@ key: its router always computes the sigmoid and adds the bias. vLLM reads both k
 (``vllm.model_executor.models.deepseek_v2``): without ``topk_method`` its router has no bias, and without ``scoring_func`` it
 computes the softmax. Released checkpoints name both keys, and transformers keeps them, so a fine-tuned one is not affected.
 
-What this changes: ``hf_overrides`` gets ``scoring_func: sigmoid`` and ``topk_method: noaux_tc`` if ``config.json`` does not
-have them. This also holds for DeepSeek-V3.2 and GLM-5, which vLLM builds from the same module.
-
 When it can go: when vLLM uses the defaults of transformers for DeepSeek-V3. We found no report of it; the reference is the
 line that reads the key.
 """

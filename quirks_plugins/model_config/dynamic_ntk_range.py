@@ -7,8 +7,6 @@ the kernel does not check (seen on the CPU platform). In compiled code it ends t
 (``dynamic_ntk_scaling_rope.py``), and the request reads past it. In addition, vLLM does not rescale the base for long
 sequences; transformers does, and that is the definition of dynamic NTK.
 
-What this changes: ``engine.max_model_len`` is at most ``max_position_embeddings``; up to there vLLM and transformers agree.
-
 When it can go: when the table has as many rows as a sequence may have tokens (vllm-project/vllm#55910, open); for rollouts,
 when vLLM also rescales as transformers does. The table is too short since vllm-project/vllm#41277. In vLLM 0.21.0 and before,
 the table was long enough.

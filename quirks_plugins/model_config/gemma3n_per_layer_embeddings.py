@@ -7,9 +7,6 @@ an embedding of the token. Only vLLM's multimodal class computes these embedding
 the projection alone ("Profiling run does not compute per_layer_inputs"). Released checkpoints name the multimodal class and
 are not affected.
 
-What this changes: ``Gemma3nForCausalLM.forward`` computes the embeddings from the token ids, into one buffer for all steps, as
-CUDA graphs read the address that they captured. No setting of vLLM has this effect.
-
 When it can go: when vLLM does so; the proposal is in ``docs/upstream/gemma3n-per-layer-embeddings.md``. We found no report of
 it; the reference describes these embeddings. The method is the same in 0.16.0; the releases between that and 0.26.0 were not
 read.

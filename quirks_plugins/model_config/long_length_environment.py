@@ -6,10 +6,8 @@ on that. vLLM refuses a ``max_model_len`` above the model's length, and its mess
 engine starts and accepts sequences that long, but the table of rotations keeps ``max_position_embeddings`` rows. Many images
 and launch scripts set the variable permanently.
 
-What this changes: with the variable, ``engine.max_model_len`` must still be at most the number of positions for which vLLM
-computes rotations. That number is ``max_position_embeddings``; with linear scaling, ``max_position_embeddings`` times the
-factor; with YaRN, ``original_max_position_embeddings`` times the factor. To extend a model, set ``rope_parameters`` in
-``engine.hf_overrides``. For a model that extrapolates without such a change, set ``max_position_embeddings`` there.
+To extend a model, set ``rope_parameters`` in ``engine.hf_overrides``; for one that extrapolates without such a change, set
+``max_position_embeddings`` there.
 
 When it can go: when vLLM makes the table as long as ``max_model_len``, or refuses the length (vllm-project/vllm#44286 was
 closed without a fix).

@@ -9,10 +9,8 @@ of rotary factors. transformers uses the short factors for a sequence of at most
 factors as soon as ``max_model_len`` is above that length. If ``max_model_len`` is not set, vLLM uses the trained length, and
 nothing is wrong.
 
-What this changes: nothing; the plan advises a rollout whose ``engine.max_model_len`` is above
-``original_max_position_embeddings``. It is not refused, because no setting of the engine helps a run that needs longer
-sequences: prompt and answer must fit into that length, or both programs must use the long factors throughout. A trainer that
-puts a long sequence into the same batch as short ones uses the long factors for all of them.
+No setting of the engine helps a run that needs longer sequences: prompt and answer must fit into that length, or both programs
+must use the long factors throughout, as a trainer does that puts a long sequence into each batch.
 
 When it can go: never, unless vLLM keeps the two kinds of sequences apart. vLLM has chosen one set since 0.11.1
 (vllm-project/vllm#27431); 0.11.0 chose by batch.

@@ -7,9 +7,6 @@ computes other logprobs. Multimodal models keep the settings of their language m
 ``thinker_config.text_config``; of a flat file transformers makes such a configuration. vLLM sets an override on the outer
 configuration, and reads the inner one (``ModelConfig._apply_dict_overrides``, ``hf_text_config``).
 
-What this changes: the quirk writes these keys into ``engine.hf_overrides.text_config`` as well, or to where the language
-model's configuration is. A value that the user set there stays.
-
 When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the nested
 form. ``_apply_dict_overrides`` sets such keys at the top level. The paired run makes vLLM's model configuration, without an
 engine.

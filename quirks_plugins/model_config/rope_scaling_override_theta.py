@@ -9,12 +9,6 @@ models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``). The
 Qwen3-2507. The mapping's old name, ``rope_scaling``, has the same effect. With ``type`` instead of ``rope_type``, or without
 ``original_max_position_embeddings``, the engine does not start (``KeyError``).
 
-What this changes: the quirk adds to the user's mapping the keys that it lacks and that transformers would add if the mapping
-stood in ``config.json``: ``rope_theta``, ``partial_rotary_factor``, ``rope_type`` and, where the kind of scaling needs it,
-``original_max_position_embeddings``. If the checkpoint has a mapping for each kind of layer, the quirk adds the missing
-mappings, too. Values that the user set stay. Multimodal models are left alone, because such an override does not reach their
-language model.
-
 When it can go: when vLLM merges the user's mapping into the checkpoint's, or lets transformers complete it. We found no report
 of the loss of ``rope_theta``. The loss of ``rope_type`` was reported and fixed once (see the references), and has returned.
 """

@@ -6,12 +6,6 @@ Nothing is logged. transformers 5 keeps the value inside of ``rope_parameters``,
 override beside that mapping, on the finished configuration (``vllm.transformers_utils.config:get_config`` ends with
 ``config.update``).
 
-What this changes: the quirk writes the value into ``rope_parameters`` (or into the mapping that the user set beside it),
-together with all other keys that the checkpoint has there, because vLLM replaces the mapping as a whole. A ``rope_theta`` that
-the user set inside of a mapping stays. For a model with a mapping for each kind of layer (Gemma-3) the run is refused, because
-one value does not show which kind it is for. Multimodal models are left alone, because such an override does not reach their
-language model.
-
 When it can go: when vLLM applies such an override to the mapping. We found no report of it for vLLM. The references describe
 the same change of transformers in other engines, and an RL trainer that passes the value in both forms.
 """

@@ -7,10 +7,6 @@ transformers does (vllm-project/vllm#56446). If the user set YaRN in an override
 ``max_position_embeddings`` still has the trained length. The message suggests the variable ``VLLM_ALLOW_LONG_MAX_MODEL_LEN``,
 but that switches the check off for every other mistake, too.
 
-What this changes: ``hf_overrides.max_position_embeddings`` becomes the length that YaRN extends to, factor times
-``original_max_position_embeddings``, if ``engine.max_model_len`` needs it and the user did not set another. If the user set no
-``max_model_len``, the engine uses the checkpoint's length, and this quirk does nothing.
-
 When it can go: never, unless vLLM derives the length from the factor again. Recipes that also set ``max_position_embeddings``
 do not need it.
 """

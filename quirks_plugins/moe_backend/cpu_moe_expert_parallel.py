@@ -6,10 +6,6 @@ expert ids that count over all ranks as indices of this rank's experts. The engi
 no warm-up with eager execution and an explicit KV cache size; `EngineDeadError` comes with the first request. Tensor
 parallelism alone works.
 
-What this changes: the quirk patches three attributes, and sets eager execution under data parallelism (in compiled code,
-vLLM's own modular kernel stops at a data-dependent guard). A less invasive adjustment does not help: no setting selects
-another communicator or kernel on the CPU.
-
 Versions: the patch for sharded experts is written for 0.30 and later. On an earlier one such a run is refused as drift, because
 ``CPUUnquantizedExperts`` is another class there, or does not exist (before 0.28). Data parallelism alone works there, too.
 

@@ -5,8 +5,6 @@ while it builds the model. The error comes from a worker process, below a page o
 (``vllm.model_executor.layers.fused_moe.config``). The experts of this model are two products with a squared ReLU between them;
 the experts of other models have a gate there.
 
-What this changes: the run is refused with this reason.
-
 When it can go: when vLLM's CPU platform computes experts without a gate. vllm-project/vllm#46795 proposes it for TPUs.
 """
 

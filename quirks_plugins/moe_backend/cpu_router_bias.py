@@ -6,9 +6,6 @@ with sigmoid scores, such as MiniMax-M2 and Laguna, end the engine at the first 
 k of the softmax and knows neither (``_compute_routing`` in fused_moe/router/cpu_router.py). On GPUs they are part of the
 kernel.
 
-What this changes: such models are routed by vLLM's own function for groups of experts, with one group. No setting of vLLM has
-this effect.
-
 When it can go: when that branch applies the bias; the proposal is in ``docs/upstream/cpu-router-correction-bias.md``. Releases
 before 0.30.0 route elsewhere and were not examined. We found no report of it: the reference describes the purpose of the bias.
 """

@@ -6,11 +6,9 @@ The constants of the kernel's activation (``gemm1_alpha``, ``gemm1_beta``, ``gem
 makes a new object at every update, but the graphs were captured with the addresses of the old tensors. The code for
 unquantised experts keeps its object and is not affected: a gpt-oss that is loaded as bfloat16, for example.
 
-What this changes: ``engine.moe_backend=flashinfer_cutlass`` is refused for a rollout with CUDA graphs, for quantised gpt-oss
-and for other quantised models that limit their activation (``swiglu_limit``). The plan proposes triton, which has no such
-constants. A backend that was left open is not examined: for MXFP4, vLLM tries FlashInfer's TRTLLM kernel and Triton before this
-one, and no environment variable selects it. For block FP8 with expert parallelism on Hopper it tries this one first (0.33.0 was
-read), and such a run is not covered: the plan does not know whether FlashInfer is installed.
+A backend that was left open is not examined: for MXFP4, vLLM tries FlashInfer's TRTLLM kernel and Triton before this one. For
+block FP8 with expert parallelism on Hopper it tries this one first (0.33.0 was read), and such a run is not covered: the plan
+does not know whether FlashInfer is installed.
 
 When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does. In its figures, a reload of gpt-oss-20b on an
 H100 moved 72 of 72 of them without that change, and none with it; garbage was not shown there, nor by us. The defect shows only

@@ -8,9 +8,6 @@ addresses the graphs keep. vLLM takes these experts for compressed-tensors check
 ``quantization: fp8_per_channel``. Checkpoints with a scale per tensor get FlashInfer's experts, unless the user asks for
 ``cutlass``; those of ``quant_method`` ``fp8`` never get these.
 
-What this changes: ``engine.moe_backend`` becomes ``triton``, whose experts allocate nothing. If the user set ``cutlass``, the
-run is refused; other values are left alone. With ``enforce_eager`` there are no graphs, and the quirk does nothing.
-
 When it can go: when a reload keeps these tensors (vllm-project/vllm#48312). vllm-project/vllm#41670 shows the crash, its causes
 and that triton is not affected.
 

@@ -6,9 +6,6 @@ do, because tokens from the cache had no experts once. Since vllm-project/vllm#4
 block, and the store needs that cache. It also needs the V2 model runner, which vLLM's CPU platform does not have. A dense model
 has no experts to return.
 
-What this changes: ``engine.enable_prefix_caching`` becomes true where vLLM needs it. If the user set it to false, or if another
-of these conditions fails, the run is refused before the engine starts.
-
 When it can go: never for a dense model; the others when vLLM lifts them. Some KV connectors are refused, too; vLLM names them.
 
 Evidence: ``VllmConfig`` was read in vLLM 0.26.0, 0.28.0, 0.30.0, 0.31.0, 0.32.0 and 0.33.0, ``Scheduler`` and

@@ -7,10 +7,6 @@ are persistent buffers of a module (``FusedInputNorm``, later ``FusedMMInputNorm
 not from the checkpoint. ``load_format: dummy`` overwrites all persistent buffers (``DummyModelLoader``), and no trainer sends
 these two.
 
-What this changes: in rollouts from dummy weights ``engine.mm_device_do_normalize`` becomes false, and images are normalised
-before they reach the engine, as before 0.28.0. If the user set it to true, the run is refused: set ``engine.load_format:
-auto``.
-
 When it can go: with support for vLLM 0.32. In 0.33.0 neither factor is a persistent buffer. vLLM 0.27.0 has no such argument.
 The paired run overwrites vLLM's module with vLLM's function, without an engine.
 """

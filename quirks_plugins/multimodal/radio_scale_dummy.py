@@ -5,9 +5,6 @@ appears. RADIO, the vision tower, multiplies the output of each block by two par
 none, because they are multiplied into the other weights, so vLLM's model sets them to 1 (``InternVisionEncoderLayer``).
 ``load_format: dummy`` overwrites them with numbers of ±1e-3, and no trainer sends them; vLLM's loader would skip them.
 
-What this changes: in rollouts of these models ``engine.load_format`` becomes ``auto``, which leaves both at 1. If the user set
-``dummy``, the run is refused.
-
 When it can go: when a dummy load leaves parameters alone that no checkpoint holds, or the loader sets them. NeMo RL loads two
 of these models from the checkpoint for that reason, and for the others edits vLLM's loader (NVIDIA-NeMo/RL#3990);
 vllm-project/vllm#39767 was closed without a merge. Releases before vLLM 0.16.0 have the model, too, and were not read. The

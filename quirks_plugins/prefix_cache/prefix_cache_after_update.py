@@ -6,16 +6,10 @@ bound on their age; NVIDIA-NeMo/RL#4018 saw blocks 17 updates old. vLLM keeps th
 again, and updating the weights does not clear it: vLLM leaves that decision to the user (vllm-project/vllm#46125). Embeddings
 of images are kept in the same way. A reset by the trainer is refused while requests run (``prefix-reset-refused``).
 
-What this changes: after an update, requests get a ``cache_salt`` that contains the number of the update, so that cached blocks
-of older weights are not found. Nothing is computed again, and no request has to stop. PrimeIntellect-ai/prime-rl#2266 lets the
-trainer send such a salt; the quirk adds it in the engine core, to the client's own salt if there is one. Updates are noticed
-through every call that reaches the workers: ``update_weights`` of a transfer engine, ``reload_weights``, ``load_weights``
-called by a worker extension or on the model itself. Writes into the model's tensors past all of these are not noticed. An
-update of a draft drops nothing. Requests that run during an update keep their cache, as in vLLM; requests that wait get the new
-salt, and are hashed anew when they are scheduled. Before the first update nothing changes. Each start of an engine has salts of
-its own, so that engines with one store of blocks find none of another policy, and after an update none of each other's. The
-encoder cache is reset as soon as no request runs. The quirk is a patch, because no setting of vLLM has this effect. With it in
-force nobody needs to reset the cache, and ``prefix-reset-refused`` is not.
+Updates are noticed through every call that reaches the workers: ``update_weights`` of a transfer engine, ``reload_weights``,
+``load_weights`` called by a worker extension or on the model itself. Writes into the model's tensors past all of these are not
+noticed. Requests that run during an update keep their cache, as in vLLM. PrimeIntellect-ai/prime-rl#2266 lets the trainer send
+such a salt; with the quirk nobody needs to reset the cache.
 
 When it can go: when vLLM keys cached blocks by the version of the weights that made them.
 """

@@ -7,13 +7,8 @@ cache because some blocks are not freed yet". vLLM resets only while no request 
 (``BlockPool.reset_prefix_cache``) and returns False otherwise. The HTTP route answers 200 with ``"success": false``, and
 trainers drop the result (NovaSky-AI/SkyRL#1824, NVIDIA-NeMo/RL#3929).
 
-What this changes: in rollouts a reset also covers running requests: vLLM preempts them, as with ``reset_running_requests``,
-and computes them again from their first token. The quirk cannot add that argument to a trainer's call, so it overrides the
-method in the class that runs in the engine's process (``EngineCoreProc``). Our own worker is left alone: it resets while the
-engine is paused, and its `reset_prefix_cache_async` returns False if the reset failed. If requests wait for keys and values
-from another engine (a KV connector), the reset still fails, with a warning: False, where vLLM's own forced reset raises.
-An engine in the trainer's own process (``VLLM_ENABLE_V1_MULTIPROCESSING=0``) is not reached. Where
-``prefix-cache-after-update`` is in force, a refused reset harms nobody and this quirk is not.
+Our own worker resets while the engine is paused. If requests wait for keys and values from another engine (a KV connector), the
+reset still fails, with a warning. An engine in the trainer's own process (``VLLM_ENABLE_V1_MULTIPROCESSING=0``) is not reached.
 
 When it can go: when trainers pass ``reset_running_requests=True``, or vLLM raises instead of returning False.
 """

@@ -5,9 +5,8 @@ not complete, vLLM samples a token for it and throws the token away. If the requ
 random generator back with ``set_offset``, which torch has for CUDA generators only. Any batch with seeds can cause this,
 because vLLM splits the prompts of requests that arrive together as soon as they exceed ``max_num_batched_tokens``.
 
-What this changes: rows whose token is thrown away do not draw from their own generator, so vLLM need not set it back. The
-quirk is a patch, because a setting does not help: without chunked prefill (``enable_chunked_prefill: false``) vLLM demands a
-step that holds the longest sequence.
+A setting does not help: without chunked prefill (``enable_chunked_prefill: false``) vLLM demands a step that holds the longest
+sequence.
 
 When it can go: when vLLM restores the generators of such rows in another way than by an offset. We found no report of it; the
 reference is the line that raises. That line was read in vLLM 0.26.0, 0.27.1, 0.28.0, 0.29.0, 0.30.0 and 0.32.0.

@@ -6,9 +6,7 @@ What happens: a trainer pauses generation to update weights (``pause_generation`
 ``resume``. Trainers that do not know the error drop these samples or stop. vllm-project/vllm#51488 argues for the change: a
 caller that pauses at a boundary should know what arrives after it. The mode ``keep`` queues as before.
 
-What this changes: in rollouts a paused engine queues requests, whichever the mode, as up to 0.32. Requests that run when a
-pause begins are still aborted in the mode ``abort``. What waited is answered by the new policy, and a router that would retry
-on another replica waits with it. No setting of vLLM has this effect; a trainer that handles the error can switch the quirk off.
+A trainer that handles the error, or a router that would retry on another replica, can switch the quirk off.
 
 When it can go: when trainers retry such requests, or pause with ``keep``. The method is new in 0.33.0. The paired run needs
 that version, so a GPU.

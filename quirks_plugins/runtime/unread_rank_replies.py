@@ -6,9 +6,6 @@ left in their queues, and replies do not name the call that they belong to. The 
 or returns what another call returned; an update that failed on rank 1 can count as a success (vllm-project/vllm#49972,
 vllm-project/vllm#57846). Generation reads the first rank alone and goes on.
 
-What this changes: unread replies of a rank are skipped before its next reply is read. No setting of vLLM has
-this effect.
-
 When it can go: when vLLM reads all replies or marks them; vllm-project/vllm#57846 is open. From 0.33.0 on vLLM reads them
 with ``enable_fault_tolerance``.
 

@@ -4,10 +4,6 @@ What happens: from vLLM 0.11.0 on the request for V0 is silently ignored, becaus
 in the 0.10.2 wheel and gone from 0.11.0's). Recipes of NeMo RL select V0 with ``NRL_VLLM_USE_V1=0`` (any value except 1
 does). Before vLLM 0.11 that means ``VLLM_USE_V1=0``, and only the synchronous engine can run it.
 
-What this changes: before 0.11 the quirk sets ``VLLM_USE_V1=0`` for the synchronous engine, and refuses the asynchronous one.
-From 0.11 on the plan advises to unset the variable, which changes nothing there, and refuses ``engine.runtime: v0``, a setting
-of this project's configuration.
-
 When it can go: when 0.11 is the oldest vLLM that is supported, and recipes no longer set the variable.
 
 Evidence: read from the wheels of 0.10.2 and 0.11.0; the synchronous V0 engine is not run in our tests. NeMo RL itself ignores

@@ -10,10 +10,6 @@ dense ones from 0.25 on; the wrapper asks the engine itself.
 With speculative decoding, a request with ``logprob_token_ids`` gets no logprobs of these tokens, silently: the runner's
 rejection sampler does not read them. That was read in 0.26.0 and 0.33.0, and seen on 0.33.0 and an H200.
 
-What this changes: the process that accepts requests refuses such a request as vLLM refuses others, so that a server answers
-400. It takes the limits from the runner's module. On the V1 runner, which has no limits, nothing is refused. No setting of vLLM
-has this effect.
-
 When it can go: when vLLM checks these counts in ``SamplingParams.verify``. We found no report of it; the first reference made
 the buffers, and the second is the same defect for another property. An engine with vLLM 0.26.0 on an H200 died of 129 stop ids.
 The paired run needs a GPU.

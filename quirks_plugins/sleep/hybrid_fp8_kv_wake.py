@@ -5,8 +5,6 @@ while the engine's health check still succeeds. After a sleep vLLM zeroes a quan
 (``init_fp8_kv_scales``), also one that the checkpoint states, as ModelOpt's FP8 checkpoints of Nemotron-H do; but layers with a
 recurrent state (Mamba, DeltaNet) have a list of tensors instead.
 
-What this changes: with sleep mode, such a model keeps its KV cache in the model's dtype.
-
 When it can go: when vLLM 0.26 is no longer supported. vllm-project/vllm#41602 fixed it in 0.27.0. It shows only on a GPU,
 because no CPU engine sleeps; the static probe looks for the loop, which 0.11.1 does not have yet.
 """

@@ -4,9 +4,7 @@ What happens: after the engine was woken up, no draft token is accepted, and spe
 of faster. Sampled tokens are right, and nothing is reported. A sleep of level 2 discards the weights of target and draft; a
 refit or ``reload_weights`` brings those of the target only (vllm-project/vllm#52479).
 
-What this changes: from vLLM 0.32.0 on, ``engine.sleep_preserve_parameter_names`` gets ``draft.*``, and vLLM keeps the draft's
-own weights in CPU memory during such a sleep. Before, the plan advises a sleep of level 1 (0.31 has the argument,
-and fails to sleep with ``draft.*``). Drafts without weights (n-gram, suffix) are left alone.
+vLLM 0.31 has the argument that keeps a draft's weights, and fails to sleep with ``draft.*``.
 
 When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged). The sleep was read in vLLM 0.26.0,
 0.30.0, 0.31.0, 0.32.0 and 0.33.0.

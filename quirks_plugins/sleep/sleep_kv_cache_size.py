@@ -6,10 +6,6 @@ mode and 3.17 GiB without. vLLM counts the memory that is not PyTorch's as the d
 what PyTorch has reserved. With sleep mode weights come from an allocator of vLLM, which gives memory back without PyTorch's
 knowledge. The difference then becomes too small, or negative, and the KV cache too large (vllm-project/vllm#37111).
 
-What this changes: nothing; the plan advises a fixed size, ``engine.kv_cache_memory_bytes``, which vLLM takes instead of
-``gpu_memory_utilization``. NeMo RL pins it in a recipe since its upgrade to 0.25.1 (NVIDIA-NeMo/RL#3280). No size would be
-right for every run, so the quirk sets none.
-
 When it can go: when vLLM 0.26 is no longer supported. From 0.27.0 on vLLM reads the memory in use from the GPU. Before
 0.17.0 a mistake in a ``with`` statement kept weights out of that allocator (vllm-project/vllm#32947).
 

@@ -4,9 +4,6 @@ What happens: the engine ends with ``ValueError: Sleep mode is not supported on 
 configuration. A configuration for colocated training that is tried on a machine without a GPU ends there, in each of its
 actors.
 
-What this changes: the run is refused before any actor or engine is started. The refusal also lists everything else that is
-wrong with the run.
-
 When it can go: when vLLM's CPU platform can sleep; the paired run will show it.
 """
 

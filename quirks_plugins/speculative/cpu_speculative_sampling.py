@@ -7,9 +7,6 @@ over its draft tokens with ``expand_batch_to_tokens``, into uninitialised memory
 (``_expand_kernel_impl`` in utils/cpu_triton_utils.py) converts the target to 64-bit integers, writes into the copy and drops
 it. vLLM then divides the logits by whatever the memory held.
 
-What this changes: on the CPU platform ``expand_batch_to_tokens`` is replaced by three operations of torch that do what its
-documentation describes. Other platforms keep vLLM's function.
-
 When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#55005, vllm-project/vllm#42638).
 """
 

@@ -7,9 +7,7 @@ tokens are right. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a 
 do. ``draft_load_config`` of ``speculative_config`` sets another load format for the draft, but drafts of the method
 ``draft_model`` ignore it (``DraftModelProposer._get_model``).
 
-What this changes: ``engine.load_format`` becomes ``auto`` in rollouts with a ``speculative_config``, and the draft is loaded
-with the target. If the user set ``dummy``, it stays, and ``draft_load_config`` becomes ``load_format: auto``, which EAGLE and
-MTP follow. A draft that is trained, too, still has to be refitted by the trainer (vllm-project/vllm#46725).
+A draft that is trained, too, still has to be refitted by the trainer (vllm-project/vllm#46725).
 
 When it can go: when the draft does not inherit ``dummy`` from the target, or rollouts refit drafts. We found no report that a
 draft model ignores its ``draft_load_config``.

@@ -6,9 +6,6 @@ steps as there are stages, when its sampled token has come back from the last on
 (``next_decode_eligible_step``), and only ``AsyncScheduler`` sets it. Draft tokens make a request look runnable too early.
 Recipes switch asynchronous scheduling off because it once was the cautious choice.
 
-What this changes: on the V2 runner (``engine.model_runner``) ``engine.async_scheduling`` becomes true. If the user set it to
-false, the run is refused.
-
 When it can go: with vllm-project/vllm#52179, which is open. The field is set in the asynchronous scheduler alone.
 
 Evidence: a static probe, which shows that the scheduler reads the field. It shows only on two GPUs, and this

@@ -9,9 +9,6 @@ returns a few columns. It then gathers only top k, and only if a request needs t
 The V2 runner does not end, but returns no logprobs of the given tokens beside drafts: ``v2-request-limits`` refuses such
 requests there.
 
-What this changes: the rejection sampler requests full logits, and takes the rows of such requests by their token ids. No
-setting of vLLM has this effect.
-
 When it can go: with vllm-project/vllm#44727, which is open, or when no platform uses the V1 runner.
 """
 

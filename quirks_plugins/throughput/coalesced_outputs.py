@@ -6,19 +6,9 @@ its time on decoding the engine core's messages. ``RequestOutputKind.FINAL_ONLY`
 engine core still sends each request's new token after each step, with three small arrays if the request includes logprobs, and
 the front end decodes and appends them one by one.
 
-What this changes: the engine core holds the outputs of our worker's requests. When a request finishes, it sends one output
-with all tokens and logprobs, which the front end appends at once. The tokens and logprobs are the same. A request is held only
-if our worker marked it, and never if it has stop strings, prompt logprobs or logprobs of other tokens than the sampled one,
-streams its input, or gets something else in each output (routed experts, sampling masks). Requests of the HTTP server are not
-marked. In engines that another program starts (``MODEL_QUIRKS``) no request is marked, so nothing is held there. With
-``engine.disable_log_stats: false`` nothing is held either, because the front end computes latencies from the times at which
-outputs arrive.
-
-Held outputs are sent early in two cases: when the weights get a new label, so that each token keeps the label of the weights
-that made it, and before the engine core ends requests by itself (pause, sleep, shutdown). If the caller gives up a request (a
-time limit, ``aclose``), its held outputs are dropped, as the front end drops them. Preemption, prefix caching, stop token ids,
-``n``, speculative decoding, asynchronous scheduling and data-parallel ranks work as before: outputs are held behind the
-scheduler, in each engine core.
+A request is held only if our worker marked it, and never if it has stop strings, prompt logprobs or logprobs of other tokens
+than the sampled one, streams its input, or gets something else in each output. With ``engine.disable_log_stats: false`` nothing
+is held, because the front end computes latencies from the times at which outputs arrive.
 
 When it can go: when vLLM's engine core sends one output for a final-only request. vLLM 0.33 has no such setting;
 ``stream_interval`` also reduces only what leaves the front end. The quirk does nothing on versions after 0.33.0, whose source

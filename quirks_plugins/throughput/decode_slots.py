@@ -6,11 +6,6 @@ a fifth of its time in ``KVCacheManager.allocate_slots``. A request has room for
 token per step, but vLLM frees, counts, allocates and caches blocks at every step. The change that an engineer proposed
 upstream was not merged (vllm-project/vllm#29206); it measured 17 % of the time.
 
-What this changes: ``allocate_slots`` returns at once if the running request's blocks have room for its new tokens and no block
-becomes full. Then the original would do nothing either, for a model with one kind of layers and full attention. All other
-requests, and models with sliding windows or several groups of layers, go the original way. Which request gets which block
-stays the same.
-
 When it can go: when vLLM returns early itself. The quirk does nothing on versions after 0.33.0, whose source has not been read
 yet, because a run should not be refused for the sake of speed.
 """

@@ -2,8 +2,8 @@
 
 What happens: without a time limit for each request, a training step can wait for one sample for ever.
 
-What this changes: a rollout request is given up after ``NRL_VLLM_ASYNC_TIMEOUT_SECONDS`` seconds. If the variable is not set,
-the limit is 600, as NeMo RL documents it (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the documentation).
+NeMo RL documents the variable and its default of 600 seconds (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the
+documentation).
 """
 
 from __future__ import annotations

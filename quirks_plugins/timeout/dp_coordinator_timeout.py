@@ -6,9 +6,6 @@ VLLM_ENGINE_READY_TIMEOUT_S allows the engines ten minutes, or another time that
 process, but it imports vLLM again, at the same moment as every engine of the node; from a network file system that takes
 minutes. The limit is a constant in ``DPCoordinator._wait_for_zmq_addrs``.
 
-What this changes: the coordinator gets the same time limit as the engines. A coordinator that dies is still noticed at once.
-The quirk is a patch, because vLLM has no setting for the limit.
-
 When it can go: when the limit can be set, as vllm-project/vllm#43611 proposes; vllm-project/vllm#42343 raised it from 30 to 120
 seconds. The paired run starts a real coordinator, slowly, on a clock that runs ten times as fast.
 """

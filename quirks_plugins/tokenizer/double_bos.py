@@ -7,11 +7,7 @@ chat endpoint therefore encode rendered text without special tokens. Our worker'
 ``/v1/completions``, however, encode a text prompt with special tokens (``TokenizeParams.add_special_tokens`` is true by
 default).
 
-What this changes: a text that begins with BOS is encoded without special tokens, as vLLM's chat endpoint does; every other
-text is encoded as before. This covers ``LLM.generate`` and ``/v1/completions``, for models whose tokenizer and chat template
-both add BOS, as read from ``tokenizer.json`` and the template. Token ids are left alone, so a client that needs two BOS sends
-ids. Our own worker encodes such texts in the same way (``tokenizer.add_special_tokens: once``). The quirk is a patch,
-because ``add_special_tokens: false`` would have to be in each request.
+Token ids are left alone, so a client that needs two BOS sends ids.
 
 When it can go: not foreseeable; vLLM and transformers treat every text prompt as raw text that needs a BOS, on purpose.
 """

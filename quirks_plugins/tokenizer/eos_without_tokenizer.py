@@ -6,10 +6,6 @@ every step takes as long as a sample of maximum length. With ``skip_tokenizer_in
 (``SamplingParams.update_from_generation_config``). Trainers rewrite that file, and a file with sampling values alone names
 no EOS. vLLM makes one from ``config.json``, with its EOS, only if there is no such file.
 
-What this changes: the EOS of ``config.json`` (of its ``text_config`` in a multimodal model) ends samples, as if
-``generation_config.json`` named it. A request with ``ignore_eos`` goes on as before. The quirk is a patch: ``stop_token_ids``
-in each request has the same effect.
-
 When it can go: when vLLM uses the EOS of ``config.json`` also for a file that names no EOS. We found no report of it; the
 reference is where vLLM made the tokenizer optional, and the gap was discussed.
 """

@@ -8,8 +8,6 @@ processor and starts. A modality that ``limit_mm_per_prompt`` does not name has 
 Qwen-VL's videos. Which modalities a model takes is read in ``config.json``, by its token ids and inner configurations; of a
 model whose file does not tell of its videos (MiniCPM-V, InternVL) such a limit counts as the language model alone.
 
-What this changes: ``engine.skip_tokenizer_init`` becomes false. If the user set it to true, the run is refused.
-
 When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged). NeMo RL reports
 it for versions of 2025, and forces the setting for the models that it knows.
 """

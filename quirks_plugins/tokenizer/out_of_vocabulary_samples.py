@@ -6,12 +6,9 @@ ids without a meaning. Versions of vLLM before vllm-project/vllm#22471 also refu
 known id is 151668), and vLLM samples from all of them (``vocab_size`` of ``config.json``). The extra ids start with low
 probabilities, but a policy that moves, a high temperature or a confused context reaches them.
 
-What this changes: in rollouts, the layer that computes logits sets those of these ids to -inf, in every request, with
-speculative decoding as well. Logprobs are those of the distribution without these rows. A trainer whose softmax includes them
-computes logprobs that are lower by -log(1 - p), where p is the probability of the rows; in a trained model that is less than
-rounding. Ranks of a tensor-parallel group that sample from their parts of the vocabulary are not reached (``skip_gather``, an
-option of vLLM 0.29 and later). The quirk is a patch: a request's ``logit_bias`` takes 1024 ids at most with vLLM's newer model
-runner, costs time for each request, and is refused with speculative decoding.
+A trainer whose softmax includes these rows computes logprobs that are lower by -log(1 - p), where p is the probability of the
+rows; in a trained model that is less than rounding. Ranks of a tensor-parallel group that sample from their parts of the
+vocabulary are not reached (``skip_gather``, an option of vLLM 0.29 and later).
 
 When it can go: when vLLM leaves out rows that the tokenizer does not know. So far it has relaxed the check of prompts instead
 (vllm-project/vllm#22471).

@@ -6,10 +6,6 @@ parameters of a recipe. Stop strings are compared with the text that the detoken
 the tokenizer (``SamplingParams.update_from_tokenizer``). Without a tokenizer both are passed over. Only structured outputs are
 refused in this case.
 
-What this changes: such a request is refused with an error that names the parameter, in the process that accepts
-requests. Use ``stop_token_ids`` and ``logit_bias``, or start the engine with its tokenizer. The quirk is a patch, because
-vLLM has no setting for it.
-
 When it can go: with vllm-project/vllm#46310, which is open.
 """
 

@@ -5,11 +5,6 @@ takes them for images or videos when it computes logprobs of the sample, and fai
 positions and embeddings of an image that is not there (modelscope/ms-swift#9287). vLLM samples from all rows of the
 vocabulary; these ids are some of them.
 
-What this changes: in rollouts, the layer that computes logits sets those of these ids to -inf: ``image_token_id``,
-``video_token_id`` and ``audio_token_id`` of ``config.json``, or the same with ``index``. Logprobs are those of the
-distribution without them. The quirk is a patch: ``logit_bias`` in each request has the same effect, and is refused with
-speculative decoding.
-
 When it can go: when vLLM or trainers leave out these ids.
 """
 

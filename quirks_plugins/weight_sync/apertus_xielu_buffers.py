@@ -5,10 +5,8 @@ checkpoint. xIELU keeps two constants as persistent buffers next to two paramete
 re-creates all of a module's tensors without initialising them as soon as one of its weights arrives. It then copies back every
 persistent one, also those that were not sent.
 
-What this changes: in a reload, the buffers of such a module start from their old values, and keep them unless they are sent.
-After a dummy load the engine takes them from the checkpoint's files. With our worker, refits send the constants as well; the
-paired run is of that. In vLLM's own engine on the CPU the constants stay, and yet samples differ after a reload; we do not know
-why, so there the quirk is not proven.
+The paired run is of our own worker. In vLLM's own engine on the CPU the constants stay, and yet samples differ after a reload;
+we do not know why.
 
 When it can go: when layerwise reload keeps the old values of persistent buffers that were not sent, as it does for
 non-persistent ones since vllm-project/vllm#44371.

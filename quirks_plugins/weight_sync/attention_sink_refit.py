@@ -6,10 +6,7 @@ engine started from dummy weights; there is no error. gpt-oss and MiMo-V2 copy t
 parameter is a meta tensor without values, and vLLM records and repeats only calls of weight loaders: the copy is lost, and the
 reload puts the old sinks back.
 
-What this changes: for gpt-oss and MiMo-V2 (also inside of MiMo-V2-Omni) the copy becomes a call of the weight loader while a
-reload is open. DeepSeek-V4 and HY-V4 have the same defect in separate files for each kind of GPU, and pad their sinks; they
-are not patched. For them the quirk requires ``engine.load_format=auto``: the sinks then start from the checkpoint's values,
-and the plan notes that refits do not update them.
+DeepSeek-V4 and HY-V4 have the same defect in separate files for each kind of GPU, and pad their sinks, so they are not patched.
 
 When it can go: when vLLM 0.32 is no longer supported. From 0.33.0 on these models make their sinks with
 ``make_attention_sink``, which has a weight loader. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 and

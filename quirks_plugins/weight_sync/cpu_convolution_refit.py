@@ -7,9 +7,6 @@ There vLLM packs the weight of each convolution of width 4 for another model's k
 ``conv_weights``, a view of the memory that the weight had before (``MambaMixer2.__init__``). A reload copies the new weights
 into the packed tensor alone. In float32 nothing is packed, and a refit reaches both.
 
-What this changes: after each packing, the plain weights also go where the mixer reads them. The quirk is a patch, because no
-setting of vLLM has this effect.
-
 When it can go: when the mixer takes the view from the weight whenever it computes, or vLLM does not pack what is read plain. We
 found no report of it; vllm-project/vllm#55087 is the same defect in another model's convolutions on GPUs.
 """

@@ -8,10 +8,6 @@ does with AITER on AMD GPUs. Muse Spark, from vLLM 0.33.0 on, casts the norm aft
 (``hc_attn_fn_broadcast``) at the end of each ``load_weights``, when a layerwise reload may not have written the weights yet; up
 to vLLM 0.28 it puts the sum into a new tensor, and CUDA graphs go on with the first one.
 
-What this changes: the end of a layerwise reload writes the new weights into these copies, in place, because CUDA graphs read
-them there; where a model has made a new tensor, the first one comes back. The quirk is a patch, because no setting of vLLM has
-this effect. Our own worker copies weights past the reload, so there a plan lists what is left out.
-
 When it can go: when a layerwise reload runs a model's own hooks for loaded weights (``process_weights_after_loading``), and
 these make the copies. There is no paired run: none of these models runs on a CPU in the way that makes the copies. A test makes
 and reloads such a copy by vLLM's own functions.

@@ -6,10 +6,8 @@ embeddings. Some tools for fine-tuning write such checkpoints. transformers comp
 vLLM does the same since 0.29.0 when it loads a checkpoint (``maybe_untie_word_embeddings``). With dummy weights it does not
 read the checkpoint, and ties them. A refit then skips ``lm_head.weight``, and reports nothing.
 
-What this changes: also with dummy weights, a head and embeddings that differ in the checkpoint are not tied; the quirk reads
-the two tensors from the checkpoint's files for that. If the files are not on this machine, one warning is logged. A head that
-only repeats the embeddings stays tied, because trainers send it once. ``engine.load_format=auto`` helps as well, but reads the
-whole checkpoint at every start.
+A head that only repeats the embeddings stays tied, because trainers send it once. ``engine.load_format=auto`` helps as well,
+but reads the whole checkpoint at every start.
 
 When it can go: when vLLM compares the two tensors with every load format. We found no report of it; the proposal is in
 ``docs/upstream/dummy-tied-head.md``. vllm-project/vllm#51665 introduced the comparison in 0.29.0, and left dummy weights out.

@@ -13,9 +13,7 @@ Most dense models on GPUs need nothing from vLLM 0.25.1 on: the fused layers the
 and write v into the complete layer. On an H200 Qwen3 generated the right tokens without this quirk, with 0.25.1 and 0.33.0. The
 match leaves out the families of which that was read.
 
-What this changes: a tensor that comes again replaces the first one, and is counted once; one warning is logged. As in a plain
-load, the last value wins while the layer is incomplete. Our own worker refuses such a refit before it changes the model. The
-quirk is a patch, because no setting of vLLM has this effect.
+Our own worker refuses such a refit before it changes the model.
 
 When it can go: when vLLM's layerwise reload counts each tensor once. We found no report of it; vllm-project/vllm#48312 collects
 defects of the reload. vLLM 0.16.0 is the first release with layerwise reload.

@@ -6,9 +6,7 @@ initial places (``EplbState.build_initial_global_physical_to_logical_map``), whi
 move that is under way also copies old experts over the new ones (vllm-project/vllm#55228). ``sharded_rdt`` is the only
 transfer engine of vLLM that refuses EPLB.
 
-What this changes: rollouts whose weights come through our worker, or through ``engine.weight_transfer_config``, run with
-``engine.enable_eplb: false``; if the user set it to true, the run is refused. A trainer that sends weights in a way of its own
-is advised, because that may follow the moves, as prime-rl's does (PrimeIntellect-ai/prime-rl#3583).
+A trainer that sends weights in a way of its own may follow the moves, as prime-rl's does (PrimeIntellect-ai/prime-rl#3583).
 
 When it can go: when vLLM loads into the current places, or refuses such updates. The paired run balances four experts with
 vLLM's default policy and compares the two mappings, without an engine.

@@ -6,10 +6,9 @@ Loading copies a bfloat16 tensor of the same shape into such a weight without a 
 have other shapes or names, and fail. The scales, which the refit lacks, belong to other weights. After a layerwise reload they
 are uninitialised (vllm-project/vllm#45835 saw NaN), or zero with ``partial-module-refit``.
 
-What this changes: nothing; the plan names the settings. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
-layers. Such an engine cannot read the files and so starts from dummy weights. NeMo RL sets both for Mistral Medium 3.5, and
-asserts the second. A trainer that sends quantised weights with their scales can ignore the note, and so can one that updates
-LoRA adapters alone. ``gptoss-mxfp4-refit`` gives the same note for MXFP4.
+With ``hf_overrides: {quantization_config: {}}`` vLLM builds bfloat16 layers; such an engine cannot read the files and so starts
+from dummy weights. NeMo RL sets both for Mistral Medium 3.5. A trainer that sends quantised weights with their scales, or
+updates LoRA adapters alone, can ignore the note.
 
 When it can go: when vLLM refuses a weight of another dtype, or quantises it.
 

@@ -8,10 +8,6 @@ checkpoint. A trainer that sends ``named_parameters()``, as TRL does, sends what
 for the models that load them by ``RoutedExperts.load_weights`` under these names (vllm-project/vllm#36997), such as Qwen3-MoE,
 GLM-4.5 and OLMoE. The models of this quirk have a loop over single experts, as DeepSeek has, or other names.
 
-What this changes: ``load_weights`` of the model converts what it gets to the names and the layout of a checkpoint, by the table
-that transformers uses to save one. A tensor whose name is that of a checkpoint stays as it is, after a look at the name. The
-quirk is a patch, because no setting of vLLM has this effect. Our own worker sends what a checkpoint holds.
-
 When it can go: when vLLM's loaders of these models take what transformers holds. The loaders were read in vLLM 0.26.0 and
 0.33.0. In vLLM 0.32.0 the parameters of a tiny model of each type were loaded, and compared with those of its checkpoint;
 DeepSeek-V3.2 and GLM-5, which have DeepSeek's loop, do not run on a CPU and were only read.

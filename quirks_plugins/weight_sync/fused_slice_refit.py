@@ -8,10 +8,6 @@ reload the parameters are meta tensors without values, and vLLM records and repe
 are lost, and the reload puts the old tensors back. For Step-3 vLLM logs at the level WARNING: "ReplicatedLinear: Failed to
 load weights".
 
-What this changes: while a reload is open, such a copy becomes a call of the parameter's weight loader. The first load stays as
-it is. Quantised checkpoints, whose scales are copied in the same way, are left as they are. The quirk is a patch, because no
-setting of vLLM has this effect.
-
 When it can go: when vLLM loads these tensors through their loaders. We found no report of it for these models;
 vllm-project/vllm#57795 describes the class of defect for attention sinks, and the proposal is in
 ``docs/upstream/fused-slice-refit.md``. Layerwise reload exists since vLLM 0.16.0. The paired run uses Step-3. For

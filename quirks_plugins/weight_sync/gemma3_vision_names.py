@@ -6,9 +6,7 @@ trainer's parameter is ``model.vision_tower.encoder…``. Published checkpoints 
 ``vision_tower.vision_model.encoder…``. The file that ``save_pretrained`` writes of a new model has ``vision_tower.encoder…``,
 too.
 
-What this changes: nothing; the plan lists what to send. NeMo RL puts the missing part back by a regular expression
-(``fix_gemma3_vision_weight_name``). A trainer that freezes the tower can leave its weights out of refits, if the engine loaded
-them from the checkpoint.
+A trainer that freezes the tower can leave its weights out of refits, if the engine loaded them from the checkpoint.
 
 When it can go: when vLLM takes both names.
 

@@ -4,11 +4,8 @@ What happens: after a dummy start and a refit of parameters, each layer nearly e
 with noise (-9.4e-4 where the checkpoint has about 1). A refit that walks ``named_parameters()`` never sends it, because it is
 no parameter, neither in vLLM nor in transformers. vLLM's loader accepts the buffer when it is sent.
 
-What this changes: after a dummy load, the engine takes the buffers from the checkpoint's files, which reads nothing else of
-them. A refit that sends the buffers replaces them, and one that does not leaves them as they are. If the files are not on this
-machine, a warning is logged; send ``model.state_dict()`` then, or start with ``load_format=auto``. Our own worker sends the
-state dict (``refit.scope``) as well, or loads the checkpoint if the user set it to send parameters alone. The quirk is a
-patch, because no setting of vLLM has this effect.
+If the checkpoint's files are not on this machine, a warning is logged; send ``model.state_dict()`` then, or start with
+``load_format=auto``.
 
 When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them. Gemma-4
 is in vLLM from 0.20.0 on, of the releases that were read; the patch is written for 0.26.0 and later.

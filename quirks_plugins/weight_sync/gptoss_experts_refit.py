@@ -11,9 +11,6 @@ not examined. The released checkpoints are MXFP4, and trainers that send bfloat1
 {quantization_config: {}}``. Such an engine has unquantised experts and is affected. ``null`` in place of the empty mapping is
 an error in the first load or refit (``load_weights`` looks for the method in it).
 
-What this changes: while a reload is open, a copy into an expert parameter becomes a call of its weight loader. The first load
-stays as it is. The quirk is a patch, because no setting of vLLM has this effect.
-
 When it can go: when vLLM loads these tensors through their loaders. vllm-project/vllm#57795 describes the class of defect for
 attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 fixes those and deliberately does not fix the experts'
 copies. Layerwise reload exists since vLLM 0.16.0.

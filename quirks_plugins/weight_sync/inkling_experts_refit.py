@@ -6,9 +6,8 @@ Nothing fails. Inkling copies a checkpoint's experts into its parameters itself 
 layerwise reload the parameters are meta tensors without values, and vLLM repeats only calls of weight loaders. The copies are
 lost, and the reload puts the old tensors back, as for gpt-oss (``gptoss-experts-refit``).
 
-What this changes: nothing; the plan warns. Start a new engine for each policy, or update the adapter of a LoRA instead of the
-weights. A patch is not possible as for gpt-oss, because the model first moves each tensor to the parameter's device, which has
-no values during a reload.
+A patch is not possible as for gpt-oss, because the model first moves each tensor to the parameter's device, which has no values
+during a reload. An update of a LoRA adapter is not affected.
 
 When it can go: when vLLM loads these tensors through their loaders. We found no report of it for this model;
 vllm-project/vllm#57795 describes the class of defect for attention sinks.

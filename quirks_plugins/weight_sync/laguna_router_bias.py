@@ -5,9 +5,6 @@ warning. A checkpoint has one tensor ``model.layers.N.mlp.experts.e_score_correc
 the parameter in ``RoutedExperts``. All names below ``experts.`` go to ``RoutedExperts.load_weights``, which compares them with
 the names of expert weights and passes over a name that matches none.
 
-What this changes: ``RoutedExperts.load_weights`` loads this tensor into the parameter of that name. Other models keep the bias
-elsewhere. No setting of vLLM has this effect.
-
 When it can go: when vLLM loads or refuses a tensor that it does not know there; the proposal is in
 ``docs/upstream/laguna-router-bias.md``. We found no report of it; the reference is another tensor of the same loop. Shown on
 the CPU platform, together with ``cpu-router-bias``.

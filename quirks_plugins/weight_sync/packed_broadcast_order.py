@@ -7,10 +7,6 @@ the layer goes on in the next pack, another stream reads them, without waiting f
 memory of a pack away while that stream still reads it. How often that happens is not known: it depends on the sizes of
 layers and packs.
 
-What this changes: the engine receives and loads on one stream, which keeps the order. What goes over the wire is the same, so
-the trainer may go on with two. NeMo RL sets the number to 1 (NVIDIA-NeMo/RL#3651). The quirk is a patch, because
-the number is given by the trainer, with each update before vLLM 0.28 and at the beginning since.
-
 When it can go: with vLLM 0.33.0, which orders the streams by events.
 
 Evidence: a static probe of the missing event. The damage was not seen: on two H100s 48 updates of 16.4 GB by the function of

@@ -8,11 +8,8 @@ end ``finalize_layerwise_processing`` processes the layer with the parts that ar
 has the level DEBUG. Padding is lost in the same way: if a kernel needs a quantised layer larger than it is in the checkpoint,
 vLLM pads it with zeros when it loads the model, and a refit pads it with garbage.
 
-What this changes: such a layer starts from its old values, so parts that the refit does not send keep them. For quantised
-layers and most MoE layers a kernel has rearranged the old values beyond recovery. Such a layer starts from zeros: its padding
-is right again, but the trainer must send all tensors of it. vLLM's CPU platform keeps only the packed form of a linear weight;
-the quirk computes the old weight from that, exactly. Our own worker refuses partial updates of fused layers anyway, so there
-the quirk matters for quantised models only. The quirk is a patch, because no setting of vLLM has this effect.
+Of quantised layers and most MoE layers the trainer must send all tensors: a kernel has rearranged their old values beyond
+recovery, so that such a layer starts from zeros. Our own worker refuses partial updates of fused layers anyway.
 
 When it can go: when vLLM's layerwise reload keeps the old values. vllm-project/vllm#50523 fills the memory with zeros; in its
 figures, a refit of gpt-oss-20b on an H100 changed 138 of 144 padded tensors. PrimeIntellect-ai/prime-rl#2714 works around the

@@ -5,9 +5,8 @@ Programs with an extension of the worker call the model's own ``load_weights``. 
 turns the weights of MoE and quantised layers into a kernel's layout, and absorbs a matrix of latent attention into plain
 tensors (vllm-project/vllm#42821; NovaSky-AI/SkyRL#1680, verl-project/verl#7978).
 
-What this changes: the first such call logs a warning with the number of layers whose kernels read other tensors, and the calls
-to use instead. Models without such layers, such as dense bfloat16 models, are loaded rightly in this way, and log nothing. The
-quirk does not change the load. On vLLM's CPU platform ``cpu-load-into-live-model`` makes the call a reload.
+The quirk does not change the load. Models without such layers, such as dense bfloat16 models, are loaded rightly in this way,
+and log nothing.
 
 Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
 

@@ -5,15 +5,12 @@ inside a layerwise reload, takes many times what its copies take. On an H200 (vL
 IPC engine took 195 ms, and a plain copy of the same tensors 8.8 ms. The reload calls each loader twice, rebuilds all layers,
 processes them, and copies the result into the tensors that the engine runs on.
 
-What this changes: nothing by itself. It is a feature that only ``MODEL_QUIRKS_FORCE=recorded-updates`` switches on, in engines
-of other programs; in those of our own worker, which records by itself, its patches have nothing to do. Where it is forced, the
-first complete update is recorded: which part of which tensor is copied to which part of which parameter. Later updates are
-copied so, wherever the recording proves that loading does nothing else: every element of a layer's tensors is written once, by
-a copy or a constant, and processing leaves the layer alone. All other layers go through vLLM's reload. Tensors that are not as
-recorded (another name, dtype or shape, one that comes twice) go to the model's loaders, and the next update is recorded again,
-four times at most. The first copied update, and every 64th after it, is compared with what the loaders would write; a
-difference fails the update, and the next one goes through vLLM's reload. A tensor that does not come keeps its value. Engines
-with a quantised model, with LoRA or with EPLB update as before.
+Only ``MODEL_QUIRKS_FORCE=recorded-updates`` switches the feature on, in engines of other programs; our own worker records by
+itself. The first complete update is recorded: which part of which tensor is copied to which part of which parameter. Later ones
+are copied so, wherever the recording proves that loading does nothing else. Tensors that are not as recorded go to the model's
+loaders, and the next update is recorded again, four times at most. The first copied update, and every 64th after it, is
+compared with what the loaders would write; a difference fails the update. Engines with a quantised model, with LoRA or with
+EPLB update as before.
 
 When it can go: when vLLM's reload writes loaded weights in place where a layer is not processed. The quirk does nothing on
 versions after 0.33.0, whose source has not been read yet, because a run should not be refused for the sake of speed.

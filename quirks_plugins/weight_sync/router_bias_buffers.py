@@ -6,11 +6,7 @@ gradients, so in transformers it is a persistent buffer, and a refit that walks 
 it is a parameter, and a reload does not change it until it is sent (vllm-project/vllm#38746). After a dummy start it is noise.
 After a start from the checkpoint it keeps the checkpoint's value, however the trainer has balanced it since.
 
-What this changes: after a dummy load, the engine takes the biases from the checkpoint's files, and DeepSeek-V4's routing tables
-(``tid2eid``) as well. They keep these values as long as no refit sends others, which is right unless the trainer balances them.
-From files with the names and shapes of DeepSeek-V3 (90 427 tensors in 158 local files, without values) that reads 59 kB in one
-to two seconds on two cores. Our own worker sends the state dict (``refit.scope``), so the trainer's biases arrive. A plan for a
-refit of parameters lists what it leaves out.
+The checkpoint's values stay as long as no refit sends others, which is right unless the trainer balances them.
 
 When it can go: when vLLM's weight transfer refuses to finish without such buffers. For each model type listed, transformers
 5.19.0 was checked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 for the parameter of that

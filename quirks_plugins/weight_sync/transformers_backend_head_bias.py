@@ -7,9 +7,6 @@ instead. The Transformers backend creates its head without a bias and adds one w
 with a refit. At its end, vLLM's layerwise reload gives a layer back the tensors that it had before
 (``_place_kernel_tensors``): it removes the bias, and with it the attribute.
 
-What this changes: a bias that arrives during a reload is kept. ``engine.load_format=auto`` helps as well, but reads the
-checkpoint at every start.
-
 When it can go: when the reload keeps parameters that loading added. We found no report of it; the proposal is in
 ``docs/upstream/transformers-backend-head-bias.md``. vllm-project/vllm#46835 introduced the bias. Phi runs on the Transformers
 backend since vLLM 0.32.0; before, vLLM had a class of its own for it. Other models with such a bias are affected if

@@ -7,9 +7,6 @@ layers have such loaders as well if the checkpoint holds scales of a quantised K
 After the error, the layers that the reload had already processed stay on the meta device, so the engine is of no use; our own
 worker puts them back.
 
-What this changes: such a loader gets the name of its function when the reload reads it. The quirk is a patch, because no
-setting of vLLM has this effect.
-
 When it can go: when vLLM's reload marks its loaders by something else than a name. We found no report of it; the proposal is in
 ``docs/upstream/unnamed-weight-loader.md``.
 """
