@@ -12,15 +12,11 @@ When it can go: when the backend takes the other dtypes and updates, or when vLL
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, platform, purpose, setting
 from quirks_plugins.conditions import NOT_BFLOAT16, checkpoint_dtype, latent_attention
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import MOONLIGHT
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _BACKEND = "CPU_MLA"
 _dtype = setting("engine.dtype")

@@ -12,14 +12,11 @@ When it can go: when vLLM checks the width while the engine starts, or has a ker
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quirks_core import Affected, Kind, ModelFlag, PairedRun, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, platform, setting
+from quirks_core import Affected, Kind, ModelFlag, PairedRun, Quirk, Refuse, Severity, StaticProbe, described, report
+from quirks_core.declaration.examples import no, unknown, yes
+from quirks_core.declaration.match import Fact, platform, setting
 from quirks_plugins.conditions import latent_attention
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SIZE = Fact("model.head_size")
 _SUPPORTED = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)

@@ -16,15 +16,11 @@ the formula, which cured gibberish of the same cause in other models; since then
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform, setting
 from quirks_plugins.conditions import latent_attention
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import MOONLIGHT
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _SLOT, _OFF = "engine.compilation_config", "-rotary_embedding"
 _typed = setting("engine.compilation_config.custom_ops")

@@ -9,14 +9,10 @@ When it can go: when vLLM accepts dense models in such a group; the static probe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import actors, dense, several_replicas
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _ACTORS = parallel(dp=2, strategy="actors")
 

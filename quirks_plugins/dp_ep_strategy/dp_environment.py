@@ -10,13 +10,9 @@ When it can go: when the asynchronous engine no longer reads them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, environment, no, report, setting, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _any_is_set = (
     environment("VLLM_DP_SIZE").is_set()

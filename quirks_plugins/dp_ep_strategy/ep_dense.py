@@ -8,14 +8,10 @@ When it can go: when vLLM ignores the flag on dense models; the paired run will 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import dense, sharded_experts
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="ep-dense",

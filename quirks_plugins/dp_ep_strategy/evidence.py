@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_plugins.kit import Lab, Outcome
+
 if TYPE_CHECKING:
     from worker.engine.engine_rank import EngineRank
-    from worker.lab.kit.lab import Lab, Outcome
 
 _EXPECTED = "refused before the engine starts, or it starts"
 

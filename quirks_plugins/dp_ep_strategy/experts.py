@@ -12,8 +12,9 @@ Evidence: static probes of vLLM's definitions. They show how vLLM works, not a d
 
 from __future__ import annotations
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import described, setting
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, described, report
+from quirks_core.declaration.examples import no, unknown, yes
+from quirks_core.declaration.match import setting
 from quirks_plugins import conditions as run
 from quirks_plugins.conditions import EP, EXPERT_GROUP, NUM_EXPERTS, TP
 from quirks_plugins.runs import QWEN3_MOE, parallel

@@ -9,14 +9,10 @@ When it can go: when vLLM supports such a number of heads; vllm-project/vllm#117
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Fact, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import TP
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _QWEN2 = {"model_type": "qwen2", "num_attention_heads": 28}
 _heads = Fact("model.text_config.num_attention_heads").indivisible_by(TP)

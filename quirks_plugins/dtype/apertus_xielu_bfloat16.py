@@ -13,13 +13,9 @@ huggingface/transformers#42864, which names the report for vLLM. vLLM has had th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, setting
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="apertus-xielu-bfloat16",

@@ -11,14 +11,10 @@ When it can go: when the kernel accepts float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import NOT_BFLOAT16
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-gdn-bfloat16",

@@ -15,13 +15,9 @@ When it can go: when vLLM's ``auto`` keeps float32 for a float32 checkpoint.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
 from quirks_plugins.conditions import checkpoint_dtype, quantized
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 # As typed: an engine that a trainer starts by itself may have no setting for the trainer's dtype.
 _autocast = setting("train.autocast")

@@ -19,8 +19,8 @@ Evidence: a static probe of the function that reads the key. How many tokens go 
 
 from __future__ import annotations
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, model_type, package, platform, purpose, setting
+from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 
 _SLOT = "engine.hf_overrides"
 _KEY = {"moe_router_dtype": "float32"}

@@ -18,15 +18,11 @@ changes nothing, so that no paired run can show it; ``quirks parity explain`` me
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Refuse, Severity, no, report, yes
+from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, no, report, yes
 from quirks_core.declaration.match import Fact, purpose, setting, typed
 from quirks_core.facts.trainers import TRAINERS
 from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES, checkpoint_dtype, quantized
-
-if TYPE_CHECKING:
-    from quirks_core.facts.context import RunContext
 
 #: Mean difference of logprobs by what trainer and engine compute in, in nats: SmolLM2-135M, H200, temperature 1.
 _NATS = {

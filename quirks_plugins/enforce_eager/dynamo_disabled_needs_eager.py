@@ -13,12 +13,8 @@ read in vLLM 0.30.0, 0.31.0 and 0.32.0; vLLM 0.26.0 on an H200 ends in the same 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, environment, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _EAGER = "engine.enforce_eager"
 _OFF = {"TORCHDYNAMO_DISABLE": "1"}

@@ -7,12 +7,8 @@ renames variables between releases.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Advise, Fact, Kind, ModelFlag, Quirk, RunContext, Severity, no, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 
 def _message(context: RunContext) -> str:

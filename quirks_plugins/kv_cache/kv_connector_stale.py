@@ -15,13 +15,11 @@ Since vllm-project/vllm#42695, in 0.26.0 or before, an update calls the connecto
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, purpose
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, purpose
+from quirks_plugins.kit import Lab, Outcome
 
 #: Connectors that store KV blocks for later requests, and in vLLM 0.26.0 to 0.33.0 have no `reset_cache` of their own.
 _KEEPERS = ("ExampleConnector", "FlexKVConnectorV1", "HF3FSKVConnector", "LMCacheConnectorV1", "LMCacheMPConnector")

@@ -20,8 +20,8 @@ Evidence: the measurements above. Advice changes nothing, so that no paired run 
 
 from __future__ import annotations
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, fix, no, report, unknown, yes
-from quirks_core.declaration.match import described, purpose, setting, typed
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, described, fix, no, report, unknown, yes
+from quirks_core.declaration.match import purpose, setting, typed
 from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES
 
 _ENGINE, _TRAIN = "engine.head_dtype", "train.head_dtype"

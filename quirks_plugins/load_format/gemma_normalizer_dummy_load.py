@@ -10,12 +10,8 @@ installed engine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, model_type, no, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _DUMMY = {"engine.load_format": "dummy"}
 

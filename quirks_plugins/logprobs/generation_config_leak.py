@@ -19,14 +19,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from quirks_core import Default, Kind, ModelFlag, Quirk, Severity, fix, no, purpose, report, yes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Generated, Lab, Outcome
+from quirks_plugins.kit import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="generation-config-leak",

@@ -12,12 +12,10 @@ When it can go: when vLLM has no cap for callers of the engine itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Default, Fact, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="max-logprobs-cap",

@@ -18,13 +18,9 @@ minimum length masks, and the engine of the run that was tried had 129.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
 from quirks_plugins.conditions import our_worker
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
 _PLAIN = {**_OURS, "sampling.temperature": 1.0, "sampling.top_p": 1.0, "sampling.top_k": -1}

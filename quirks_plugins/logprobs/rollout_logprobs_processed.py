@@ -12,12 +12,8 @@ When it can go: when ``processed_logprobs`` becomes vLLM's default.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _TYPED = {"engine.logprobs_mode": "processed_logprobs"}
 

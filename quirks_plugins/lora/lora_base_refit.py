@@ -15,15 +15,11 @@ read in the source of every minor release from 0.28.0 on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, package, purpose, setting
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, described, fix, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, package, purpose, setting
 from quirks_plugins.conditions import mixture
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 _MINICPM = {"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"]}

@@ -11,12 +11,8 @@ When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 

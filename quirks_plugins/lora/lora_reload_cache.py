@@ -12,18 +12,16 @@ When it can go: when the cache's key includes a version of the adapter that chan
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import purpose, setting
+from quirks_plugins.kit import Generated, Lab, Outcome
 from quirks_plugins.prefix_cache.prefix_cache_after_update import SALTED_REQUESTS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
-
-    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 _CACHING = "engine.enable_prefix_caching"

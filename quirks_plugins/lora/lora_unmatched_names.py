@@ -17,12 +17,8 @@ When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 

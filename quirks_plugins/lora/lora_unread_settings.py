@@ -14,12 +14,9 @@ of it for vLLM; the reference is a trainer that writes such adapters. The paired
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 

@@ -14,12 +14,8 @@ proposes versions of adapters. vLLM 0.16.0 and 0.20.0 have it, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 

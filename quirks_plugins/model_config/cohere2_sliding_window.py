@@ -14,13 +14,11 @@ does not have the term. We found no report of it; the references are the pull re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose, setting
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SLOT = "engine.hf_overrides"
 _R7B = {"model_type": "cohere2", "sliding_window": 4096}

@@ -13,13 +13,9 @@ line that reads the key.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, report, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import OVERRIDES
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _KEYS = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
 _missing = {key: ~Fact(f"model.config.{key}").is_set() for key in _KEYS}

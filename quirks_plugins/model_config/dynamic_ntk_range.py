@@ -14,15 +14,10 @@ the table was long enough.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, setting
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, Match, setting
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import NAMES, OVERRIDES, num_positions, of_kind, text_only
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from worker.lab.kit.lab import Lab, Outcome
 
 _POSITIONS = "model.config.max_position_embeddings"
 

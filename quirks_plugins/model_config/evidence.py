@@ -6,10 +6,9 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Generated, Lab, Outcome
+from quirks_plugins.kit import Generated, Lab, Outcome
 
 
 def edited(lab: Lab, kind: str, name: str, changes: Mapping[str, Any]) -> Path:

@@ -15,14 +15,10 @@ closed without a fix).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, environment, model_type, setting
+from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, environment, model_type, setting
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import num_positions, text_only
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 #: They have the key, and no rotary embedding.
 _without_rope = model_type("nemotron_h", "jamba", "mamba", "mamba2")

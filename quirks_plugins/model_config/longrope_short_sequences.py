@@ -21,8 +21,8 @@ paired run can show it.
 
 from __future__ import annotations
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, purpose, setting
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, purpose, setting
 from quirks_plugins.model_config.rope import NAMES, of_kind
 
 _TRAINED = "original_max_position_embeddings"

@@ -15,15 +15,13 @@ engine.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, setting, unknown, yes
+from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Match, setting
+from quirks_core.facts.context import RunContext
 from quirks_plugins.conditions import nested_language_model
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from quirks_core.facts.context import RunContext
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SLOT = "engine.hf_overrides"
 _KEYS = ("max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window")

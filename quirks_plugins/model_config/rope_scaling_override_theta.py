@@ -15,9 +15,10 @@ of the loss of ``rope_theta``. The loss of ``rope_type`` was reported and fixed 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quirks_core import Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Default, Match, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import (
     OVERRIDES,
     TRANSFORMERS_5,
@@ -28,11 +29,6 @@ from quirks_plugins.model_config.rope import (
     text_only,
     typed_mappings,
 )
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from quirks_core.facts.context import RunContext
-    from worker.lab.kit.lab import Lab, Outcome
 
 
 def _is_incomplete(name: str) -> Match:

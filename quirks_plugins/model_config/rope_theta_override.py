@@ -12,9 +12,10 @@ the same change of transformers in other engines, and an RL trainer that passes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Default, Fact, ModelFlag, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import (
     OVERRIDES,
     TRANSFORMERS_5,
@@ -27,10 +28,6 @@ from quirks_plugins.model_config.rope import (
     typed_parameters,
     typed_theta,
 )
-
-if TYPE_CHECKING:
-    from quirks_core.facts.context import RunContext
-    from worker.lab.kit.lab import Lab, Outcome
 
 _by_layer = (
     Fact("model.config.rope_parameters.full_attention").is_set()

@@ -13,14 +13,10 @@ do not need it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, setting
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import OVERRIDES, num_positions, of_kind, text_only
-
-if TYPE_CHECKING:
-    from quirks_core.facts.context import RunContext
-    from worker.lab.kit.lab import Lab, Outcome
 
 
 def _extended(context: RunContext) -> dict[str, int]:

@@ -15,14 +15,10 @@ drift.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import ModelFlag, PairedRun, Patch, Quirk, Require, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import TP, mixture, several_replicas, sharded_experts
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 _EXPERTS = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts"

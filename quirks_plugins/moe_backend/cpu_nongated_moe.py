@@ -10,14 +10,10 @@ When it can go: when vLLM's CPU platform computes experts without a gate. vllm-p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import nemotron_h_experts
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-nongated-moe",

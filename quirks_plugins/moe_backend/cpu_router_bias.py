@@ -12,12 +12,8 @@ before 0.30.0 route elsewhere and were not examined. We found no report of it: t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, platform, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-router-bias",

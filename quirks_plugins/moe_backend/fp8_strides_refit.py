@@ -18,15 +18,12 @@ generation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, platform, purpose, setting
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, Match, platform, purpose, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
 
 _BACKEND = "engine.moe_backend"
 _QUANTIZATION = "model.config.quantization_config"

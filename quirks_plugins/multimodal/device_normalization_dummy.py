@@ -14,14 +14,10 @@ The paired run overwrites vLLM's module with vLLM's function, without an engine.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
-from quirks_core import Affected, Fact, ModelFlag, Quirk, Require, Severity, no, package, purpose, report, unknown, yes
+from quirks_core import Affected, Fact, Match, ModelFlag, Quirk, Require, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SLOT, _LOAD = "engine.mm_device_do_normalize", "engine.load_format"
 _DUMMY = {_LOAD: "dummy"}

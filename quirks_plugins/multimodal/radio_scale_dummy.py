@@ -13,13 +13,9 @@ paired run makes vLLM's vision tower and gives it dummy weights, without an engi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, model_type, purpose, setting
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose, setting
+from quirks_plugins.kit import Lab, Outcome
 
 _LOAD = "engine.load_format"
 _DUMMY = {_LOAD: "dummy"}

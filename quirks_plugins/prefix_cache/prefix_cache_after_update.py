@@ -16,12 +16,8 @@ When it can go: when vLLM keys cached blocks by the version of the weights that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SLOT = "engine.enable_prefix_caching"
 _PATCHES = "quirks_plugins.prefix_cache.weight_version_patches"

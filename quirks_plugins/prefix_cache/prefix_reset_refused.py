@@ -16,13 +16,10 @@ When it can go: when trainers pass ``reset_running_requests=True``, or vLLM rais
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="prefix-reset-refused",

@@ -19,19 +19,18 @@ platform; vllm-project/vllm#34201 is the same error from ``reload_weights`` of a
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import unpacked_on_cpu
+from quirks_plugins.kit import Generated, Lab, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     import torch
 
     from quirks_core.hook.in_force import PlanInForce
-    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-load-into-live-model",

@@ -14,13 +14,9 @@ reference is the line that raises. That line was read in vLLM 0.26.0, 0.27.1, 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-seeded-chunked-prefill",

@@ -12,12 +12,8 @@ run needs a release before 0.29.0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, fix, no, purpose, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="stop-ids-vocabulary",

@@ -14,13 +14,11 @@ Evidence: a paired run. A call fails on both ranks, and two others follow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, unknown, yes
 from quirks_plugins.conditions import PP, TP
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _TARGET = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc"
 

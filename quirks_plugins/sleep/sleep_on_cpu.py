@@ -9,12 +9,8 @@ When it can go: when vLLM's CPU platform can sleep; the paired run will show it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": False}
 

@@ -12,14 +12,10 @@ When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#5500
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import v1_model_runner
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
 

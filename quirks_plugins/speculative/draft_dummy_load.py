@@ -15,13 +15,11 @@ draft model ignores its ``draft_load_config``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import dummy_weights, insists_on_dummy_weights
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _FORMAT, _SLOT = "engine.load_format", "engine.speculative_config"
 _DRAFT = {_SLOT: {"model": "draft", "num_speculative_tokens": 3}}

@@ -15,13 +15,11 @@ When it can go: with vllm-project/vllm#44727, which is open, or when no platform
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 #: Tokens of the tiny vocabulary.
 _ALL = 512

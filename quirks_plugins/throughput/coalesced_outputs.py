@@ -18,13 +18,11 @@ has not been read yet, because a run should not be refused for the sake of speed
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _CORE = "vllm.v1.engine.core"
 _PATCHES = "quirks_plugins.throughput.coalesced_outputs_patches"

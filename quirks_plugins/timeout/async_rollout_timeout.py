@@ -8,14 +8,10 @@ documentation).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, no, report, yes
-from quirks_core.declaration.match import described, environment, purpose, setting, typed
+from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, described, no, report, yes
+from quirks_core.declaration.match import environment, purpose, setting, typed
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _VARIABLE = "NRL_VLLM_ASYNC_TIMEOUT_SECONDS"
 _DOCUMENTED_DEFAULT_S = 600.0

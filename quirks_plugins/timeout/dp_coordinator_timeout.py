@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import several_replicas
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="dp-coordinator-timeout",

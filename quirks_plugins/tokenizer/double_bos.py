@@ -16,14 +16,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, fix, no, report, unknown, yes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _BOTH = {"tokenizer.adds_bos": True, "tokenizer.template_adds_bos": True}
 

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _EOS = ("model.config.eos_token_id", "model.text_config.eos_token_id")
 _without_tokenizer = setting("engine.skip_tokenizer_init").is_true()

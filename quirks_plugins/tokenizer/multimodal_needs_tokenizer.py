@@ -16,13 +16,9 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, setting
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, Match, setting
 
 _SKIP, _LIMIT = "engine.skip_tokenizer_init", "engine.limit_mm_per_prompt"
 _VISION = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "image_token_id": 1, "video_token_id": 2}

@@ -18,14 +18,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _ROWS = Fact("tokenizer.unknown_ids")
 _LAYER = "vllm.model_executor.layers.logits_processor:LogitsProcessor"

@@ -11,12 +11,8 @@ When it can go: with vllm-project/vllm#46310, which is open.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SKIP = "engine.skip_tokenizer_init"
 

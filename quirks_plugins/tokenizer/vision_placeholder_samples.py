@@ -14,14 +14,11 @@ import json
 import shutil
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
 from quirks_core import Affected, Fact, ModelFlag, Quirk, Severity, described, no, purpose, report, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.tokenizer.out_of_vocabulary_samples import masked_logits
 from quirks_plugins.tokenizer.token_patches import PLACEHOLDERS
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _names_placeholders = described(
     reduce(

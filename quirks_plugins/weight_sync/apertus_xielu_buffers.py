@@ -14,15 +14,11 @@ non-persistent ones since vllm-project/vllm#44371.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, SymbolProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import dummy_weights, our_worker
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
 

@@ -16,13 +16,9 @@ every tensor was compared.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _WRAPPER = "quirks_plugins.weight_sync.direct_write_patches:wrap_sink_load"
 _REASON = "it copies attention sinks past their weight loader, and a layerwise reload repeats only what goes through it"

@@ -13,14 +13,10 @@ found no report of it; vllm-project/vllm#55087 is the same defect in another mod
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import NOT_BFLOAT16
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-convolution-refit",

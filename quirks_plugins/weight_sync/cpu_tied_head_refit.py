@@ -13,13 +13,9 @@ collects such defects. Layerwise reload exists since 0.16.0; the patch is writte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import unpacked_on_cpu
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 # Most configurations leave the key out, and then their class decides: only a plain no is a no.
 _untied = (

@@ -18,13 +18,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _TIES = "tie_word_embeddings"
 # Most configurations leave the key out, and then their class decides: only a plain no is a no.

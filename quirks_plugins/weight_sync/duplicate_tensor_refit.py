@@ -21,16 +21,12 @@ defects of the reload. vLLM 0.16.0 is the first release with layerwise reload.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import described, model_type, package, platform, purpose, setting
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import our_worker, quantized
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 #: Dense models without a ``params_dict`` in their source, from 0.25.1 to 0.33.0.
 _DENSE = (

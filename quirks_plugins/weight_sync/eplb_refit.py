@@ -14,15 +14,11 @@ vLLM's default policy and compares the two mappings, without an engine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import purpose, setting
 from quirks_plugins.conditions import our_worker
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _SLOT = "engine.enable_eplb"
 _ON = {_SLOT: True}

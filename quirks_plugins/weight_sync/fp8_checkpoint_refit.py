@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, purpose, setting
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, purpose, setting
 from quirks_plugins.conditions import quantized
 
 _FP8 = {"model_type": "deepseek_v3", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}

@@ -15,13 +15,9 @@ DeepSeek-V3.2 and GLM-5, which have DeepSeek's loop, do not run on a CPU and wer
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 #: A loop over single experts.
 _LOOPS = ("axk1", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "hy_v3")

@@ -19,14 +19,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose
 from quirks_plugins.conditions import quantized
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _WRAPPER = "quirks_plugins.weight_sync.direct_write_patches:wrap_slice_load"
 _REASON = "it copies into slices of parameters, and a layerwise reload repeats only what goes through their weight loaders"

@@ -13,15 +13,10 @@ is in vLLM from 0.20.0 on, of the releases that were read; the patch is written 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, purpose, typed
+from quirks_core.declaration.match import Match, model_type, purpose, typed
 from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters, our_worker
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _insists = insists_on_parameters & ~typed("engine.load_format")
 _DUMMY = {"engine.load_format": "dummy"}

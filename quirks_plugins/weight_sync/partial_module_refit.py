@@ -19,17 +19,15 @@ defect. Layerwise reload exists since vLLM 0.16.0. Buffers are left as they are 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker, quantized
+from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transformers import PreTrainedModel
-
-    from worker.lab.kit.lab import Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
 _quantised = quantized | setting("engine.quantization").is_set()

@@ -18,13 +18,9 @@ versions after 0.33.0, whose source has not been read yet, because a run should 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
 _PATCHES = "quirks_plugins.weight_sync.recorded_updates_patches"

@@ -18,7 +18,6 @@ paired run uses GLM-4.5.
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
 
 from quirks_core import Advise, ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import (
@@ -29,10 +28,8 @@ from quirks_plugins.conditions import (
     only_parameters,
     our_worker,
 )
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _from_checkpoint = insists_on_parameters & ~insists_on_dummy_weights
 _OURS, _OPEN = {"engine.generate_from_dummy": False}, {"engine.load_format": "dummy", "refit.scope": "parameters"}
