@@ -7,8 +7,6 @@ replacing SDPA, so it needs SDPA.
 Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
-from __future__ import annotations
-
 from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, report, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, fsdp2, sequence_packing
 from quirks_plugins.runs import context_parallel

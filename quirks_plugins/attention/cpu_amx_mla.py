@@ -10,8 +10,6 @@ bfloat16 the first refit fails half-way: the backend packs ``kv_b_proj`` once an
 When it can go: when the backend takes the other dtypes and updates, or when vLLM chooses ``CPU_MLA`` where it does not.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, platform, purpose, setting
 from quirks_plugins.conditions import NOT_BFLOAT16, checkpoint_dtype, latent_attention

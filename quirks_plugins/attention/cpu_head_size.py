@@ -10,8 +10,6 @@ with ``qk_rope_head_dim`` 64 alone. Any other pair ends with "Head dimension …
 When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Kind, ModelFlag, PairedRun, Quirk, Refuse, Severity, StaticProbe, described, report
 from quirks_core.declaration.examples import no, unknown, yes
 from quirks_core.declaration.match import Fact, platform, setting

@@ -14,8 +14,6 @@ When it can go: when the CPU kernel accepts tensors of three dimensions. vllm-pr
 the formula, which cured gibberish of the same cause in other models; since then vLLM calls the kernel again.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform, setting
 from quirks_plugins.conditions import latent_attention

@@ -7,8 +7,6 @@ engine cores that share nothing.
 When it can go: when vLLM accepts dense models in such a group; the static probe will show it.
 """
 
-from __future__ import annotations
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import actors, dense, several_replicas
 from quirks_plugins.kit import Lab, Outcome

@@ -8,8 +8,6 @@ NVIDIA-NeMo/RL#1495 set them and had to patch vLLM's client.
 When it can go: when the asynchronous engine no longer reads them.
 """
 
-from __future__ import annotations
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, environment, no, report, setting, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel

@@ -6,8 +6,6 @@ is started, and lists everything else that is wrong with the run.
 When it can go: when vLLM ignores the flag on dense models; the paired run will show it.
 """
 
-from __future__ import annotations
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import dense, sharded_experts
 from quirks_plugins.kit import Lab, Outcome

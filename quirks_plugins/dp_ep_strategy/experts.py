@@ -10,8 +10,6 @@ warns, ``ep-expert-count`` when every backend uses the offsets of the expert map
 Evidence: static probes of vLLM's definitions. They show how vLLM works, not a defect. No run with DeepEP was made.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, described, report
 from quirks_core.declaration.examples import no, unknown, yes
 from quirks_core.declaration.match import setting

@@ -12,8 +12,6 @@ Evidence: none from vLLM. Nothing is wrong without ``dp-strategy``; ``pp-needs-a
 worker runs here; the others are arithmetic, and no test has several nodes with GPUs.
 """
 
-from __future__ import annotations
-
 from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, Severity, described, fix, no, report, typed, yes
 from quirks_plugins import conditions as run
 from quirks_plugins.conditions import GPUS_PER_NODE, NUM_GPUS, NUM_RANKS, PP, REPLICA

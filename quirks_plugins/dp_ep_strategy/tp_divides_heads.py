@@ -7,8 +7,6 @@ heads on 3.
 When it can go: when vLLM supports such a number of heads; vllm-project/vllm#11797, which requested it, was closed as stale.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Fact, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import TP
 from quirks_plugins.kit import Lab, Outcome

@@ -11,8 +11,6 @@ When it can go: when vLLM's Apertus gives its activation the model's dtype, as t
 huggingface/transformers#42864, which names the report for vLLM. vLLM has had the model since 0.10.2, always so.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, setting
 from quirks_plugins.kit import Lab, Outcome

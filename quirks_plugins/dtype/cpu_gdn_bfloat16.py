@@ -9,8 +9,6 @@ triton-cpu is installed; float32 never does.
 When it can go: when the kernel accepts float32.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import NOT_BFLOAT16

@@ -13,8 +13,6 @@ this quirk does not.
 When it can go: when vLLM's ``auto`` keeps float32 for a float32 checkpoint.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
 from quirks_plugins.conditions import checkpoint_dtype, quantized
 from quirks_plugins.kit import Lab, Outcome

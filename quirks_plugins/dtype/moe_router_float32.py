@@ -17,8 +17,6 @@ Evidence: a static probe of the function that reads the key. How many tokens go 
 0.22.0 does not have the key; the releases between that and 0.25.1 were not read.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 

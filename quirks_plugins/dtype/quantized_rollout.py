@@ -14,8 +14,6 @@ When it can go: never; two programs that round differently differ.
 Evidence: none of ours; advice changes nothing, so that no paired run can show it.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import quantized
 

@@ -13,8 +13,6 @@ When it can go: when vLLM's default for these models is float32. The source was 
 no paired run: vLLM's CPU platform takes float32 by itself where it can.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform, purpose, setting
 from quirks_plugins.conditions import checkpoint_dtype

@@ -15,8 +15,6 @@ Evidence: tests on the real engine (tests/engine/test_rollout_precision.py), and
 changes nothing, so that no paired run can show it; ``quirks parity explain`` measures the user's own model.
 """
 
-from __future__ import annotations
-
 import re
 
 from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, no, report, yes

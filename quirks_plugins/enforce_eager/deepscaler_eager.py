@@ -12,8 +12,6 @@ requirement.
 Evidence: training curves and logprobs in the references; nothing of it was reproduced by us.
 """
 
-from __future__ import annotations
-
 from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, fix, model_name, no, package, purpose, report, yes
 
 _SLOT = "engine.compilation_config"

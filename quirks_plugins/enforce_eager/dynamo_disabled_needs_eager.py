@@ -11,8 +11,6 @@ When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`
 read in vLLM 0.30.0, 0.31.0 and 0.32.0; vLLM 0.26.0 on an H200 ends in the same error.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, environment, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

@@ -10,8 +10,6 @@ Evidence: all four were tried on vLLM 0.32.0. ``CompilationConfig`` was read in 
 ``level`` alone, and in 0.26.0 and 0.33.0, which have none; a static probe.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, setting, unknown, yes
 
 _SLOT = "engine.compilation_config"

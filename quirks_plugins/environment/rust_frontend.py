@@ -14,8 +14,6 @@ Evidence: a static probe of the call that starts the program, and the names of r
 and 0.33.0. No server was run with it by us.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import environment, package, purpose, setting
 

@@ -11,8 +11,6 @@ When it can go: when vLLM no longer takes them, as it announces; the run is then
 Evidence: a static probe; what vLLM does with the arguments is nothing, which no run shows.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import package, setting, typed
 

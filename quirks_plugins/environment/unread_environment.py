@@ -5,8 +5,6 @@ What happens: a recipe that sets a variable's old name (``VLLM_USE_V1``, ``VLLM_
 renames variables between releases.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Fact, Kind, ModelFlag, Quirk, RunContext, Severity, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

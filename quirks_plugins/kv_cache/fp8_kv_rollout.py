@@ -15,8 +15,6 @@ When it can go: never; two programs that round differently differ.
 Evidence: none of ours; advice changes nothing, so that no paired run can show it. The references compare training curves.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import cache_dtype_is_open, quantized_cache_of_checkpoint

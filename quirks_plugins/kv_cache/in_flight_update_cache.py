@@ -13,8 +13,6 @@ Evidence: none, because the quirk changes nothing.
 When it can go: never; it is a choice, not a workaround.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
 
 QUIRK = Quirk(

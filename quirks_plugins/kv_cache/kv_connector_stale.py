@@ -12,8 +12,6 @@ When it can go: when vLLM treats a connector that did not clear its cache as a f
 Since vllm-project/vllm#42695, in 0.26.0 or before, an update calls the connectors as well, to clear their cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

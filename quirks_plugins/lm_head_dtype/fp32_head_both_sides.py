@@ -18,8 +18,6 @@ When it can go: never; two programs that round differently differ.
 Evidence: the measurements above. Advice changes nothing, so that no paired run can show it.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, described, fix, no, report, unknown, yes
 from quirks_core.declaration.match import purpose, setting, typed
 from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES

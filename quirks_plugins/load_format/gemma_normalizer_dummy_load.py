@@ -8,8 +8,6 @@ When it can go: vLLM 0.9.2 made the buffer non-persistent, so a dummy load leave
 installed engine.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

@@ -19,8 +19,6 @@ vLLM 0.32.0 on a CPU: as it is, for text with ``config_format: hf``, and for ima
 images with ``config_format`` alone it fails. No refit of a trained model was run.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose, setting, typed
 from quirks_plugins.conditions import dummy_weights

@@ -15,8 +15,6 @@ Tokens that end a sequence still come from the file.
 When it can go: when vLLM's default is neutral again.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -10,8 +10,6 @@ When it can go: with vllm-project/vllm#51789, which is open, or when no platform
 argument, too, and 0.16.0 does not.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes

@@ -10,8 +10,6 @@ vLLM allocates nothing for logprobs that no request needs.
 When it can go: when vLLM has no cap for callers of the engine itself.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Default, Fact, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, yes

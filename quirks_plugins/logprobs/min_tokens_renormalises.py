@@ -16,8 +16,6 @@ Evidence: a paired run on the CPU platform. On a GPU none came to a result: mode
 minimum length masks, and the engine of the run that was tried had 129.
 """
 
-from __future__ import annotations
-
 from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome

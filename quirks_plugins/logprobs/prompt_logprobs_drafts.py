@@ -13,8 +13,6 @@ Evidence: none of our own, because it shows only with CUDA graphs. On a GPU with
 logprobs of a prompt with and without ``speculative_config``; vllm-project/vllm#53520 reports that of 18 prompts.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, platform, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 

@@ -1,7 +1,5 @@
 """The wrapper that ``prompt-logprobs-drafts`` puts around a step of vLLM's V1 model runner."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

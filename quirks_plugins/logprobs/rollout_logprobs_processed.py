@@ -10,8 +10,6 @@ the trainer reads the mask.
 When it can go: when ``processed_logprobs`` becomes vLLM's default.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

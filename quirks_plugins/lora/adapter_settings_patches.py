@@ -1,7 +1,5 @@
 """The wrapper that ``lora-unread-settings`` puts around the reader of ``adapter_config.json``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -13,8 +13,6 @@ When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.
 read in the source of every minor release from 0.28.0 on.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, described, fix, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, package, purpose, setting
 from quirks_plugins.conditions import mixture

@@ -9,8 +9,6 @@ engine. The server keeps the request that loaded the adapter, with its flag, and
 When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

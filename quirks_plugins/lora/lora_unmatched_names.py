@@ -15,8 +15,6 @@ When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 0.20.0 have the same loop.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

@@ -11,8 +11,6 @@ When it can go: when vLLM 0.31 is no longer supported. vLLM 0.16.0 and 0.20.0 do
 of it for vLLM; the reference is a trainer that writes such adapters. The paired run needs a release before 0.32.0.
 """
 
-from __future__ import annotations
-
 import json
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes

@@ -12,8 +12,6 @@ When it can go: when vLLM refuses an id that is in use with another path or othe
 proposes versions of adapters. vLLM 0.16.0 and 0.20.0 have it, too.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

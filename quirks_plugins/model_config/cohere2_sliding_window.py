@@ -12,8 +12,6 @@ When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-slidin
 does not have the term. We found no report of it; the references are the pull requests that made the window.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes

@@ -11,8 +11,6 @@ When it can go: when vLLM uses the defaults of transformers for DeepSeek-V3. We 
 line that reads the key.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import OVERRIDES

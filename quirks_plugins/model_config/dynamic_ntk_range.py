@@ -12,8 +12,6 @@ when vLLM also rescales as transformers does. The table is too short since vllm-
 the table was long enough.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, Match, setting
 from quirks_plugins.kit import Lab, Outcome

@@ -1,7 +1,5 @@
 """What the paired runs of this flag share: checkpoints with another ``config.json``, and engines that may be refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -12,8 +12,6 @@ it; the reference describes these embeddings. The method is the same in 0.16.0; 
 read.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

@@ -13,8 +13,6 @@ When it can go: when vLLM makes the table as long as ``max_model_len``, or refus
 closed without a fix).
 """
 
-from __future__ import annotations
-
 from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, environment, model_type, setting
 from quirks_plugins.kit import Lab, Outcome

@@ -19,8 +19,6 @@ Evidence: a static probe, and a test on the real engine (tests/engine/test_longr
 paired run can show it.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, purpose, setting
 from quirks_plugins.model_config.rope import NAMES, of_kind

@@ -12,8 +12,6 @@ form. ``_apply_dict_overrides`` sets such keys at the top level. The paired run 
 engine.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@
 ``partial_rotary_factor`` beside it. transformers 5 reads both; vLLM uses a mapping that the user set without a change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_

@@ -13,8 +13,6 @@ When it can go: when vLLM merges the user's mapping into the checkpoint's, or le
 of the loss of ``rope_theta``. The loss of ``rope_type`` was reported and fixed once (see the references), and has returned.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Default, Match, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes

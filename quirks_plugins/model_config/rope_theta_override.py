@@ -10,8 +10,6 @@ When it can go: when vLLM applies such an override to the mapping. We found no r
 the same change of transformers in other engines, and an RL trainer that passes the value in both forms.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Default, Fact, ModelFlag, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes

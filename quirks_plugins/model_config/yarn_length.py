@@ -11,8 +11,6 @@ When it can go: never, unless vLLM derives the length from the factor again. Rec
 do not need it.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, setting
 from quirks_plugins.kit import Lab, Outcome

@@ -13,8 +13,6 @@ When it can go: when vllm-project/vllm#57837 is fixed. A run on a version where 
 drift.
 """
 
-from __future__ import annotations
-
 from quirks_core import ModelFlag, PairedRun, Patch, Quirk, Require, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import TP, mixture, several_replicas, sharded_experts
 from quirks_plugins.kit import Lab, Outcome

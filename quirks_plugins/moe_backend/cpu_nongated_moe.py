@@ -8,8 +8,6 @@ the experts of other models have a gate there.
 When it can go: when vLLM's CPU platform computes experts without a gate. vllm-project/vllm#46795 proposes it for TPUs.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import nemotron_h_experts

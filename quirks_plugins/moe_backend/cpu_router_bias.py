@@ -10,8 +10,6 @@ When it can go: when that branch applies the bias; the proposal is in ``docs/ups
 before 0.30.0 route elsewhere and were not examined. We found no report of it: the reference describes the purpose of the bias.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, platform, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

@@ -15,8 +15,6 @@ H100 moved 72 of 72 of them without that change, and none with it; garbage was n
 on a GPU with CUDA graphs; the static probe looks at the constructor.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, platform, purpose, setting
 from quirks_plugins.conditions import quantized

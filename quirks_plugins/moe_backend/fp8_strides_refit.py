@@ -16,8 +16,6 @@ FP8 MoE model with a scale per channel, CUDA graphs on, ``reload_weights`` of th
 generation.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes

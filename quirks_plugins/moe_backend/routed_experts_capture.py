@@ -12,8 +12,6 @@ Evidence: ``VllmConfig`` was read in vLLM 0.26.0, 0.28.0, 0.30.0, 0.31.0, 0.32.0
 ``RoutedExpertsCapturer`` in 0.26.0; a static probe. No engine was started with it by us.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import package, platform, setting
 from quirks_plugins.conditions import PP, dense

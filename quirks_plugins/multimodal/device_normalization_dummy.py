@@ -11,8 +11,6 @@ When it can go: with support for vLLM 0.32. In 0.33.0 neither factor is a persis
 The paired run overwrites vLLM's module with vLLM's function, without an engine.
 """
 
-from __future__ import annotations
-
 import json
 
 from quirks_core import Affected, Fact, Match, ModelFlag, Quirk, Require, Severity, no, package, purpose, report, unknown, yes

@@ -11,8 +11,6 @@ vllm-project/vllm#39767 was closed without a merge. Releases before vLLM 0.16.0 
 paired run makes vLLM's vision tower and gives it dummy weights, without an engine.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose, setting
 from quirks_plugins.kit import Lab, Outcome

@@ -14,8 +14,6 @@ such a salt; with the quirk nobody needs to reset the cache.
 When it can go: when vLLM keys cached blocks by the version of the weights that made them.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

@@ -13,8 +13,6 @@ reset still fails, with a warning. An engine in the trainer's own process (``VLL
 When it can go: when trainers pass ``reset_running_requests=True``, or vLLM raises instead of returning False.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes

@@ -12,8 +12,6 @@ When it can go: when vLLM restores the generators of such rows in another way th
 reference is the line that raises. That line was read in vLLM 0.26.0, 0.27.1, 0.28.0, 0.29.0, 0.30.0 and 0.32.0.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome

@@ -1,7 +1,5 @@
 """What the paired runs of the quirks on requests share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

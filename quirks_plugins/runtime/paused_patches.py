@@ -1,7 +1,5 @@
 """The method that ``paused-requests-refused`` puts in the place of vLLM's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 __all__ = ["queue_add_while_paused"]

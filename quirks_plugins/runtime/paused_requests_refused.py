@@ -12,8 +12,6 @@ When it can go: when trainers retry such requests, or pause with ``keep``. The m
 that version, so a GPU.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, no, purpose, report, unknown, yes

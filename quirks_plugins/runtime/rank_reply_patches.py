@@ -1,7 +1,5 @@
 """What ``unread-rank-replies`` puts around a method of vLLM's."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

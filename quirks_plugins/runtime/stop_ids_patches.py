@@ -1,7 +1,5 @@
 """The wrapper that ``stop-ids-vocabulary`` puts around the check of a request's sampling parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -10,8 +10,6 @@ When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196).
 run needs a release before 0.29.0.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, fix, no, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

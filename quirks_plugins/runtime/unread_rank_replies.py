@@ -12,8 +12,6 @@ with ``enable_fault_tolerance``.
 Evidence: a paired run. A call fails on both ranks, and two others follow.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, unknown, yes

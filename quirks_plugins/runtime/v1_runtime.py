@@ -10,8 +10,6 @@ Evidence: read from the wheels of 0.10.2 and 0.11.0; the synchronous V0 engine i
 the variable for its asynchronous engine.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, fix, no, report, yes
 from quirks_core.declaration.match import environment, package, setting
 

@@ -3,8 +3,6 @@
 Only processes that accept requests import this module; vllm is imported when the wrapper runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -15,8 +15,6 @@ the buffers, and the second is the same defect for another property. An engine w
 The paired run needs a GPU.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

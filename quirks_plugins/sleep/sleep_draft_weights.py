@@ -12,8 +12,6 @@ When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, no
 Evidence: the static probe; it shows only on a GPU, because no CPU engine sleeps.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import package, setting
 

@@ -12,8 +12,6 @@ When it can go: when vLLM 0.26 is no longer supported. From 0.27.0 on vLLM reads
 Evidence: a static probe of the measurement. It was not measured by us; the sizes are those of the reports.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, no, platform, report, setting, unknown, yes
 
 _SLEEP, _SIZE = "engine.enable_sleep_mode", "engine.kv_cache_memory_bytes"

@@ -7,8 +7,6 @@ actors.
 When it can go: when vLLM's CPU platform can sleep; the paired run will show it.
 """
 
-from __future__ import annotations
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

@@ -10,8 +10,6 @@ it. vLLM then divides the logits by whatever the memory held.
 When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#55005, vllm-project/vllm#42638).
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import v1_model_runner

@@ -13,8 +13,6 @@ When it can go: when the draft does not inherit ``dummy`` from the target, or ro
 draft model ignores its ``draft_load_config``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes

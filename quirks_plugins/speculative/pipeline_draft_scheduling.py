@@ -12,8 +12,6 @@ Evidence: a static probe, which shows that the scheduler reads the field. It sho
 project has not run it. The report is about 2, 4 and 8 stages.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import PP, v2_model_runner

@@ -12,8 +12,6 @@ requests there.
 When it can go: with vllm-project/vllm#44727, which is open, or when no platform uses the V1 runner.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -15,8 +15,6 @@ When it can go: when vLLM's engine core sends one output for a final-only reques
 has not been read yet, because a run should not be refused for the sake of speed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

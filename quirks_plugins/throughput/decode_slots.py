@@ -10,8 +10,6 @@ When it can go: when vLLM returns early itself. The quirk does nothing on versio
 yet, because a run should not be refused for the sake of speed.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import package, purpose
 from quirks_plugins.conditions import our_worker

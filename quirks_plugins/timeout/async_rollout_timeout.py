@@ -6,8 +6,6 @@ NeMo RL documents the variable and its default of 600 seconds (its code moved to
 documentation).
 """
 
-from __future__ import annotations
-
 from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, described, no, report, yes
 from quirks_core.declaration.match import environment, purpose, setting, typed
 from quirks_plugins.kit import Lab, Outcome

@@ -4,8 +4,6 @@ Only processes that start engines import this module; vLLM is imported when a fu
 while vLLM is being imported.
 """
 
-from __future__ import annotations
-
 import multiprocessing.connection
 from collections.abc import Callable
 from functools import wraps

@@ -10,8 +10,6 @@ When it can go: when the limit can be set, as vllm-project/vllm#43611 proposes; 
 seconds. The paired run starts a real coordinator, slowly, on a clock that runs ten times as fast.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

@@ -12,8 +12,6 @@ Token ids are left alone, so a client that needs two BOS sends ids.
 When it can go: not foreseeable; vLLM and transformers treat every text prompt as raw text that needs a BOS, on purpose.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

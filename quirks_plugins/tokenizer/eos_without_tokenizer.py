@@ -10,8 +10,6 @@ When it can go: when vLLM uses the EOS of ``config.json`` also for a file that n
 reference is where vLLM made the tokenizer optional, and the gap was discussed.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -12,8 +12,6 @@ When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-pr
 it for versions of 2025, and forces the setting for the models that it knows.
 """
 
-from __future__ import annotations
-
 from functools import reduce
 from operator import or_
 

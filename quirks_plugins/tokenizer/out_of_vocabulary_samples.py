@@ -14,8 +14,6 @@ When it can go: when vLLM leaves out rows that the tokenizer does not know. So f
 (vllm-project/vllm#22471).
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

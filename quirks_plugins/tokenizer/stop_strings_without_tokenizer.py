@@ -9,8 +9,6 @@ refused in this case.
 When it can go: with vllm-project/vllm#46310, which is open.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

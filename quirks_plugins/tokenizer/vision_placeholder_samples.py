@@ -8,8 +8,6 @@ vocabulary; these ids are some of them.
 When it can go: when vLLM or trainers leave out these ids.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import reduce

@@ -12,8 +12,6 @@ When it can go: when layerwise reload keeps the old values of persistent buffers
 non-persistent ones since vllm-project/vllm#44371.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, SymbolProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import dummy_weights, our_worker

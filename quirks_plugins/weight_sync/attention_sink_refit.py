@@ -14,8 +14,6 @@ later, and older versions are refused. The paired run uses gpt-oss; for MiMo-V2 
 every tensor was compared.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose
 from quirks_plugins.kit import Lab, Outcome

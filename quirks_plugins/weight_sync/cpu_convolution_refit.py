@@ -11,8 +11,6 @@ When it can go: when the mixer takes the view from the weight whenever it comput
 found no report of it; vllm-project/vllm#55087 is the same defect in another model's convolutions on GPUs.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import NOT_BFLOAT16

@@ -9,8 +9,6 @@ When it can go: when vLLM's update packs the experts itself. We found no report 
 defects. vllm-project/vllm#40390 made updates skip the steps that follow from the first load.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel

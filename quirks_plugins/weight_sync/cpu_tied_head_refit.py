@@ -11,8 +11,6 @@ When it can go: when vLLM's layerwise reload processes tied layers itself. We fo
 collects such defects. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 and later.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import unpacked_on_cpu
 from quirks_plugins.kit import Lab, Outcome

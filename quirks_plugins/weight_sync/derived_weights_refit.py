@@ -13,8 +13,6 @@ these make the copies. There is no paired run: none of these models runs on a CP
 and reloads such a copy by vLLM's own functions.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import our_worker

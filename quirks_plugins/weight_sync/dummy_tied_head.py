@@ -14,8 +14,6 @@ When it can go: when vLLM compares the two tensors with every load format. We fo
 Before 0.29.0, vLLM leaves out such a head with any load format; the quirk helps dummy starts alone.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 

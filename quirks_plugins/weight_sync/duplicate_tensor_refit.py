@@ -19,8 +19,6 @@ When it can go: when vLLM's layerwise reload counts each tensor once. We found n
 defects of the reload. vLLM 0.16.0 is the first release with layerwise reload.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, described, no, report, unknown, yes

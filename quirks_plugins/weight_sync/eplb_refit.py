@@ -12,8 +12,6 @@ When it can go: when vLLM loads into the current places, or refuses such updates
 vLLM's default policy and compares the two mappings, without an engine.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import purpose, setting
 from quirks_plugins.conditions import our_worker

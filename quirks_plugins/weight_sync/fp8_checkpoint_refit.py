@@ -16,8 +16,6 @@ Evidence: ``BasevLLMParameter``, ``RoutedExperts.weight_loader``, ``ModelConfig.
 formats' weights were read in vLLM 0.26.0 and 0.33.0. No refit of such a checkpoint was run.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, described, no, report, unknown, yes

@@ -13,8 +13,6 @@ When it can go: when vLLM's loaders of these models take what transformers holds
 DeepSeek-V3.2 and GLM-5, which have DeepSeek's loop, do not run on a CPU and were only read.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome

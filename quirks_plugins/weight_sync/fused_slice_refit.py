@@ -14,8 +14,6 @@ vllm-project/vllm#57795 describes the class of defect for attention sinks, and t
 LongCat-Flash-Lite only the embedding was reloaded, by itself; for Step-3.5 only the source was read.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

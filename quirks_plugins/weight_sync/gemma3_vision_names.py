@@ -15,8 +15,6 @@ source). Those that vLLM takes were read in 0.26.0, 0.32.0 and 0.33.0 (``hf_to_v
 ``SiglipVisionModel``, ``CLIPVisionModel``); a static probe. No refit was run.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose, setting
 

@@ -11,8 +11,6 @@ When it can go: when vLLM's dummy load leaves such buffers alone, or its weight 
 is in vLLM from 0.20.0 on, of the releases that were read; the patch is written for 0.26.0 and later.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, no, report, unknown, yes
 from quirks_core.declaration.match import Match, model_type, purpose, typed
 from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters, our_worker

@@ -16,8 +16,6 @@ attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 fixes those 
 copies. Layerwise reload exists since vLLM 0.16.0.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import quantized
 from quirks_plugins.kit import Lab, Outcome

@@ -12,8 +12,6 @@ Evidence: ``GptOssModel._load_weights_mxfp4`` and ``RoutedExperts.weight_loader`
 there is no paired run, because vLLM's CPU platform has no MXFP4 experts.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from quirks_core import Advise, Affected, Fact, Kind, ModelFlag, Quirk, Severity, model_type, no, purpose, report, unknown, yes

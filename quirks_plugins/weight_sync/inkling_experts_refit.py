@@ -15,8 +15,6 @@ vllm-project/vllm#57795 describes the class of defect for attention sinks.
 Evidence: a static probe of the copies. The model has no tiny form that this project could run; nothing was run on a GPU.
 """
 
-from __future__ import annotations
-
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 
 QUIRK = Quirk(

@@ -10,8 +10,6 @@ When it can go: when vLLM loads or refuses a tensor that it does not know there;
 the CPU platform, together with ``cpu-router-bias``.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 

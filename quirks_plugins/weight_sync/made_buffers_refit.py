@@ -12,8 +12,6 @@ vllm-project/vllm#44371 keeps the constants, and #48312 collects defects of the 
 need a GPU of theirs. A test makes and reloads such buffers by vLLM's own functions.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import platform, purpose, setting
 from quirks_plugins.conditions import mixture

@@ -13,8 +13,6 @@ Evidence: a static probe of the missing event. The damage was not seen: on two H
 0.32.0 left every parameter as it was sent (``benchmarks/packed_nccl.py``). The quirk itself has not run between GPUs.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 
 _NCCL = {"engine.weight_transfer_config": {"backend": "nccl"}}

@@ -3,8 +3,6 @@
 Only engine processes import this module.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import wraps

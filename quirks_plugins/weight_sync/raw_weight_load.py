@@ -13,8 +13,6 @@ Evidence: none, because the quirk changes no output; a test loads a model past v
 When it can go: when vLLM's models refuse such a call, or make it a reload. There is no paired run: the quirk changes no output.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 

@@ -16,8 +16,6 @@ When it can go: when vLLM's reload writes loaded weights in place where a layer 
 versions after 0.33.0, whose source has not been read yet, because a run should not be refused for the sake of speed.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome

@@ -15,8 +15,6 @@ Ernie-4.5-MoE and Laguna have a parameter on both sides. deepspeedai/DeepSpeed#8
 paired run uses GLM-4.5.
 """
 
-from __future__ import annotations
-
 import shutil
 
 from quirks_core import Advise, ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes

@@ -13,8 +13,6 @@ backend since vLLM 0.32.0; before, vLLM had a class of its own for it. Other mod
 ``engine.model_impl=transformers`` makes them run there.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose, setting
 from quirks_plugins.kit import Lab, Outcome

@@ -11,8 +11,6 @@ When it can go: when vLLM's reload marks its loaders by something else than a na
 ``docs/upstream/unnamed-weight-loader.md``.
 """
 
-from __future__ import annotations
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose
 from quirks_plugins.kit import Lab, Outcome
