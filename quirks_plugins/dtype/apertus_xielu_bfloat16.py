@@ -11,9 +11,18 @@ When it can go: when vLLM's Apertus gives its activation the model's dtype, as t
 huggingface/transformers#42864, which names the report for vLLM. vLLM has had the model since 0.10.2, always so.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, setting
 from quirks_plugins.kit import Lab, Outcome
+
+if TYPE_CHECKING:
+    import torch
 
 QUIRK = Quirk(
     id="apertus-xielu-bfloat16",
@@ -23,7 +32,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.10.2"),
     adjustments=Patch(
         "vllm.model_executor.layers.activation:XIELU.__init__",
-        wrapper="quirks_plugins.dtype.apertus_patches:wrap_init",
+        wrapper="quirks_plugins.dtype.apertus_xielu_bfloat16:wrap_init",
         expects=("2265a734707b",),
         reason="vLLM makes xIELU in bfloat16, and no argument of the engine reaches it",
     ),
@@ -45,6 +54,24 @@ QUIRK = Quirk(
         unknown("apertus", {"engine.dtype": "float32"}),
     ],
 )
+
+
+def wrap_init(original: Callable[..., None]) -> Callable[..., None]:
+    """Make xIELU's parameters and constants in torch's default dtype, which is the model's while vLLM makes the model."""
+
+    @wraps(original)
+    def init(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        import torch
+
+        if len(args) <= _PLACE_OF_DTYPE:
+            kwargs.setdefault("dtype", torch.get_default_dtype())
+        original(self, *args, **kwargs)
+
+    return init
+
+
+#: The position of dtype among the arguments after ``self``: alpha_p_init, alpha_n_init, beta, eps, dtype.
+_PLACE_OF_DTYPE = 4
 
 
 async def scenario(lab: Lab) -> Outcome:

@@ -13,6 +13,9 @@ Evidence: none of our own, because it shows only with CUDA graphs. On a GPU with
 logprobs of a prompt with and without ``speculative_config``; vllm-project/vllm#53520 reports that of 18 prompts.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, platform, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 
@@ -33,7 +36,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner.sample_tokens",
-        wrapper="quirks_plugins.logprobs.prompt_logprobs_patches:wrap_sample_tokens",
+        wrapper="quirks_plugins.logprobs.prompt_logprobs_drafts:wrap_sample_tokens",
         expects=("26688d182281", "dd2875682121", "57f6d9fdedbe"),
         reason="the order of drafter and prompt logprobs is in the runner's code",
     ),
@@ -55,3 +58,15 @@ QUIRK = Quirk(
     ],
     cost="one copy of the step's hidden states, in steps that compute logprobs of prompts",
 )
+
+
+def wrap_sample_tokens(sample: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns a `sample_tokens` that keeps the hidden states of prompts from the drafter's CUDA graph."""
+
+    def sample_with_own_states(self: Any, grammar_output: Any) -> Any:
+        state = self.execute_model_state
+        if state is not None and self.num_prompt_logprobs and state.hidden_states is not None:
+            self.execute_model_state = state._replace(hidden_states=state.hidden_states.clone())
+        return sample(self, grammar_output)
+
+    return sample_with_own_states

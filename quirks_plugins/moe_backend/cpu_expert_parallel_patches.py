@@ -18,8 +18,6 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
-__all__ = ["all_gatherv", "reduce_scatterv", "wrap_experts_apply"]
-
 
 def all_gatherv(
     self: CpuCommunicator,

@@ -1,8 +1,4 @@
-"""The method that ``prefix-reset-refused`` adds to vLLM's engine core.
-
-Only engine processes import this module; vLLM is imported when the method runs, because a patch may come into force while vLLM
-is being imported.
-"""
+"""The method that ``prefix-reset-refused`` adds to vLLM's engine core."""
 
 from __future__ import annotations
 
@@ -11,8 +7,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vllm.v1.engine.core import EngineCoreProc
-
-__all__ = ["reset_prefix_cache"]
 
 _LOG = logging.getLogger("model_quirks")
 

@@ -19,7 +19,8 @@ platform; vllm-project/vllm#34201 is the same error from ``reload_weights`` of a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
-        wrapper="quirks_plugins.runtime.cpu_live_load_patches:wrap_load_model",
+        wrapper="quirks_plugins.runtime.cpu_load_into_live_model:wrap_load_model",
         expects=("5c00f43731f8", "b95fd04df01f", "ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
         reason="vLLM packs linear weights for its CPU kernels and drops the tensors that load_weights writes to",
     ),
@@ -74,6 +75,90 @@ QUIRK = Quirk(
     ],
     cost="nothing until a trainer calls load_weights; then one copy of each tensor, and the packing",
 )
+
+
+#: How many names a message shows.
+_SHOWN = 4
+
+
+def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """Make every model that a loader returns take new weights through vLLM's own layerwise reload."""
+
+    @wraps(original)
+    def load_model(self: Any, vllm_config: Any, model_config: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        model = original(self, vllm_config, model_config, *args, **kwargs)
+        if hasattr(model, "load_weights"):
+            model.load_weights = _LiveLoad(model, model_config).load_weights
+        return model
+
+    return load_model
+
+
+class _LiveLoad:
+    """One running model, and the reload that is open in it.
+
+    A trainer calls ``load_weights`` once for each tensor and never marks the last one. So the first call opens a
+    layerwise reload, and the next forward pass closes it. In between, a layer takes effect as soon as it has all its weights.
+    """
+
+    def __init__(self, model: Any, model_config: Any) -> None:
+        self._model = model
+        self._config = model_config
+        self._load = model.load_weights
+        self._hook: Any = None
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
+        """Takes new weights as the model's own method does.
+
+        Args:
+            weights: Tensors in the checkpoint's layout, with the checkpoint's names. They are copied: a fused layer keeps its
+                parts until it has all of them, and a trainer may reuse the memory after the call.
+            *args: Further arguments of the model's own method.
+            **kwargs: The same, by name.
+
+        Returns:
+            What the model's own method returns.
+        """
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        if self._hook is None:
+            if self._is_being_reloaded():  # by a caller that also closes it: vLLM's `reload_weights`, a weight transfer
+                return self._load(weights, *args, **kwargs)
+            initialize_layerwise_reload(self._model)
+            self._hook = self._model.register_forward_pre_hook(lambda *_: self._close())
+        return self._load(_copies(weights), *args, **kwargs)
+
+    def _is_being_reloaded(self) -> bool:
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        return any(get_layerwise_info(layer).can_load() for layer in self._model.modules())
+
+    def _close(self) -> None:
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        if partly := list(self._partly_loaded()):
+            shown = ", ".join(partly[:_SHOWN]) + (f" and {len(partly) - _SHOWN} more" if len(partly) > _SHOWN else "")
+            raise RuntimeError(
+                f"load_weights: {shown} got only a part of their weights, and vLLM's CPU platform does not keep the old values "
+                "of the rest; send all weights of a layer (those of q, k and v, of gate and up) before the next request"
+            )
+        self._hook.remove()
+        self._hook = None
+        finalize_layerwise_reload(self._model, self._config)
+
+    def _partly_loaded(self) -> Iterator[str]:
+        from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        for name, layer in self._model.named_modules():
+            info = get_layerwise_info(layer)
+            is_partly = info.can_load() and 0 < info.load_numel < info.load_numel_total
+            if is_partly and not isinstance(layer, VocabParallelEmbedding):  # its padding never arrives
+                yield name
+
+
+def _copies(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name, weight.detach().clone()) for name, weight in weights)
 
 
 async def scenario(lab: Lab) -> Outcome:

@@ -1,8 +1,4 @@
-"""The function that ``cpu-seeded-chunked-prefill`` puts into vLLM.
-
-Only engine processes import this module; vLLM is imported when a function runs, because a patch may come into force while vLLM
-is being imported.
-"""
+"""The function that ``cpu-seeded-chunked-prefill`` puts into vLLM."""
 
 from __future__ import annotations
 
@@ -10,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
-
-__all__ = ["sample_tokens"]
 
 
 def sample_tokens(self: CPUModelRunner, *args: Any, **kwargs: Any) -> Any:

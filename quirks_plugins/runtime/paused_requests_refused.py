@@ -25,7 +25,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.33.0"),
     adjustments=Patch(
         "vllm.v1.engine.core:EngineCoreProc._reject_add_while_paused",
-        replacement="quirks_plugins.runtime.paused_patches:queue_add_while_paused",
+        replacement="quirks_plugins.runtime.paused_requests_refused:queue_add_while_paused",
         expects=("63cf5f1713b0",),
         reason="whether a paused engine refuses requests follows from the mode of the trainer's call",
     ),
@@ -42,6 +42,12 @@ QUIRK = Quirk(
         unknown("qwen3"),
     ],
 )
+
+
+def queue_add_while_paused(self: Any, request: Any) -> bool:
+    """Tells that a request is not refused, so that the scheduler queues it until generation resumes."""
+    del self, request
+    return False
 
 
 async def scenario(lab: Lab) -> Outcome:

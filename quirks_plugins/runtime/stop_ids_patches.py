@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["wrap_verify"]
-
 
 def wrap_verify(verify: Callable[..., None]) -> Callable[..., None]:
     """Returns a `SamplingParams.verify` that refuses stop ids outside of the model's vocabulary."""

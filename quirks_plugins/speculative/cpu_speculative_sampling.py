@@ -10,10 +10,17 @@ it. vLLM then divides the logits by whatever the memory held.
 When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#55005, vllm-project/vllm#42638).
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome
+
+if TYPE_CHECKING:
+    import torch
 
 _DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
 
@@ -25,7 +32,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.sample.rejection_sampler:expand_batch_to_tokens",
-        replacement="quirks_plugins.speculative.cpu_speculative_patches:expand_batch_to_tokens",
+        replacement="quirks_plugins.speculative.cpu_speculative_sampling:expand_batch_to_tokens",
         expects=("4a72e2584485", "b7eb18afe98e", "b937d69dd008"),
         reason="the CPU's kernel drops what it computes, and no setting keeps sampled requests away from it",
     ),
@@ -47,6 +54,28 @@ QUIRK = Quirk(
         unknown("qwen3", _DRAFT, vllm="0.32.0"),
     ],
 )
+
+
+def expand_batch_to_tokens(
+    x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> torch.Tensor:
+    """Give every token the value of its request.
+
+    Args:
+        x: ``[requests]``, a value of each request.
+        cu_num_tokens: ``[requests]`` integer, the number of tokens up to and including each request.
+        num_tokens: Number of all tokens.
+        replace_from: A value that is replaced where it is found in `x`.
+        replace_to: What replaces it.
+
+    Returns:
+        ``[num_tokens]``, of `x`'s dtype.
+    """
+    import torch
+
+    counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
+    values = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
+    return values.repeat_interleave(counts, output_size=num_tokens)
 
 
 async def scenario(lab: Lab) -> Outcome:

@@ -10,8 +10,11 @@ When it can go: when the limit can be set, as vllm-project/vllm#43611 proposes; 
 seconds. The paired run starts a real coordinator, slowly, on a clock that runs ten times as fast.
 """
 
+import multiprocessing.connection
 import os
 import time
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
@@ -27,7 +30,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),  # older releases were not examined
     adjustments=Patch(
         "vllm.v1.engine.coordinator:DPCoordinator._wait_for_zmq_addrs",
-        wrapper="quirks_plugins.timeout.dp_coordinator_patches:wrap_wait_for_addresses",
+        wrapper="quirks_plugins.timeout.dp_coordinator_timeout:wrap_wait_for_addresses",
         expects=("d118c2fb711b",),
         reason="the limit is a constant",
     ),
@@ -46,6 +49,25 @@ QUIRK = Quirk(
         unknown("qwen3_moe", parallel(dp=2)),
     ],
 )
+
+
+#: Seconds that vLLM itself waits for its coordinator.
+_OWN_LIMIT_S = 120
+
+
+def wrap_wait_for_addresses(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the start of a data-parallel group wait for its coordinator as long as for its engines."""
+
+    @wraps(original)
+    def _wait_for_zmq_addrs(self: Any, zmq_addr_pipe: Any) -> Any:
+        from vllm import envs
+
+        longer = max(0, envs.VLLM_ENGINE_READY_TIMEOUT_S - _OWN_LIMIT_S)
+        multiprocessing.connection.wait([zmq_addr_pipe, self.proc.sentinel], timeout=longer)
+        return original(self, zmq_addr_pipe)  # which sees at once what has come, or waits the rest of the time
+
+    return _wait_for_zmq_addrs
+
 
 #: How much faster the clock runs.
 _SPEED = 10

@@ -13,9 +13,20 @@ When it can go: when vLLM's loaders of these models take what transformers holds
 DeepSeek-V3.2 and GLM-5, which have DeepSeek's loop, do not run on a CPU and were only read.
 """
 
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
+
+if TYPE_CHECKING:
+    import torch
 
 #: A loop over single experts.
 _LOOPS = ("axk1", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "hy_v3")
@@ -30,7 +41,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
-        wrapper="quirks_plugins.weight_sync.fused_experts_patches:wrap_load_model",
+        wrapper="quirks_plugins.weight_sync.fused_experts_refit:wrap_load_model",
         expects=("5c00f43731f8", "b95fd04df01f", "ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
         reason="the loaders of these models know the names and the layout of a checkpoint alone",
     ),
@@ -48,6 +59,45 @@ QUIRK = Quirk(
     cost="in each refit, one copy of a layer's fused experts at a time; for a checkpoint's names 0.2 to 1.6 µs per tensor: "
     "7 ms for DeepSeek-V3, 0.3 % of what vLLM's loading takes without its copies",
 )
+
+
+def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """Make a model's ``load_weights`` take tensors as transformers holds them, too."""
+
+    @wraps(original)
+    def load_model(*args: Any, **kwargs: Any) -> torch.nn.Module:
+        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+        model: Any = original(*args, **kwargs)
+        conversions = get_checkpoint_conversion_mapping(getattr(getattr(model, "config", None), "model_type", None))
+        if conversions is not None:  # a draft may have none
+            load = model.load_weights
+            # All that transformers asks of a model here.
+            held = SimpleNamespace(config=model.config, _weight_conversions=conversions)
+            patterns = [conversion.reverse_transform().compiled_sources.pattern for conversion in conversions]
+            of_transformers = re.compile(re.sub(r"\?P<\w+>", "?:", "|".join(patterns)))  # all have a group of the same name
+
+            @wraps(load)
+            def load_weights(weights: Iterable[tuple[str, torch.Tensor]], *given: Any, **named: Any) -> Any:
+                return load(_as_in_checkpoint(weights, held, of_transformers), *given, **named)
+
+            model.load_weights = load_weights
+        return model
+
+    return load_model
+
+
+def _as_in_checkpoint(
+    weights: Iterable[tuple[str, torch.Tensor]], held: Any, of_transformers: re.Pattern[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields tensors as a checkpoint holds them, one by one; transformers compiles its table anew for each that it converts."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    for name, tensor in weights:
+        if of_transformers.search(name):
+            yield from revert_weight_conversion(held, {name: tensor}).items()
+        else:
+            yield name, tensor
 
 
 async def scenario(lab: Lab) -> Outcome:

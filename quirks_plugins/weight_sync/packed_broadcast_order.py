@@ -13,6 +13,11 @@ Evidence: a static probe of the missing event. The damage was not seen: on two H
 0.32.0 left every parameter as it was sent (``benchmarks/packed_nccl.py``). The quirk itself has not run between GPUs.
 """
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 
 _NCCL = {"engine.weight_transfer_config": {"backend": "nccl"}}
@@ -25,7 +30,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0", fixed="0.33.0"),
     adjustments=Patch(
         "vllm.distributed.weight_transfer.packed_tensor:packed_nccl_broadcast_consumer",
-        wrapper="quirks_plugins.weight_sync.packed_broadcast_patches:wrap_consumer",
+        wrapper="quirks_plugins.weight_sync.packed_broadcast_order:wrap_consumer",
         expects=("2a589d42a227", "7d1980b848e2", "72943c2c3764", "35e6661cf245"),
         reason="the number of streams is the trainer's, and more than one is not ordered",
     ),
@@ -46,3 +51,16 @@ QUIRK = Quirk(
     ],
     cost="a pack is not received while the one before is loaded",
 )
+
+
+def wrap_consumer(original: Callable[..., None]) -> Callable[..., None]:
+    """Make a packed broadcast receive and load on one stream, so that one pack is loaded before the next one is received."""
+    signature = inspect.signature(original)
+
+    @wraps(original)
+    def packed_nccl_broadcast_consumer(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs)
+        given.arguments["num_buffers"] = 1
+        original(*given.args, **given.kwargs)
+
+    return packed_nccl_broadcast_consumer

@@ -17,13 +17,13 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import save_file  # noqa: E402 - torch may be missing
 
-from quirks_plugins.dtype.apertus_patches import wrap_init  # noqa: E402 - torch may be missing
+from quirks_plugins.dtype.apertus_xielu_bfloat16 import wrap_init  # noqa: E402 - torch may be missing
 from quirks_plugins.runtime.v2_limits_patches import wrap_process_inputs  # noqa: E402 - torch may be missing
-from quirks_plugins.speculative.cpu_speculative_patches import expand_batch_to_tokens  # noqa: E402 - torch may be missing
-from quirks_plugins.timeout.dp_coordinator_patches import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
-from quirks_plugins.weight_sync.packed_broadcast_patches import wrap_consumer  # noqa: E402 - torch may be missing
+from quirks_plugins.speculative.cpu_speculative_sampling import expand_batch_to_tokens  # noqa: E402 - torch may be missing
+from quirks_plugins.timeout.dp_coordinator_timeout import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
+from quirks_plugins.weight_sync.dummy_tied_head import wrap_initialize_model  # noqa: E402 - torch may be missing
+from quirks_plugins.weight_sync.packed_broadcast_order import wrap_consumer  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.reload_patches import wrap_get_weight_loader  # noqa: E402 - torch may be missing
-from quirks_plugins.weight_sync.tied_head_patches import wrap_initialize_model  # noqa: E402 - torch may be missing
 
 #: The arguments of vLLM's xIELU, in their order.
 _XIELU = ("alpha_p_init", "alpha_n_init", "beta", "eps", "dtype")
