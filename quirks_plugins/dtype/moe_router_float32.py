@@ -13,8 +13,7 @@ the experts' kernels by the dtype of the logits, so a patch would have to replac
 
 When it can go: when vLLM uses float32 for these models, too.
 
-Evidence: a static probe of the function that reads the key. How many tokens go to other experts was not measured by us. vLLM
-0.22.0 does not have the key; the releases between that and 0.25.1 were not read.
+How many tokens go to other experts was not measured by us.
 """
 
 from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes

@@ -9,8 +9,7 @@ TensorRT-LLM found the same in a refit test of Qwen3.5 (NVIDIA/TensorRT-LLM#1741
 
 Engines in float16 are left alone, because a float32 state overflows there (vllm-project/vllm#54308).
 
-When it can go: when vLLM's default for these models is float32. The source was read in vLLM 0.26.0, 0.32.0 and 0.33.0. There is
-no paired run: vLLM's CPU platform takes float32 by itself where it can.
+When it can go: when vLLM's default for these models is float32.
 """
 
 from quirks_core import Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes

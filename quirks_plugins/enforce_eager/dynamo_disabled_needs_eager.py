@@ -7,8 +7,7 @@ Dynamo off, ``torch.compile`` returns the original function, which has no ``aot_
 
 An engine whose ``compilation_config`` has the mode 0 compiles nothing: it starts, and keeps its CUDA graphs.
 
-When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function. The source was
-read in vLLM 0.30.0, 0.31.0 and 0.32.0; vLLM 0.26.0 on an H200 ends in the same error.
+When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function.
 """
 
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, environment, no, report, setting, unknown, yes

@@ -10,8 +10,7 @@ Programs that call ``LLM`` or ``AsyncLLM`` can ignore the advice, because only `
 When it can go: the routes are there from vLLM 0.30.0 on (vllm-project/vllm#56567; the program of 0.29.0 has none of these
 routes, that of 0.30.0 has all). The rest stays as long as requests are checked in that program.
 
-Evidence: a static probe of the call that starts the program, and the names of routes in the programs of 0.26.0, 0.29.0, 0.30.0
-and 0.33.0. No server was run with it by us.
+No server was run with it by us.
 """
 
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes

@@ -12,7 +12,7 @@ depends on its attention backend.
 
 When it can go: never; two programs that round differently differ.
 
-Evidence: none of ours; advice changes nothing, so that no paired run can show it. The references compare training curves.
+Evidence: none of ours; advice changes nothing, so that no paired run can show it.
 """
 
 from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, report, unknown, yes

@@ -6,8 +6,7 @@ sampled logprobs stay right, so a distillation loss or a reward that reads the t
 batch. vLLM's V1 sampler (``Sampler.forward``) computes either the top k or the given tokens, for the batch as a whole. The V2
 runner does it for each request.
 
-When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner. vLLM 0.20.0 has the
-argument, too, and 0.16.0 does not.
+When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner.
 """
 
 from typing import Any

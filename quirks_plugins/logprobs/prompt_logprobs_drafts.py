@@ -6,8 +6,7 @@ runs the drafter before it computes the logprobs of prompts. All CUDA graphs sha
 overwrites the hidden states that these logprobs are computed from. The V2 runner is not affected; the quirk is active on the
 V1 runner alone (``engine.model_runner``), which 0.29 and 0.30 still take for a ``draft_model``.
 
-When it can go: with vllm-project/vllm#53520, which is open, or when no platform uses the V1 runner. The reports are about
-0.27.1 and earlier.
+When it can go: with vllm-project/vllm#53520, which is open, or when no platform uses the V1 runner.
 
 Evidence: none of our own, because it shows only with CUDA graphs. On a GPU with ``VLLM_USE_V2_MODEL_RUNNER=0``, compare the
 logprobs of a prompt with and without ``speculative_config``; vllm-project/vllm#53520 reports that of 18 prompts.

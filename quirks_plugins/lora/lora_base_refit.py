@@ -9,8 +9,7 @@ layer, and ends with an error (vllm-project/vllm#39934). So it does later for de
 parameters (MiniCPM, dense Granite-4 and openPangu, Hunyuan in 0.28); Gemma-4 passes over such names until 0.30. verl renames
 on its receiving side (verl-project/verl#7327).
 
-When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not. Which dense models need it was
-read in the source of every minor release from 0.28.0 on.
+When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not.
 """
 
 from __future__ import annotations

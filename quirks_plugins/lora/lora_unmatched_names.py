@@ -11,8 +11,7 @@ With pipeline or expert parallelism a rank may have none of an adapter's modules
 loaded before (by ``add_lora``, ``/v1/load_lora_adapter`` or ``--lora-modules``), the error ends the engine, as every other
 error of such a load does.
 
-When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open). The report is about vLLM 0.15.1, and 0.16.0 and
-0.20.0 have the same loop.
+When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes

@@ -7,8 +7,7 @@ key of ``adapter_config.json`` that vLLM has no field for. vLLM 0.32.0 applies t
 
 In a request for an adapter that is not loaded the error ends the engine, as other errors of an adapter do.
 
-When it can go: when vLLM 0.31 is no longer supported. vLLM 0.16.0 and 0.20.0 do not have the fields either. We found no report
-of it for vLLM; the reference is a trainer that writes such adapters. The paired run needs a release before 0.32.0.
+When it can go: when vLLM 0.31 is no longer supported. vLLM 0.16.0 and 0.20.0 do not have the fields either.
 """
 
 import json

@@ -9,7 +9,7 @@ them so. transformers, with which trainers compute, takes ``config.sliding_windo
 For serving nothing changes, because vLLM's window may well be that of the pretraining.
 
 When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-sliding-window.md`` is a request to both. vLLM 0.28.0
-does not have the term. We found no report of it; the references are the pull requests that made the window.
+does not have the term.
 """
 
 from typing import Any

@@ -7,8 +7,7 @@ key: its router always computes the sigmoid and adds the bias. vLLM reads both k
 (``vllm.model_executor.models.deepseek_v2``): without ``topk_method`` its router has no bias, and without ``scoring_func`` it
 computes the softmax. Released checkpoints name both keys, and transformers keeps them, so a fine-tuned one is not affected.
 
-When it can go: when vLLM uses the defaults of transformers for DeepSeek-V3. We found no report of it; the reference is the
-line that reads the key.
+When it can go: when vLLM uses the defaults of transformers for DeepSeek-V3.
 """
 
 from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, report, unknown, yes

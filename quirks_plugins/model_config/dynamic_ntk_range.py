@@ -8,8 +8,7 @@ the kernel does not check (seen on the CPU platform). In compiled code it ends t
 sequences; transformers does, and that is the definition of dynamic NTK.
 
 When it can go: when the table has as many rows as a sequence may have tokens (vllm-project/vllm#55910, open); for rollouts,
-when vLLM also rescales as transformers does. The table is too short since vllm-project/vllm#41277. In vLLM 0.21.0 and before,
-the table was long enough.
+when vLLM also rescales as transformers does. The table is too short since vllm-project/vllm#41277.
 """
 
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes

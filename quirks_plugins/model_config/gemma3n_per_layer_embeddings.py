@@ -7,9 +7,7 @@ an embedding of the token. Only vLLM's multimodal class computes these embedding
 the projection alone ("Profiling run does not compute per_layer_inputs"). Released checkpoints name the multimodal class and
 are not affected.
 
-When it can go: when vLLM does so; the proposal is in ``docs/upstream/gemma3n-per-layer-embeddings.md``. We found no report of
-it; the reference describes these embeddings. The method is the same in 0.16.0; the releases between that and 0.26.0 were not
-read.
+When it can go: when vLLM does so; the proposal is in ``docs/upstream/gemma3n-per-layer-embeddings.md``.
 """
 
 from __future__ import annotations

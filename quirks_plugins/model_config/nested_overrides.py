@@ -8,8 +8,7 @@ computes other logprobs. Multimodal models keep the settings of their language m
 configuration, and reads the inner one (``ModelConfig._apply_dict_overrides``, ``hf_text_config``).
 
 When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the nested
-form. ``_apply_dict_overrides`` sets such keys at the top level. The paired run makes vLLM's model configuration, without an
-engine.
+form.
 """
 
 import json

@@ -9,8 +9,8 @@ models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``). The
 Qwen3-2507. The mapping's old name, ``rope_scaling``, has the same effect. With ``type`` instead of ``rope_type``, or without
 ``original_max_position_embeddings``, the engine does not start (``KeyError``).
 
-When it can go: when vLLM merges the user's mapping into the checkpoint's, or lets transformers complete it. We found no report
-of the loss of ``rope_theta``. The loss of ``rope_type`` was reported and fixed once (see the references), and has returned.
+When it can go: when vLLM merges the user's mapping into the checkpoint's, or lets transformers complete it. The loss of
+``rope_type`` was reported and fixed once (see the references), and has returned.
 """
 
 from typing import Any

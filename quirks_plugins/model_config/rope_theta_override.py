@@ -6,8 +6,7 @@ Nothing is logged. transformers 5 keeps the value inside of ``rope_parameters``,
 override beside that mapping, on the finished configuration (``vllm.transformers_utils.config:get_config`` ends with
 ``config.update``).
 
-When it can go: when vLLM applies such an override to the mapping. We found no report of it for vLLM. The references describe
-the same change of transformers in other engines, and an RL trainer that passes the value in both forms.
+When it can go: when vLLM applies such an override to the mapping.
 """
 
 from typing import Any

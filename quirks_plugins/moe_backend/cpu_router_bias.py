@@ -6,8 +6,7 @@ with sigmoid scores, such as MiniMax-M2 and Laguna, end the engine at the first 
 k of the softmax and knows neither (``_compute_routing`` in fused_moe/router/cpu_router.py). On GPUs they are part of the
 kernel.
 
-When it can go: when that branch applies the bias; the proposal is in ``docs/upstream/cpu-router-correction-bias.md``. Releases
-before 0.30.0 route elsewhere and were not examined. We found no report of it: the reference describes the purpose of the bias.
+When it can go: when that branch applies the bias; the proposal is in ``docs/upstream/cpu-router-correction-bias.md``.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, platform, report, unknown, yes

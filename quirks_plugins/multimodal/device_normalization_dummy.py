@@ -8,7 +8,6 @@ not from the checkpoint. ``load_format: dummy`` overwrites all persistent buffer
 these two.
 
 When it can go: with support for vLLM 0.32. In 0.33.0 neither factor is a persistent buffer. vLLM 0.27.0 has no such argument.
-The paired run overwrites vLLM's module with vLLM's function, without an engine.
 """
 
 import json

@@ -7,8 +7,7 @@ none, because they are multiplied into the other weights, so vLLM's model sets t
 
 When it can go: when a dummy load leaves parameters alone that no checkpoint holds, or the loader sets them. NeMo RL loads two
 of these models from the checkpoint for that reason, and for the others edits vLLM's loader (NVIDIA-NeMo/RL#3990);
-vllm-project/vllm#39767 was closed without a merge. Releases before vLLM 0.16.0 have the model, too, and were not read. The
-paired run makes vLLM's vision tower and gives it dummy weights, without an engine.
+vllm-project/vllm#39767 was closed without a merge.
 """
 
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes

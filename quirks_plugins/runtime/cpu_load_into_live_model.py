@@ -11,9 +11,7 @@ Linux does not show whether an AVX2 CPU with AVX-VNNI has such products, so the 
 A trainer must send all parts of a fused layer (q, k and v; gate and up) before the next request; otherwise the request fails
 with the names of those layers, because the old values are gone.
 
-When it can go: when vLLM's CPU platform supports ``load_weights`` after the first load. We found no report of it for the CPU
-platform; vllm-project/vllm#34201 is the same error from ``reload_weights`` of an older vLLM. Layerwise reload exists since
-0.16.0; the patch is written for 0.26.0 and later.
+When it can go: when vLLM's CPU platform supports ``load_weights`` after the first load.
 """
 
 from __future__ import annotations

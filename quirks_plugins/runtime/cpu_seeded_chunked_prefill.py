@@ -8,8 +8,7 @@ because vLLM splits the prompts of requests that arrive together as soon as they
 A setting does not help: without chunked prefill (``enable_chunked_prefill: false``) vLLM demands a step that holds the longest
 sequence.
 
-When it can go: when vLLM restores the generators of such rows in another way than by an offset. We found no report of it; the
-reference is the line that raises. That line was read in vLLM 0.26.0, 0.27.1, 0.28.0, 0.29.0, 0.30.0 and 0.32.0.
+When it can go: when vLLM restores the generators of such rows in another way than by an offset.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, report, unknown, yes

@@ -8,8 +8,7 @@ caller that pauses at a boundary should know what arrives after it. The mode ``k
 
 A trainer that handles the error, or a router that would retry on another replica, can switch the quirk off.
 
-When it can go: when trainers retry such requests, or pause with ``keep``. The method is new in 0.33.0. The paired run needs
-that version, so a GPU.
+When it can go: when trainers retry such requests, or pause with ``keep``.
 """
 
 from typing import Any

@@ -6,8 +6,7 @@ the V2 model runner it writes outside of the logits instead. All other requests 
 again. A proxy that kept sending one such request took down 12 of 14 servers (gonka-ai/gonka#1170). These ids are indices into
 the logits while a minimum length holds, and vLLM checks them nowhere.
 
-When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196). The oldest report is about 0.15.1. The paired
-run needs a release before 0.29.0.
+When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196).
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, fix, no, purpose, report, unknown, yes

@@ -10,9 +10,8 @@ dense ones from 0.25 on; the wrapper asks the engine itself.
 With speculative decoding, a request with ``logprob_token_ids`` gets no logprobs of these tokens, silently: the runner's
 rejection sampler does not read them. That was read in 0.26.0 and 0.33.0, and seen on 0.33.0 and an H200.
 
-When it can go: when vLLM checks these counts in ``SamplingParams.verify``. We found no report of it; the first reference made
-the buffers, and the second is the same defect for another property. An engine with vLLM 0.26.0 on an H200 died of 129 stop ids.
-The paired run needs a GPU.
+When it can go: when vLLM checks these counts in ``SamplingParams.verify``. An engine with vLLM 0.26.0 on an H200 died of 129
+stop ids.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes

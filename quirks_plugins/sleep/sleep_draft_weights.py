@@ -6,8 +6,7 @@ refit or ``reload_weights`` brings those of the target only (vllm-project/vllm#5
 
 vLLM 0.31 has the argument that keeps a draft's weights, and fails to sleep with ``draft.*``.
 
-When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged). The sleep was read in vLLM 0.26.0,
-0.30.0, 0.31.0, 0.32.0 and 0.33.0.
+When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged).
 
 Evidence: the static probe; it shows only on a GPU, because no CPU engine sleeps.
 """

@@ -9,7 +9,7 @@ knowledge. The difference then becomes too small, or negative, and the KV cache 
 When it can go: when vLLM 0.26 is no longer supported. From 0.27.0 on vLLM reads the memory in use from the GPU. Before
 0.17.0 a mistake in a ``with`` statement kept weights out of that allocator (vllm-project/vllm#32947).
 
-Evidence: a static probe of the measurement. It was not measured by us; the sizes are those of the reports.
+It was not measured by us; the sizes are those of the reports.
 """
 
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, no, platform, report, setting, unknown, yes

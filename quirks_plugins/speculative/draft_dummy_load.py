@@ -9,8 +9,7 @@ do. ``draft_load_config`` of ``speculative_config`` sets another load format for
 
 A draft that is trained, too, still has to be refitted by the trainer (vllm-project/vllm#46725).
 
-When it can go: when the draft does not inherit ``dummy`` from the target, or rollouts refit drafts. We found no report that a
-draft model ignores its ``draft_load_config``.
+When it can go: when the draft does not inherit ``dummy`` from the target, or rollouts refit drafts.
 """
 
 from typing import Any

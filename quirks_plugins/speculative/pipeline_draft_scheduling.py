@@ -6,10 +6,10 @@ steps as there are stages, when its sampled token has come back from the last on
 (``next_decode_eligible_step``), and only ``AsyncScheduler`` sets it. Draft tokens make a request look runnable too early.
 Recipes switch asynchronous scheduling off because it once was the cautious choice.
 
-When it can go: with vllm-project/vllm#52179, which is open. The field is set in the asynchronous scheduler alone.
+When it can go: with vllm-project/vllm#52179, which is open.
 
-Evidence: a static probe, which shows that the scheduler reads the field. It shows only on two GPUs, and this
-project has not run it. The report is about 2, 4 and 8 stages.
+Evidence: a static probe, which shows that the scheduler reads the field. It shows only on two GPUs, and this project has not
+run it.
 """
 
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes

@@ -7,7 +7,7 @@ process, but it imports vLLM again, at the same moment as every engine of the no
 minutes. The limit is a constant in ``DPCoordinator._wait_for_zmq_addrs``.
 
 When it can go: when the limit can be set, as vllm-project/vllm#43611 proposes; vllm-project/vllm#42343 raised it from 30 to 120
-seconds. The paired run starts a real coordinator, slowly, on a clock that runs ten times as fast.
+seconds.
 """
 
 import multiprocessing.connection

@@ -6,8 +6,7 @@ every step takes as long as a sample of maximum length. With ``skip_tokenizer_in
 (``SamplingParams.update_from_generation_config``). Trainers rewrite that file, and a file with sampling values alone names
 no EOS. vLLM makes one from ``config.json``, with its EOS, only if there is no such file.
 
-When it can go: when vLLM uses the EOS of ``config.json`` also for a file that names no EOS. We found no report of it; the
-reference is where vLLM made the tokenizer optional, and the gap was discussed.
+When it can go: when vLLM uses the EOS of ``config.json`` also for a file that names no EOS.
 """
 
 import json

@@ -9,9 +9,8 @@ reload puts the old sinks back.
 DeepSeek-V4 and HY-V4 have the same defect in separate files for each kind of GPU, and pad their sinks, so they are not patched.
 
 When it can go: when vLLM 0.32 is no longer supported. From 0.33.0 on these models make their sinks with
-``make_attention_sink``, which has a weight loader. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 and
-later, and older versions are refused. The paired run uses gpt-oss; for MiMo-V2 a tiny model was reloaded without an engine, and
-every tensor was compared.
+``make_attention_sink``, which has a weight loader. The paired run uses gpt-oss; for MiMo-V2 a tiny model was reloaded without
+an engine, and every tensor was compared.
 """
 
 from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes

@@ -7,8 +7,7 @@ There vLLM packs the weight of each convolution of width 4 for another model's k
 ``conv_weights``, a view of the memory that the weight had before (``MambaMixer2.__init__``). A reload copies the new weights
 into the packed tensor alone. In float32 nothing is packed, and a refit reaches both.
 
-When it can go: when the mixer takes the view from the weight whenever it computes, or vLLM does not pack what is read plain. We
-found no report of it; vllm-project/vllm#55087 is the same defect in another model's convolutions on GPUs.
+When it can go: when the mixer takes the view from the weight whenever it computes, or vLLM does not pack what is read plain.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes

@@ -7,8 +7,7 @@ head shares the storage but keeps its packed copy. A trainer that sends ``lm_hea
 a CPU for which oneDNN has no product of the engine's dtype (bfloat16 without AVX-512, float16 without AVX-512 FP16), because
 vLLM then packs nothing. Linux does not show whether an AVX2 CPU with AVX-VNNI has such products: the quirk stays active there.
 
-When it can go: when vLLM's layerwise reload processes tied layers itself. We found no report of it; vllm-project/vllm#48312
-collects such defects. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 and later.
+When it can go: when vLLM's layerwise reload processes tied layers itself.
 """
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes

@@ -9,8 +9,7 @@ does with AITER on AMD GPUs. Muse Spark, from vLLM 0.33.0 on, casts the norm aft
 to vLLM 0.28 it puts the sum into a new tensor, and CUDA graphs go on with the first one.
 
 When it can go: when a layerwise reload runs a model's own hooks for loaded weights (``process_weights_after_loading``), and
-these make the copies. There is no paired run: none of these models runs on a CPU in the way that makes the copies. A test makes
-and reloads such a copy by vLLM's own functions.
+these make the copies.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ read the checkpoint, and ties them. A refit then skips ``lm_head.weight``, and r
 A head that only repeats the embeddings stays tied, because trainers send it once. ``engine.load_format=auto`` helps as well,
 but reads the whole checkpoint at every start.
 
-When it can go: when vLLM compares the two tensors with every load format. We found no report of it; the proposal is in
-``docs/upstream/dummy-tied-head.md``. vllm-project/vllm#51665 introduced the comparison in 0.29.0, and left dummy weights out.
-Before 0.29.0, vLLM leaves out such a head with any load format; the quirk helps dummy starts alone.
+When it can go: when vLLM compares the two tensors with every load format. vllm-project/vllm#51665 introduced the comparison in
+0.29.0, and left dummy weights out. Before 0.29.0, vLLM leaves out such a head with any load format; the quirk helps dummy
+starts alone.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ match leaves out the families of which that was read.
 
 Our own worker refuses such a refit before it changes the model.
 
-When it can go: when vLLM's layerwise reload counts each tensor once. We found no report of it; vllm-project/vllm#48312 collects
-defects of the reload. vLLM 0.16.0 is the first release with layerwise reload.
+When it can go: when vLLM's layerwise reload counts each tensor once.
 """
 
 from pathlib import Path

@@ -8,8 +8,7 @@ transfer engine of vLLM that refuses EPLB.
 
 A trainer that sends weights in a way of its own may follow the moves, as prime-rl's does (PrimeIntellect-ai/prime-rl#3583).
 
-When it can go: when vLLM loads into the current places, or refuses such updates. The paired run balances four experts with
-vLLM's default policy and compares the two mappings, without an engine.
+When it can go: when vLLM loads into the current places, or refuses such updates.
 """
 
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes

@@ -8,9 +8,9 @@ checkpoint. A trainer that sends ``named_parameters()``, as TRL does, sends what
 for the models that load them by ``RoutedExperts.load_weights`` under these names (vllm-project/vllm#36997), such as Qwen3-MoE,
 GLM-4.5 and OLMoE. The models of this quirk have a loop over single experts, as DeepSeek has, or other names.
 
-When it can go: when vLLM's loaders of these models take what transformers holds. The loaders were read in vLLM 0.26.0 and
-0.33.0. In vLLM 0.32.0 the parameters of a tiny model of each type were loaded, and compared with those of its checkpoint;
-DeepSeek-V3.2 and GLM-5, which have DeepSeek's loop, do not run on a CPU and were only read.
+When it can go: when vLLM's loaders of these models take what transformers holds. In vLLM 0.32.0 the parameters of a tiny model
+of each type were loaded, and compared with those of its checkpoint; DeepSeek-V3.2 and GLM-5, which have DeepSeek's loop, do not
+run on a CPU and were only read.
 """
 
 from __future__ import annotations

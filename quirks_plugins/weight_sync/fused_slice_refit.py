@@ -8,10 +8,8 @@ reload the parameters are meta tensors without values, and vLLM records and repe
 are lost, and the reload puts the old tensors back. For Step-3 vLLM logs at the level WARNING: "ReplicatedLinear: Failed to
 load weights".
 
-When it can go: when vLLM loads these tensors through their loaders. We found no report of it for these models;
-vllm-project/vllm#57795 describes the class of defect for attention sinks, and the proposal is in
-``docs/upstream/fused-slice-refit.md``. Layerwise reload exists since vLLM 0.16.0. The paired run uses Step-3. For
-LongCat-Flash-Lite only the embedding was reloaded, by itself; for Step-3.5 only the source was read.
+When it can go: when vLLM loads these tensors through their loaders. The paired run uses Step-3. For LongCat-Flash-Lite only the
+embedding was reloaded, by itself; for Step-3.5 only the source was read.
 """
 
 import json

@@ -7,8 +7,7 @@ no parameter, neither in vLLM nor in transformers. vLLM's loader accepts the buf
 If the checkpoint's files are not on this machine, a warning is logged; send ``model.state_dict()`` then, or start with
 ``load_format=auto``.
 
-When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them. Gemma-4
-is in vLLM from 0.20.0 on, of the releases that were read; the patch is written for 0.26.0 and later.
+When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, no, report, unknown, yes

@@ -13,7 +13,7 @@ an error in the first load or refit (``load_weights`` looks for the method in it
 
 When it can go: when vLLM loads these tensors through their loaders. vllm-project/vllm#57795 describes the class of defect for
 attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 fixes those and deliberately does not fix the experts'
-copies. Layerwise reload exists since vLLM 0.16.0.
+copies.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes

@@ -9,10 +9,9 @@ lost, and the reload puts the old tensors back, as for gpt-oss (``gptoss-experts
 A patch is not possible as for gpt-oss, because the model first moves each tensor to the parameter's device, which has no values
 during a reload. An update of a LoRA adapter is not affected.
 
-When it can go: when vLLM loads these tensors through their loaders. We found no report of it for this model;
-vllm-project/vllm#57795 describes the class of defect for attention sinks.
+When it can go: when vLLM loads these tensors through their loaders.
 
-Evidence: a static probe of the copies. The model has no tiny form that this project could run; nothing was run on a GPU.
+The model has no tiny form that this project could run; nothing was run on a GPU.
 """
 
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes

@@ -6,8 +6,7 @@ the parameter in ``RoutedExperts``. All names below ``experts.`` go to ``RoutedE
 the names of expert weights and passes over a name that matches none.
 
 When it can go: when vLLM loads or refuses a tensor that it does not know there; the proposal is in
-``docs/upstream/laguna-router-bias.md``. We found no report of it; the reference is another tensor of the same loop. Shown on
-the CPU platform, together with ``cpu-router-bias``.
+``docs/upstream/laguna-router-bias.md``.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, report, unknown, yes

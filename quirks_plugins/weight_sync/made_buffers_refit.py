@@ -7,9 +7,7 @@ register the buffer again. Where a layer registers such a buffer itself, nothing
 was not sent, and puts the old one back. So a DSpark draft in ModelOpt's NVFP4 proposes tokens by the Markov head that it
 started with (``_nvfp4_weight_for_gather``, from 0.30 on).
 
-When it can go: when vLLM's reload copies back the buffers that it did not make itself. We found no report of it;
-vllm-project/vllm#44371 keeps the constants, and #48312 collects defects of the reload. There is no paired run, as both layers
-need a GPU of theirs. A test makes and reloads such buffers by vLLM's own functions.
+When it can go: when vLLM's reload copies back the buffers that it did not make itself.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes

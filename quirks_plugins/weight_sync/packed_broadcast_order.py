@@ -9,8 +9,8 @@ layers and packs.
 
 When it can go: with vLLM 0.33.0, which orders the streams by events.
 
-Evidence: a static probe of the missing event. The damage was not seen: on two H100s 48 updates of 16.4 GB by the function of
-0.32.0 left every parameter as it was sent (``benchmarks/packed_nccl.py``). The quirk itself has not run between GPUs.
+The damage was not seen: on two H100s 48 updates of 16.4 GB by the function of 0.32.0 left every parameter as it was sent
+(``benchmarks/packed_nccl.py``). The quirk itself has not run between GPUs.
 """
 
 import inspect

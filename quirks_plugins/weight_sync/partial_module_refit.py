@@ -13,7 +13,7 @@ recovery, so that such a layer starts from zeros. Our own worker refuses partial
 
 When it can go: when vLLM's layerwise reload keeps the old values. vllm-project/vllm#50523 fills the memory with zeros; in its
 figures, a refit of gpt-oss-20b on an H100 changed 138 of 144 padded tensors. PrimeIntellect-ai/prime-rl#2714 works around the
-defect. Layerwise reload exists since vLLM 0.16.0. Buffers are left as they are (``apertus-xielu-buffers``).
+defect. Buffers are left as they are (``apertus-xielu-buffers``).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ and log nothing.
 
 Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
 
-When it can go: when vLLM's models refuse such a call, or make it a reload. There is no paired run: the quirk changes no output.
+When it can go: when vLLM's models refuse such a call, or make it a reload.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes

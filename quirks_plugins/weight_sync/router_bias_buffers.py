@@ -10,9 +10,7 @@ The checkpoint's values stay as long as no refit sends others, which is right un
 
 When it can go: when vLLM's weight transfer refuses to finish without such buffers. For each model type listed, transformers
 5.19.0 was checked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 for the parameter of that
-name, or for the Transformers backend (dots1, solar_open). Kimi-K2.5's language model is DeepSeek-V3 on both sides.
-Ernie-4.5-MoE and Laguna have a parameter on both sides. deepspeedai/DeepSpeed#8369 shows that such a buffer is easily lost. The
-paired run uses GLM-4.5.
+name, or for the Transformers backend (dots1, solar_open).
 """
 
 import shutil

@@ -7,10 +7,9 @@ instead. The Transformers backend creates its head without a bias and adds one w
 with a refit. At its end, vLLM's layerwise reload gives a layer back the tensors that it had before
 (``_place_kernel_tensors``): it removes the bias, and with it the attribute.
 
-When it can go: when the reload keeps parameters that loading added. We found no report of it; the proposal is in
-``docs/upstream/transformers-backend-head-bias.md``. vllm-project/vllm#46835 introduced the bias. Phi runs on the Transformers
-backend since vLLM 0.32.0; before, vLLM had a class of its own for it. Other models with such a bias are affected if
-``engine.model_impl=transformers`` makes them run there.
+When it can go: when the reload keeps parameters that loading added. Phi runs on the Transformers backend since vLLM 0.32.0;
+before, vLLM had a class of its own for it. Other models with such a bias are affected if ``engine.model_impl=transformers``
+makes them run there.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes

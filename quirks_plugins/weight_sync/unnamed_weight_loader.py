@@ -7,8 +7,7 @@ layers have such loaders as well if the checkpoint holds scales of a quantised K
 After the error, the layers that the reload had already processed stay on the meta device, so the engine is of no use; our own
 worker puts them back.
 
-When it can go: when vLLM's reload marks its loaders by something else than a name. We found no report of it; the proposal is in
-``docs/upstream/unnamed-weight-loader.md``.
+When it can go: when vLLM's reload marks its loaders by something else than a name.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
