@@ -44,11 +44,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/52616"),
         report("https://github.com/vllm-project/vllm/pull/49453"),
     ],
-    evidence=StaticProbe(
-        "vllm.platforms.cpu",
-        r"if amx_available and selected_backend != AttentionBackendEnum\.CPU_MLA:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.platforms.cpu", r"if amx_available and selected_backend != AttentionBackendEnum\.CPU_MLA:"),
     examples=[
         yes(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx", gives={"engine.attention_backend": _BACKEND}),
         yes(MOONLIGHT, {"engine.dtype": "bfloat16"}, vllm="0.29.0", platform="cpu", cpu="amx"),

@@ -61,11 +61,7 @@ QUIRK = Quirk(
     evidence=[
         PairedRun("quirks_plugins.attention.cpu_head_size:heads"),
         PairedRun("quirks_plugins.attention.cpu_head_size:latent"),
-        StaticProbe(
-            "vllm.v1.attention.backends.cpu_attn",
-            r"return \[32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512\]",
-            found_means_affected=True,
-        ),
+        StaticProbe("vllm.v1.attention.backends.cpu_attn", r"return \[32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512\]"),
     ],
     examples=[
         yes({"hidden_size": 64, "num_attention_heads": 4}, vllm="0.32.0", platform="cpu", refuses="head_dim"),

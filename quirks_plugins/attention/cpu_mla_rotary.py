@@ -44,9 +44,7 @@ QUIRK = Quirk(
         fix("https://github.com/vllm-project/vllm/pull/31643"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.layers.rotary_embedding.base",
-        r"def forward_cpu\([\s\S]{0,500}?ops\.rotary_embedding\(\n",
-        found_means_affected=True,
+        "vllm.model_executor.layers.rotary_embedding.base", r"def forward_cpu\([\s\S]{0,500}?ops\.rotary_embedding\(\n"
     ),
     examples=[
         yes(MOONLIGHT, vllm="0.32.0", platform="cpu", gives={_SLOT: {"custom_ops": [_OFF]}}),

@@ -27,13 +27,11 @@ _SIZE_WANTED = report("https://github.com/vllm-project/vllm/issues/28889")
 _group_spans_data_and_tensor = StaticProbe(
     "vllm.distributed.parallel_state",
     r"-1,\s+data_parallel_size\s+\* prefill_context_model_parallel_size\s+\* tensor_model_parallel_size",
-    found_means_affected=True,
 )
 #: Only the flag shards experts, and only where there is more than one rank.
 _flag_alone_decides = StaticProbe(
     "vllm.model_executor.layers.fused_moe.config",
     r"dp_size_ \* pcp_size_ \* tp_size_ > 1\s+and vllm_parallel_config\.enable_expert_parallel",
-    found_means_affected=True,
 )
 
 # EleutherAI/lm-evaluation-harness#3734 forbids such engines because scores fell to about 5 percent, which this rule does not
@@ -257,7 +255,6 @@ EP_EXPERT_COUNT = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.all2all_utils",
         r"rank_expert_offset=all2all_manager\.rank \* moe\.num_local_experts",
-        found_means_affected=True,
     ),
     examples=[
         yes(

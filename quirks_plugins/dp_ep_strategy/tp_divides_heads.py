@@ -33,9 +33,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/11797"),
         report("https://github.com/THU-KEG/AdaptThink/issues/1"),
     ],
-    evidence=StaticProbe(
-        "vllm.config.model", r"if total_num_attention_heads % tensor_parallel_size != 0:", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.config.model", r"if total_num_attention_heads % tensor_parallel_size != 0:"),
     examples=[
         yes(_QWEN2, parallel(tp=8), vllm="0.32.0", refuses="engine.tensor_parallel_size"),
         yes({"model_type": "gemma3", "text_config": {"num_attention_heads": 8}}, parallel(tp=3), vllm="0.32.0"),

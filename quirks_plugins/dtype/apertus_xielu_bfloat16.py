@@ -42,7 +42,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/30635"),
         fix("https://github.com/huggingface/transformers/pull/42864"),
     ],
-    evidence=StaticProbe("vllm.model_executor.models.apertus", r"self\.act_fn = XIELU\(\)", found_means_affected=True),
+    evidence=StaticProbe("vllm.model_executor.models.apertus", r"self\.act_fn = XIELU\(\)"),
     examples=[
         yes("apertus", {"engine.dtype": "float32"}, vllm="0.32.0"),
         yes("apertus", vllm="0.32.0"),

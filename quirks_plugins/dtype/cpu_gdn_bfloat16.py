@@ -33,11 +33,7 @@ QUIRK = Quirk(
         report("https://github.com/llmmanorg/llmman/pull/285"),
         report("https://github.com/vllm-project/vllm/issues/51305"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention",
-        r"CPU GDN attention requires BF16",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.mamba.ops.cpu.gdn_attention", r"CPU GDN attention requires BF16"),
     examples=[
         yes("qwen3_next", vllm="0.32.0", platform="cpu", gives={"engine.dtype": "bfloat16"}),
         yes("qwen3_5", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", gives={}),

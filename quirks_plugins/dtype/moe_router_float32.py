@@ -60,9 +60,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/54048"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.models.deepseek_v2",
-        r'if router_dtype == "float32":\s+return torch\.float32\s+return None',
-        found_means_affected=True,
+        "vllm.model_executor.models.deepseek_v2", r'if router_dtype == "float32":\s+return torch\.float32\s+return None'
     ),
     examples=[
         yes("deepseek_v3", vllm="0.32.0", platform="cuda", gives={_SLOT: _KEY}),

@@ -45,7 +45,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.mamba.mamba_utils",
         r'if mamba_ssm_cache_dtype == "auto":\s+temporal_state_dtype = conv_state_dtype',
-        found_means_affected=True,
     ),
     examples=[
         yes(_NEXT, vllm="0.32.0", platform="cuda", gives=_FLOAT32),

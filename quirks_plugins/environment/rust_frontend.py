@@ -53,9 +53,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/51220"),
         fix("https://github.com/vllm-project/vllm/pull/56567"),
     ],
-    evidence=StaticProbe(
-        "vllm.entrypoints.cli.serve", r"api_server_manager = RustFrontendProcessManager\(", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.entrypoints.cli.serve", r"api_server_manager = RustFrontendProcessManager\("),
     examples=[
         yes(settings=_NCCL, vllm="0.29.0", env=_ON, advises="no HTTP routes"),
         yes(settings=_NCCL, vllm="0.30.0", env=_ON, advises="these quirks do nothing"),

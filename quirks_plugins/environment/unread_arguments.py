@@ -36,9 +36,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/55041"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.models.config",
-        r'mamba_cache_mode == "none":\s+cache_config\.mamba_cache_mode = "align"',
-        found_means_affected=True,
+        "vllm.model_executor.models.config", r'mamba_cache_mode == "none":\s+cache_config\.mamba_cache_mode = "align"'
     ),
     examples=[
         yes("qwen3", {_CASCADE: True}, vllm="0.32.0", advises="no cascade attention"),

@@ -65,9 +65,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/42695"),
         report("https://github.com/vllm-project/vllm/pull/57970"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.core.sched.scheduler", r"self\.connector\.reset_cache\(\) is False", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.v1.core.sched.scheduler", r"self\.connector\.reset_cache\(\) is False"),
     examples=[
         yes(settings=_LMCACHE, vllm="0.32.0", refuses="OffloadingConnector"),
         *(yes(settings={_CONNECTOR: {"kv_connector": name}}, vllm="0.32.0") for name in _KEEPERS),

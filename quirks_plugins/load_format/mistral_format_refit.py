@@ -45,9 +45,7 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/2875"),
     evidence=StaticProbe(
-        "vllm.model_executor.models.pixtral",
-        r"param = vision_lang_adapter_dict\.get\(trimmed_name\)\s+if param is not None:",
-        found_means_affected=True,
+        "vllm.model_executor.models.pixtral", r"param = vision_lang_adapter_dict\.get\(trimmed_name\)\s+if param is not None:"
     ),
     examples=[
         yes("mistral3", _TEXT, vllm="0.32.0", gives={_CONFIG: "hf"}),

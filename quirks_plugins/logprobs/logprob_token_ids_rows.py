@@ -37,7 +37,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.v1.sample.sampler",
         r"if logprob_token_ids_tensors is not None and num_logprobs is not None:\s+logprobs_tensors = logprob_token_ids_t",
-        found_means_affected=True,
     ),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu", patches="Sampler.forward"),

@@ -29,7 +29,7 @@ QUIRK = Quirk(
         report("https://github.com/NovaSky-AI/SkyRL/pull/1357"),
         report("https://github.com/vllm-project/vllm/issues/5299"),
     ],
-    evidence=StaticProbe("vllm.config.model", r"max_logprobs: int = (?:Field\(default=)?20\b", found_means_affected=True),
+    evidence=StaticProbe("vllm.config.model", r"max_logprobs: int = (?:Field\(default=)?20\b"),
     examples=[
         yes(recipe="distillation-qwen3-32b-to-1.7b", gives={"engine.max_logprobs": -1}),
         yes(settings={"engine.max_logprobs": 64}, recipe="Distill-R1", gives={}),

@@ -51,7 +51,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.v1.core.kv_cache_utils",
         r"return \[(?:\(\"lora\", lora_request\.lora_name, lora_request\.lora_path\)|request\.lora_request\.lora_name)\]",
-        found_means_affected=True,
     ),
     examples=[
         yes(

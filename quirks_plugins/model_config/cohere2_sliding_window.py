@@ -42,9 +42,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/11203"),
         report("https://github.com/vllm-project/vllm/pull/11583"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.commandr", r"self\.sliding_window = config\.sliding_window \+ 1", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.commandr", r"self\.sliding_window = config\.sliding_window \+ 1"),
     examples=[
         yes(_R7B, vllm="0.32.0", gives={_SLOT: {"sliding_window": 4095}}),
         yes({**_R7B, "model_type": "cohere2_moe"}, vllm="0.33.0", gives={_SLOT: {"sliding_window": 4095}}),

@@ -30,11 +30,7 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash="e_score_correction_bias",
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/models/deepseek_v2.py#L387"),
-    evidence=StaticProbe(
-        "vllm.model_executor.models.deepseek_v2",
-        r'getattr\(config, "scoring_func", "softmax"\)',
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.deepseek_v2", r'getattr\(config, "scoring_func", "softmax"\)'),
     examples=[
         yes("deepseek_v3", vllm="0.32.0", gives={"engine.hf_overrides": _KEYS}),
         yes(

@@ -55,7 +55,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.dynamic_ntk_scaling_rope",
         r"t = torch\.arange\(self\.max_position_embeddings, dtype=torch\.float\)",
-        found_means_affected=True,
     ),
     examples=[
         yes(_INTERN, vllm="0.32.0", gives={"engine.max_model_len": 32768}),

@@ -48,9 +48,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/44286"),
         report("https://github.com/vllm-project/vllm/pull/20904"),
     ],
-    evidence=StaticProbe(
-        "vllm.config.model", r"if envs\.VLLM_ALLOW_LONG_MAX_MODEL_LEN:\s+logger\.warning", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.config.model", r"if envs\.VLLM_ALLOW_LONG_MAX_MODEL_LEN:\s+logger\.warning"),
     examples=[
         yes(_LLAMA, {"engine.max_model_len": 16384}, env=_ALLOWED, refuses="engine.max_model_len"),
         no(_LLAMA, {"engine.max_model_len": 16384}),

@@ -57,7 +57,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope",
         r"self\.use_long_rope = max_model_len > original_max_position_embeddings",
-        found_means_affected=True,
     ),
     examples=[
         yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.32.0", advises="lower it to that length"),

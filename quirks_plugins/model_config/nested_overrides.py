@@ -57,9 +57,7 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/54289"),
     evidence=StaticProbe(
-        "vllm.config.model",
-        r"def _apply_dict_overrides\((?:(?!\n    def )[\s\S])*setattr\(config, key, value\)",
-        found_means_affected=True,
+        "vllm.config.model", r"def _apply_dict_overrides\((?:(?!\n    def )[\s\S])*setattr\(config, key, value\)"
     ),
     examples=[
         yes(

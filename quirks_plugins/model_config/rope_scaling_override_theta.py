@@ -60,9 +60,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/28542"),
     ],
     evidence=StaticProbe(
-        "vllm.config.model",
-        r"It's a dict-valued parameter - set it directly\s+setattr\(config, key, value\)",
-        found_means_affected=True,
+        "vllm.config.model", r"It's a dict-valued parameter - set it directly\s+setattr\(config, key, value\)"
     ),
     examples=[
         yes(

@@ -62,11 +62,7 @@ QUIRK = Quirk(
         report("https://github.com/deepspeedai/DeepSpeed/pull/8345"),
         report("https://github.com/NovaSky-AI/SkyRL/pull/690"),
     ],
-    evidence=StaticProbe(
-        "transformers.modeling_rope_utils",
-        r'rope_parameters\.setdefault\("rope_theta", rope_theta\)',
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("transformers.modeling_rope_utils", r'rope_parameters\.setdefault\("rope_theta", rope_theta\)'),
     examples=[
         yes(
             {"model_type": "qwen3", "rope_theta": 1e6},

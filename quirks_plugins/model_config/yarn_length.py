@@ -41,7 +41,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/56446"),
         report("https://github.com/NVIDIA-NeMo/Safe-Synthesizer/pull/623"),
     ],
-    evidence=StaticProbe("vllm.config.model", r'"llama3",\s+"yarn",\s+"deepseek_yarn"', found_means_affected=True),
+    evidence=StaticProbe("vllm.config.model", r'"llama3",\s+"yarn",\s+"deepseek_yarn"'),
     examples=[
         yes(_QWEN3, _TYPED, vllm="0.32.0"),
         yes(

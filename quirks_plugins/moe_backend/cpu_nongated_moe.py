@@ -27,11 +27,7 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash="is_act_and_mul=False is supported only for",
     references=report("https://github.com/vllm-project/vllm/pull/46795"),
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.fused_moe.config",
-        r"is_act_and_mul=False is supported only for CUDA",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.fused_moe.config", r"is_act_and_mul=False is supported only for CUDA"),
     examples=[
         yes(
             {"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"},

@@ -49,7 +49,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.experts.flashinfer_cutlass_moe",
         r"def __init__\([^)]*\):(?:(?!\n    def )[\s\S])*self\.gemm1_alpha = ",
-        found_means_affected=True,
     ),
     examples=[
         yes(_MXFP4, _CUTLASS, vllm="0.32.0", platform="cuda", refuses=_BACKEND),

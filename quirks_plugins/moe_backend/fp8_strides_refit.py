@@ -79,9 +79,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/48312"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.layers.fused_moe.experts.cutlass_moe",
-        r"self\.ab_strides1 = ab_strides1_c_strides2",
-        found_means_affected=True,
+        "vllm.model_executor.layers.fused_moe.experts.cutlass_moe", r"self\.ab_strides1 = ab_strides1_c_strides2"
     ),
     examples=[
         yes(_CHANNEL, vllm="0.32.0", platform="cuda", gives={_BACKEND: "triton"}),

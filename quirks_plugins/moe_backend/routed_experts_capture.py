@@ -63,9 +63,7 @@ QUIRK = Quirk(
         report("https://github.com/NVIDIA-NeMo/RL/pull/2590"),
         fix("https://github.com/vllm-project/vllm/pull/45635"),
     ],
-    evidence=StaticProbe(
-        "vllm.config.vllm", r"--enable-return-routed-experts is incompatible with \"\s+\"pipeline", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.config.vllm", r"--enable-return-routed-experts is incompatible with \"\s+\"pipeline"),
     examples=[
         yes(_MOE, {**_ON, _CACHE: False}, vllm="0.31.0", platform="cuda", refuses=[_CACHE, "have their experts"]),
         yes(_MOE, _ON, vllm="0.33.0", platform="cuda", defaults={_CACHE: False}, gives={_CACHE: True}),

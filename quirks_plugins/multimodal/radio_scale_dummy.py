@@ -50,11 +50,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/39767"),
         report("https://github.com/NVIDIA-NeMo/RL/pull/3990"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.radio",
-        r'if suffix in \{"ls1", "ls2"\} or [^\n]+\n\s+continue',
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.radio", r'if suffix in \{"ls1", "ls2"\} or [^\n]+\n\s+continue'),
     examples=[
         yes("NemotronH_Nano_VL_V2", vllm="0.32.0", defaults=_DUMMY, gives={_LOAD: "auto"}),
         yes("NemotronH_Nano_Omni_Reasoning_V3", _DUMMY, vllm="0.33.0", refuses=[_LOAD, "engine.language_model_only"]),

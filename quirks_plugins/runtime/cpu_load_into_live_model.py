@@ -50,11 +50,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/34201"),
         report("https://github.com/vllm-project/vllm/issues/5723"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.utils",
-        r"if remove_weight:\s+layer\.weight = torch\.nn\.Parameter\(",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.utils", r"if remove_weight:\s+layer\.weight = torch\.nn\.Parameter\("),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),
         yes({"model_type": "qwen3_moe", "num_experts": 8}, vllm="0.16.0", platform="cpu"),

@@ -43,11 +43,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/32163"),
         report("https://github.com/vllm-project/vllm/pull/16529"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.worker.gpu.sample.logit_bias",
-        r"raise ValueError\(\s+f\"Too many stop tokens",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.v1.worker.gpu.sample.logit_bias", r"raise ValueError\(\s+f\"Too many stop tokens"),
     examples=[
         yes("qwen3", vllm="0.33.0", platform="cuda", patches="InputProcessor.process_inputs"),
         yes({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, vllm="0.26.0", platform="cuda", purpose="serve"),

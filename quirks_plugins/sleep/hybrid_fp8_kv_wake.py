@@ -56,11 +56,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/49237"),
         fix("https://github.com/vllm-project/vllm/pull/41602"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.worker.gpu_model_runner",
-        r"for cache_tensor in kv_caches:\s+if cache_tensor is not None:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.v1.worker.gpu_model_runner", r"for cache_tensor in kv_caches:\s+if cache_tensor is not None:"),
     examples=[
         yes("nemotron_h", _FP8, vllm="0.26.0", refuses=[_DTYPE, "engine.enable_sleep_mode: false"]),
         yes("nemotron_h", {**_FP8, _DTYPE: "fp8_e4m3"}, vllm="0.26.0"),

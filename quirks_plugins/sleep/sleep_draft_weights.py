@@ -47,11 +47,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/52487"),
         report("https://github.com/vllm-project/vllm/pull/57891"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.worker.gpu_worker",
-        r"# Save the buffers before level 2 sleep\s+if level == 2:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.v1.worker.gpu_worker", r"# Save the buffers before level 2 sleep\s+if level == 2:"),
     examples=[
         yes("qwen3", _ASLEEP, vllm="0.32.0", gives={_SLOT: ["draft.*"]}),
         yes("qwen3", {**_ASLEEP, _SLOT: ["draft.*"]}, vllm="0.33.0", gives={}),

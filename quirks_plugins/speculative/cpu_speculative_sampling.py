@@ -41,11 +41,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/55005"),
         fix("https://github.com/vllm-project/vllm/pull/42638"),
     ],
-    evidence=StaticProbe(
-        "vllm.utils.cpu_triton_utils",
-        r"torch\.ops\._C\.expand_kernel_impl\(\s+_ensure_int64\(output\)",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.utils.cpu_triton_utils", r"torch\.ops\._C\.expand_kernel_impl\(\s+_ensure_int64\(output\)"),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu"),
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu", purpose="serve"),

@@ -44,7 +44,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.config.speculative",
         r"draft_load_config: LoadConfig \| None = None\s+\"\"\"[^\"]*will use the load\s+config from the target model",
-        found_means_affected=True,
     ),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", defaults={_FORMAT: "dummy"}, gives={_FORMAT: "auto"}),

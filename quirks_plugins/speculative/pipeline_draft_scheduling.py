@@ -36,11 +36,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/52071"),
         fix("https://github.com/vllm-project/vllm/pull/52179"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.core.sched.scheduler",
-        r"if self\.current_step < request\.next_decode_eligible_step:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.v1.core.sched.scheduler", r"if self\.current_step < request\.next_decode_eligible_step:"),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cuda", gives={_SLOT: True}),
         yes("qwen3", {**_DRAFT, _SLOT: False}, vllm="0.33.0", platform="cuda", refuses=_SLOT),

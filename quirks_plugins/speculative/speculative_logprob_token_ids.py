@@ -42,9 +42,7 @@ QUIRK = Quirk(
         fix("https://github.com/vllm-project/vllm/pull/44727"),
     ],
     evidence=StaticProbe(
-        "vllm.v1.sample.rejection_sampler",
-        r"sampling_metadata=replace\(\s+sampling_metadata,\s+max_num_logprobs=-1,\s+\)",
-        found_means_affected=True,
+        "vllm.v1.sample.rejection_sampler", r"sampling_metadata=replace\(\s+sampling_metadata,\s+max_num_logprobs=-1,\s+\)"
     ),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu", patches="RejectionSampler.forward"),

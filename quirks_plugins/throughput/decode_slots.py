@@ -35,7 +35,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.v1.core.kv_cache_manager",
         r"def allocate_slots\((?:(?!\n    def |return self\.empty_kv_cache_blocks)[\s\S])*self\.coordinator\.cache_blocks\(",
-        found_means_affected=True,
     ),
     examples=[
         yes("qwen3", _OURS, vllm="0.32.0"),

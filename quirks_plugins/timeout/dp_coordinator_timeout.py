@@ -41,7 +41,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/42343"),
         report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2804"),
     ],
-    evidence=StaticProbe("vllm.v1.engine.coordinator", r"timeout = 120\n", found_means_affected=True),
+    evidence=StaticProbe("vllm.v1.engine.coordinator", r"timeout = 120\n"),
     examples=[
         yes("qwen3_moe", parallel(dp=2), vllm="0.32.0"),
         no("qwen3_moe", parallel(dp=1), vllm="0.32.0"),

@@ -72,9 +72,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/54904"),
         report("https://github.com/vllm-project/vllm/issues/54670"),
     ],
-    evidence=StaticProbe(
-        "vllm.tokenizers.registry", r"if model_config\.skip_tokenizer_init:\s+return None", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.tokenizers.registry", r"if model_config\.skip_tokenizer_init:\s+return None"),
     examples=[
         yes(_VISION, {_SKIP: True}, vllm="0.32.0", refuses=[_SKIP, "engine.language_model_only"]),
         yes(_VISION, vllm="0.32.0", defaults={_SKIP: True}, gives={_SKIP: False}),

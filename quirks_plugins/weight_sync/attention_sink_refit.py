@@ -66,7 +66,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/57805"),
         report("https://github.com/vllm-project/vllm-ascend/pull/16958"),
     ],
-    evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r'"sinks" in name:', found_means_affected=True),
+    evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r'"sinks" in name:'),
     examples=[
         yes("gpt_oss", vllm="0.32.0", patches="GptOssModel.load_weights"),
         yes("mimo_v2", vllm="0.32.0", patches="MiMoV2Model.load_weights"),

@@ -38,9 +38,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/55087"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.layers.mamba.mamba_mixer2",
-        r'self\.register_buffer\("conv_weights", conv_weights',
-        found_means_affected=True,
+        "vllm.model_executor.layers.mamba.mamba_mixer2", r'self\.register_buffer\("conv_weights", conv_weights'
     ),
     examples=[
         yes("mamba2", vllm="0.29.0", platform="cpu", cpu="avx512_bf16"),

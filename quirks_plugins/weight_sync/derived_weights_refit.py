@@ -65,11 +65,7 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/issues/55087"),
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.fused_moe.runner.moe_runner",
-        r"if self\._combined_gate_weight is None:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.fused_moe.runner.moe_runner", r"if self\._combined_gate_weight is None:"),
     examples=[
         yes("glm5_next", vllm="0.32.0", patches=_BOTH),
         yes("deepseek_v4", vllm="0.26.0", patches=_BOTH),

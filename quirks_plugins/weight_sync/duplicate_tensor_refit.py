@@ -54,11 +54,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/issues/48312"),
-    evidence=StaticProbe(
-        "vllm.model_executor.model_loader.reload.layerwise",
-        r"info\.load_numel \+= num_loaded",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.model_loader.reload.layerwise", r"info\.load_numel \+= num_loaded"),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),
         yes("deepseek_v3", vllm="0.33.0", platform="cuda"),

@@ -50,7 +50,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.routed_experts",
         r"physical_to_logical_map = \(\s+EplbState\.build_initial_global_physical_to_logical_map",
-        found_means_affected=True,
     ),
     examples=[
         yes(QWEN3_MOE, {**_ON, **_NCCL}, vllm="0.32.0", refuses=_SLOT),

@@ -46,9 +46,7 @@ QUIRK = Quirk(
         report("https://github.com/NVIDIA-NeMo/RL/pull/2565"),
         report("https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/4220"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.siglip", r"self\.vision_model = SiglipVisionTransformer\(", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.siglip", r"self\.vision_model = SiglipVisionTransformer\("),
     examples=[
         yes(_VISION, vllm="0.32.0", advises="vision_tower.vision_model"),
         yes({"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}}, vllm="0.32.0"),

@@ -40,9 +40,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/57795"),
         report("https://github.com/vllm-project/vllm/pull/57805"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.gpt_oss", r"param\.copy_\(narrow_weight\)\s+loaded_params\.add", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r"param\.copy_\(narrow_weight\)\s+loaded_params\.add"),
     examples=[
         yes("gpt_oss", vllm="0.26.0"),
         yes("gpt_oss", vllm="0.33.0"),

@@ -27,9 +27,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/57795"),
-    evidence=StaticProbe(
-        "vllm.models.inkling.nvidia.moe", r"self\.w13_weight\.data\.copy_\(weight\)", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.models.inkling.nvidia.moe", r"self\.w13_weight\.data\.copy_\(weight\)"),
     examples=[
         yes("inkling_mm_model", vllm="0.32.0", advises="does not reach Inkling's experts"),
         yes("inkling_model", vllm="0.33.0"),

@@ -32,9 +32,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     references=report("https://github.com/vllm-project/vllm/issues/48312"),
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.quantization.modelopt", r'"_nvfp4_weight_for_gather"', found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.quantization.modelopt", r'"_nvfp4_weight_for_gather"'),
     examples=[
         yes(_GLM, vllm="0.33.0", platform="rocm", patches="_place_kernel_tensors"),
         yes("qwen3", _DRAFT, vllm="0.30.0", platform="cuda", patches="_place_kernel_tensors"),

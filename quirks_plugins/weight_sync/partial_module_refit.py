@@ -50,9 +50,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/48312"),
         report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2714"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.model_loader.reload.meta", r"tensor = torch\.empty_strided\(", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.model_loader.reload.meta", r"tensor = torch\.empty_strided\("),
     examples=[
         yes("qwen3", vllm="0.33.0"),
         yes({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, _OURS, vllm="0.32.0"),

@@ -34,9 +34,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/46835"),
         report("https://github.com/vllm-project/vllm/issues/48312"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.registry", r'"PhiForCausalLM": \("transformers"', found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.registry", r'"PhiForCausalLM": \("transformers"'),
     examples=[
         yes("phi", vllm="0.32.0"),
         yes("phimoe", {"engine.model_impl": "transformers"}, vllm="0.32.0"),
