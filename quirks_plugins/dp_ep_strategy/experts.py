@@ -257,12 +257,8 @@ EP_EXPERT_COUNT = Quirk(
         r"rank_expert_offset=all2all_manager\.rank \* moe\.num_local_experts",
     ),
     examples=[
-        yes(
-            _experts(8),
-            {**parallel(dp=3, tp=1, flag=True), _BACKEND: "deepep_high_throughput"},
-            refuses="engine.all2all_backend",
-        ),
-        yes(_experts(8), {**parallel(dp=3, tp=1, flag=True), _EPLB: True}, refuses="EPLB"),
+        yes(_experts(8), {**parallel(dp=3, flag=True), _BACKEND: "deepep_high_throughput"}, refuses=_BACKEND),
+        yes(_experts(8), {**parallel(dp=3, flag=True), _EPLB: True}, refuses="EPLB"),
         yes(_experts(160), parallel(dp=12, flag=True), advises="the fullest rank"),
         yes(_experts(8), {**parallel(dp=3, flag=True), _BACKEND: "allgather_reducescatter"}, advises="the fullest rank"),
         yes(_experts(6), parallel(dp=2, tp=2, ep=4)),

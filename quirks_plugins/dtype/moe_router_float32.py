@@ -20,7 +20,7 @@ from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticPro
 from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 
 _SLOT = "engine.hf_overrides"
-_KEY = {"moe_router_dtype": "float32"}
+_KEY, _SIZE = {"moe_router_dtype": "float32"}, {"hidden_size": 64}
 _text_only = model_type("deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note", "kimi_k2")
 _multimodal = model_type("deepseek_vl_v2", "glm5_next", "kimi_k25", "kimi_vl")
 _capability = Fact("platform.gpu.capability")
@@ -64,13 +64,7 @@ QUIRK = Quirk(
     ),
     examples=[
         yes("deepseek_v3", vllm="0.32.0", platform="cuda", gives={_SLOT: _KEY}),
-        yes(
-            "deepseek_v3",
-            {_SLOT: {"hidden_size": 64}},
-            vllm="0.32.0",
-            platform="cuda",
-            gives={_SLOT: {"hidden_size": 64, "moe_router_dtype": "float32"}},
-        ),
+        yes("deepseek_v3", {_SLOT: _SIZE}, vllm="0.32.0", platform="cuda", gives={_SLOT: {**_SIZE, **_KEY}}),
         no("deepseek_v3", {_SLOT: {"moe_router_dtype": "bfloat16"}}, vllm="0.32.0", platform="cuda"),
         yes("deepseek_v3", vllm="0.32.0", platform="cuda", extra=_A100),
         yes("deepseek_v3", vllm="0.28.0", platform="cuda", extra=_HOPPER, gives={_SLOT: _KEY}),

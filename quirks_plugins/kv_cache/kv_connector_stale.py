@@ -35,6 +35,7 @@ _may_keep = described(
     "all KV connectors can be cleared",
 )
 _OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+_OWN = {_CONNECTOR: {"kv_connector": "Acme", "kv_connector_module_path": "acme.connector"}}
 _LMCACHE = {_CONNECTOR: {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}
 
 
@@ -71,11 +72,7 @@ QUIRK = Quirk(
         *(yes(settings={_CONNECTOR: {"kv_connector": name}}, vllm="0.32.0") for name in _KEEPERS),
         yes(settings=_combined(_OFFLOADING, _LMCACHE[_CONNECTOR]), vllm="0.32.0", refuses="OffloadingConnector"),
         no(settings=_combined(_OFFLOADING, _OFFLOADING), vllm="0.32.0"),
-        yes(
-            settings={_CONNECTOR: {"kv_connector": "Acme", "kv_connector_module_path": "acme.connector"}},
-            vllm="0.32.0",
-            advises="has a reset_cache",
-        ),
+        yes(settings=_OWN, vllm="0.32.0", advises="has a reset_cache"),
         no(settings=_LMCACHE, vllm="0.32.0", purpose="serve"),
         *(
             no(settings={_CONNECTOR: {"kv_connector": name, "kv_role": "kv_both"}}, vllm="0.32.0")

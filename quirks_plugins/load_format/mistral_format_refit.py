@@ -24,7 +24,8 @@ from quirks_core.declaration.match import model_type, purpose, setting, typed
 from quirks_plugins.conditions import dummy_weights
 
 _CONFIG, _LOAD = "engine.config_format", "engine.load_format"
-_TEXT = {_LOAD: "dummy", "engine.language_model_only": True}
+_ONLY = {"engine.language_model_only": True}
+_TEXT = {_LOAD: "dummy", **_ONLY}
 _text_from_dummy = dummy_weights & setting("engine.language_model_only").is_true()
 
 QUIRK = Quirk(
@@ -51,9 +52,7 @@ QUIRK = Quirk(
         yes("mistral3", _TEXT, vllm="0.32.0", gives={_CONFIG: "hf"}),
         yes("mistral3", {**_TEXT, _CONFIG: "mistral"}, vllm="0.32.0", gives={}),
         yes("mistral3", {_LOAD: "dummy"}, vllm="0.33.0", advises="all of them"),
-        yes(
-            "mistral3", {"engine.language_model_only": True}, vllm="0.33.0", defaults={_LOAD: "auto"}, advises="tokenizer_mode"
-        ),
+        yes("mistral3", _ONLY, vllm="0.33.0", defaults={_LOAD: "auto"}, advises="tokenizer_mode"),
         yes("mistral3", {_CONFIG: "mistral", _LOAD: "mistral"}, vllm="0.26.0", gives={}),
         no("mistral", vllm="0.32.0"),
         no("mistral3", vllm="0.32.0", purpose="serve"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LORA = {"engine.enable_lora": True}
 _CACHING = "engine.enable_prefix_caching"
+_PATCHED = ["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preprocess_add_request"]
 
 QUIRK = Quirk(
     id="lora-reload-cache",
@@ -53,12 +54,7 @@ QUIRK = Quirk(
         r"return \[(?:\(\"lora\", lora_request\.lora_name, lora_request\.lora_path\)|request\.lora_request\.lora_name)\]",
     ),
     examples=[
-        yes(
-            "qwen3",
-            _LORA,
-            vllm="0.32.0",
-            patches=["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preprocess_add_request"],
-        ),
+        yes("qwen3", _LORA, vllm="0.32.0", patches=_PATCHED),
         no("qwen3", {**_LORA, _CACHING: False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),

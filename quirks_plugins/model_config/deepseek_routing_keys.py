@@ -32,11 +32,11 @@ QUIRK = Quirk(
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/models/deepseek_v2.py#L387"),
     evidence=StaticProbe("vllm.model_executor.models.deepseek_v2", r'getattr\(config, "scoring_func", "softmax"\)'),
     examples=[
-        yes("deepseek_v3", vllm="0.32.0", gives={"engine.hf_overrides": _KEYS}),
+        yes("deepseek_v3", vllm="0.32.0", gives={OVERRIDES: _KEYS}),
         yes(
             {"model_type": "deepseek_v3", "scoring_func": "sigmoid"},
             vllm="0.32.0",
-            gives={"engine.hf_overrides": {"topk_method": "noaux_tc"}},
+            gives={OVERRIDES: {"topk_method": "noaux_tc"}},
         ),
         no({"model_type": "deepseek_v3", **_KEYS}, vllm="0.32.0"),
         yes("glm_moe_dsa", vllm="0.32.0"),

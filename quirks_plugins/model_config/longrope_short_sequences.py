@@ -24,7 +24,8 @@ from quirks_core.declaration.match import Fact, purpose, setting
 from quirks_plugins.model_config.rope import NAMES, of_kind
 
 _TRAINED = "original_max_position_embeddings"
-_LENGTH = setting("engine.max_model_len")
+_SLOT = "engine.max_model_len"
+_LENGTH = setting(_SLOT)
 #: Beside the mapping (Phi-3), or in it (Phi-3.5-MoE).
 _beside = Fact(f"model.config.{_TRAINED}")
 _new, _old = (Fact(f"model.config.{name}.{_TRAINED}") for name in NAMES)
@@ -35,7 +36,7 @@ _above_trained = described(
 )
 
 _PHI = {"model_type": "phi3", "max_position_embeddings": 131072, _TRAINED: 4096, "rope_scaling": {"type": "longrope"}}
-
+_PHI_5 = {**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}}
 _PHI_MOE = {"model_type": "phimoe", "max_position_embeddings": 131072, "rope_scaling": {"type": "longrope", _TRAINED: 4096}}
 
 QUIRK = Quirk(
@@ -61,11 +62,7 @@ QUIRK = Quirk(
     examples=[
         yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.32.0", advises="lower it to that length"),
         yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.11.1"),
-        yes(
-            {**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}},
-            {"engine.max_model_len": 4097},
-            vllm="0.32.0",
-        ),
+        yes(_PHI_5, {_SLOT: 4097}, vllm="0.32.0"),
         yes(_PHI_MOE, {"engine.max_model_len": 32768}, vllm="0.32.0"),
         no(_PHI_MOE, {"engine.max_model_len": 4096}, vllm="0.32.0"),
         no(_PHI, {"engine.max_model_len": 4096}, vllm="0.32.0"),

@@ -22,6 +22,9 @@ from quirks_plugins.kit import Lab, Outcome
 
 _SLOT = "engine.hf_overrides"
 _KEYS = ("max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window")
+_QWEN2 = {"model_type": "qwen2_vl", "vision_config": {"depth": 32}, "max_position_embeddings": 32768}
+_OMNI = {"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": {"rope_theta": 1e6}}}
+_LONGER, _THETA, _WINDOW = {"max_position_embeddings": 2048}, {"rope_theta": 5e6}, {"sliding_window": 512}
 _GEMMA3 = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "max_position_embeddings": 1024}}
 
 
@@ -60,35 +63,20 @@ QUIRK = Quirk(
         "vllm.config.model", r"def _apply_dict_overrides\((?:(?!\n    def )[\s\S])*setattr\(config, key, value\)"
     ),
     examples=[
+        yes(_GEMMA3, {_SLOT: _LONGER}, vllm="0.32.0", gives={_SLOT: {**_LONGER, "text_config": _LONGER}}),
         yes(
             _GEMMA3,
-            {_SLOT: {"max_position_embeddings": 2048}},
-            vllm="0.32.0",
-            gives={_SLOT: {"max_position_embeddings": 2048, "text_config": {"max_position_embeddings": 2048}}},
-        ),
-        yes(
-            _GEMMA3,
-            {_SLOT: {"rope_theta": 5e6, "text_config": {"sliding_window": 512}}},
+            {_SLOT: {**_THETA, "text_config": _WINDOW}},
             vllm="0.33.0",
-            gives={_SLOT: {"rope_theta": 5e6, "text_config": {"sliding_window": 512, "rope_theta": 5e6}}},
+            gives={_SLOT: {**_THETA, "text_config": {**_WINDOW, **_THETA}}},
         ),
-        yes(
-            {"model_type": "qwen2_vl", "vision_config": {"depth": 32}, "max_position_embeddings": 32768},
-            {_SLOT: {"max_position_embeddings": 65536}},
-            vllm="0.32.0",
-            gives={_SLOT: {"max_position_embeddings": 65536, "text_config": {"max_position_embeddings": 65536}}},
-        ),
-        yes(
-            {"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": {"rope_theta": 1e6}}},
-            {_SLOT: {"rope_theta": 5e6}},
-            vllm="0.32.0",
-            gives={_SLOT: {"rope_theta": 5e6, "thinker_config": {"text_config": {"rope_theta": 5e6}}}},
-        ),
-        no(_GEMMA3, {_SLOT: {"text_config": {"max_position_embeddings": 2048}}}, vllm="0.32.0"),
-        no({"model_type": "qwen3", "rope_theta": 1e6}, {_SLOT: {"rope_theta": 5e6}}, vllm="0.32.0"),
+        yes(_QWEN2, {_SLOT: _LONGER}, vllm="0.32.0", gives={_SLOT: {**_LONGER, "text_config": _LONGER}}),
+        yes(_OMNI, {_SLOT: _THETA}, vllm="0.32.0", gives={_SLOT: {**_THETA, "thinker_config": {"text_config": _THETA}}}),
+        no(_GEMMA3, {_SLOT: {"text_config": _LONGER}}, vllm="0.32.0"),
+        no({"model_type": "qwen3", "rope_theta": 1e6}, {_SLOT: _THETA}, vllm="0.32.0"),
         no(_GEMMA3, vllm="0.32.0"),
-        no("phi4mm", {_SLOT: {"sliding_window": 512}}, vllm="0.32.0"),
-        unknown(_GEMMA3, {_SLOT: {"max_position_embeddings": 2048}}),
+        no("phi4mm", {_SLOT: _WINDOW}, vllm="0.32.0"),
+        unknown(_GEMMA3, {_SLOT: _LONGER}),
     ],
 )
 

@@ -44,6 +44,8 @@ def _missing(context: RunContext) -> dict[str, Any]:
 
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 _WITH_THETA = {"rope_type": "default", "rope_theta": 1e6}
+_QWEN3 = {"model_type": "qwen3", "rope_theta": 1e6}
+_SCALED = {OVERRIDES: {"rope_scaling": _YARN}}
 _NEW = {"transformers": "5.19.0"}
 
 QUIRK = Quirk(
@@ -63,29 +65,16 @@ QUIRK = Quirk(
         "vllm.config.model", r"It's a dict-valued parameter - set it directly\s+setattr\(config, key, value\)"
     ),
     examples=[
-        yes(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_scaling": _YARN}},
-            packages=_NEW,
-            gives={"engine.hf_overrides": {"rope_scaling": {**_YARN, "rope_theta": 1e6}}},
-        ),
+        yes(_QWEN3, _SCALED, packages=_NEW, gives={OVERRIDES: {"rope_scaling": {**_YARN, "rope_theta": 1e6}}}),
         yes(
             {"model_type": "qwen3", "rope_parameters": _WITH_THETA},
-            {"engine.hf_overrides": {"rope_parameters": {"type": "yarn", "factor": 4.0}}},
+            {OVERRIDES: {"rope_parameters": {"type": "yarn", "factor": 4.0}}},
             packages=_NEW,
         ),
-        no(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_parameters": {**_YARN, "rope_theta": 1e6}}},
-            packages=_NEW,
-        ),
-        no({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_theta": 5e6}}, packages=_NEW),
-        no(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_scaling": _YARN}},
-            packages={"transformers": "4.57.1"},
-        ),
-        unknown({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_scaling": _YARN}}),
+        no(_QWEN3, {OVERRIDES: {"rope_parameters": {**_YARN, "rope_theta": 1e6}}}, packages=_NEW),
+        no(_QWEN3, {OVERRIDES: {"rope_theta": 5e6}}, packages=_NEW),
+        no(_QWEN3, _SCALED, packages={"transformers": "4.57.1"}),
+        unknown(_QWEN3, _SCALED),
     ],
 )
 

@@ -40,6 +40,8 @@ def _in_the_mapping(context: RunContext) -> dict[str, Any]:
     return {"rope_parameters": {**completed(context, own(context)), "rope_theta": theta}}
 
 
+_QWEN3, _THETA = {"model_type": "qwen3", "rope_theta": 1e6}, {"rope_theta": 5e6}
+_BY_LAYER = {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 _OLD, _NEW = {"transformers": "4.57.1"}, {"transformers": "5.19.0"}
 
 QUIRK = Quirk(
@@ -65,24 +67,15 @@ QUIRK = Quirk(
     evidence=StaticProbe("transformers.modeling_rope_utils", r'rope_parameters\.setdefault\("rope_theta", rope_theta\)'),
     examples=[
         yes(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_theta": 5e6}},
+            _QWEN3,
+            {OVERRIDES: _THETA},
             packages=_NEW,
-            gives={"engine.hf_overrides": {"rope_theta": 5e6, "rope_parameters": {"rope_type": "default", "rope_theta": 5e6}}},
+            gives={OVERRIDES: {**_THETA, "rope_parameters": {"rope_type": "default", **_THETA}}},
         ),
-        yes(
-            {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4},
-            {"engine.hf_overrides": {"rope_theta": 5e6}},
-            packages=_NEW,
-            refuses="each kind of layer",
-        ),
-        no({"model_type": "qwen3", "rope_theta": 1e6}, packages=_NEW),
-        no(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_theta": 5e6}},
-            packages=_OLD,
-        ),
-        unknown({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_theta": 5e6}}),
+        yes(_BY_LAYER, {OVERRIDES: _THETA}, packages=_NEW, refuses="each kind of layer"),
+        no(_QWEN3, packages=_NEW),
+        no(_QWEN3, {OVERRIDES: _THETA}, packages=_OLD),
+        unknown(_QWEN3, {OVERRIDES: _THETA}),
     ],
 )
 

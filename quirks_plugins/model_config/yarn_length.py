@@ -23,7 +23,7 @@ def _extended(context: RunContext) -> dict[str, int]:
 
 _QWEN3 = {"model_type": "qwen3", "rope_theta": 1e6, "max_position_embeddings": 40960}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-_TYPED = {"engine.hf_overrides": {"rope_parameters": _YARN}, "engine.max_model_len": 131072}
+_TYPED = {OVERRIDES: {"rope_parameters": _YARN}, "engine.max_model_len": 131072}
 
 QUIRK = Quirk(
     id="yarn-length",
@@ -45,10 +45,10 @@ QUIRK = Quirk(
     examples=[
         yes(_QWEN3, _TYPED, vllm="0.32.0"),
         yes(
-            {**_QWEN3, "rope_scaling": {**_YARN}},
+            {**_QWEN3, "rope_scaling": _YARN},
             {"engine.max_model_len": 131072},
             vllm="0.32.0",
-            gives={"engine.hf_overrides": {"max_position_embeddings": 131072}},
+            gives={OVERRIDES: {"max_position_embeddings": 131072}},
         ),
         no(_QWEN3, _TYPED, vllm="0.29.0"),
         no(_QWEN3, {"engine.max_model_len": 131072}, vllm="0.32.0"),

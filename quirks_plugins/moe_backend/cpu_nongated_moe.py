@@ -13,6 +13,9 @@ from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import nemotron_h_experts
 from quirks_plugins.kit import Lab, Outcome
 
+_NANO = {"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}
+_DENSE = {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-*M-", "n_routed_experts": 4}
+
 QUIRK = Quirk(
     id="cpu-nongated-moe",
     title="vLLM's CPU platform has no kernel for experts without a gate, which Nemotron-H has",
@@ -29,22 +32,13 @@ QUIRK = Quirk(
     references=report("https://github.com/vllm-project/vllm/pull/46795"),
     evidence=StaticProbe("vllm.model_executor.layers.fused_moe.config", r"is_act_and_mul=False is supported only for CUDA"),
     examples=[
-        yes(
-            {"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"},
-            vllm="0.32.0",
-            platform="cpu",
-            refuses="have no gate",
-        ),
+        yes(_NANO, vllm="0.32.0", platform="cpu", refuses="have no gate"),
         yes({"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]}, vllm="0.32.0", platform="cpu"),
-        no(
-            {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-*M-", "n_routed_experts": 4},
-            vllm="0.32.0",
-            platform="cpu",
-        ),
-        no({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0", platform="cuda"),
+        no(_DENSE, vllm="0.32.0", platform="cpu"),
+        no(_NANO, vllm="0.32.0", platform="cuda"),
         no("nemotron_h", vllm="0.32.0", platform="cpu"),
         no("qwen3_moe", vllm="0.32.0", platform="cpu"),
-        unknown({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0"),
+        unknown(_NANO, vllm="0.32.0"),
     ],
 )
 

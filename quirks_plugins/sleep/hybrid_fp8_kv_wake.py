@@ -13,6 +13,11 @@ from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticPro
 from quirks_core.declaration.match import model_type, setting
 from quirks_plugins.conditions import quantized_cache_of_checkpoint
 
+_HYBRID = (
+    *("NemotronH_Nano_VL_V2", "bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear"),
+    *("lfm2", "lfm2_moe", "lfm2_vl", "nemotron_h", "olmo_hybrid", "plamo2", "qwen3_5", "qwen3_5_moe"),
+    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2"),
+)
 _DTYPE, _SLEEP = "engine.kv_cache_dtype", "engine.enable_sleep_mode"
 _FP8 = {_DTYPE: "fp8", _SLEEP: True}
 _by_user = setting(_DTYPE).matches("^fp8|per_token_head$|^nvfp4$")
@@ -22,29 +27,7 @@ QUIRK = Quirk(
     id="hybrid-fp8-kv-wake",
     title="An engine of a hybrid model with an FP8 KV cache hangs after it was woken up",
     flag=ModelFlag.SLEEP,
-    match=model_type(
-        "NemotronH_Nano_VL_V2",
-        "bailing_hybrid",
-        "bamba",
-        "falcon_h1",
-        "granitemoehybrid",
-        "jamba",
-        "kimi_linear",
-        "lfm2",
-        "lfm2_moe",
-        "lfm2_vl",
-        "nemotron_h",
-        "olmo_hybrid",
-        "plamo2",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_5_moe_text",
-        "qwen3_5_text",
-        "qwen3_next",
-        "zamba2",
-    )
-    & (_by_user | quantized_cache_of_checkpoint)
-    & setting(_SLEEP).is_true(),
+    match=model_type(*_HYBRID) & (_by_user | quantized_cache_of_checkpoint) & setting(_SLEEP).is_true(),
     affected=Affected("vllm", introduced="0.12.0", fixed="0.27.0"),
     adjustments=[
         Require(_DTYPE, "auto", remedy=f"set {_DTYPE}: auto, or engine.enable_sleep_mode: false", when=_by_user),

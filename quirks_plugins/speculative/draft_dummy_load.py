@@ -20,6 +20,7 @@ from quirks_plugins.kit import Lab, Outcome
 
 _FORMAT, _SLOT = "engine.load_format", "engine.speculative_config"
 _DRAFT = {_SLOT: {"model": "draft", "num_speculative_tokens": 3}}
+_OWN = {"draft_load_config": {"load_format": "auto"}}
 _DUMMY = {**_DRAFT, _FORMAT: "dummy"}
 
 QUIRK = Quirk(
@@ -32,7 +33,7 @@ QUIRK = Quirk(
         Default("engine.load_format", "auto", reason="the draft is loaded in the way of its target, and no refit replaces it"),
         Default(
             "engine.speculative_config",
-            {"draft_load_config": {"load_format": "auto"}},
+            _OWN,
             when=insists_on_dummy_weights,
         ),
     ],
@@ -47,7 +48,7 @@ QUIRK = Quirk(
     ),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", defaults={_FORMAT: "dummy"}, gives={_FORMAT: "auto"}),
-        yes("qwen3", _DUMMY, vllm="0.32.0", gives={_SLOT: {**_DRAFT[_SLOT], "draft_load_config": {"load_format": "auto"}}}),
+        yes("qwen3", _DUMMY, vllm="0.32.0", gives={_SLOT: {**_DRAFT[_SLOT], **_OWN}}),
         yes(
             "qwen3",
             {_FORMAT: "dummy", _SLOT: {**_DRAFT[_SLOT], "draft_load_config": {"load_format": "dummy"}}},

@@ -21,6 +21,7 @@ from pathlib import Path
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
+_PADDED = {"tokenizer.unknown_ids": 267}
 _ROWS = Fact("tokenizer.unknown_ids")
 _LAYER = "vllm.model_executor.layers.logits_processor:LogitsProcessor"
 _PATCHES = "quirks_plugins.tokenizer.token_patches"
@@ -64,16 +65,11 @@ QUIRK = Quirk(
         fix("https://github.com/facebookresearch/fairseq2/pull/1237"),
     ],
     examples=[
-        yes(
-            "qwen3",
-            vllm="0.32.0",
-            extra={"tokenizer.unknown_ids": 267},
-            patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"],
-        ),
+        yes("qwen3", vllm="0.32.0", extra=_PADDED, patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"]),
         yes("qwen3", vllm="0.33.0", extra={"tokenizer.unknown_ids": 2000}),
         no("qwen3", vllm="0.32.0", extra={"tokenizer.unknown_ids": 0}),
-        no("qwen3", {"engine.skip_tokenizer_init": True}, vllm="0.32.0", extra={"tokenizer.unknown_ids": 267}),
-        no("qwen3", vllm="0.32.0", extra={"tokenizer.unknown_ids": 267}, purpose="eval"),
+        no("qwen3", {"engine.skip_tokenizer_init": True}, vllm="0.32.0", extra=_PADDED),
+        no("qwen3", vllm="0.32.0", extra=_PADDED, purpose="eval"),
         unknown("qwen3", vllm="0.32.0"),
     ],
     cost="one write into a slice of the logits per step",

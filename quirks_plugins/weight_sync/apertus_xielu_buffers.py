@@ -18,6 +18,7 @@ from quirks_plugins.conditions import dummy_weights, our_worker
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 
+_LOADED, _PATCHED = "DummyModelLoader.load_weights", "_layerwise_process"
 _OURS = {"engine.generate_from_dummy": False}
 
 QUIRK = Quirk(
@@ -42,20 +43,15 @@ QUIRK = Quirk(
         "vllm.model_executor.model_loader.reload.layerwise:initialize_layerwise_reload", present_means_affected=True
     ),
     examples=[
-        yes("apertus", vllm="0.32.0", patches="_layerwise_process"),
-        yes(
-            "apertus",
-            {"engine.load_format": "dummy"},
-            vllm="0.32.0",
-            patches=["DummyModelLoader.load_weights", "_layerwise_process"],
-        ),
+        yes("apertus", vllm="0.32.0", patches=_PATCHED),
+        yes("apertus", {"engine.load_format": "dummy"}, vllm="0.32.0", patches=[_LOADED, _PATCHED]),
         yes("apertus", {"refit.scope": "parameters"}, vllm="0.33.0"),
-        yes("apertus", _OURS, vllm="0.32.0", patches="_layerwise_process", gives={"refit.scope": "state_dict"}),
+        yes("apertus", _OURS, vllm="0.32.0", patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "apertus",
             {**_OURS, "refit.scope": "parameters"},
             vllm="0.32.0",
-            patches="_layerwise_process",
+            patches=_PATCHED,
             refuses=["refit.scope", "set it to 'state_dict'"],
         ),
         no("apertus", vllm="0.15.1"),

@@ -18,6 +18,7 @@ from quirks_plugins.kit import Lab, Outcome
 _untied = (
     Fact("model.config.tie_word_embeddings").one_of(False) & ~Fact("model.config.text_config.tie_word_embeddings").is_true()
 )
+_NESTED = {"model_type": "qwen2_vl", "text_config": {"tie_word_embeddings": True}}
 
 QUIRK = Quirk(
     id="cpu-tied-head-refit",
@@ -41,12 +42,8 @@ QUIRK = Quirk(
         no("gemma3_text", {"engine.dtype": "float16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         unknown({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
         yes({"model_type": "llama", "tie_word_embeddings": True}, vllm="0.16.0", platform="cpu"),
-        yes({"model_type": "qwen2_vl", "text_config": {"tie_word_embeddings": True}}, vllm="0.32.0", platform="cpu"),
-        yes(
-            {"model_type": "qwen2_vl", "tie_word_embeddings": False, "text_config": {"tie_word_embeddings": True}},
-            vllm="0.32.0",
-            platform="cpu",
-        ),
+        yes(_NESTED, vllm="0.32.0", platform="cpu"),
+        yes({**_NESTED, "tie_word_embeddings": False}, vllm="0.32.0", platform="cpu"),
         no({"model_type": "llama", "tie_word_embeddings": True}, vllm="0.15.1", platform="cpu"),
         no({"model_type": "llama", "tie_word_embeddings": False}, vllm="0.32.0", platform="cpu"),
         no("gemma3_text", vllm="0.32.0", platform="cuda"),

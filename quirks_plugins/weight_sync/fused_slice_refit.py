@@ -27,6 +27,7 @@ _REASON = "it copies into slices of parameters, and a layerwise reload repeats o
 _step3 = model_type("step3_text", "step3_vl")
 _step3p5 = model_type("step3p5", "step3p7")
 #: LongCat-Flash-Lite, and not LongCat-Flash, whose model type it may share.
+_LITE = {"model_type": "longcat_flash", "ngram_vocab_size_ratio": 4}
 _longcat = Fact("model.config.ngram_vocab_size_ratio").is_set()
 
 QUIRK = Quirk(
@@ -65,11 +66,7 @@ QUIRK = Quirk(
         yes("step3_text", vllm="0.32.0", patches="Step3TextModel.load_weights"),
         yes("step3_vl", vllm="0.32.0", patches="Step3TextModel.load_weights"),
         yes("step3p5", vllm="0.33.0", patches="Step3p5Model.load_weights"),
-        yes(
-            {"model_type": "longcat_flash", "ngram_vocab_size_ratio": 4},
-            vllm="0.32.0",
-            patches="FlashNgramModel.load_weights",
-        ),
+        yes(_LITE, vllm="0.32.0", patches="FlashNgramModel.load_weights"),
         no("longcat_flash", vllm="0.32.0"),
         no({"model_type": "step3_text", "quantization_config": {"quant_method": "fp8"}}, vllm="0.32.0"),
         no("step3_text", vllm="0.15.1"),

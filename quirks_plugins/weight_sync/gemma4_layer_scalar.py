@@ -18,6 +18,7 @@ from quirks_plugins.kit import Lab, Outcome
 _insists = insists_on_parameters & ~typed("engine.load_format")
 _DUMMY = {"engine.load_format": "dummy"}
 _OURS = {"engine.generate_from_dummy": False}
+_PATCHED = "DummyModelLoader.load_weights"
 _OPEN = {**_DUMMY, "refit.scope": "parameters"}
 
 
@@ -59,30 +60,23 @@ QUIRK = Quirk(
         report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),
     ],
     examples=[
-        yes("gemma4", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
+        yes("gemma4", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("gemma4_text", defaults=_DUMMY, vllm="0.33.0"),
         yes("gemma4_unified", _OPEN, vllm="0.32.0"),
-        yes(
-            "gemma4",
-            _OURS,
-            vllm="0.32.0",
-            defaults=_OPEN,
-            patches="DummyModelLoader.load_weights",
-            gives={"refit.scope": "state_dict"},
-        ),
+        yes("gemma4", _OURS, vllm="0.32.0", defaults=_OPEN, patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "gemma4",
             {**_OURS, "refit.scope": "parameters"},
             vllm="0.32.0",
             defaults=_OPEN,
-            patches="DummyModelLoader.load_weights",
+            patches=_PATCHED,
             gives={"engine.load_format": "auto"},
         ),
         yes(
             "gemma4",
             {**_OURS, **_OPEN},
             vllm="0.32.0",
-            patches="DummyModelLoader.load_weights",
+            patches=_PATCHED,
             refuses=["refit.scope=state_dict", "engine.load_format=auto"],
         ),
         no("gemma4", {"engine.load_format": "auto"}, vllm="0.32.0"),

@@ -27,43 +27,22 @@ from quirks_plugins.conditions import (
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 
+_TYPES = (
+    *("axk1", "axk2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "exaone_moe", "glm4_moe"),
+    *("glm4_moe_lite", "glm4v_moe", "glm5_next", "glm_moe_dsa", "hy_v3", "hy_v4", "inkling_mm_model"),
+    *("inkling_model", "inkling_text", "kimi_k25", "kimi_linear", "lfm2_moe", "longcat_flash", "mimo_v2_flash"),
+    *("minimax_m2", "minimax_m3_vl", "nemotron_h", "solar_open", "step3p7"),
+)
 _from_checkpoint = insists_on_parameters & ~insists_on_dummy_weights
 _OURS, _OPEN = {"engine.generate_from_dummy": False}, {"engine.load_format": "dummy", "refit.scope": "parameters"}
+_PATCHED = "DummyModelLoader.load_weights"
 _DUMMY, _PARAMETERS = {"engine.load_format": "dummy"}, {"refit.scope": "parameters"}
 
 QUIRK = Quirk(
     id="router-bias-buffers",
     title="A refit of parameters leaves out the bias that MoE routers in the manner of DeepSeek-V3 choose experts by",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=model_type(
-        "axk1",
-        "axk2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "deepseek_v4",
-        "dots1",
-        "exaone_moe",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "glm4v_moe",
-        "glm5_next",
-        "glm_moe_dsa",
-        "hy_v3",
-        "hy_v4",
-        "inkling_mm_model",
-        "inkling_model",
-        "inkling_text",
-        "kimi_k25",
-        "kimi_linear",
-        "lfm2_moe",
-        "longcat_flash",
-        "mimo_v2_flash",
-        "minimax_m2",
-        "minimax_m3_vl",
-        "nemotron_h",
-        "solar_open",
-        "step3p7",
-    )
+    match=model_type(*_TYPES)
     & (~model_type("nemotron_h") | nemotron_h_experts)
     & purpose("rollout")
     & (dummy_weights | only_parameters),
@@ -93,30 +72,17 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/38746"),
     ],
     examples=[
-        yes("glm4_moe", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
-        yes(
-            "deepseek_v4",
-            {**_DUMMY, **_PARAMETERS},
-            vllm="0.33.0",
-            patches="DummyModelLoader.load_weights",
-            advises="does not balance it",
-        ),
-        yes("kimi_k25", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
-        yes("inkling_mm_model", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
+        yes("glm4_moe", _DUMMY, vllm="0.32.0", patches=_PATCHED),
+        yes("deepseek_v4", {**_DUMMY, **_PARAMETERS}, vllm="0.33.0", patches=_PATCHED, advises="does not balance it"),
+        yes("kimi_k25", _DUMMY, vllm="0.32.0", patches=_PATCHED),
+        yes("inkling_mm_model", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("glm4_moe", {"engine.load_format": "auto", **_PARAMETERS}, vllm="0.32.0", advises="does not balance it"),
-        yes(
-            "glm4_moe",
-            _OURS,
-            vllm="0.32.0",
-            defaults=_OPEN,
-            patches="DummyModelLoader.load_weights",
-            gives={"refit.scope": "state_dict"},
-        ),
+        yes("glm4_moe", _OURS, vllm="0.32.0", defaults=_OPEN, patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "deepseek_v3",
             {**_OURS, **_OPEN},
             vllm="0.32.0",
-            patches="DummyModelLoader.load_weights",
+            patches=_PATCHED,
             refuses=["refit.scope=state_dict", "engine.load_format=auto"],
         ),
         yes(
