@@ -45,12 +45,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """The run is refused, or the engine starts."""
-    from quirks_core.plan.records import RefusedError
-    from worker.lab.kit.lab import Outcome
+    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 
-    measure, expected = "an engine for experts without a gate", "refused before the engine starts, or it starts"
-    try:
-        async with lab.worker(lab.checkpoint("nemotron_h_moe"), {"engine": {"load_format": "auto"}}):
-            return Outcome(True, measure, "the engine starts", expected)
-    except RefusedError as error:
-        return Outcome(True, measure, f"refused: {error.refusals[0].reason}", expected)
+    values = {"engine": {"load_format": "auto"}}
+    return await refused_or_started(lab, lab.checkpoint("nemotron_h_moe"), values, "an engine for experts without a gate")

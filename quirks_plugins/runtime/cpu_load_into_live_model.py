@@ -16,20 +16,17 @@ When it can go: when vLLM's CPU platform supports ``load_weights`` after the fir
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import unpacked_on_cpu
-from quirks_plugins.kit import Generated, Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
     import torch
 
-    from quirks_core.hook.in_force import PlanInForce
 
 QUIRK = Quirk(
     id="cpu-load-into-live-model",
@@ -160,38 +157,14 @@ async def scenario(lab: Lab) -> Outcome:
 
     What TRL does, in plain vLLM: ``LLM(...)`` in this process, and one call of the running model's ``load_weights`` per tensor.
     """
-    from quirks_core.hook.in_force import in_force
-
     model = lab.checkpoint("qwen3")
     trainers = [lab.trainer(lab.checkpoint("qwen3", seed=seed)) for seed in (1, 2)]
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    with in_force(lab.plan(model, {"engine": {"load_format": "auto"}})) as applied:
-        llm = _engine(model, applied)
+    expected = lab.reference(trainers[-1])
+    with lab.llm(model) as llm:
+        running = llm.llm_engine.model_executor.driver_worker.model_runner.model
         for trainer in trainers:
-            _load(llm, trainer.named_parameters())
-            got = _greedy(llm)
-    return lab.same_tokens(got, lab.reference(trainers[-1]))
-
-
-def _engine(model: Path, applied: PlanInForce) -> Any:
-    from vllm import LLM, EngineArgs
-
-    arguments = EngineArgs(str(model), dtype="float32", enforce_eager=True, max_model_len=256)
-    return LLM.from_engine_args(applied.carried_by(arguments))
-
-
-def _load(llm: Any, weights: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
-    running = llm.llm_engine.model_executor.driver_worker.model_runner.model
-    for name, weight in weights:
-        running.load_weights([(name, weight.data)])
-    llm.reset_prefix_cache()
-
-
-def _greedy(llm: Any) -> list[Generated]:
-    from vllm import SamplingParams
-
-    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated
-
-    sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
-    rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)
-    return [Generated(tuple(row.outputs[0].token_ids), ()) for row in rows]
+            for name, weight in trainer.named_parameters():
+                running.load_weights([(name, weight.data)])
+            llm.reset_prefix_cache()
+            got = lab.greedy_of(llm)
+    return lab.same_tokens(got, expected)

@@ -10,7 +10,6 @@ When it can go: when vLLM uses the EOS of ``config.json`` also for a file that n
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +67,9 @@ _LENGTH = 6
 
 def _without_eos(lab: Lab, eos: int) -> Path:
     """Returns a checkpoint whose ``config.json`` alone names an EOS; the sampling values are those of Qwen3."""
-    target = lab.folder / "qwen3-without-eos"
-    shutil.copytree(lab.checkpoint("qwen3"), target, dirs_exist_ok=True)
-    file = target / "config.json"
-    config = {**json.loads(file.read_text(encoding="utf-8")), "eos_token_id": eos}
-    file.write_text(json.dumps(config), encoding="utf-8")
+    from quirks_plugins.model_config.evidence import edited
+
+    target = edited(lab, "qwen3", "without-eos", {"eos_token_id": eos})
     values = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
     (target / "generation_config.json").write_text(json.dumps(values), encoding="utf-8")
     return target

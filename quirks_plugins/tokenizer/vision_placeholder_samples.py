@@ -8,8 +8,6 @@ vocabulary; these ids are some of them.
 When it can go: when vLLM or trainers leave out these ids.
 """
 
-import json
-import shutil
 from functools import reduce
 from operator import or_
 
@@ -52,12 +50,10 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """No sampled id is the one that stands for an image."""
+    from quirks_plugins.model_config.evidence import edited
     from worker.lab.kit.lab import Outcome
 
-    model = lab.folder / "qwen3-with-images"
-    shutil.copytree(lab.checkpoint("qwen3"), model, dirs_exist_ok=True)
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    (model / "config.json").write_text(json.dumps({**config, "image_token_id": _IMAGE}), encoding="utf-8")
+    model = edited(lab, "qwen3", "with-images", {"image_token_id": _IMAGE})
     with lab.llm(model) as llm:
         rows = lab.tokens_of(llm, max_tokens=20, ignore_eos=True, logit_bias={_IMAGE: 100.0})
     tokens = [token for row in rows for token in row]

@@ -16,9 +16,7 @@ starts alone.
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -140,10 +138,9 @@ def _are_different(one: Any, other: Any) -> bool:
 
 async def scenario(lab: Lab) -> Outcome:
     """An engine that started from dummy weights generates what the trainer does, which has a head of its own."""
-    model = lab.folder / "llama-says-tied"
-    shutil.copytree(lab.checkpoint("llama"), model, dirs_exist_ok=True)
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    (model / "config.json").write_text(json.dumps({**config, _TIES: True}), encoding="utf-8")
+    from quirks_plugins.model_config.evidence import edited
+
+    model = edited(lab, "llama", "says-tied", {_TIES: True})
     trainer = lab.trainer(model)
     async with lab.worker(model, {"engine": {"load_format": "dummy"}}) as worker:
         await worker.refit_async(trainer)
