@@ -2,16 +2,14 @@
 
 What happens: with ``enforce_eager`` such a model (DeepSeek-V3 without YaRN, Moonlight, GLM-4.7-Flash, LFM2 and its MoE form)
 generates nonsense on the CPU platform without an error. In float32 only 3 of 72 greedy tokens of a tiny DeepSeek-V3, and 7 of
-72 of a tiny LFM2, agree with transformers. The rotary kernel rotates the first head and leaves the others. These models pass
-tensors ``[tokens, heads, dim]`` to the rotary embedding (``vllm.model_executor.layers.mla``,
-``vllm.model_executor.models.lfm2``). The CPU kernel behind ``RotaryEmbedding.forward_cpu`` expects ``[tokens, heads x dim]``:
-it takes the last dimension for that of all heads together. Latent attention passes slices of larger tensors, and there the
-kernel also rotates memory that does not belong to the key. The CUDA kernel accepts both forms since vllm-project/vllm#12777 and
-#18046. With compilation vLLM computes the formula in torch instead, which gives the right result. Models with DeepSeek's kind
-of YaRN (``deepseek_yarn``) have a rotary class of their own and are not affected.
+72 of a tiny LFM2, agree with transformers. These models pass tensors ``[tokens, heads, dim]`` to the rotary embedding. The CPU
+kernel behind ``RotaryEmbedding.forward_cpu`` expects ``[tokens, heads x dim]``, rotates the first head and leaves the others;
+of slices, which latent attention passes, it also rotates memory that does not belong to the key. The CUDA kernel accepts both
+forms since vllm-project/vllm#12777 and #18046. With compilation vLLM computes the formula in torch instead, which gives the
+right result. DeepSeek's kind of YaRN (``deepseek_yarn``) has a rotary class of its own and is not affected.
 
-When it can go: when the CPU kernel accepts tensors of three dimensions. vllm-project/vllm#31643 once made ``forward_cpu`` use
-the formula, which cured gibberish of the same cause in other models; since then vLLM calls the kernel again.
+When it can go: when the CPU kernel accepts tensors of three dimensions, or vLLM takes the formula again
+(vllm-project/vllm#31643).
 """
 
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes

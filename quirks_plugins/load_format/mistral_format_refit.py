@@ -2,21 +2,16 @@
 
 What happens: a refit fails, or leaves the projector of images at its old values, silently. A repository such as Mistral Small's
 holds the model twice: ``params.json`` with ``consolidated*.safetensors``, and ``config.json`` with files for transformers. With
-``config_format`` and ``load_format`` "auto" vLLM takes the first, and builds ``PixtralForConditionalGeneration``. There the
-names of a trainer's parameters (``model.language_model…``) fail. The loader takes the names that transformers saves for the
-language model and the tower. It drops ``multi_modal_projector.linear_1`` and the others of the projector without a word,
-because Pixtral's projector has other names (``w_in``, ``w_out``).
-
-Three formats of a start with images belong together, so such a run is only advised: with ``config_format: hf`` alone the
-tokenizer stays Mistral's, and the engine fails when it profiles images ("Expected there to be 1 prompt placeholders"). A
-trainer that sends Mistral's own names is right with ``mistral``.
+``config_format`` and ``load_format`` "auto" vLLM takes the first, and builds ``PixtralForConditionalGeneration``. Its loader
+fails at the names of a trainer's parameters (``model.language_model…``), takes those that transformers saves for the language
+model and the tower, and drops ``multi_modal_projector.…``, because Pixtral's projector has other names. Three formats of a
+start with images belong together, so such a run is only advised: with ``config_format: hf`` alone the engine fails when it
+profiles images. A trainer that sends Mistral's own names is right with ``mistral``.
 
 When it can go: when the loader of Pixtral takes the names of transformers, or refuses those that it does not know.
 
-Evidence: ``get_config``, ``cached_resolve_tokenizer_args``, ``DefaultModelLoader`` and the loader of Pixtral were read in vLLM
-0.26.0 and 0.33.0, where the last is the same; a static probe. A tiny model in both formats, from dummy weights, was started in
-vLLM 0.32.0 on a CPU: as it is, for text with ``config_format: hf``, and for images with ``tokenizer_mode: hf`` as well; for
-images with ``config_format`` alone it fails. No refit of a trained model was run.
+Evidence: a tiny model in both formats, from dummy weights, was started in vLLM 0.32.0 on a CPU: as it is, for text with
+``config_format: hf``, and for images with ``tokenizer_mode: hf`` as well. No refit of a trained model was run.
 """
 
 from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes

@@ -1,22 +1,17 @@
 """LongRoPE (Phi-3, Phi-4-mini): above the trained length vLLM rotates short sequences with other factors than the trainer.
 
-What happens: a rollout with ``max_model_len: 8192`` samples every short answer from another model than the one that is
-trained, and the logprobs of all tokens differ. In TensorRT-LLM's tests the long factors cost Phi-4-mini 7 of 82 points on
-GSM8K (NVIDIA/TensorRT-LLM#6895). vLLM logs one warning ("Using LongRoPE scaling factors …"). These checkpoints have two sets
-of rotary factors. transformers uses the short factors for a sequence of at most ``original_max_position_embeddings`` tokens
-(4096), and the long factors for a longer one. vLLM chooses one set for all sequences when the engine starts
-(``phi3_long_rope_scaled_rope.py``, ``use_long_rope``), because cached keys cannot be rotated again. It chooses the long
-factors as soon as ``max_model_len`` is above that length. If ``max_model_len`` is not set, vLLM uses the trained length, and
-nothing is wrong.
+What happens: a rollout with ``max_model_len: 8192`` samples every short answer from another model than the one that is trained.
+In TensorRT-LLM's tests the long factors cost Phi-4-mini 7 of 82 points on GSM8K (NVIDIA/TensorRT-LLM#6895). These checkpoints
+have two sets of rotary factors. transformers uses the short ones for a sequence of at most ``original_max_position_embeddings``
+tokens (4096), and the long ones for a longer one. vLLM chooses one set for all sequences at the start (``use_long_rope``),
+because cached keys cannot be rotated again: the long one as soon as ``max_model_len`` is above that length. If it is not set,
+vLLM uses the trained length, and nothing is wrong. No setting helps a run that needs longer sequences: prompt and answer must
+fit into that length, or both programs must use the long factors throughout.
 
-No setting of the engine helps a run that needs longer sequences: prompt and answer must fit into that length, or both programs
-must use the long factors throughout, as a trainer does that puts a long sequence into each batch.
-
-When it can go: never, unless vLLM keeps the two kinds of sequences apart. vLLM has chosen one set since 0.11.1
+When it can go: never, unless vLLM keeps the two kinds of sequences apart. It has chosen one set since 0.11.1
 (vllm-project/vllm#27431); 0.11.0 chose by batch.
 
-Evidence: a static probe, and a test on the real engine (tests/engine/test_longrope.py). Advice changes nothing, so that no
-paired run can show it.
+Evidence: a test on the real engine (tests/engine/test_longrope.py); advice changes nothing, so that no paired run can show it.
 """
 
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes

@@ -1,16 +1,14 @@
 """A rotary mapping set in ``hf_overrides`` replaces the checkpoint's entire mapping, and its ``rope_theta`` is lost.
 
-What happens: the model still generates text, but its quality falls with the distance between tokens, and its logprobs differ
-from the trainer's. Nothing is logged. Recipes that extend a context by
-``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, …}}``, without a ``rope_theta``, cause it. Before
-transformers 5 ``rope_theta`` was a key beside the mapping; now it is a key inside. vLLM replaces the mapping as a whole
-(``vllm.config.model:ModelConfig._apply_dict_overrides``), and uses a constant for a missing ``rope_theta``: 10000 for most
-models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``). The right value is 5e5 for Llama-3 and 5e6 for
-Qwen3-2507. The mapping's old name, ``rope_scaling``, has the same effect. With ``type`` instead of ``rope_type``, or without
-``original_max_position_embeddings``, the engine does not start (``KeyError``).
+What happens: the model's quality falls with the distance between tokens, and its logprobs differ from the trainer's. Nothing is
+logged. Recipes that extend a context by ``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, …}}``, without
+a ``rope_theta``, cause it. Since transformers 5 ``rope_theta`` is a key inside the mapping. vLLM replaces the mapping as a
+whole (``ModelConfig._apply_dict_overrides``), and uses a constant for a missing ``rope_theta``: 10000 for most models, 1e6 for
+Qwen2 and Qwen3. The right value is 5e5 for Llama-3 and 5e6 for Qwen3-2507. The mapping's old name, ``rope_scaling``, has the
+same effect. With ``type`` instead of ``rope_type``, or without ``original_max_position_embeddings``, the engine does not start
+(``KeyError``).
 
-When it can go: when vLLM merges the user's mapping into the checkpoint's, or lets transformers complete it. The loss of
-``rope_type`` was reported and fixed once (see the references), and has returned.
+When it can go: when vLLM merges the user's mapping into the checkpoint's, or lets transformers complete it.
 """
 
 from typing import Any

@@ -1,16 +1,12 @@
 """MoE models on vLLM's CPU platform: data parallelism and expert parallelism do not work.
 
 What happens: with data parallelism the first request raises a bare NotImplementedError, because the CPU communicator has
-neither ``all_gatherv`` nor ``reduce_scatterv``. With sharded experts the worker dies of SIGSEGV, because the kernel uses
-expert ids that count over all ranks as indices of this rank's experts. The engine starts in all these cases, because there is
-no warm-up with eager execution and an explicit KV cache size; `EngineDeadError` comes with the first request. Tensor
-parallelism alone works.
+neither ``all_gatherv`` nor ``reduce_scatterv``. With sharded experts the worker dies of SIGSEGV, because the kernel uses expert
+ids that count over all ranks as indices of this rank's experts. The engine starts in all these cases. Tensor parallelism alone
+works. Before vLLM 0.30 a run with sharded experts is refused as drift, because ``CPUUnquantizedExperts`` is another class
+there, or does not exist.
 
-Versions: the patch for sharded experts is written for 0.30 and later. On an earlier one such a run is refused as drift, because
-``CPUUnquantizedExperts`` is another class there, or does not exist (before 0.28). Data parallelism alone works there, too.
-
-When it can go: when vllm-project/vllm#57837 is fixed. A run on a version where a target has changed or appeared is refused as
-drift.
+When it can go: when vllm-project/vllm#57837 is fixed.
 """
 
 from quirks_core import ModelFlag, PairedRun, Patch, Quirk, Require, Severity, no, platform, report, unknown, yes

@@ -1,18 +1,14 @@
 """FlashInfer's CUTLASS kernel for quantised experts in a rollout: each refit moves constants that CUDA graphs have captured.
 
-What happens: after a refit, the CUDA graphs read freed memory, and the results depend on what other code has written there.
-The constants of the kernel's activation (``gemm1_alpha``, ``gemm1_beta``, ``gemm1_clamp_limit``) and a scale
-(``fake_input_scale``) are plain tensors that ``FlashInferExperts`` creates in its constructor. The code for quantised experts
-makes a new object at every update, but the graphs were captured with the addresses of the old tensors. The code for
-unquantised experts keeps its object and is not affected: a gpt-oss that is loaded as bfloat16, for example.
-
-A backend that was left open is not examined: for MXFP4, vLLM tries FlashInfer's TRTLLM kernel and Triton before this one. For
-block FP8 with expert parallelism on Hopper it tries this one first (0.33.0 was read), and such a run is not covered: the plan
-does not know whether FlashInfer is installed.
+What happens: after a refit, the CUDA graphs read freed memory. The constants of the kernel's activation (``gemm1_alpha``,
+``gemm1_beta``, ``gemm1_clamp_limit``) and a scale (``fake_input_scale``) are plain tensors that ``FlashInferExperts`` creates
+in its constructor. The code for quantised experts makes a new object at every update, but the graphs were captured with the
+addresses of the old tensors. The code for unquantised experts keeps its object and is not affected. A backend that was left
+open is not examined: for MXFP4, vLLM tries two other kernels before this one; for block FP8 with expert parallelism on Hopper
+it tries this one first (0.33.0), and such a run is not covered, because the plan does not know whether FlashInfer is installed.
 
 When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does. In its figures, a reload of gpt-oss-20b on an
-H100 moved 72 of 72 of them without that change, and none with it; garbage was not shown there, nor by us. The defect shows only
-on a GPU with CUDA graphs; the static probe looks at the constructor.
+H100 moved 72 of 72 of them without that change, and none with it; garbage was not shown there, nor by us.
 """
 
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes

@@ -1,19 +1,15 @@
 """A refit of an FP8 MoE model frees tensors of the CUTLASS experts that captured CUDA graphs still read.
 
 What happens: after a weight update, a rollout of an FP8 MoE model with CUDA graphs ends with "an illegal memory access", or
-generates garbage once the freed memory holds something else. vLLM's CUTLASS experts for FP8 (``CutlassExpertsFp8Base`` in
-fused_moe/experts/cutlass_moe.py) allocate their strides when they are made. A layerwise reload makes them again
-(``_setup_kernel`` of the quantisation method) and puts weights back into their old memory, but not these tensors, whose
+generates garbage. vLLM's CUTLASS experts for FP8 (``CutlassExpertsFp8Base``) allocate their strides when they are made. A
+layerwise reload makes them again (``_setup_kernel``) and puts weights back into their old memory, but not these tensors, whose
 addresses the graphs keep. vLLM takes these experts for compressed-tensors checkpoints with a scale per channel, and for
 ``quantization: fp8_per_channel``. Checkpoints with a scale per tensor get FlashInfer's experts, unless the user asks for
 ``cutlass``; those of ``quant_method`` ``fp8`` never get these.
 
 When it can go: when a reload keeps these tensors (vllm-project/vllm#48312). vllm-project/vllm#41670 shows the crash, its causes
-and that triton is not affected.
-
-Evidence: the choice of experts was read in vLLM 0.26.0 and 0.33.0; a static probe of the constructor. A run needs a GPU: a tiny
-FP8 MoE model with a scale per channel, CUDA graphs on, ``reload_weights`` of the same checkpoint, then a few large tensors, and
-generation.
+and that triton is not affected. A run needs a GPU: a tiny FP8 MoE model with a scale per channel, CUDA graphs on,
+``reload_weights`` of the same checkpoint, then a few large tensors, and generation.
 """
 
 from typing import Any

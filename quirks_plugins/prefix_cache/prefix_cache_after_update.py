@@ -1,15 +1,13 @@
 """If the prefix cache is kept during a weight update, new requests get keys and values that older policies computed.
 
 What happens: rollout and trainer drift apart step by step, and a restart hides it. Every later request with a known prefix (a
-system prompt, the other samples of a group) attends to keys and values of the weights that first filled the block. There is no
-bound on their age; NVIDIA-NeMo/RL#4018 saw blocks 17 updates old. vLLM keeps the KV cache of prompts whose prefix may come
-again, and updating the weights does not clear it: vLLM leaves that decision to the user (vllm-project/vllm#46125). Embeddings
-of images are kept in the same way. A reset by the trainer is refused while requests run (``prefix-reset-refused``).
+system prompt, the other samples of a group) attends to keys and values of the weights that first filled the block;
+NVIDIA-NeMo/RL#4018 saw blocks 17 updates old. Updating the weights does not clear the cache: vLLM leaves that decision to the
+user (vllm-project/vllm#46125). A reset by the trainer is refused while requests run (``prefix-reset-refused``).
 
 Updates are noticed through every call that reaches the workers: ``update_weights`` of a transfer engine, ``reload_weights``,
 ``load_weights`` called by a worker extension or on the model itself. Writes into the model's tensors past all of these are not
-noticed. Requests that run during an update keep their cache, as in vLLM. PrimeIntellect-ai/prime-rl#2266 lets the trainer send
-such a salt; with the quirk nobody needs to reset the cache.
+noticed. Requests that run during an update keep their cache, as in vLLM. With the quirk nobody needs to reset the cache.
 
 When it can go: when vLLM keys cached blocks by the version of the weights that made them.
 """

@@ -2,13 +2,10 @@
 
 What happens: a request with ``min_tokens`` and more than 128 tokens that end it, with more than 1024 biases (``logit_bias``),
 or with more than 1024 ``allowed_token_ids``, ends the engine (``ValueError: Too many stop tokens``). All other requests are
-lost, and the server has to be started again. Any client can send such a request. The V2 runner has buffers of these sizes
-(``LogitBiasState`` in v1/worker/gpu/sample/logit_bias.py) and compares the counts in the worker, after the request was
-accepted. Nothing checks them before. vLLM uses the V2 runner on CUDA and ROCm for nearly all models from 0.29.0 on, and for
-dense ones from 0.25 on; the wrapper asks the engine itself.
-
-With speculative decoding, a request with ``logprob_token_ids`` gets no logprobs of these tokens, silently: the runner's
-rejection sampler does not read them. That was read in 0.26.0 and 0.33.0, and seen on 0.33.0 and an H200.
+lost. The V2 runner has buffers of these sizes (v1/worker/gpu/sample/logit_bias.py) and compares the counts in the worker, after
+the request was accepted. vLLM uses it on CUDA and ROCm for nearly all models from 0.29.0 on, and for dense ones from 0.25 on;
+the wrapper asks the engine itself. With speculative decoding, a request with ``logprob_token_ids`` gets no logprobs of these
+tokens, silently (seen on 0.33.0 and an H200).
 
 When it can go: when vLLM checks these counts in ``SamplingParams.verify``. An engine with vLLM 0.26.0 on an H200 died of 129
 stop ids.

@@ -1,15 +1,11 @@
 """Speculative decoding over pipeline stages with synchronous scheduling generates wrong tokens.
 
 What happens: with ``pipeline_parallel_size`` above 1, a ``speculative_config`` and ``async_scheduling: false``, the engine
-generates wrong tokens, or ends with a CUDA error. On the V2 model runner a request may be scheduled again only after as many
-steps as there are stages, when its sampled token has come back from the last one. ``Scheduler`` obeys that
-(``next_decode_eligible_step``), and only ``AsyncScheduler`` sets it. Draft tokens make a request look runnable too early.
-Recipes switch asynchronous scheduling off because it once was the cautious choice.
+generates wrong tokens, or ends with a CUDA error. On the V2 model runner a request may be scheduled again only when its sampled
+token has come back from the last stage. ``Scheduler`` obeys that (``next_decode_eligible_step``), and only ``AsyncScheduler``
+sets it. Recipes switch asynchronous scheduling off because it once was the cautious choice.
 
-When it can go: with vllm-project/vllm#52179, which is open.
-
-Evidence: a static probe, which shows that the scheduler reads the field. It shows only on two GPUs, and this project has not
-run it.
+When it can go: with vllm-project/vllm#52179, which is open. It shows only on two GPUs, and this project has not run it.
 """
 
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes

@@ -1,13 +1,11 @@
 """With speculative decoding, a request with ``logprob_token_ids`` ends the engine, or gets no logprobs.
 
-What happens: one request for the logprobs of given tokens (``logprob_token_ids``, generative scoring), in a batch with a
-request for logprobs that has draft tokens, ends the engine with ``RuntimeError: shape mismatch``. All requests in flight are
-lost, and the server has to be started again. Without such a neighbour it gets no logprobs at all, silently. The V1 rejection
-sampler requests the full logits of the last token and leaves ``logprob_token_ids`` in the metadata, so that the sampler
-returns a few columns. It then gathers only top k, and only if a request needs them. The quirk is active on the V1 runner alone
-(``engine.model_runner``). On CUDA that is still the one for n-gram drafts before 0.32, and for a ``draft_model`` before 0.31.
-The V2 runner does not end, but returns no logprobs of the given tokens beside drafts: ``v2-request-limits`` refuses such
-requests there.
+What happens: one request for the logprobs of given tokens (``logprob_token_ids``), in a batch with a request for logprobs that
+has draft tokens, ends the engine with ``RuntimeError: shape mismatch``. Without such a neighbour it gets no logprobs at all,
+silently. The V1 rejection sampler requests the full logits of the last token and leaves ``logprob_token_ids`` in the metadata,
+so that the sampler returns a few columns. It then gathers only top k, and only if a request needs them. On CUDA the V1 runner
+is still the one for n-gram drafts before 0.32, and for a ``draft_model`` before 0.31. The V2 runner returns no logprobs of the
+given tokens beside drafts: ``v2-request-limits`` refuses such requests there.
 
 When it can go: with vllm-project/vllm#44727, which is open, or when no platform uses the V1 runner.
 """

@@ -1,18 +1,14 @@
 """Rollouts: the engine core sends an output of every request after every step, also to callers that read only the last one.
 
-What happens: rollouts with logprobs generate fewer tokens per second than without. On an H200 (vLLM 0.26.0, a Qwen3-1.7B
-shape, 256 requests of 128 + 256 tokens) logprobs cost a rollout 23 % of its tokens per second, and the front end spent 38 % of
-its time on decoding the engine core's messages. ``RequestOutputKind.FINAL_ONLY`` saves work only in vLLM's front end. The
-engine core still sends each request's new token after each step, with three small arrays if the request includes logprobs, and
-the front end decodes and appends them one by one.
+What happens: rollouts with logprobs generate fewer tokens per second than without. On an H200 (vLLM 0.26.0, a Qwen3-1.7B shape,
+256 requests of 128 + 256 tokens) logprobs cost a rollout 23 % of its tokens per second, and the front end spent 38 % of its
+time on decoding the engine core's messages. ``RequestOutputKind.FINAL_ONLY`` saves work only in the front end: the engine core
+still sends each request's new token after each step, with three small arrays for logprobs. A request is held only if our worker
+marked it, and never if it has stop strings, prompt logprobs or logprobs of other tokens than the sampled one, streams its
+input, or gets something else in each output. With ``engine.disable_log_stats: false`` nothing is held.
 
-A request is held only if our worker marked it, and never if it has stop strings, prompt logprobs or logprobs of other tokens
-than the sampled one, streams its input, or gets something else in each output. With ``engine.disable_log_stats: false`` nothing
-is held, because the front end computes latencies from the times at which outputs arrive.
-
-When it can go: when vLLM's engine core sends one output for a final-only request. vLLM 0.33 has no such setting;
-``stream_interval`` also reduces only what leaves the front end. The quirk does nothing on versions after 0.33.0, whose source
-has not been read yet, because a run should not be refused for the sake of speed.
+When it can go: when vLLM's engine core sends one output for a final-only request. The quirk does nothing after 0.33.0, whose
+source has not been read yet, because a run should not be refused for the sake of speed.
 """
 
 from collections import Counter

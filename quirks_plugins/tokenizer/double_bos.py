@@ -1,13 +1,10 @@
 """Text that a chat template rendered begins with BOS, and encoding it puts a second one in front.
 
 What happens: samples from rendered text are worse than those of the same conversation sent as messages, and their logprobs
-differ from the trainer's, whose prompts have one BOS. Nothing warns. The templates of Llama 3, Gemma, Mistral and others write
-BOS (``{{ bos_token }}``), and their tokenizers add BOS to every text, too. transformers' ``apply_chat_template`` and vLLM's
-chat endpoint therefore encode rendered text without special tokens. Our worker's `generate_text_async`, ``LLM.generate`` and
-``/v1/completions``, however, encode a text prompt with special tokens (``TokenizeParams.add_special_tokens`` is true by
-default).
-
-Token ids are left alone, so a client that needs two BOS sends ids.
+differ from the trainer's, whose prompts have one BOS. The templates of Llama 3, Gemma, Mistral and others write BOS (``{{
+bos_token }}``), and their tokenizers add BOS to every text, too. transformers' ``apply_chat_template`` and vLLM's chat endpoint
+therefore encode rendered text without special tokens; ``LLM.generate`` and ``/v1/completions`` do not
+(``TokenizeParams.add_special_tokens``). Token ids are left alone, so a client that needs two BOS sends ids.
 
 When it can go: not foreseeable; vLLM and transformers treat every text prompt as raw text that needs a BOS, on purpose.
 """

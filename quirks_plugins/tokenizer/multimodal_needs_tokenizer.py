@@ -1,15 +1,13 @@
 """Multimodal models with ``skip_tokenizer_init``: the engine does not start.
 
 What happens: trainers that send token ids set ``skip_tokenizer_init``. vLLM then gives the processor of a multimodal model no
-tokenizer, and the processor needs one, also for prompts without images. Up to vLLM 0.29 the start ends deep in transformers
-(``'NoneType' object has no attribute 'image_token_id'`` or ``'convert_tokens_to_ids'``); since 0.30 vLLM reports the cause. An
-engine of the language model alone (``language_model_only``, or a limit of 0 for each modality that the model takes) has no
-processor and starts. A modality that ``limit_mm_per_prompt`` does not name has a limit of 999, so ``{"image": 0}`` leaves a
-Qwen-VL's videos. Which modalities a model takes is read in ``config.json``, by its token ids and inner configurations; of a
-model whose file does not tell of its videos (MiniCPM-V, InternVL) such a limit counts as the language model alone.
+tokenizer, and the processor needs one, also for prompts without images. Up to vLLM 0.29 the start ends deep in transformers;
+since 0.30 vLLM reports the cause. An engine of the language model alone (``language_model_only``, or a limit of 0 for each
+modality that the model takes) has no processor and starts. A modality that ``limit_mm_per_prompt`` does not name has a limit of
+999. Which modalities a model takes is read in ``config.json``; of a model whose file does not tell of its videos (MiniCPM-V,
+InternVL) a limit for images counts as the language model alone.
 
-When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged). NeMo RL reports
-it for versions of 2025, and forces the setting for the models that it knows.
+When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged).
 """
 
 from functools import reduce

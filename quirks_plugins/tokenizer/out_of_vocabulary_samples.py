@@ -1,14 +1,11 @@
 """Models with more rows than their tokenizer has tokens: vLLM samples ids that exist only as padding of the embedding.
 
 What happens: a sample holds ids that decode to nothing. Encoding the sample's text again gives other ids, and a trainer learns
-ids without a meaning. Versions of vLLM before vllm-project/vllm#22471 also refuse the next turn of the conversation ("Token id
-151708 is out of vocabulary"). The embedding is padded to a round number of rows (Qwen2.5 and Qwen3: 151936 rows, the largest
-known id is 151668), and vLLM samples from all of them (``vocab_size`` of ``config.json``). The extra ids start with low
-probabilities, but a policy that moves, a high temperature or a confused context reaches them.
-
-A trainer whose softmax includes these rows computes logprobs that are lower by -log(1 - p), where p is the probability of the
-rows; in a trained model that is less than rounding. Ranks of a tensor-parallel group that sample from their parts of the
-vocabulary are not reached (``skip_gather``, an option of vLLM 0.29 and later).
+ids without a meaning. The embedding is padded to a round number of rows (Qwen2.5 and Qwen3: 151936 rows, the largest known id
+is 151668), and vLLM samples from all of them (``vocab_size`` of ``config.json``). The extra ids start with low probabilities,
+but a policy that moves, a high temperature or a confused context reaches them. A trainer whose softmax includes these rows
+computes logprobs that are lower by -log(1 - p), where p is the probability of the rows; in a trained model that is less than
+rounding. Ranks that sample from their parts of the vocabulary are not reached (``skip_gather``, vLLM 0.29 and later).
 
 When it can go: when vLLM leaves out rows that the tokenizer does not know. So far it has relaxed the check of prompts instead
 (vllm-project/vllm#22471).

@@ -1,17 +1,14 @@
 """A dummy start ties a head to the embeddings although the two differ in the checkpoint, and refits lose the head.
 
-What happens: after every refit the policy's logits are those of another head than the trainer's, and rollouts are garbage.
-This concerns checkpoints whose ``config.json`` declares ``tie_word_embeddings``, but whose ``lm_head.weight`` differs from the
-embeddings. Some tools for fine-tuning write such checkpoints. transformers compares the two tensors and does not tie them.
-vLLM does the same since 0.29.0 when it loads a checkpoint (``maybe_untie_word_embeddings``). With dummy weights it does not
-read the checkpoint, and ties them. A refit then skips ``lm_head.weight``, and reports nothing.
+What happens: after every refit the policy's logits are those of another head than the trainer's, and rollouts are garbage. This
+concerns checkpoints whose ``config.json`` declares ``tie_word_embeddings``, but whose ``lm_head.weight`` differs from the
+embeddings, as some tools for fine-tuning write. transformers compares the two tensors and does not tie them, and so does vLLM
+since 0.29.0 (``maybe_untie_word_embeddings``, vllm-project/vllm#51665), but not with dummy weights, for which it reads no
+checkpoint. A refit then skips ``lm_head.weight``, and reports nothing. A head that only repeats the embeddings stays tied,
+because trainers send it once.
 
-A head that only repeats the embeddings stays tied, because trainers send it once. ``engine.load_format=auto`` helps as well,
-but reads the whole checkpoint at every start.
-
-When it can go: when vLLM compares the two tensors with every load format. vllm-project/vllm#51665 introduced the comparison in
-0.29.0, and left dummy weights out. Before 0.29.0, vLLM leaves out such a head with any load format; the quirk helps dummy
-starts alone.
+When it can go: when vLLM compares the two tensors with every load format. Before 0.29.0 vLLM leaves out such a head with any
+load format; the quirk helps dummy starts alone.
 """
 
 from __future__ import annotations

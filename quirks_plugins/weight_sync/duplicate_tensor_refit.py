@@ -1,19 +1,12 @@
 """A refit that sends a tensor twice leaves another part of its fused layer uninitialised.
 
 What happens: after an update in which one tensor comes twice (``q, q, k, v``), the policy generates garbage or NaN. Such
-updates come from trainers that send tied or shared modules under one name more than once, repeat a bucket after a retry, or
-read a folder whose files overlap. vLLM's layerwise reload counts the elements that arrive for a layer, and takes the layer for
-complete when the count reaches its size: with q counted twice, that is before v. A model that looks its parameters up once
-(``params_dict`` in its ``load_weights``: DeepSeek-V2 and V3, gpt-oss, in 0.33 still 84 files) gives v to the loader of the
-reload. That drops it with a message at the level DEBUG ("Excessive loading"), and v holds whatever was in the memory that the
-reload allocated. In a quantised layer v is lost as well. On vLLM's CPU platform, which packs weights, the update fails half-way
-instead: "'Parameter' object has no attribute 'weight_loader'".
-
-Most dense models on GPUs need nothing from vLLM 0.25.1 on: the fused layers themselves look up their parameter for each tensor,
-and write v into the complete layer. On an H200 Qwen3 generated the right tokens without this quirk, with 0.25.1 and 0.33.0. The
-match leaves out the families of which that was read.
-
-Our own worker refuses such a refit before it changes the model.
+updates come from trainers that send shared modules more than once, repeat a bucket after a retry, or read a folder whose files
+overlap. vLLM's layerwise reload counts the elements that arrive for a layer, and takes the layer for complete before v. A model
+that looks its parameters up once (``params_dict`` in its ``load_weights``: in 0.33 still 84 files) gives v to the loader of the
+reload, which drops it with a message at the level DEBUG. On vLLM's CPU platform, which packs weights, the update fails
+half-way. Most dense models on GPUs need nothing from vLLM 0.25.1 on: their layers look up the parameter for each tensor (seen
+with Qwen3 on an H200). Our own worker refuses such a refit before it changes the model.
 
 When it can go: when vLLM's layerwise reload counts each tensor once.
 """

@@ -1,12 +1,10 @@
 """Step-3, Step-3.5 and LongCat-Flash-Lite: a refit leaves some of their weights at their old values.
 
-What happens: after a weight update the policy is a mixture of two, and nothing fails. In Step-3 and Step-3.5 the projections
-to queries, keys and values keep the values that the engine started with. In LongCat-Flash-Lite the n-gram embeddings and their
-projections keep them. Everything else is new. These models copy a checkpoint's tensors into slices of larger parameters
-themselves (``param_slice.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. During vLLM's layerwise
-reload the parameters are meta tensors without values, and vLLM records and repeats only calls of weight loaders. The copies
-are lost, and the reload puts the old tensors back. For Step-3 vLLM logs at the level WARNING: "ReplicatedLinear: Failed to
-load weights".
+What happens: after a weight update the policy is a mixture of two, and nothing fails. In Step-3 and Step-3.5 the projections to
+queries, keys and values keep the values that the engine started with, in LongCat-Flash-Lite the n-gram embeddings and their
+projections. These models copy a checkpoint's tensors into slices of larger parameters themselves (``param_slice.copy_`` in
+``load_weights``) instead of calling ``param.weight_loader``, and a layerwise reload repeats only calls of weight loaders. For
+Step-3 vLLM logs a warning: "ReplicatedLinear: Failed to load weights".
 
 When it can go: when vLLM loads these tensors through their loaders. The paired run uses Step-3. For LongCat-Flash-Lite only the
 embedding was reloaded, by itself; for Step-3.5 only the source was read.

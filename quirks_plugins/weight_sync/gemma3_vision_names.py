@@ -1,18 +1,13 @@
 """Trainers with transformers 5.8 or later name the weights of SigLIP and CLIP towers (Gemma 3) otherwise than vLLM does.
 
 What happens: the first refit that has these weights fails with "There is no module or parameter named". Since transformers 5.8
-``SiglipVisionModel`` and ``CLIPVisionModel`` no longer wrap another module (NVIDIA-NeMo/Megatron-Bridge#4220), so that a
-trainer's parameter is ``model.vision_tower.encoder…``. Published checkpoints and vLLM have
-``vision_tower.vision_model.encoder…``. The file that ``save_pretrained`` writes of a new model has ``vision_tower.encoder…``,
-too.
+``SiglipVisionModel`` and ``CLIPVisionModel`` no longer wrap another module (NVIDIA-NeMo/Megatron-Bridge#4220): a trainer's
+parameter is ``model.vision_tower.encoder…``, where published checkpoints and vLLM have ``vision_tower.vision_model.encoder…``.
+NeMo RL puts the missing part back by a regular expression. A trainer that freezes the tower can leave its weights out of
+refits, if the engine loaded them from the checkpoint.
 
-A trainer that freezes the tower can leave its weights out of refits, if the engine loaded them from the checkpoint.
-
-When it can go: when vLLM takes both names.
-
-Evidence: the names are those of small models of these types with transformers 5.19.0 (Granite 4 Vision's were read in its
-source). Those that vLLM takes were read in 0.26.0, 0.32.0 and 0.33.0 (``hf_to_vllm_mapper`` of each model,
-``SiglipVisionModel``, ``CLIPVisionModel``); a static probe. No refit was run.
+When it can go: when vLLM takes both names. The names are those of small models of these types with transformers 5.19.0 (Granite
+4 Vision's were read in its source), and of vLLM's source; no refit was run.
 """
 
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes

@@ -1,17 +1,13 @@
 """Inkling: a refit leaves all experts, the sink experts too, at their old values.
 
 What happens: after a weight update attention and routers are those of the new policy, and the experts those of the old one.
-Nothing fails. Inkling copies a checkpoint's experts into its parameters itself (``param.data[…].copy_`` in
-``load_expert_weight``, and ``load_weight`` of its sink experts), instead of calling ``param.weight_loader``. During vLLM's
-layerwise reload the parameters are meta tensors without values, and vLLM repeats only calls of weight loaders. The copies are
-lost, and the reload puts the old tensors back, as for gpt-oss (``gptoss-experts-refit``).
+Inkling copies a checkpoint's experts into its parameters itself (``load_expert_weight``, and ``load_weight`` of its sink
+experts), and a layerwise reload loses such copies, as for gpt-oss (``gptoss-experts-refit``). A patch as for gpt-oss is not
+possible, because the model first moves each tensor to the parameter's device, which has no values during a reload. An update of
+a LoRA adapter is not affected.
 
-A patch is not possible as for gpt-oss, because the model first moves each tensor to the parameter's device, which has no values
-during a reload. An update of a LoRA adapter is not affected.
-
-When it can go: when vLLM loads these tensors through their loaders.
-
-The model has no tiny form that this project could run; nothing was run on a GPU.
+When it can go: when vLLM loads these tensors through their loaders. The model has no tiny form that this project could run;
+nothing was run on a GPU.
 """
 
 from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes

@@ -1,19 +1,16 @@
 """Refits that send only a part of a fused layer: the other parts become whatever was in memory.
 
-What happens: after an update that leaves tensors out, the policy generates garbage or NaN. Such updates leave out frozen
-tensors, send only the projections that a merged LoRA adapter changed, or send only the tensors that have changed. One layer of
-vLLM holds several of a checkpoint's tensors: q, k and v in one, gate and up in another. In a layerwise reload the first tensor
-that arrives allocates the whole layer in uninitialised memory (``torch.empty_strided`` in ``materialize_meta_tensor``). At the
-end ``finalize_layerwise_processing`` processes the layer with the parts that arrived. The only message, "Delayed processing",
-has the level DEBUG. Padding is lost in the same way: if a kernel needs a quantised layer larger than it is in the checkpoint,
-vLLM pads it with zeros when it loads the model, and a refit pads it with garbage.
-
-Of quantised layers and most MoE layers the trainer must send all tensors: a kernel has rearranged their old values beyond
+What happens: after an update that leaves tensors out (frozen ones, or all but those that a merged LoRA adapter changed), the
+policy generates garbage or NaN. One layer of vLLM holds several of a checkpoint's tensors: q, k and v in one, gate and up in
+another. In a layerwise reload the first tensor that arrives allocates the whole layer in uninitialised memory
+(``materialize_meta_tensor``), and ``finalize_layerwise_processing`` processes it with the parts that arrived. Padding is lost
+in the same way: where a kernel needs a quantised layer larger than it is in the checkpoint, a refit pads it with garbage. Of
+quantised layers and most MoE layers the trainer must send all tensors: a kernel has rearranged their old values beyond
 recovery, so that such a layer starts from zeros. Our own worker refuses partial updates of fused layers anyway.
 
 When it can go: when vLLM's layerwise reload keeps the old values. vllm-project/vllm#50523 fills the memory with zeros; in its
-figures, a refit of gpt-oss-20b on an H100 changed 138 of 144 padded tensors. PrimeIntellect-ai/prime-rl#2714 works around the
-defect. Buffers are left as they are (``apertus-xielu-buffers``).
+figures, a refit of gpt-oss-20b on an H100 changed 138 of 144 padded tensors. Buffers are left as they are
+(``apertus-xielu-buffers``).
 """
 
 from __future__ import annotations

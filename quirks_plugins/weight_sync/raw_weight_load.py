@@ -3,14 +3,12 @@
 What happens: from the second weight update on the policy generates garbage, or the load fails with an error about shapes.
 Programs with an extension of the worker call the model's own ``load_weights``. That is right at the start only: after it, vLLM
 turns the weights of MoE and quantised layers into a kernel's layout, and absorbs a matrix of latent attention into plain
-tensors (vllm-project/vllm#42821; NovaSky-AI/SkyRL#1680, verl-project/verl#7978).
-
-The quirk does not change the load. Models without such layers, such as dense bfloat16 models, are loaded rightly in this way,
-and log nothing.
-
-Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
+tensors (vllm-project/vllm#42821; NovaSky-AI/SkyRL#1680, verl-project/verl#7978). Dense bfloat16 models are loaded rightly in
+this way.
 
 When it can go: when vLLM's models refuse such a call, or make it a reload.
+
+Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes

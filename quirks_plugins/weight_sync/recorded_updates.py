@@ -1,19 +1,17 @@
 """Weight updates through vLLM's own engines: every one goes through the loaders of all layers again. Only if forced.
 
 What happens: an update by vLLM's ``ipc`` or ``nccl`` engine, by ``reload_weights``, or by a trainer that calls ``load_weights``
-inside a layerwise reload, takes many times what its copies take. On an H200 (vLLM 0.26.0, a Qwen3-8B shape, 16.4 GB) vLLM's own
-IPC engine took 195 ms, and a plain copy of the same tensors 8.8 ms. The reload calls each loader twice, rebuilds all layers,
-processes them, and copies the result into the tensors that the engine runs on.
+inside a layerwise reload, takes many times what its copies take: on an H200 (vLLM 0.26.0, a Qwen3-8B shape, 16.4 GB) 195 ms,
+and a plain copy 8.8 ms. The reload calls each loader twice, rebuilds and processes all layers, and copies the result.
 
-Only ``MODEL_QUIRKS_FORCE=recorded-updates`` switches the feature on, in engines of other programs; our own worker records by
-itself. The first complete update is recorded: which part of which tensor is copied to which part of which parameter. Later ones
-are copied so, wherever the recording proves that loading does nothing else. Tensors that are not as recorded go to the model's
-loaders, and the next update is recorded again, four times at most. The first copied update, and every 64th after it, is
-compared with what the loaders would write; a difference fails the update. Engines with a quantised model, with LoRA or with
-EPLB update as before.
+Only ``MODEL_QUIRKS_FORCE=recorded-updates`` switches the feature on, in engines of other programs. The first complete update is
+recorded, and later ones are copied so, wherever the recording proves that loading does nothing else. Tensors that are not as
+recorded go to the model's loaders, and the next update is recorded again, four times at most. The first copied update, and
+every 64th after it, is compared with what the loaders would write; a difference fails the update. Engines with a quantised
+model, with LoRA or with EPLB update as before.
 
-When it can go: when vLLM's reload writes loaded weights in place where a layer is not processed. The quirk does nothing on
-versions after 0.33.0, whose source has not been read yet, because a run should not be refused for the sake of speed.
+When it can go: when vLLM's reload writes loaded weights in place where a layer is not processed. The quirk does nothing after
+0.33.0, whose source has not been read yet, because a run should not be refused for the sake of speed.
 """
 
 from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
