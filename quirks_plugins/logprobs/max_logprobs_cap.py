@@ -57,7 +57,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 async def _logprobs(engine: Any) -> int:
-    """Requests them, and returns how many came."""
     from vllm import SamplingParams
 
     from worker.lab.kit.lab import PROMPTS

@@ -10,14 +10,7 @@ from quirks_plugins.kit import Generated, Lab, Outcome
 
 
 def edited(lab: Lab, kind: str, name: str, changes: Mapping[str, Any]) -> Path:
-    """Returns a tiny checkpoint whose ``config.json`` is changed; its weights stay.
-
-    Args:
-        lab: The scenario's lab.
-        kind: Its kind.
-        name: Distinguishes it from others of the kind.
-        changes: New values by key; None removes the key.
-    """
+    """Returns a tiny checkpoint whose ``config.json`` has new values by key, or lacks a key for None; its weights stay."""
     model = lab.checkpoint(kind)
     target = model.with_name(f"{model.name}-{name}")
     shutil.copytree(model, target, dirs_exist_ok=True)

@@ -27,7 +27,6 @@ _SINCE_32 = (
 
 
 def _built(*names: str) -> Match:
-    """VLLM builds one of these models."""
     return Fact("model.architectures").any_in(*(f"{name}ForConditionalGeneration" for name in names))
 
 

@@ -101,14 +101,7 @@ class _LiveLoad:
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
         """Takes new weights as the model's own method does.
 
-        Args:
-            weights: Tensors in the checkpoint's layout, with the checkpoint's names. They are copied: a fused layer keeps its
-                parts until it has all of them, and a trainer may reuse the memory after the call.
-            *args: Further arguments of the model's own method.
-            **kwargs: The same, by name.
-
-        Returns:
-            What the model's own method returns.
+        They are copied: a fused layer keeps its parts until it has all of them, and a trainer may reuse the memory.
         """
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 

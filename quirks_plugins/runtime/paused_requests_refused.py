@@ -66,7 +66,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 async def _finish(engine: Any) -> str:
-    """Returns the finish reason of a request, or its error."""
     from vllm import SamplingParams
 
     params = SamplingParams(max_tokens=4, ignore_eos=True)

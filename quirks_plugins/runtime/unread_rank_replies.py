@@ -73,8 +73,6 @@ class _Rank:
 
 
 class _Call:
-    """One rank's queue, as a single call sees it."""
-
     def __init__(self, rank: _Rank) -> None:
         self.rank = rank
         self.is_read = False
@@ -132,7 +130,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 async def _answer(engine: Any, method: str) -> int | str:
-    """Returns how many ranks answered, or the error."""
     try:
         return len(await engine.collective_rpc(method))
     except Exception as error:

@@ -55,17 +55,9 @@ QUIRK = Quirk(
 def expand_batch_to_tokens(
     x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
 ) -> torch.Tensor:
-    """Give every token the value of its request.
+    """Give every token the value of its request: ``[num_tokens]`` of `x` ``[requests]``, whose `replace_from` is replaced.
 
-    Args:
-        x: ``[requests]``, a value of each request.
-        cu_num_tokens: ``[requests]`` integer, the number of tokens up to and including each request.
-        num_tokens: Number of all tokens.
-        replace_from: A value that is replaced where it is found in `x`.
-        replace_to: What replaces it.
-
-    Returns:
-        ``[num_tokens]``, of `x`'s dtype.
+    `cu_num_tokens` ``[requests]`` is the number of tokens up to and including each request.
     """
     import torch
 

@@ -71,7 +71,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 async def _run(engine: Any, name: str, **wanted: Any) -> list[dict[int, Any]]:
-    """Generates greedily, and returns each token's logprobs by id."""
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, **wanted)

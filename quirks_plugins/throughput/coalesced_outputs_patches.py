@@ -116,7 +116,6 @@ def generated_so_far(self: EngineCore) -> list[int]:
 
 
 def _send_held(core: EngineCore) -> None:
-    """Send everything that is held, under the present label of the weights."""
     from vllm.v1.engine import EngineCoreOutputs
 
     held = core.scheduler.__dict__.get(_ATTRIBUTE)

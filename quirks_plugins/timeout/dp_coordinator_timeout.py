@@ -103,7 +103,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 def _start_slowly(**arguments: Any) -> None:
-    """Runs a coordinator, after a while."""
     from vllm.v1.engine.coordinator import DPCoordinatorProc
 
     time.sleep(_START_S / _SPEED)

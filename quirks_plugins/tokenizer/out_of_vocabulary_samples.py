@@ -25,11 +25,7 @@ _PATCHES = "quirks_plugins.tokenizer.token_patches"
 
 
 def masked_logits(ids: str) -> list[Patch]:
-    """The patches that keep ids from being sampled; ``vision-placeholder-samples`` has them, too.
-
-    Args:
-        ids: The end of the wrappers' names.
-    """
+    """The patches that keep ids from being sampled, by the end of their wrappers' names; several quirks have them."""
     return [
         Patch(
             f"{_LAYER}.__init__",

@@ -119,11 +119,7 @@ def _constants(model: str, revision: str | None) -> Iterator[tuple[str, torch.Te
 
 
 def files_of(model: str, revision: str | None = None) -> dict[str, Path]:
-    """Returns the file of each tensor of a checkpoint; nothing is downloaded.
-
-    Args:
-        model: Its folder, or its id on the hub.
-        revision: The revision on the hub.
+    """Returns the file of each tensor of a checkpoint, a folder or an id on the hub; nothing is downloaded.
 
     Raises:
         NoFilesError: A file is not here.

@@ -101,14 +101,7 @@ def _is_untied(model_config: Any) -> bool:
 
 
 def differ(model: str, revision: str | None = None) -> bool:
-    """Returns whether a checkpoint's head ``[vocabulary, hidden]`` is another matrix than its embeddings.
-
-    Args:
-        model: Its folder, or its id on the hub; only files that are on this machine are read.
-        revision: The revision on the hub.
-
-    Returns:
-        False also where there is no single pair of such tensors.
+    """Returns whether a checkpoint's head ``[vocabulary, hidden]`` is another matrix than its only embeddings.
 
     Raises:
         NoFilesError: Its files are not here.

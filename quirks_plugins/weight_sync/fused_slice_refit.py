@@ -123,7 +123,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 def _checkpoint(lab: Lab, seed: int) -> Path:
-    """Writes a tiny Step-3 with random weights."""
     import torch
     from safetensors.torch import save_file
 
