@@ -1,9 +1,7 @@
 """Which replicas and engines a run can have: the strategy of several replicas, and their GPUs, one row each.
 
 What happens: the wrong strategy can make a run hang, and one that needs more GPUs than there are waits for a placement until
-Ray's time limit.
-
-Without ``cluster.gpus_per_node`` no GPUs are compared.
+Ray's time limit. Without ``cluster.gpus_per_node`` no GPUs are compared.
 
 When it can go: never, being a choice and arithmetic; ``pp-needs-async`` when a trainer's synchronous path over several stages
 is as fast as over one, ``replica-on-one-node`` when our group can put an engine's ranks on several nodes (not tried).

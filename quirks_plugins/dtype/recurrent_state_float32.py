@@ -14,12 +14,11 @@ When it can go: when vLLM's default for these models is float32.
 
 from quirks_core import Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform, purpose, setting
-from quirks_plugins.conditions import checkpoint_dtype
+from quirks_plugins.conditions import checkpoint_dtype, dtype_is_open
 
 _SLOT = "engine.mamba_ssm_cache_dtype"
 _FLOAT32 = {_SLOT: "float32"}
 _dtype = setting("engine.dtype")
-_left_to_the_checkpoint = ~_dtype.is_set() | _dtype.one_of("auto")
 _NEXT = {"model_type": "qwen3_next", "dtype": "bfloat16"}
 
 QUIRK = Quirk(
@@ -31,7 +30,7 @@ QUIRK = Quirk(
         model_type("falcon_h1", "granitemoehybrid", "mamba2", "olmo_hybrid", "qwen3_next", "zamba2")
         & purpose("rollout")
         & platform("cuda")
-        & (_dtype.one_of("bfloat16") | (_left_to_the_checkpoint & checkpoint_dtype("bfloat16")))
+        & (_dtype.one_of("bfloat16") | (dtype_is_open & checkpoint_dtype("bfloat16")))
     ),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Default(_SLOT, "float32", reason="trainers keep the recurrent state in float32"),

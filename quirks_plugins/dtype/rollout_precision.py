@@ -20,7 +20,7 @@ import re
 from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, no, report, yes
 from quirks_core.declaration.match import Fact, purpose, setting, typed
 from quirks_core.facts.trainers import TRAINERS
-from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES, checkpoint_dtype, quantized
+from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES, checkpoint_dtype, dtype_is_open, quantized
 
 #: Mean difference of logprobs by what trainer and engine compute in, in nats: SmolLM2-135M, H200, temperature 1.
 _NATS = {
@@ -33,10 +33,8 @@ _NATS = {
     ("float32", "float16"): "0.004",
 }
 _ANY_TRAINER = "mixed precision in float16 with weights in float32, and train.autocast=float16 here"
-_dtype = setting("engine.dtype")
-_is_open = ~_dtype.is_set() | _dtype.one_of("auto")
 #: `float32-checkpoint-downcast` makes such an engine float32.
-_becomes_float32 = _is_open & checkpoint_dtype("float32")
+_becomes_float32 = dtype_is_open & checkpoint_dtype("float32")
 _NO_FLOAT16 = r"^(gemma|paligemma|glm4$|plamo2$)"
 #: The share of weights that float16 may make 0; of normally distributed ones it is about a millionth.
 _MAY_VANISH = 0.001
@@ -49,7 +47,7 @@ _differ = (
     | (TRAINER_COMPUTES.one_of("float16") & ENGINE_COMPUTES.one_of("bfloat16", "float32"))
     | (TRAINER_COMPUTES.one_of("float32") & ENGINE_COMPUTES.one_of("bfloat16", "float16") & ~_becomes_float32)
 )
-_follows = TRAINER_COMPUTES.one_of("float16") & _is_open & ~Fact("model.config.model_type").matches(_NO_FLOAT16)
+_follows = TRAINER_COMPUTES.one_of("float16") & dtype_is_open & ~Fact("model.config.model_type").matches(_NO_FLOAT16)
 #: accelerate's scaler divides the gradients of the weights themselves; on a CPU it has none.
 _cannot_scale = (
     typed("train.trainable_dtype")

@@ -3,13 +3,12 @@
 What happens: the logprobs of a prompt, which rescoring and reference models use, are wrong for prompts that fit into a CUDA
 graph (up to 512 tokens by default). Longer prompts and all generated tokens are right, and nothing is logged. The V1 runner
 runs the drafter before it computes the logprobs of prompts. All CUDA graphs share one memory pool, so the drafter's graph
-overwrites the hidden states that these logprobs are computed from. The V2 runner is not affected; the quirk is active on the
-V1 runner alone (``engine.model_runner``), which 0.29 and 0.30 still take for a ``draft_model``.
+overwrites the hidden states that these logprobs are computed from. 0.29 and 0.30 still take that runner for a ``draft_model``.
 
 When it can go: with vllm-project/vllm#53520, which is open, or when no platform uses the V1 runner.
 
 Evidence: none of our own, because it shows only with CUDA graphs. On a GPU with ``VLLM_USE_V2_MODEL_RUNNER=0``, compare the
-logprobs of a prompt with and without ``speculative_config``; vllm-project/vllm#53520 reports that of 18 prompts.
+logprobs of a prompt with and without ``speculative_config``.
 """
 
 from collections.abc import Callable

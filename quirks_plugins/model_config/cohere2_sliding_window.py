@@ -1,15 +1,12 @@
 """Cohere2 (Command R7B, Command A, Command A Vision): vLLM's sliding window is one token longer than the trainer's.
 
 What happens: as soon as a sequence is longer than the window, rollouts are not what the trainer computes, without an error. On
-a tiny model with a window of 16 tokens, 18 of 72 greedy tokens agree with transformers; released models have a window of 4096,
-so there only longer sequences are affected, each sliding layer by one token. vLLM passes ``config.sliding_window + 1`` to the
-attention of these layers (``CohereAttention`` in models/commandr.py, and cohere2_moe.py), with the comment that Cohere trained
-them so. transformers, with which trainers compute, takes ``config.sliding_window``.
+a tiny model with a window of 16 tokens, 18 of 72 greedy tokens agree with transformers; released models have a window of 4096.
+vLLM passes ``config.sliding_window + 1`` to the attention of these layers (``CohereAttention``), with the comment that Cohere
+trained them so; transformers takes ``config.sliding_window``. For serving nothing changes, because vLLM's window may well be
+that of the pretraining.
 
-For serving nothing changes, because vLLM's window may well be that of the pretraining.
-
-When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-sliding-window.md`` is a request to both. vLLM 0.28.0
-does not have the term.
+When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-sliding-window.md`` is a request to both.
 """
 
 from typing import Any

@@ -1,12 +1,10 @@
 """``VLLM_ALLOW_LONG_MAX_MODEL_LEN=1``: sequences run past the rotations that vLLM computed.
 
-What happens: a sequence longer than the model supports ends the engine with an illegal memory access or a device-side assert.
-Or it goes on with NaN, or with the memory behind the table of rotations (both seen on the CPU platform), and a rollout trains
-on that. vLLM refuses a ``max_model_len`` above the model's length, and its message names this variable. With the variable the
-engine starts and accepts sequences that long, but the table of rotations keeps ``max_position_embeddings`` rows. Many images
-and launch scripts set the variable permanently.
-
-To extend a model, set ``rope_parameters`` in ``engine.hf_overrides``; for one that extrapolates without such a change, set
+What happens: a sequence longer than the model supports ends the engine with an illegal memory access or a device-side assert,
+or it goes on with NaN, or with the memory behind the table of rotations (both seen on the CPU platform). vLLM refuses a
+``max_model_len`` above the model's length, and its message names this variable. With it the engine accepts sequences that long,
+but the table keeps ``max_position_embeddings`` rows. Many images and launch scripts set the variable permanently. To extend a
+model, set ``rope_parameters`` in ``engine.hf_overrides``; for one that extrapolates without such a change, set
 ``max_position_embeddings`` there.
 
 When it can go: when vLLM makes the table as long as ``max_model_len``, or refuses the length (vllm-project/vllm#44286 was

@@ -3,13 +3,10 @@
 What happens: with ``enable_return_routed_experts`` the engine does not start over pipeline stages or with context parallelism,
 and from vLLM 0.31.0 on not without a prefix cache. Recipes for router replay (R3) often switch the prefix cache off: NeMo RL's
 do, because tokens from the cache had no experts once. Since vllm-project/vllm#45635 the experts of cached tokens are stored by
-block, and the store needs that cache. It also needs the V2 model runner, which vLLM's CPU platform does not have. A dense model
-has no experts to return.
+block, which also needs the V2 model runner. A dense model has no experts to return.
 
 When it can go: never for a dense model; the others when vLLM lifts them. Some KV connectors are refused, too; vLLM names them.
-
-Evidence: ``VllmConfig`` was read in vLLM 0.26.0, 0.28.0, 0.30.0, 0.31.0, 0.32.0 and 0.33.0, ``Scheduler`` and
-``RoutedExpertsCapturer`` in 0.26.0; a static probe. No engine was started with it by us.
+No engine was started with it by us.
 """
 
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, fix, no, report, unknown, yes

@@ -2,14 +2,12 @@
 
 What happens: the first weight update raises ``AttributeError`` at the first linear layer. A trainer that has vLLM in its own
 process (TRL's colocate mode, online DPO) calls ``load_weights`` of the running model, once for each tensor. On GPUs that
-overwrites the weights in place. vLLM's CPU platform packs the weight of each linear layer for its kernels after the first
-load, and replaces the weight itself by an empty tensor that has no ``weight_loader`` (since 0.10.2, vllm-project/vllm#24150).
-An embedding would be overwritten, but a head that shares it keeps its packed copy. Where oneDNN has no product of the
-engine's dtype for the CPU (bfloat16 without AVX-512, float16 without AVX-512 FP16), vLLM packs nothing, and the update works.
-Linux does not show whether an AVX2 CPU with AVX-VNNI has such products, so the quirk stays active there.
-
-A trainer must send all parts of a fused layer (q, k and v; gate and up) before the next request; otherwise the request fails
-with the names of those layers, because the old values are gone.
+overwrites the weights in place. vLLM's CPU platform packs the weight of each linear layer for its kernels, and replaces the
+weight itself by an empty tensor without ``weight_loader`` (since 0.10.2, vllm-project/vllm#24150). Where oneDNN has no product
+of the engine's dtype for the CPU (bfloat16 without AVX-512, float16 without AVX-512 FP16), vLLM packs nothing, and the update
+works; Linux does not show whether an AVX2 CPU with AVX-VNNI has such products. A trainer must send all parts of a fused layer
+(q, k and v; gate and up) before the next request; otherwise the request fails with the names of those layers, because the old
+values are gone.
 
 When it can go: when vLLM's CPU platform supports ``load_weights`` after the first load.
 """

@@ -1,15 +1,13 @@
 """After a call to all tensor-parallel ranks that fails, vLLM takes the other ranks' old replies for those to the next calls.
 
-What happens: with several processes and the executor ``mp``, an adapter that cannot be loaded, a weight update that is
-refused, or any other call that fails ends as soon as the first failing rank has replied. What the ranks behind it reply is
-left in their queues, and replies do not name the call that they belong to. The next call fails with the error of the last one,
-or returns what another call returned; an update that failed on rank 1 can count as a success (vllm-project/vllm#49972,
-vllm-project/vllm#57846). Generation reads the first rank alone and goes on.
+What happens: with several processes and the executor ``mp``, an adapter that cannot be loaded, a weight update that is refused,
+or any other call that fails ends as soon as the first failing rank has replied. What the ranks behind it reply is left in their
+queues, and replies do not name their call. The next call fails with the error of the last one, or returns what another call
+returned; an update that failed on rank 1 can count as a success (vllm-project/vllm#49972). Generation reads the first rank
+alone and goes on.
 
-When it can go: when vLLM reads all replies or marks them; vllm-project/vllm#57846 is open. From 0.33.0 on vLLM reads them
-with ``enable_fault_tolerance``.
-
-Evidence: a paired run. A call fails on both ranks, and two others follow.
+When it can go: when vLLM reads all replies or marks them; vllm-project/vllm#57846 is open. From 0.33.0 on vLLM reads them with
+``enable_fault_tolerance``.
 """
 
 import functools

@@ -1,13 +1,11 @@
 """Speculative decoding in rollouts that start from dummy weights: the draft gets dummy weights, too, and keeps them.
 
 What happens: speculative decoding makes the rollout slower instead of faster, because no draft token is accepted. The sampled
-tokens are right. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) with the load format of the target
-(``get_draft_load_config`` in model_executor/model_loader/utils.py; before 0.31.0 ``get_model``). A rollout loads the target as
-``dummy``, because the first refit replaces its weights. Our refits do not send the draft's weights, and few trainers' refits
-do. ``draft_load_config`` of ``speculative_config`` sets another load format for the draft, but drafts of the method
-``draft_model`` ignore it (``DraftModelProposer._get_model``).
-
-A draft that is trained, too, still has to be refitted by the trainer (vllm-project/vllm#46725).
+tokens are right. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) with the load format of the target.
+A rollout loads the target as ``dummy``, because the first refit replaces its weights; few trainers' refits send the draft's.
+``draft_load_config`` of ``speculative_config`` sets another load format for the draft, but drafts of the method ``draft_model``
+ignore it (``DraftModelProposer._get_model``). A draft that is trained, too, still has to be refitted by the trainer
+(vllm-project/vllm#46725).
 
 When it can go: when the draft does not inherit ``dummy`` from the target, or rollouts refit drafts.
 """

@@ -18,8 +18,6 @@ from quirks_plugins.kit import Lab, Outcome
 
 _EOS = ("model.config.eos_token_id", "model.text_config.eos_token_id")
 _without_tokenizer = setting("engine.skip_tokenizer_init").is_true()
-
-
 _SKIPPED = {"engine.skip_tokenizer_init": True}
 _QWEN3 = {"model_type": "qwen3", "eos_token_id": 151645}
 _NONE: dict[str, Any] = {"model.stop_token_ids": []}

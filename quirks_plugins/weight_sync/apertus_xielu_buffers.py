@@ -2,11 +2,8 @@
 
 What happens: after such a refit the constants hold whatever was in memory, also if the engine had loaded them from the
 checkpoint. xIELU keeps two constants as persistent buffers next to two parameters. Since 0.16.0 vLLM's layerwise reload
-re-creates all of a module's tensors without initialising them as soon as one of its weights arrives. It then copies back every
-persistent one, also those that were not sent.
-
-The paired run is of our own worker. In vLLM's own engine on the CPU the constants stay, and yet samples differ after a reload;
-we do not know why.
+re-creates all of a module's tensors without initialising them as soon as one of its weights arrives. The paired run is of our
+own worker. In vLLM's own engine on the CPU the constants stay, and yet samples differ after a reload; we do not know why.
 
 When it can go: when layerwise reload keeps the old values of persistent buffers that were not sent, as it does for
 non-persistent ones since vllm-project/vllm#44371.

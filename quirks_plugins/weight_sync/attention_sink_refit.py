@@ -1,16 +1,14 @@
 """Models with attention sinks: a refit leaves the sinks at their old values.
 
-What happens: logprobs of rollouts drift away from the trainer's with every update, or are wrong from the first one on if the
-engine started from dummy weights; there is no error. gpt-oss and MiMo-V2 copy their sinks into the parameter themselves
-(``param.data.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload the
-parameter is a meta tensor without values, and vLLM records and repeats only calls of weight loaders: the copy is lost, and the
-reload puts the old sinks back.
-
-DeepSeek-V4 and HY-V4 have the same defect in separate files for each kind of GPU, and pad their sinks, so they are not patched.
+What happens: logprobs of rollouts drift away from the trainer's with every update, or are wrong from the first one on after a
+dummy start; there is no error. gpt-oss and MiMo-V2 copy their sinks into the parameter themselves (``param.data.copy_`` in
+``load_weights``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload the parameter is a meta tensor
+without values, and vLLM repeats only calls of weight loaders: the copy is lost. DeepSeek-V4 and HY-V4 have the same defect in
+separate files for each kind of GPU, and pad their sinks, so they are not patched.
 
 When it can go: when vLLM 0.32 is no longer supported. From 0.33.0 on these models make their sinks with
 ``make_attention_sink``, which has a weight loader. The paired run uses gpt-oss; for MiMo-V2 a tiny model was reloaded without
-an engine, and every tensor was compared.
+an engine.
 """
 
 from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes

@@ -10,21 +10,17 @@ vLLM then packs nothing. Linux does not show whether an AVX2 CPU with AVX-VNNI h
 When it can go: when vLLM's layerwise reload processes tied layers itself.
 """
 
-from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
-from quirks_plugins.conditions import unpacked_on_cpu
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
+from quirks_plugins.conditions import unpacked_on_cpu, untied
 from quirks_plugins.kit import Lab, Outcome
 
-# Most configurations leave the key out, and then their class decides: only a plain no is a no.
-_untied = (
-    Fact("model.config.tie_word_embeddings").one_of(False) & ~Fact("model.config.text_config.tie_word_embeddings").is_true()
-)
 _NESTED = {"model_type": "qwen2_vl", "text_config": {"tie_word_embeddings": True}}
 
 QUIRK = Quirk(
     id="cpu-tied-head-refit",
     title="A refit leaves a tied head with its old weights on vLLM's CPU platform",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=platform("cpu") & purpose("rollout") & ~_untied & ~unpacked_on_cpu,
+    match=platform("cpu") & purpose("rollout") & ~untied & ~unpacked_on_cpu,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.reload.layerwise:finalize_layerwise_processing",

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
-from quirks_plugins.conditions import dummy_weights
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
+from quirks_plugins.conditions import dummy_weights, untied
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.dummy_start_patches import NoFilesError, files_of
 
@@ -27,15 +27,13 @@ if TYPE_CHECKING:
     import torch
 
 _TIES = "tie_word_embeddings"
-# Most configurations leave the key out, and then their class decides: only a plain no is a no.
-_untied = Fact(f"model.config.{_TIES}").one_of(False) & ~Fact(f"model.config.text_config.{_TIES}").is_true()
 _DUMMY = {"engine.load_format": "dummy"}
 
 QUIRK = Quirk(
     id="dummy-tied-head",
     title="A dummy start ties a head that differs from the embeddings in the checkpoint, and refits leave it out",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=purpose("rollout") & dummy_weights & ~_untied,
+    match=purpose("rollout") & dummy_weights & ~untied,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.utils:initialize_model",

@@ -2,15 +2,14 @@
 
 What happens: with LFM2-MoE a weight update leaves all experts at their old values, silently, from vLLM 0.26 on. With the other
 models, and before, it ends with an error, such as ``KeyError: 'layers.1.mlp.experts.gate_up_proj'`` for DeepSeek-V3.
-transformers 5 holds the experts of a layer in two tensors, ``experts.gate_up_proj`` and ``experts.down_proj``, and gives some
-modules other names than checkpoints do (``mlp`` for Mixtral's ``block_sparse_moe``). It turns that back when it saves a
-checkpoint. A trainer that sends ``named_parameters()``, as TRL does, sends what transformers holds. vLLM takes fused experts
-for the models that load them by ``RoutedExperts.load_weights`` under these names (vllm-project/vllm#36997), such as Qwen3-MoE,
-GLM-4.5 and OLMoE. The models of this quirk have a loop over single experts, as DeepSeek has, or other names.
+transformers 5 holds the experts of a layer in two tensors, ``experts.gate_up_proj`` and ``experts.down_proj``, gives some
+modules other names than checkpoints do, and turns that back when it saves one. A trainer that sends ``named_parameters()``, as
+TRL does, sends what transformers holds. vLLM takes that for the models that load experts by ``RoutedExperts.load_weights``
+(vllm-project/vllm#36997), such as Qwen3-MoE, GLM-4.5 and OLMoE. The models of this quirk have a loop over single experts, as
+DeepSeek has, or other names.
 
 When it can go: when vLLM's loaders of these models take what transformers holds. In vLLM 0.32.0 the parameters of a tiny model
-of each type were loaded, and compared with those of its checkpoint; DeepSeek-V3.2 and GLM-5, which have DeepSeek's loop, do not
-run on a CPU and were only read.
+of each type were loaded; DeepSeek-V3.2 and GLM-5 do not run on a CPU and were only read.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """vLLM loads packs of weights that it receives by NCCL on several streams, and nothing orders them.
 
 What happens: a weight can be loaded before it has arrived, or from memory that already holds a later pack. A trainer with
-vLLM's weight transfer ``nccl`` and ``packed`` sends packs of 1 GB. ``packed_nccl_broadcast_consumer`` receives them in turn
-on two streams, and hands views of each to the model. vLLM's layerwise reload keeps such views until a layer is complete; if
-the layer goes on in the next pack, another stream reads them, without waiting for the first. PyTorch may also give the
-memory of a pack away while that stream still reads it. How often that happens is not known: it depends on the sizes of
-layers and packs.
+vLLM's weight transfer ``nccl`` and ``packed`` sends packs of 1 GB. ``packed_nccl_broadcast_consumer`` receives them in turn on
+two streams. vLLM's layerwise reload keeps views of a pack until a layer is complete; if the layer goes on in the next pack,
+another stream reads them, without waiting for the first. PyTorch may also give the memory of a pack away while that stream
+still reads it. How often that happens is not known.
 
-When it can go: with vLLM 0.33.0, which orders the streams by events.
-
-The damage was not seen: on two H100s 48 updates of 16.4 GB by the function of 0.32.0 left every parameter as it was sent
-(``benchmarks/packed_nccl.py``). The quirk itself has not run between GPUs.
+When it can go: with vLLM 0.33.0, which orders the streams by events. The damage was not seen: on two H100s 48 updates of 16.4
+GB by the function of 0.32.0 left every parameter as it was sent (``benchmarks/packed_nccl.py``). The quirk itself has not run
+between GPUs.
 """
 
 import inspect

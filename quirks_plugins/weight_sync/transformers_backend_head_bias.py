@@ -1,15 +1,13 @@
 """Phi on vLLM's Transformers backend: the first refit after a dummy start loses the head's bias, and the engine dies.
 
-What happens: the refit of Phi 1, 1.5 or 2 succeeds, and the first request after it ends the engine with
-``AttributeError: 'ParallelLMHead' object has no attribute 'bias'``. Our own worker refuses to go on after such a refit
-instead. The Transformers backend creates its head without a bias and adds one when a checkpoint has it
-(``CausalMixin.load_weights``). An engine that started from dummy weights has read no checkpoint, so the bias first arrives
-with a refit. At its end, vLLM's layerwise reload gives a layer back the tensors that it had before
-(``_place_kernel_tensors``): it removes the bias, and with it the attribute.
+What happens: the refit of Phi 1, 1.5 or 2 succeeds, and the first request after it ends the engine with ``AttributeError:
+'ParallelLMHead' object has no attribute 'bias'``. Our own worker refuses to go on after such a refit. The Transformers backend
+adds a bias to its head when a checkpoint has it (``CausalMixin.load_weights``). An engine that started from dummy weights has
+read no checkpoint, so the bias first arrives with a refit, at whose end the layerwise reload gives a layer back the tensors
+that it had before (``_place_kernel_tensors``): it removes the bias.
 
-When it can go: when the reload keeps parameters that loading added. Phi runs on the Transformers backend since vLLM 0.32.0;
-before, vLLM had a class of its own for it. Other models with such a bias are affected if ``engine.model_impl=transformers``
-makes them run there.
+When it can go: when the reload keeps parameters that loading added. Phi runs on the Transformers backend since vLLM 0.32.0.
+Other models with such a bias are affected if ``engine.model_impl=transformers`` makes them run there.
 """
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
