@@ -6,20 +6,19 @@ the causal mask. What needs another mask, a state along the sequence or the whol
 Evidence: the rules are NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
-from functools import partial
-
 from quirks_core import Fact, Kind, ModelFlag, Quirk, Refuse, Severity, model_type, no, report, setting, unknown, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, sequence_packing
 from quirks_plugins.runs import context_parallel
 
-_rule = partial(Quirk, flag=ModelFlag.CONTEXT_PARALLEL, kind=Kind.RULE)
 _VISION = {"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}
 
 # Gemma-3 passes its mask even where it masks nothing. NeMo RL refuses `gemma3` and names `Gemma3ForCausalLM` in its message;
 # `gemma3_text` is the same model without the vision tower.
-CP_GEMMA3 = _rule(
+CP_GEMMA3 = Quirk(
     id="cp-gemma3",
     title="Gemma-3 passes an attention mask, which context parallelism with FSDP2 cannot take",
+    flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & model_type("gemma3", "gemma3_text"),
     adjustments=Refuse(
         "context parallelism replaces SDPA by a ring without attention masks, and Gemma-3 needs its mask",
@@ -41,9 +40,11 @@ CP_GEMMA3 = _rule(
 # Three of four layers are gated delta nets: without the state of the rank before, each rank would begin with an empty one.
 # NeMo RL (`nemo_rl/models/automodel/setup.py`) refuses `qwen3_5` and lets the MoE model pass, for which Automodel has a backend
 # of its own (with Transformer Engine and flash-linear-attention). `qwen3_5_text` is the model without the vision tower.
-CP_QWEN3_5 = _rule(
+CP_QWEN3_5 = Quirk(
     id="cp-qwen3-5",
     title="Dense Qwen3.5 carries a state along the sequence, which context parallelism with FSDP2 does not pass on",
+    flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & model_type("qwen3_5", "qwen3_5_text"),
     adjustments=Refuse(
         "context parallelism shards the sequence, and Qwen3.5's gated delta nets need the state of the rank before",
@@ -66,9 +67,11 @@ CP_QWEN3_5 = _rule(
 )
 
 # Packing needs flash-attention-2 to keep the packed sequences apart, and no attention implementation supports both.
-CP_SEQUENCE_PACKING = _rule(
+CP_SEQUENCE_PACKING = Quirk(
     id="cp-sequence-packing",
     title="Context parallelism needs SDPA and sequence packing needs flash-attention-2: not both with FSDP2",
+    flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & sequence_packing,
     adjustments=Refuse(
         "context parallelism works by replacing SDPA, sequence packing needs flash-attention-2",
@@ -85,9 +88,11 @@ CP_SEQUENCE_PACKING = _rule(
 )
 
 # The shapes do not fit: context parallelism tries to swap the sequence buffers of every rank, which are scattered already.
-CP_SEQUENCE_PARALLEL = _rule(
+CP_SEQUENCE_PARALLEL = Quirk(
     id="cp-sequence-parallel",
     title="Context parallelism and sequence parallelism both shard the sequence: not both with FSDP2 at TP > 1",
+    flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=(
         context_parallel_on_fsdp2
         & setting("train.sequence_parallel").is_true()
@@ -109,9 +114,11 @@ CP_SEQUENCE_PARALLEL = _rule(
 )
 
 # A rank holds placeholders for features that another rank computes; media tokens also need attention masks.
-CP_VLM = _rule(
+CP_VLM = Quirk(
     id="cp-vlm",
     title="Context parallelism shards the sequence before media features are in it: not with multimodal models on FSDP2",
+    flag=ModelFlag.CONTEXT_PARALLEL,
+    kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & Fact("model.is_multimodal").is_true(),
     adjustments=Refuse(
         "the sequence is sharded before image and audio features are put in, so they land on the wrong ranks",

@@ -10,8 +10,6 @@ warns, ``ep-expert-count`` when every backend uses the offsets of the expert map
 Evidence: static probes of vLLM's definitions. They show how vLLM works, not a defect. No run with DeepEP was made.
 """
 
-from functools import partial
-
 from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, described, report
 from quirks_core.declaration.examples import no, unknown, yes
 from quirks_core.declaration.match import setting
@@ -19,7 +17,6 @@ from quirks_plugins import conditions as run
 from quirks_plugins.conditions import EP, EXPERT_GROUP, NUM_EXPERTS, TP
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
-_rule = partial(Quirk, flag=ModelFlag.DP_EP_STRATEGY, kind=Kind.RULE)
 _FLAG, _BACKEND, _EPLB = "engine.enable_expert_parallel", "engine.all2all_backend", "engine.enable_eplb"
 
 #: The published attempt at asynchronous data and expert parallelism: independent engines with a size above TP.
@@ -39,9 +36,11 @@ _flag_alone_decides = StaticProbe(
 
 # EleutherAI/lm-evaluation-harness#3734 forbids such engines because scores fell to about 5 percent, which this rule does not
 # explain: the outputs are right, and each engine needs the memory for all experts.
-DP_INDEPENDENT_EXPERTS = _rule(
+DP_INDEPENDENT_EXPERTS = Quirk(
     id="dp-independent-experts",
     title="Independent engines form expert-parallel groups of their own TP ranks only, silently",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=run.independent & EP.above(TP),
     adjustments=Refuse(
         "engines that share nothing cannot share experts: each would hold all of them and log EP rank 0 of 1 "
@@ -65,9 +64,11 @@ DP_INDEPENDENT_EXPERTS = _rule(
 )
 
 # It only advises: the same configuration may serve one rank and many.
-EP_ALONE = _rule(
+EP_ALONE = Quirk(
     id="ep-alone",
     title="Expert parallelism over one rank is silently none",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=run.expert_flag & run.mixture & ~TP.above(1) & (~run.several_replicas | run.independent),
     adjustments=Advise(
         "engine.enable_expert_parallel has no effect: each engine is one rank, and holds all experts; "
@@ -88,9 +89,11 @@ EP_ALONE = _rule(
     ],
 )
 
-EP_FLAG = _rule(
+EP_FLAG = Quirk(
     id="ep-flag",
     title="An expert-parallel size has no effect until vLLM's flag is on, and a size of 1 none until it is off",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=EP.is_set(),
     adjustments=[
         Require(
@@ -121,9 +124,11 @@ EP_FLAG = _rule(
     cost="with experts on several ranks, every MoE layer moves tokens between them",
 )
 
-EP_MULTIPLE_OF_TP = _rule(
+EP_MULTIPLE_OF_TP = Quirk(
     id="ep-multiple-of-tp",
     title="vLLM's expert-parallel group is made of whole replicas: its size is a multiple of TP",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=EP.above(1) & EP.indivisible_by(TP),
     adjustments=Refuse(
         "the expert-parallel group is made of all tensor-parallel ranks of every replica, so its size is a multiple of TP",
@@ -161,9 +166,11 @@ _neither = described(
 )
 
 # A size above TP with `independent` is left to `dp-independent-experts`.
-EP_SIZE = _rule(
+EP_SIZE = Quirk(
     id="ep-size",
     title="vLLM takes no expert-parallel size: it forms DP x TP, whatever the configuration calls it",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=EP.above(1) & (_not_the_group | _not_the_replica | _neither),
     adjustments=[
         Refuse(
@@ -214,9 +221,11 @@ _needs_even = setting(_BACKEND).matches("^(deepep|moonep)") | setting(_EPLB).is_
 # rank 2 starts at expert 4, and the expert map has 6. Its low-latency dispatch gets the number rounded down. EPLB raises a
 # ValueError, MoonEP NotImplementedError, and DeepSeek-V4 stops while it loads (vllm-project/vllm#52435). The default backend,
 # `allgather_reducescatter`, uses the expert map, which gives the first ranks one more (vllm-project/vllm#21497).
-EP_EXPERT_COUNT = _rule(
+EP_EXPERT_COUNT = Quirk(
     id="ep-expert-count",
     title="Experts that ranks cannot share evenly: DeepEP addresses wrong experts, and EPLB does not start",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=(
         run.sharded_experts
         & (

@@ -10,14 +10,11 @@ Evidence: none from vLLM. Nothing is wrong without ``dp-strategy``; ``pp-needs-a
 worker runs here; the others are arithmetic, and no test has several nodes with GPUs.
 """
 
-from functools import partial
-
 from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, Severity, described, fix, no, report, typed, yes
 from quirks_plugins import conditions as run
 from quirks_plugins.conditions import GPUS_PER_NODE, NUM_GPUS, NUM_RANKS, PP, REPLICA
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
-_rule = partial(Quirk, flag=ModelFlag.DP_EP_STRATEGY, kind=Kind.RULE)
 _STRATEGY = "parallel.dp_strategy"
 _ASSERTED = report("https://github.com/NVIDIA-NeMo/RL/pull/1081")
 
@@ -72,9 +69,11 @@ DP_STRATEGY = Quirk(
 
 # The engine of vLLM V0 raised NotImplementedError (vllm-project/vllm#7413). V1 does not, and NeMo RL still asserts the rule,
 # because its synchronous worker does not support several stages.
-PP_NEEDS_ASYNC = _rule(
+PP_NEEDS_ASYNC = Quirk(
     id="pp-needs-async",
     title="Pipeline parallelism with the synchronous engine is refused, or leaves stages idle",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=PP.above(1) & run.synchronous,
     adjustments=Refuse(
         "pipeline stages are kept busy by requests that keep coming, which is what the asynchronous engine is for; "
@@ -104,9 +103,11 @@ _OURS = {"engine.generate_from_dummy": False}
 
 # An engine of our group starts its ranks as processes on the GPUs that its actor sees, and an actor has one node. VLLM has no
 # such limit: NVIDIA-NeMo/RL#1380 runs replicas over several nodes.
-REPLICA_ON_ONE_NODE = _rule(
+REPLICA_ON_ONE_NODE = Quirk(
     id="replica-on-one-node",
     title="Our group starts an engine's ranks on one node: they must fit its GPUs",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=run.our_worker & (_replica_too_large | _engine_too_large),
     adjustments=[
         Refuse(
@@ -139,9 +140,11 @@ REPLICA_ON_ONE_NODE = _rule(
 _left_over = NUM_GPUS.indivisible_by(REPLICA)
 _too_few = NUM_GPUS.below(NUM_RANKS)
 
-WORLD_SIZE = _rule(
+WORLD_SIZE = Quirk(
     id="world-size",
     title="The cluster's GPUs are no multiple of a replica's, or too few for all replicas",
+    flag=ModelFlag.DP_EP_STRATEGY,
+    kind=Kind.RULE,
     match=_left_over | _too_few,
     adjustments=[
         Refuse(

@@ -31,7 +31,7 @@ def test_every_quirk_of_the_folder_is_registered():
     declared = {
         f"{'.'.join(file.relative_to(ROOT).with_suffix('').parts)}:{name}"
         for file in (ROOT / "quirks_plugins").rglob("*.py")
-        for name in re.findall(r"^([A-Z]\w+) = (?:Quirk|_rule)\($", file.read_text(encoding="utf-8"), re.MULTILINE)
+        for name in re.findall(r"^(\w+) = Quirk\($", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
 
     assert declared == {entry_point_value(item.quirk) for item in LOADED}
