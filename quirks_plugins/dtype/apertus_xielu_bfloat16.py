@@ -1,14 +1,12 @@
 """Apertus: xIELU computes with bfloat16 constants, whatever ``engine.dtype`` is.
 
-What happens: with a float32 engine the logprobs of a tiny model differ from transformers' by 0.01 nats, and a parity run
-blames other causes. With a float16 engine the model fails with "expected m1 and m2 to have the same dtype". ``engine.dtype``
-does not reach the activation of Apertus: vLLM creates it as ``XIELU()`` (``vllm.model_executor.models.apertus``), and the
+What happens: with a float32 engine the logprobs of a tiny model differ from transformers' by 0.01 nats. With a float16 engine
+the model fails with "expected m1 and m2 to have the same dtype". vLLM creates the activation of Apertus as ``XIELU()``, and the
 default of its dtype is bfloat16. Its four parameters and constants (``alpha_p``, ``alpha_n``, ``beta``, ``eps``) are therefore
-rounded to 8 bits when the weights are loaded. The product of float16 activations and bfloat16 constants is float32, which the
-next layer does not accept.
+rounded to 8 bits, and their product with float16 activations is float32, which the next layer does not accept.
 
 When it can go: when vLLM's Apertus gives its activation the model's dtype, as transformers does since
-huggingface/transformers#42864, which names the report for vLLM. vLLM has had the model since 0.10.2, always so.
+huggingface/transformers#42864. vLLM has had the model since 0.10.2, always so.
 """
 
 from __future__ import annotations

@@ -3,12 +3,9 @@
 What happens: a recipe sets ``disable_cascade_attn`` (verl's FAQ recommends it against mismatch) or ``mamba_cache_mode`` (NeMo
 RL's recipes for Nemotron set it), and the run is not that of the recipe; vLLM only logs a line. From vLLM 0.32.0 on there is no
 cascade attention to switch off. The prefix cache of Mamba layers follows ``enable_prefix_caching``, which is on by default for
-models with such layers from 0.28.0 on: ``none`` no longer switches it off. From 0.33.0 on vLLM calls the argument deprecated.
+models with such layers from 0.28.0 on: ``none`` no longer switches it off.
 
 When it can go: when vLLM no longer takes them, as it announces; the run is then refused as with any unknown argument.
-``unread-environment`` does the same for variables.
-
-Evidence: a static probe; what vLLM does with the arguments is nothing, which no run shows.
 """
 
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes

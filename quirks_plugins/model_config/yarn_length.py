@@ -4,11 +4,9 @@ What happens: a model card's recipe, ``rope_parameters`` with ``factor: 4.0`` an
 "User-specified max_model_len (131072) is greater than the derived max_model_len (max_position_embeddings=32768…)". Before
 0.30.0 vLLM multiplied the length by the factor. Now it uses ``max_position_embeddings`` as the extended length, as
 transformers does (vllm-project/vllm#56446). If the user set YaRN in an override, or added it to ``config.json``,
-``max_position_embeddings`` still has the trained length. The message suggests the variable ``VLLM_ALLOW_LONG_MAX_MODEL_LEN``,
-but that switches the check off for every other mistake, too.
+``max_position_embeddings`` still has the trained length. The message suggests a variable that switches the check off entirely.
 
-When it can go: never, unless vLLM derives the length from the factor again. Recipes that also set ``max_position_embeddings``
-do not need it.
+When it can go: never, unless vLLM derives the length from the factor again.
 """
 
 from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes

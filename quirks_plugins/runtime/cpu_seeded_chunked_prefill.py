@@ -1,11 +1,9 @@
 """Seeded requests on vLLM's CPU platform: a prompt that is split over several steps kills the engine.
 
 What happens: the engine core dies with "CPU Generator does not use offset", and every request in it is lost. While a prompt is
-not complete, vLLM samples a token for it and throws the token away. If the request has a seed of its own, vLLM then sets its
-random generator back with ``set_offset``, which torch has for CUDA generators only. Any batch with seeds can cause this,
-because vLLM splits the prompts of requests that arrive together as soon as they exceed ``max_num_batched_tokens``.
-
-A setting does not help: without chunked prefill (``enable_chunked_prefill: false``) vLLM demands a step that holds the longest
+not complete, vLLM samples a token for it and throws it away. If the request has a seed, vLLM then sets its generator back with
+``set_offset``, which torch has for CUDA generators only. Any batch with seeds can cause this, as prompts that arrive together
+are split once they exceed ``max_num_batched_tokens``; without chunked prefill vLLM demands a step that holds the longest
 sequence.
 
 When it can go: when vLLM restores the generators of such rows in another way than by an offset.

@@ -2,11 +2,9 @@
 
 What happens: a trainer pauses generation to update weights (``pause_generation``, ``POST /pause``) with the default mode
 ``abort`` or with ``wait``. Rollout requests that arrive meanwhile end at once with the finish reason "error" and no tokens
-(``engine_paused``, "Generation is paused. Please retry after it resumes."). Up to 0.32 they were queued and served after
-``resume``. Trainers that do not know the error drop these samples or stop. vllm-project/vllm#51488 argues for the change: a
-caller that pauses at a boundary should know what arrives after it. The mode ``keep`` queues as before.
-
-A trainer that handles the error, or a router that would retry on another replica, can switch the quirk off.
+(``engine_paused``). Up to 0.32 they were queued and served after ``resume``. vllm-project/vllm#51488 argues for the change: a
+caller that pauses at a boundary should know what arrives after it. The mode ``keep`` queues as before. A trainer that handles
+the error, or has a router that retries on another replica, can switch the quirk off.
 
 When it can go: when trainers retry such requests, or pause with ``keep``.
 """

@@ -2,13 +2,10 @@
 
 What happens: after the engine was woken up, no draft token is accepted, and speculative decoding makes rollouts slower instead
 of faster. Sampled tokens are right, and nothing is reported. A sleep of level 2 discards the weights of target and draft; a
-refit or ``reload_weights`` brings those of the target only (vllm-project/vllm#52479).
+refit or ``reload_weights`` brings those of the target only (vllm-project/vllm#52479). vLLM 0.31 has the argument that keeps a
+draft's weights, and fails to sleep with ``draft.*``.
 
-vLLM 0.31 has the argument that keeps a draft's weights, and fails to sleep with ``draft.*``.
-
-When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged).
-
-Evidence: the static probe; it shows only on a GPU, because no CPU engine sleeps.
+When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged). It shows only on a GPU.
 """
 
 from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes

@@ -2,11 +2,9 @@
 
 What happens: after EPLB (the load balancer of expert parallelism) has moved experts, a weight update puts them into other
 experts' places: rollouts become garbage, or a little worse, and nothing is reported. The loader's mapping comes from the
-initial places (``EplbState.build_initial_global_physical_to_logical_map``), while requests are routed by the current ones. A
-move that is under way also copies old experts over the new ones (vllm-project/vllm#55228). ``sharded_rdt`` is the only
-transfer engine of vLLM that refuses EPLB.
-
-A trainer that sends weights in a way of its own may follow the moves, as prime-rl's does (PrimeIntellect-ai/prime-rl#3583).
+initial places, while requests are routed by the current ones. A move that is under way also copies old experts over the new
+ones (vllm-project/vllm#55228). ``sharded_rdt`` is the only transfer engine of vLLM that refuses EPLB. A trainer that sends
+weights in a way of its own may follow the moves, as prime-rl's does (PrimeIntellect-ai/prime-rl#3583).
 
 When it can go: when vLLM loads into the current places, or refuses such updates.
 """

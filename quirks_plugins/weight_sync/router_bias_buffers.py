@@ -1,12 +1,10 @@
 """MoE routers that choose experts by a bias: transformers keeps it in a buffer, which many refits do not send.
 
 What happens: tokens go to other experts than in the trainer. Routers like DeepSeek-V3's add a bias, one number per expert
-(``e_score_correction_bias``), to the scores by which they choose experts. The bias is balanced rather than trained by
-gradients, so in transformers it is a persistent buffer, and a refit that walks ``named_parameters()`` never sends it. In vLLM
-it is a parameter, and a reload does not change it until it is sent (vllm-project/vllm#38746). After a dummy start it is noise.
-After a start from the checkpoint it keeps the checkpoint's value, however the trainer has balanced it since.
-
-The checkpoint's values stay as long as no refit sends others, which is right unless the trainer balances them.
+(``e_score_correction_bias``), to the scores by which they choose experts. It is balanced rather than trained by gradients, so
+in transformers it is a persistent buffer, and a refit that walks ``named_parameters()`` never sends it. In vLLM it is a
+parameter that keeps its value until it is sent (vllm-project/vllm#38746): noise after a dummy start, else the checkpoint's,
+which is right unless the trainer balances it.
 
 When it can go: when vLLM's weight transfer refuses to finish without such buffers. For each model type listed, transformers
 5.19.0 was checked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 for the parameter of that
