@@ -149,7 +149,7 @@ def wrapped_model():
 
 @pytest.mark.parametrize("name", ["down.weight", "down.base_layer.weight"])
 @pytest.mark.parametrize("owner", ["the model", "its class"])
-def test_a_model_with_lora_loads_by_the_names_of_a_checkpoint_as_of_a_peft_model(wrapped_model, owner, name):
+def test_lora_loads_by_names_of_checkpoints_and_peft_models(wrapped_model, owner, name):
     load = wrapped_model.load_weights if owner == "the model" else type(wrapped_model).load_weights.__get__(wrapped_model)
 
     assert load([(name, wrapped_model.down.base_layer.weight.new_full((2, 2), 3.0))]) == {"down.weight"}

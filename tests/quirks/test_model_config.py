@@ -65,7 +65,7 @@ def refused_by(plan):
         ),
     ],
 )
-def test_a_typed_rope_is_completed_as_transformers_would_complete_it(plan_for, model, typed, made):
+def test_a_typed_rope_is_completed_as_by_transformers(plan_for, model, typed, made):
     plan = plan_for(model, {OVERRIDES: typed} if typed else {})
 
     assert overridden(plan) == made
@@ -73,7 +73,7 @@ def test_a_typed_rope_is_completed_as_transformers_would_complete_it(plan_for, m
 
 
 @pytest.mark.parametrize("disabled", ["rope-scaling-override-theta", "rope-theta-override"])
-def test_either_of_two_quirks_brings_a_typed_theta_into_a_typed_mapping(plan_for, disabled):
+def test_either_quirk_brings_a_typed_theta_into_the_mapping(plan_for, disabled):
     plan = plan_for(QWEN3, {OVERRIDES: {"rope_theta": 5e6, "rope_parameters": YARN}}, disable=[disabled])
 
     assert overridden(plan)["rope_parameters"] == YARN | {"rope_theta": 5e6}

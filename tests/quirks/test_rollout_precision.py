@@ -90,7 +90,7 @@ def test_a_model_that_float16_overflows_is_never_advised_it(planned, trainer, ki
     assert f"not float16, because {kind}" in text
 
 
-def test_weights_that_float16_cannot_hold_are_counted_in_the_shards(planned, tmp_path):
+def test_weights_beyond_float16_are_counted_in_the_shards(planned, tmp_path):
     weights = torch.full((70, 70), 1.0, dtype=torch.bfloat16)
     weights[0, :5] = torch.tensor([65536.0, -7e4, 3e38, float("inf"), 65280.0])  # the last one fits
     save_file({"a": weights, "b": torch.tensor([-1e5, 1.0])}, tmp_path / "model.safetensors")
