@@ -87,6 +87,12 @@ quantized_cache_of_checkpoint = described(
     "`engine.kv_cache_dtype` is open, and the checkpoint states a quantised KV cache",
     "`engine.kv_cache_dtype` is set, or the checkpoint states no quantised KV cache",
 )
+#: Most configurations leave the key out, and then their class decides: only a plain no is a no.
+untied = (
+    Fact("model.config.tie_word_embeddings").one_of(False) & ~Fact("model.config.text_config.tie_word_embeddings").is_true()
+)
+_dtype = setting("engine.dtype")
+dtype_is_open = ~_dtype.is_set() | _dtype.one_of("auto")
 #: Multi-head latent attention; of a multimodal model, in its language model.
 latent_attention = described(
     Fact("model.text_config.qk_rope_head_dim").is_set(), "the model has latent attention", "the model has no latent attention"

@@ -1,7 +1,5 @@
 """Models and settings that the examples of several quirks use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

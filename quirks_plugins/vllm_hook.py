@@ -3,8 +3,6 @@
 It is not in our package `worker`: loading it there would import `worker`, also where a trainer has a ``worker.py`` of its own.
 """
 
-from __future__ import annotations
-
 import logging
 
 from quirks_core.facts.installation import HiddenPackageError, check_ours

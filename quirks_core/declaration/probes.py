@@ -47,7 +47,7 @@ class StaticProbe(Probe):
 
     module: str
     pattern: str
-    found_means_affected: bool
+    found_means_affected: bool = True
 
     def __post_init__(self) -> None:
         try:

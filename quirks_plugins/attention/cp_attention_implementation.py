@@ -4,13 +4,8 @@ What happens: another implementation gives wrong gradients without an error. Pac
 flash-attention-2; without them the packed sequences attend to each other. PyTorch's context parallelism, with FSDP2, works by
 replacing SDPA, so it needs SDPA.
 
-What this changes: ``train.attn_implementation`` must be ``sdpa`` for context parallelism on FSDP2, and otherwise
-``flash_attention_2`` for sequence packing.
-
 Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
-
-from __future__ import annotations
 
 from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, report, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, fsdp2, sequence_packing

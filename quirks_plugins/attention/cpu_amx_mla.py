@@ -7,44 +7,22 @@ bfloat16". In float16 it starts and generates nonsense: no greedy token of a tin
 bfloat16 the first refit fails half-way: the backend packs ``kv_b_proj`` once and replaces it by an empty tensor
 (``MLAAttention.process_weights_after_loading``), into which no weights can be loaded.
 
-What this changes: rollouts, and engines that compute in another dtype than bfloat16, get the backend ``CPU_MLA``, which vLLM
-takes on CPUs without AMX. A server or an evaluation in bfloat16 keeps ``AMX_MLA``.
-
 When it can go: when the backend takes the other dtypes and updates, or when vLLM chooses ``CPU_MLA`` where it does not.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    no,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, platform, purpose, setting
 from quirks_plugins.conditions import NOT_BFLOAT16, checkpoint_dtype, latent_attention
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import MOONLIGHT
 
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
-
-_BACKEND = "CPU_MLA"
+_SLOT, _BACKEND = "engine.attention_backend", "CPU_MLA"
+_FLOAT16 = {**MOONLIGHT, "dtype": "float16"}
 _dtype = setting("engine.dtype")
 # vLLM's ``auto`` turns float32 into bfloat16, and keeps float16.
 _not_bfloat16 = _dtype.one_of(*NOT_BFLOAT16) | (checkpoint_dtype("float16") & ~_dtype.one_of("bfloat16"))
 _names = (_BACKEND, _BACKEND.lower())  # vLLM takes both
-_chosen = setting("engine.attention_backend").one_of(*_names) | setting("engine.attention_config.backend").one_of(*_names)
+_chosen = setting(_SLOT).one_of(*_names) | setting("engine.attention_config.backend").one_of(*_names)
 
 QUIRK = Quirk(
     id="cpu-amx-mla",
@@ -57,7 +35,7 @@ QUIRK = Quirk(
     & ~_chosen,
     affected=Affected("vllm", introduced="0.29.0"),
     adjustments=Require(
-        "engine.attention_backend",
+        _SLOT,
         _BACKEND,
         reason="the AMX kernels of vLLM's latent attention take no dtype but bfloat16, and no refit",
     ),
@@ -67,36 +45,18 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/52616"),
         report("https://github.com/vllm-project/vllm/pull/49453"),
     ],
-    evidence=StaticProbe(
-        "vllm.platforms.cpu",
-        r"if amx_available and selected_backend != AttentionBackendEnum\.CPU_MLA:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.platforms.cpu", r"if amx_available and selected_backend != AttentionBackendEnum\.CPU_MLA:"),
     examples=[
-        yes(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx", gives={"engine.attention_backend": _BACKEND}),
+        yes(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx", gives={_SLOT: _BACKEND}),
         yes(MOONLIGHT, {"engine.dtype": "bfloat16"}, vllm="0.29.0", platform="cpu", cpu="amx"),
-        yes(
-            MOONLIGHT,
-            {"engine.attention_backend": "AMX_MLA"},
-            vllm="0.32.0",
-            platform="cpu",
-            cpu="amx",
-            refuses="engine.attention_backend",
-        ),
+        yes(MOONLIGHT, {_SLOT: "AMX_MLA"}, vllm="0.32.0", platform="cpu", cpu="amx", refuses=_SLOT),
         yes({"model_type": "kimi_vl", "text_config": MOONLIGHT}, vllm="0.32.0", platform="cpu", cpu="amx"),
         yes(MOONLIGHT, {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="amx", purpose="eval"),
-        yes({**MOONLIGHT, "dtype": "float16"}, vllm="0.32.0", platform="cpu", cpu="amx", purpose="serve"),
-        no(
-            {**MOONLIGHT, "dtype": "float16"},
-            {"engine.dtype": "bfloat16"},
-            vllm="0.32.0",
-            platform="cpu",
-            cpu="amx",
-            purpose="serve",
-        ),
+        yes(_FLOAT16, vllm="0.32.0", platform="cpu", cpu="amx", purpose="serve"),
+        no(_FLOAT16, {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="amx", purpose="serve"),
         no(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx", purpose="serve"),
         no(MOONLIGHT, {"engine.attention_config": {"backend": _BACKEND}}, vllm="0.32.0", platform="cpu", cpu="amx"),
-        no(MOONLIGHT, {"engine.attention_backend": "cpu_mla"}, vllm="0.32.0", platform="cpu", cpu="amx"),
+        no(MOONLIGHT, {_SLOT: "cpu_mla"}, vllm="0.32.0", platform="cpu", cpu="amx"),
         no(MOONLIGHT, vllm="0.28.1", platform="cpu", cpu="amx"),
         no(MOONLIGHT, vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu", cpu="amx"),

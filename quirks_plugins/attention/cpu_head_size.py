@@ -7,37 +7,14 @@ the model with that list when the engine starts. Latent attention (DeepSeek-V2 a
 with ``qk_rope_head_dim`` 64 alone. Any other pair ends with "Head dimension … is not supported by MLA", or, if the sum is 320,
 512 or 576, with "Unsupported block size". Tiny models for tests, and small models with heads of 16, 40, 48 or 72, are affected.
 
-What this changes: the run is refused with this reason.
-
 When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    Fact,
-    Kind,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Refuse,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, PairedRun, Quirk, Refuse, Severity, StaticProbe, described, report
+from quirks_core.declaration.examples import no, unknown, yes
+from quirks_core.declaration.match import Fact, platform, setting
 from quirks_plugins.conditions import latent_attention
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SIZE = Fact("model.head_size")
 _SUPPORTED = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -84,11 +61,7 @@ QUIRK = Quirk(
     evidence=[
         PairedRun("quirks_plugins.attention.cpu_head_size:heads"),
         PairedRun("quirks_plugins.attention.cpu_head_size:latent"),
-        StaticProbe(
-            "vllm.v1.attention.backends.cpu_attn",
-            r"return \[32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512\]",
-            found_means_affected=True,
-        ),
+        StaticProbe("vllm.v1.attention.backends.cpu_attn", r"return \[32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512\]"),
     ],
     examples=[
         yes({"hidden_size": 64, "num_attention_heads": 4}, vllm="0.32.0", platform="cpu", refuses="head_dim"),

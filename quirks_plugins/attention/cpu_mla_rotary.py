@@ -2,46 +2,21 @@
 
 What happens: with ``enforce_eager`` such a model (DeepSeek-V3 without YaRN, Moonlight, GLM-4.7-Flash, LFM2 and its MoE form)
 generates nonsense on the CPU platform without an error. In float32 only 3 of 72 greedy tokens of a tiny DeepSeek-V3, and 7 of
-72 of a tiny LFM2, agree with transformers. The rotary kernel rotates the first head and leaves the others. These models pass
-tensors ``[tokens, heads, dim]`` to the rotary embedding (``vllm.model_executor.layers.mla``,
-``vllm.model_executor.models.lfm2``). The CPU kernel behind ``RotaryEmbedding.forward_cpu`` expects ``[tokens, heads x dim]``:
-it takes the last dimension for that of all heads together. Latent attention passes slices of larger tensors, and there the
-kernel also rotates memory that does not belong to the key. The CUDA kernel accepts both forms since vllm-project/vllm#12777 and
-#18046. With compilation vLLM computes the formula in torch instead, which gives the right result. Models with DeepSeek's kind
-of YaRN (``deepseek_yarn``) have a rotary class of their own and are not affected.
+72 of a tiny LFM2, agree with transformers. These models pass tensors ``[tokens, heads, dim]`` to the rotary embedding. The CPU
+kernel behind ``RotaryEmbedding.forward_cpu`` expects ``[tokens, heads x dim]``, rotates the first head and leaves the others;
+of slices, which latent attention passes, it also rotates memory that does not belong to the key. The CUDA kernel accepts both
+forms since vllm-project/vllm#12777 and #18046. With compilation vLLM computes the formula in torch instead, which gives the
+right result. DeepSeek's kind of YaRN (``deepseek_yarn``) has a rotary class of its own and is not affected.
 
-What this changes: the quirk sets ``-rotary_embedding`` in ``engine.compilation_config.custom_ops``, which chooses the formula
-in torch. If the user set the list without it, the run is refused, because quirks do not change a list that the user set.
-
-When it can go: when the CPU kernel accepts tensors of three dimensions. vllm-project/vllm#31643 once made ``forward_cpu`` use
-the formula, which cured gibberish of the same cause in other models; since then vLLM calls the kernel again.
+When it can go: when the CPU kernel accepts tensors of three dimensions, or vLLM takes the formula again
+(vllm-project/vllm#31643).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    fix,
-    model_type,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, platform, setting
 from quirks_plugins.conditions import latent_attention
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import MOONLIGHT
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _SLOT, _OFF = "engine.compilation_config", "-rotary_embedding"
 _typed = setting("engine.compilation_config.custom_ops")
@@ -67,9 +42,7 @@ QUIRK = Quirk(
         fix("https://github.com/vllm-project/vllm/pull/31643"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.layers.rotary_embedding.base",
-        r"def forward_cpu\([\s\S]{0,500}?ops\.rotary_embedding\(\n",
-        found_means_affected=True,
+        "vllm.model_executor.layers.rotary_embedding.base", r"def forward_cpu\([\s\S]{0,500}?ops\.rotary_embedding\(\n"
     ),
     examples=[
         yes(MOONLIGHT, vllm="0.32.0", platform="cpu", gives={_SLOT: {"custom_ops": [_OFF]}}),

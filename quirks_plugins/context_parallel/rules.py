@@ -3,12 +3,8 @@
 What happens: PyTorch's context parallelism gives each rank a part of the sequence and replaces SDPA by a ring that takes only
 the causal mask. What needs another mask, a state along the sequence or the whole sequence cannot be trained so.
 
-What this changes: the run is refused.
-
 Evidence: the rules are NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
-
-from __future__ import annotations
 
 from quirks_core import Fact, Kind, ModelFlag, Quirk, Refuse, Severity, model_type, no, report, setting, unknown, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, sequence_packing

@@ -7,16 +7,10 @@ engine cores that share nothing.
 When it can go: when vLLM accepts dense models in such a group; the static probe will show it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import actors, dense, several_replicas
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _ACTORS = parallel(dp=2, strategy="actors")
 
@@ -33,7 +27,7 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash=r"Non-MoE models do not support external data parallel mode",
     references=report("https://github.com/vllm-project/vllm-ascend/issues/11863"),
-    evidence=StaticProbe("vllm.engine.arg_utils", r"Non-MoE models do not support external data parallel mode", True),
+    evidence=StaticProbe("vllm.engine.arg_utils", r"Non-MoE models do not support external data parallel mode"),
     examples=[
         yes("qwen3", _ACTORS, refuses="parallel.dp_strategy: independent"),
         no(QWEN3_MOE, _ACTORS),

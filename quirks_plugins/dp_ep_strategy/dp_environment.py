@@ -8,15 +8,9 @@ NVIDIA-NeMo/RL#1495 set them and had to patch vLLM's client.
 When it can go: when the asynchronous engine no longer reads them.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, environment, no, report, setting, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _any_is_set = (
     environment("VLLM_DP_SIZE").is_set()
@@ -42,7 +36,7 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash=r"Offline data parallel mode is not supported/useful for dense models",
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
-    evidence=StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE", found_means_affected=True),
+    evidence=StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE"),
     examples=[
         yes(settings=_ASYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
         *(

@@ -6,16 +6,10 @@ is started, and lists everything else that is wrong with the run.
 When it can go: when vLLM ignores the flag on dense models; the paired run will show it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import dense, sharded_experts
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="ep-dense",
@@ -30,11 +24,7 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash=r"Number of experts in the model must be greater than 0",
     references=report("https://github.com/vllm-project/vllm/pull/12583"),
-    evidence=StaticProbe(
-        "vllm.config.model",
-        r"Number of experts in the model must be greater than 0",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.config.model", r"Number of experts in the model must be greater than 0"),
     examples=[
         yes("qwen3", parallel(flag=True), refuses="engine.enable_expert_parallel: false"),
         yes("gemma3", parallel(ep=2)),

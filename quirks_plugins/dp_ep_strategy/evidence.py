@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_plugins.kit import Lab, Outcome
+
 if TYPE_CHECKING:
     from worker.engine.engine_rank import EngineRank
-    from worker.lab.kit.lab import Lab, Outcome
 
 _EXPECTED = "refused before the engine starts, or it starts"
 
@@ -18,14 +19,7 @@ async def refused_or_started(
 ) -> Outcome:
     """Passes if the plan refuses the run, or if the engine starts and nothing was wrong with it after all.
 
-    An engine that dies ends the scenario with its error, which fails it.
-
-    Args:
-        lab: The scenario's lab.
-        model: The checkpoint.
-        values: The run.
-        measure: The run's request, in words.
-        engine_rank: Which engine of a group it is; None if it is alone.
+    An engine that dies ends the scenario with its error, which fails it. `measure` is the run's request, in words.
     """
     from quirks_core.plan.records import RefusedError
     from worker.lab.kit.lab import Outcome

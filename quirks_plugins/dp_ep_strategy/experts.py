@@ -4,33 +4,15 @@ What happens: vLLM takes no expert-parallel size: with the flag, all DP x TP ran
 A configuration that expects another group runs without a message: the outputs are right, but memory, traffic and speed are not
 what it says. Experts that the ranks cannot share evenly are another matter, which depends on the backend.
 
-What this changes: such a run is refused before anything starts; where it merely gains nothing or waits, the plan advises. The
-flag, if it is open, follows the size.
-
 When it can go: when vLLM has a setting for the size (requested in vllm-project/vllm#28889); ``ep-alone`` when vLLM itself
 warns, ``ep-expert-count`` when every backend uses the offsets of the expert map, ``dp-independent-experts`` never.
 
 Evidence: static probes of vLLM's definitions. They show how vLLM works, not a defect. No run with DeepEP was made.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, described, report
+from quirks_core.declaration.examples import no, unknown, yes
+from quirks_core.declaration.match import setting
 from quirks_plugins import conditions as run
 from quirks_plugins.conditions import EP, EXPERT_GROUP, NUM_EXPERTS, TP
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -45,13 +27,11 @@ _SIZE_WANTED = report("https://github.com/vllm-project/vllm/issues/28889")
 _group_spans_data_and_tensor = StaticProbe(
     "vllm.distributed.parallel_state",
     r"-1,\s+data_parallel_size\s+\* prefill_context_model_parallel_size\s+\* tensor_model_parallel_size",
-    found_means_affected=True,
 )
 #: Only the flag shards experts, and only where there is more than one rank.
 _flag_alone_decides = StaticProbe(
     "vllm.model_executor.layers.fused_moe.config",
     r"dp_size_ \* pcp_size_ \* tp_size_ > 1\s+and vllm_parallel_config\.enable_expert_parallel",
-    found_means_affected=True,
 )
 
 # EleutherAI/lm-evaluation-harness#3734 forbids such engines because scores fell to about 5 percent, which this rule does not
@@ -275,15 +255,10 @@ EP_EXPERT_COUNT = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.all2all_utils",
         r"rank_expert_offset=all2all_manager\.rank \* moe\.num_local_experts",
-        found_means_affected=True,
     ),
     examples=[
-        yes(
-            _experts(8),
-            {**parallel(dp=3, tp=1, flag=True), _BACKEND: "deepep_high_throughput"},
-            refuses="engine.all2all_backend",
-        ),
-        yes(_experts(8), {**parallel(dp=3, tp=1, flag=True), _EPLB: True}, refuses="EPLB"),
+        yes(_experts(8), {**parallel(dp=3, flag=True), _BACKEND: "deepep_high_throughput"}, refuses=_BACKEND),
+        yes(_experts(8), {**parallel(dp=3, flag=True), _EPLB: True}, refuses="EPLB"),
         yes(_experts(160), parallel(dp=12, flag=True), advises="the fullest rank"),
         yes(_experts(8), {**parallel(dp=3, flag=True), _BACKEND: "allgather_reducescatter"}, advises="the fullest rank"),
         yes(_experts(6), parallel(dp=2, tp=2, ep=4)),

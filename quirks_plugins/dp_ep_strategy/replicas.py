@@ -1,10 +1,7 @@
 """Which replicas and engines a run can have: the strategy of several replicas, and their GPUs, one row each.
 
 What happens: the wrong strategy can make a run hang, and one that needs more GPUs than there are waits for a placement until
-Ray's time limit.
-
-What this changes: such a run is refused before anything starts; without ``cluster.gpus_per_node`` no GPUs are compared. An open
-strategy becomes the one that fits what the replicas share; the other rules of this flag check one that the user set.
+Ray's time limit. Without ``cluster.gpus_per_node`` no GPUs are compared.
 
 When it can go: never, being a choice and arithmetic; ``pp-needs-async`` when a trainer's synchronous path over several stages
 is as fast as over one, ``replica-on-one-node`` when our group can put an engine's ranks on several nodes (not tried).
@@ -12,8 +9,6 @@ is as fast as over one, ``replica-on-one-node`` when our group can put an engine
 Evidence: none from vLLM. Nothing is wrong without ``dp-strategy``; ``pp-needs-async`` is NeMo RL's rule, and no synchronous
 worker runs here; the others are arithmetic, and no test has several nodes with GPUs.
 """
-
-from __future__ import annotations
 
 from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, Severity, described, fix, no, report, typed, yes
 from quirks_plugins import conditions as run

@@ -7,16 +7,10 @@ heads on 3.
 When it can go: when vLLM supports such a number of heads; vllm-project/vllm#11797, which requested it, was closed as stale.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Fact, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import TP
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _QWEN2 = {"model_type": "qwen2", "num_attention_heads": 28}
 _heads = Fact("model.text_config.num_attention_heads").indivisible_by(TP)
@@ -39,9 +33,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/11797"),
         report("https://github.com/THU-KEG/AdaptThink/issues/1"),
     ],
-    evidence=StaticProbe(
-        "vllm.config.model", r"if total_num_attention_heads % tensor_parallel_size != 0:", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.config.model", r"if total_num_attention_heads % tensor_parallel_size != 0:"),
     examples=[
         yes(_QWEN2, parallel(tp=8), vllm="0.32.0", refuses="engine.tensor_parallel_size"),
         yes({"model_type": "gemma3", "text_config": {"num_attention_heads": 8}}, parallel(tp=3), vllm="0.32.0"),

@@ -1,41 +1,26 @@
 """Apertus: xIELU computes with bfloat16 constants, whatever ``engine.dtype`` is.
 
-What happens: with a float32 engine the logprobs of a tiny model differ from transformers' by 0.01 nats, and a parity run
-blames other causes. With a float16 engine the model fails with "expected m1 and m2 to have the same dtype". ``engine.dtype``
-does not reach the activation of Apertus: vLLM creates it as ``XIELU()`` (``vllm.model_executor.models.apertus``), and the
+What happens: with a float32 engine the logprobs of a tiny model differ from transformers' by 0.01 nats. With a float16 engine
+the model fails with "expected m1 and m2 to have the same dtype". vLLM creates the activation of Apertus as ``XIELU()``, and the
 default of its dtype is bfloat16. Its four parameters and constants (``alpha_p``, ``alpha_n``, ``beta``, ``eps``) are therefore
-rounded to 8 bits when the weights are loaded. The product of float16 activations and bfloat16 constants is float32, which the
-next layer does not accept.
-
-What this changes: the activation is created in the dtype that the model is created in. An engine in bfloat16 does not change.
-The quirk is a patch, because no argument of the engine reaches the activation.
+rounded to 8 bits, and their product with float16 activations is float32, which the next layer does not accept.
 
 When it can go: when vLLM's Apertus gives its activation the model's dtype, as transformers does since
-huggingface/transformers#42864, which names the report for vLLM. vLLM has had the model since 0.10.2, always so.
+huggingface/transformers#42864. vLLM has had the model since 0.10.2, always so.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    fix,
-    model_type,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, setting
+from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+    import torch
 
 QUIRK = Quirk(
     id="apertus-xielu-bfloat16",
@@ -45,7 +30,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.10.2"),
     adjustments=Patch(
         "vllm.model_executor.layers.activation:XIELU.__init__",
-        wrapper="quirks_plugins.dtype.apertus_patches:wrap_init",
+        wrapper="quirks_plugins.dtype.apertus_xielu_bfloat16:wrap_init",
         expects=("2265a734707b",),
         reason="vLLM makes xIELU in bfloat16, and no argument of the engine reaches it",
     ),
@@ -55,7 +40,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/30635"),
         fix("https://github.com/huggingface/transformers/pull/42864"),
     ],
-    evidence=StaticProbe("vllm.model_executor.models.apertus", r"self\.act_fn = XIELU\(\)", found_means_affected=True),
+    evidence=StaticProbe("vllm.model_executor.models.apertus", r"self\.act_fn = XIELU\(\)"),
     examples=[
         yes("apertus", {"engine.dtype": "float32"}, vllm="0.32.0"),
         yes("apertus", vllm="0.32.0"),
@@ -67,6 +52,24 @@ QUIRK = Quirk(
         unknown("apertus", {"engine.dtype": "float32"}),
     ],
 )
+
+
+def wrap_init(original: Callable[..., None]) -> Callable[..., None]:
+    """Make xIELU's parameters and constants in torch's default dtype, which is the model's while vLLM makes the model."""
+
+    @wraps(original)
+    def init(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        import torch
+
+        if len(args) <= _PLACE_OF_DTYPE:
+            kwargs.setdefault("dtype", torch.get_default_dtype())
+        original(self, *args, **kwargs)
+
+    return init
+
+
+#: The position of dtype among the arguments after ``self``: alpha_p_init, alpha_n_init, beta, eps, dtype.
+_PLACE_OF_DTYPE = 4
 
 
 async def scenario(lab: Lab) -> Outcome:

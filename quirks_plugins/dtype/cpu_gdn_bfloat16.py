@@ -6,35 +6,13 @@ the engine loads the model and starts normally. The user need not set a dtype fo
 ``float32-checkpoint-downcast`` chooses float32 for rollouts of a float32 checkpoint. Since vLLM 0.33.0 float16 works if
 triton-cpu is installed; float32 never does.
 
-What this changes: ``engine.dtype`` must be bfloat16 on the CPU platform. If the user set float32 or float16, the run is
-refused with this reason, before a model is loaded.
-
 When it can go: when the kernel accepts float32.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    platform,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import NOT_BFLOAT16
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-gdn-bfloat16",
@@ -55,11 +33,7 @@ QUIRK = Quirk(
         report("https://github.com/llmmanorg/llmman/pull/285"),
         report("https://github.com/vllm-project/vllm/issues/51305"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention",
-        r"CPU GDN attention requires BF16",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.mamba.ops.cpu.gdn_attention", r"CPU GDN attention requires BF16"),
     examples=[
         yes("qwen3_next", vllm="0.32.0", platform="cpu", gives={"engine.dtype": "bfloat16"}),
         yes("qwen3_5", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", gives={}),

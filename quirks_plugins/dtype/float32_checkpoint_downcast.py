@@ -2,36 +2,23 @@
 
 What happens: a trainer that computes in float32 gets logprobs of rounded weights. On a tiny model they differ from the
 trainer's own by between 0.02 and 0.05 nats on average; those of the same engine in float32 differ by 1e-5. vLLM's ``auto`` uses
-the checkpoint's dtype, except for float32, which it replaces by the platform's preferred dtype: bfloat16 on CPUs and current
-GPUs (float16 before vLLM 0.9.1). vLLM logs that at the level INFO. Trainers that build their engine without a dtype, as TRL's
-colocate mode does, give no way to set it.
-
-What this changes: for a checkpoint whose ``config.json`` declares float32, the default of ``engine.dtype`` becomes float32 if
-the trainer is known to compute in float32 (``train.dtype=float32``, no autocast). If the trainer's dtype is not given, the
-plan advises, because float32 doubles the memory for weights and KV cache, and many trainers compute in bfloat16 by autocast.
-The quirk reads the checkpoint's dtype where vLLM does: ``dtype`` (or its older name ``torch_dtype``), then that of
-``text_config``. It does not concern a checkpoint that names no dtype there (vLLM then looks into the weight files, this quirk
-does not), and a quantized checkpoint.
+the checkpoint's dtype, except for float32, which it replaces by the platform's preferred dtype (bfloat16 on CPUs and current
+GPUs). Trainers that build their engine without a dtype, as TRL's colocate mode does, give no way to set it. Float32 doubles the
+memory, and many trainers compute in bfloat16 by autocast, so the engine follows only a trainer that is known to compute in
+float32. If no dtype stands in ``config.json``, vLLM looks into the weight files, and this quirk does not.
 
 When it can go: when vLLM's ``auto`` keeps float32 for a float32 checkpoint.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
-from quirks_plugins.conditions import checkpoint_dtype, quantized
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.conditions import checkpoint_dtype, dtype_is_open, quantized
+from quirks_plugins.kit import Lab, Outcome
 
 # As typed: an engine that a trainer starts by itself may have no setting for the trainer's dtype.
 _autocast = setting("train.autocast")
 _trains_in_another = (typed("train.dtype") & setting("train.dtype").differs_from("float32")) | (
     typed("train.autocast") & _autocast.one_of("bfloat16", "float16")
 )
-_dtype = setting("engine.dtype")
 _FLOAT32 = {"model_type": "qwen3", "dtype": "float32"}
 _TOLD = {"train.dtype": "float32"}
 
@@ -47,16 +34,12 @@ QUIRK = Quirk(
             "the checkpoint is float32, and vLLM computes in a shorter dtype: if the trainer computes in float32, set "
             "train.dtype: float32, and the engine does so too, at twice the memory; else set train.dtype or train.autocast to "
             "what it computes in",
-            when=~typed("train.dtype") & (~_dtype.is_set() | _dtype.one_of("auto")),
+            when=~typed("train.dtype") & dtype_is_open,
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/18751"),
-    evidence=StaticProbe(
-        "vllm.config.model",
-        r"if config_dtype == torch\.float32:\s+config_dtype = preferred_dtype",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.config.model", r"if config_dtype == torch\.float32:\s+config_dtype = preferred_dtype"),
     examples=[
         yes(_FLOAT32, _TOLD, gives={"engine.dtype": "float32"}),
         yes(_FLOAT32, _TOLD, defaults={"engine.dtype": "auto"}, gives={"engine.dtype": "float32"}),

@@ -2,48 +2,20 @@
 
 What happens: in a bfloat16 rollout each logit of the router carries a relative error of up to 2^-9, and where two experts are
 close to each other, a token can go to another expert than in the trainer. vLLM's router gives its logits in the model's dtype
-(``vllm.model_executor.models.deepseek_v2:_get_moe_router_dtype``). transformers casts both factors to float32, and so do the
-trainers: prime-rl patches vLLM for it. vLLM already has a setting for the router's dtype, a key of ``config.json``, but these
-checkpoints do not have that key. For GLM-5 vLLM uses float32 without the key (vllm-project/vllm#47410).
+(``_get_moe_router_dtype`` of deepseek_v2); transformers casts both factors to float32, and so do the trainers. vLLM's setting
+for the router's dtype is a key of ``config.json``, which these checkpoints do not have. It has a kernel for float32 logits from
+0.29.0 on with every NVIDIA GPU (vllm-project/vllm#54048), before with Hopper and data-center Blackwell alone, and from 0.28.0
+on with ROCm (vllm-project/vllm#50268). Elsewhere it rounds before it casts, and the key has no effect. EXAONE-MoE and A.X-K1
+round in the same way and do not read the key.
 
-What this changes: ``hf_overrides.moe_router_dtype`` becomes float32 for a rollout on a GPU, unless the user set it, or the
-engine computes in float32 anyway; for Kimi-VL, Kimi K2.5, DeepSeek-VL2 and GLM-5.3 in ``text_config``. The product of the
-bfloat16 factors then keeps the precision in which it was accumulated. The quirk concerns only runs in which vLLM has a kernel
-for that: from 0.29.0 on with every NVIDIA GPU (vllm-project/vllm#54048), before with Hopper and data-center Blackwell alone;
-from 0.28.0 on with ROCm (vllm-project/vllm#50268). Elsewhere, and on the CPU platform, vLLM rounds the logits before it casts
-them, and the key has no effect. EXAONE-MoE and A.X-K1 round in the same way and do not read the key. The quirk does not concern
-them: their constructors choose the experts' kernels by the dtype of the logits, so a patch would have to replace these.
-
-When it can go: when vLLM uses float32 for these models, too.
-
-Evidence: a static probe of the function that reads the key. How many tokens go to other experts was not measured by us. vLLM
-0.22.0 does not have the key; the releases between that and 0.25.1 were not read.
+When it can go: when vLLM uses float32 for these models, too. How many tokens go to other experts was not measured by us.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Affected,
-    Default,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    described,
-    model_type,
-    no,
-    package,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 
 _SLOT = "engine.hf_overrides"
-_KEY = {"moe_router_dtype": "float32"}
+_KEY, _SIZE = {"moe_router_dtype": "float32"}, {"hidden_size": 64}
 _text_only = model_type("deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note", "kimi_k2")
 _multimodal = model_type("deepseek_vl_v2", "glm5_next", "kimi_k25", "kimi_vl")
 _capability = Fact("platform.gpu.capability")
@@ -83,19 +55,11 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/54048"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.models.deepseek_v2",
-        r'if router_dtype == "float32":\s+return torch\.float32\s+return None',
-        found_means_affected=True,
+        "vllm.model_executor.models.deepseek_v2", r'if router_dtype == "float32":\s+return torch\.float32\s+return None'
     ),
     examples=[
         yes("deepseek_v3", vllm="0.32.0", platform="cuda", gives={_SLOT: _KEY}),
-        yes(
-            "deepseek_v3",
-            {_SLOT: {"hidden_size": 64}},
-            vllm="0.32.0",
-            platform="cuda",
-            gives={_SLOT: {"hidden_size": 64, "moe_router_dtype": "float32"}},
-        ),
+        yes("deepseek_v3", {_SLOT: _SIZE}, vllm="0.32.0", platform="cuda", gives={_SLOT: {**_SIZE, **_KEY}}),
         no("deepseek_v3", {_SLOT: {"moe_router_dtype": "bfloat16"}}, vllm="0.32.0", platform="cuda"),
         yes("deepseek_v3", vllm="0.32.0", platform="cuda", extra=_A100),
         yes("deepseek_v3", vllm="0.28.0", platform="cuda", extra=_HOPPER, gives={_SLOT: _KEY}),

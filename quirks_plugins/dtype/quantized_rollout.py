@@ -1,21 +1,16 @@
 """A rollout with quantised weights: its logprobs are those of rounded weights, and a trainer's are not.
 
 What happens: every importance ratio carries the rounding of weights and activations, also where the policy has not changed.
-With ``quantization: fp8`` and a checkpoint in bfloat16, vLLM quantises what it loads; of a quantised checkpoint (FP8, AWQ,
-NVFP4, …) the layers are quantised as it states. NeMo RL refuses FP8 rollouts unless the loss corrects for this
-(``use_importance_sampling_correction``). With Qwen3-0.6B, PrimeIntellect-ai/prime-rl#1962 measured a perplexity that is 2 %
-higher than in bfloat16.
-
-What this changes: nothing; the plan advises. Quantised rollouts are faster and smaller, so they are a choice, and no mistake. A
-trainer that computes with the checkpoint's own rounded weights (QLoRA) can ignore the note. ``fp8-kv-rollout`` gives the same
-advice for the KV cache, and ``fp8-checkpoint-refit`` tells what refits of such a checkpoint need.
+With ``quantization: fp8`` and a checkpoint in bfloat16, vLLM quantises what it loads; of a quantised checkpoint the layers are
+quantised as it states. NeMo RL refuses FP8 rollouts unless the loss corrects for this. With Qwen3-0.6B,
+PrimeIntellect-ai/prime-rl#1962 measured a perplexity that is 2 % higher than in bfloat16. Quantised rollouts are faster and
+smaller, so they are a choice, and no mistake. A trainer that computes with the checkpoint's own rounded weights (QLoRA) can
+ignore the note.
 
 When it can go: never; two programs that round differently differ.
 
 Evidence: none of ours; advice changes nothing, so that no paired run can show it.
 """
-
-from __future__ import annotations
 
 from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import quantized

@@ -1,44 +1,22 @@
 """vLLM keeps the recurrent state of Qwen3-Next, OLMo-Hybrid and most Mamba-2 models in the model's dtype.
 
-What happens: rollouts compute the logprobs of another model than the trainer, and more so the longer a sample is. A layer
-with a recurrent state reads and writes it at every token. ``mamba_ssm_cache_dtype: auto`` stores it in the model's dtype, so
-that bfloat16 rounds it at every step; a trainer computes the whole sequence with a state in float32. vLLM itself takes float32
-for Nemotron-H ("the only one known to have no accuracy issues"), and what ``config.json`` declares (``mamba_ssm_dtype``) for
-Qwen3.5. For the models below it does neither; vllm-project/vllm#34489 says that Qwen3-Next should be started with float32.
-TensorRT-LLM found the same in a refit test of Qwen3.5 (NVIDIA/TensorRT-LLM#17415).
+What happens: rollouts compute the logprobs of another model than the trainer, and more so the longer a sample is. A layer with
+a recurrent state reads and writes it at every token. ``mamba_ssm_cache_dtype: auto`` stores it in the model's dtype, so that
+bfloat16 rounds it at every step; a trainer's state is float32. vLLM itself takes float32 for Nemotron-H ("the only one known to
+have no accuracy issues"), and what ``config.json`` declares for Qwen3.5. For the models below it does neither;
+vllm-project/vllm#34489 says that Qwen3-Next should be started with float32. Engines in float16 are left alone, because a
+float32 state overflows there (vllm-project/vllm#54308).
 
-What this changes: in rollouts in bfloat16 on CUDA, ``engine.mamba_ssm_cache_dtype`` becomes ``float32`` unless the user set it.
-Engines in float16 are left alone, because a float32 state overflows there (vllm-project/vllm#54308).
-
-When it can go: when vLLM's default for these models is float32. The source was read in vLLM 0.26.0, 0.32.0 and 0.33.0. There is
-no paired run: vLLM's CPU platform takes float32 by itself where it can.
+When it can go: when vLLM's default for these models is float32.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Affected,
-    Default,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
-from quirks_plugins.conditions import checkpoint_dtype
+from quirks_core import Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, platform, purpose, setting
+from quirks_plugins.conditions import checkpoint_dtype, dtype_is_open
 
 _SLOT = "engine.mamba_ssm_cache_dtype"
 _FLOAT32 = {_SLOT: "float32"}
 _dtype = setting("engine.dtype")
-_left_to_the_checkpoint = ~_dtype.is_set() | _dtype.one_of("auto")
 _NEXT = {"model_type": "qwen3_next", "dtype": "bfloat16"}
 
 QUIRK = Quirk(
@@ -50,7 +28,7 @@ QUIRK = Quirk(
         model_type("falcon_h1", "granitemoehybrid", "mamba2", "olmo_hybrid", "qwen3_next", "zamba2")
         & purpose("rollout")
         & platform("cuda")
-        & (_dtype.one_of("bfloat16") | (_left_to_the_checkpoint & checkpoint_dtype("bfloat16")))
+        & (_dtype.one_of("bfloat16") | (dtype_is_open & checkpoint_dtype("bfloat16")))
     ),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Default(_SLOT, "float32", reason="trainers keep the recurrent state in float32"),
@@ -64,7 +42,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.mamba.mamba_utils",
         r'if mamba_ssm_cache_dtype == "auto":\s+temporal_state_dtype = conv_state_dtype',
-        found_means_affected=True,
     ),
     examples=[
         yes(_NEXT, vllm="0.32.0", platform="cuda", gives=_FLOAT32),

@@ -6,12 +6,8 @@ at the same memory and speed, and with float32 on both sides by 0.002. After 40 
 0.55 (four seeds: 0.53 to 0.57), 0.73 (0.73 to 0.74) and 0.71 (0.63 to 0.75). An engine in float16 beside a trainer that stays
 in bfloat16 is worse than both in bfloat16 if all weights are trained: the difference grows to 0.19 (docs/why.md).
 
-What this changes: the engine of a trainer that computes in float16 gets ``dtype=float16`` where its dtype was left open. Every
-other pair that differs is advice with what was measured: float16 on both sides first, in the words of the trainer; where
-float16 cannot be had, heads in float32, then float32. A model that vLLM refuses to load in float16 (Gemma-2 and 3, GLM-4,
-until 0.26 PLaMo-2), the rest of the Gemma family, whose activations were not measured, and a checkpoint with weights beyond 65
-504 are never advised float16. A run is refused whose gradient scaler cannot work: ``fp16=True`` with trainable weights in
-float16, or in bfloat16 on a GPU (seen with torch 2.14).
+Models that vLLM refuses to load in float16 (Gemma-2 and 3, GLM-4, until 0.26 PLaMo-2), the rest of the Gemma family, whose
+activations were not measured, and checkpoints with weights beyond 65 504 are never advised float16.
 
 When it can go: never; two programs that round differently differ.
 
@@ -19,32 +15,12 @@ Evidence: tests on the real engine (tests/engine/test_rollout_precision.py), and
 changes nothing, so that no paired run can show it; ``quirks parity explain`` measures the user's own model.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Advise,
-    Default,
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Severity,
-    no,
-    purpose,
-    report,
-    setting,
-    typed,
-    yes,
-)
+from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, no, report, yes
+from quirks_core.declaration.match import Fact, purpose, setting, typed
 from quirks_core.facts.trainers import TRAINERS
-from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES, checkpoint_dtype, quantized
-
-if TYPE_CHECKING:
-    from quirks_core.facts.context import RunContext
+from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES, checkpoint_dtype, dtype_is_open, quantized
 
 #: Mean difference of logprobs by what trainer and engine compute in, in nats: SmolLM2-135M, H200, temperature 1.
 _NATS = {
@@ -57,10 +33,8 @@ _NATS = {
     ("float32", "float16"): "0.004",
 }
 _ANY_TRAINER = "mixed precision in float16 with weights in float32, and train.autocast=float16 here"
-_dtype = setting("engine.dtype")
-_is_open = ~_dtype.is_set() | _dtype.one_of("auto")
 #: `float32-checkpoint-downcast` makes such an engine float32.
-_becomes_float32 = _is_open & checkpoint_dtype("float32")
+_becomes_float32 = dtype_is_open & checkpoint_dtype("float32")
 _NO_FLOAT16 = r"^(gemma|paligemma|glm4$|plamo2$)"
 #: The share of weights that float16 may make 0; of normally distributed ones it is about a millionth.
 _MAY_VANISH = 0.001
@@ -73,7 +47,7 @@ _differ = (
     | (TRAINER_COMPUTES.one_of("float16") & ENGINE_COMPUTES.one_of("bfloat16", "float32"))
     | (TRAINER_COMPUTES.one_of("float32") & ENGINE_COMPUTES.one_of("bfloat16", "float16") & ~_becomes_float32)
 )
-_follows = TRAINER_COMPUTES.one_of("float16") & _is_open & ~Fact("model.config.model_type").matches(_NO_FLOAT16)
+_follows = TRAINER_COMPUTES.one_of("float16") & dtype_is_open & ~Fact("model.config.model_type").matches(_NO_FLOAT16)
 #: accelerate's scaler divides the gradients of the weights themselves; on a CPU it has none.
 _cannot_scale = (
     typed("train.trainable_dtype")

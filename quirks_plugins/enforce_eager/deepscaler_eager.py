@@ -1,22 +1,14 @@
 """DeepScaleR recipes: NeMo RL reports wrong logprobs of rollouts with Inductor, and with one of vLLM's kernels.
 
-What happens: NeMo RL reports two things. Logprobs of the engine differ from the trainer's in spikes, and training curves fall
-behind, when rollouts run on vLLM's default compilation. It first turned off all of it, CUDA graphs included
-(NVIDIA-NeMo/RL#857), and found later that it is enough not to use Inductor (#1014, #1962). Without Inductor vLLM uses its own
-kernels, and since vLLM 0.20 the one for rotary embeddings gives wrong logprobs on long sequences (#2981). Its recipes for 8K
-and 24K tokens now run with CUDA graphs, the backend ``eager`` (#3097) and all kernels but that one.
+What happens: NeMo RL reports that logprobs of the engine differ from the trainer's in spikes, and training curves fall behind,
+when rollouts run on vLLM's default compilation. It first turned off all of it, CUDA graphs included (NVIDIA-NeMo/RL#857), and
+found later that it is enough not to use Inductor (#1014, #1962). Without Inductor vLLM uses its own kernels, and since vLLM
+0.20 the one for rotary embeddings gives wrong logprobs on long sequences (#2981).
 
-What this changes: ``engine.compilation_config`` gets ``backend: eager`` by default (vLLM still captures CUDA graphs, and
-Inductor compiles nothing) and, from vLLM 0.20 on, ``custom_ops: [all, -rotary_embedding]``. A recipe that itself sets them or
-``engine.enforce_eager`` wins.
-
-When it can go: when a change of vLLM or PyTorch is shown to have made it superfluous. Until then it is only a default, not a
-requirement.
+When it can go: when a change of vLLM or PyTorch is shown to have made it superfluous.
 
 Evidence: training curves and logprobs in the references; nothing of it was reproduced by us.
 """
-
-from __future__ import annotations
 
 from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, fix, model_name, no, package, purpose, report, yes
 

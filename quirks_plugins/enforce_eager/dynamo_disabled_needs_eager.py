@@ -5,22 +5,13 @@ were loaded. vLLM compiles the model ahead of time (``aot_compile``, with torch 
 Dynamo off, ``torch.compile`` returns the original function, which has no ``aot_compile``. vLLM checks the variable
 ``TORCH_COMPILE_DISABLE``, which turns its compilation off, but not this one (pytorch/pytorch#174607).
 
-What this changes: ``engine.enforce_eager`` becomes true unless the user set it. If the user set it to false, the run is
-refused before the start. An engine whose ``compilation_config`` has the mode 0 compiles nothing: it starts, and keeps its CUDA
-graphs.
+An engine whose ``compilation_config`` has the mode 0 compiles nothing: it starts, and keeps its CUDA graphs.
 
-When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function. The source was
-read in vLLM 0.30.0, 0.31.0 and 0.32.0; vLLM 0.26.0 on an H200 ends in the same error.
+When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, environment, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _EAGER = "engine.enforce_eager"
 _OFF = {"TORCHDYNAMO_DISABLE": "1"}

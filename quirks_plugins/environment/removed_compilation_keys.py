@@ -4,15 +4,11 @@ What happens: recipes that switched off Inductor or CUDA graphs for vLLM 0.11 (`
 ``full_cuda_graph``, ``level``) end with "Unexpected keyword argument". A user who deletes the key loses what it was for:
 DeepScaleR's recipe, for instance, needs an engine without Inductor. NeMo RL's asynchronous engine translates ``use_inductor``.
 
-What this changes: the run is refused before the engine starts, and the message names the key that has taken its place.
-
 When it can go: when recipes for such releases are not in use any more.
 
 Evidence: all four were tried on vLLM 0.32.0. ``CompilationConfig`` was read in 0.11.0, which has all, in 0.15.1, which has
 ``level`` alone, and in 0.26.0 and 0.33.0, which have none; a static probe.
 """
-
-from __future__ import annotations
 
 from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, setting, unknown, yes
 

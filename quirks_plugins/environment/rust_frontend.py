@@ -1,41 +1,16 @@
 """``VLLM_USE_RUST_FRONTEND=1``: ``vllm serve`` answers requests in another program, which quirks do not reach.
 
-What happens: two things are missing. The program, ``vllm-rs``, tokenises and checks requests in the place of vLLM's Python
-code, so quirks that patch that code do nothing there. Quirks that patch the engine act as before. In addition, the program
-had no HTTP routes for weight updates at first: a trainer's ``POST /init_weight_transfer_engine`` ends with 404
-(vllm-project/vllm#51220).
+What happens: the program ``vllm-rs`` tokenises and checks requests in the place of vLLM's Python code, so quirks that patch
+that code do nothing there. Quirks that patch the engine act as before. Before 0.30.0 the program had no HTTP routes for weight
+updates: a trainer's ``POST /init_weight_transfer_engine`` ends with 404 (vllm-project/vllm#51220). Programs that call ``LLM``
+or ``AsyncLLM`` can ignore the advice, because only ``vllm serve`` reads the variable.
 
-What this changes: nothing; the plan names the quirks that do not act, and advises a rollout with a weight transfer to do
-without the variable. Programs that call ``LLM`` or ``AsyncLLM`` can ignore the advice, because only ``vllm serve`` reads the
-variable.
-
-When it can go: the routes are there from vLLM 0.30.0 on (vllm-project/vllm#56567; the program of 0.29.0 has none of these
-routes, that of 0.30.0 has all). The rest stays as long as requests are checked in that program.
-
-Evidence: a static probe of the call that starts the program, and the names of routes in the programs of 0.26.0, 0.29.0, 0.30.0
-and 0.33.0. No server was run with it by us.
+When it can go: the routes are there from vLLM 0.30.0 on (vllm-project/vllm#56567). The rest stays as long as requests are
+checked in that program. No server was run with it by us.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    environment,
-    fix,
-    no,
-    package,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import environment, package, purpose, setting
 
 _VARIABLE = "VLLM_USE_RUST_FRONTEND"
 _ON = {_VARIABLE: "1"}
@@ -74,9 +49,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/51220"),
         fix("https://github.com/vllm-project/vllm/pull/56567"),
     ],
-    evidence=StaticProbe(
-        "vllm.entrypoints.cli.serve", r"api_server_manager = RustFrontendProcessManager\(", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.entrypoints.cli.serve", r"api_server_manager = RustFrontendProcessManager\("),
     examples=[
         yes(settings=_NCCL, vllm="0.29.0", env=_ON, advises="no HTTP routes"),
         yes(settings=_NCCL, vllm="0.30.0", env=_ON, advises="these quirks do nothing"),

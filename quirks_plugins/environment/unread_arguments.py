@@ -3,34 +3,13 @@
 What happens: a recipe sets ``disable_cascade_attn`` (verl's FAQ recommends it against mismatch) or ``mamba_cache_mode`` (NeMo
 RL's recipes for Nemotron set it), and the run is not that of the recipe; vLLM only logs a line. From vLLM 0.32.0 on there is no
 cascade attention to switch off. The prefix cache of Mamba layers follows ``enable_prefix_caching``, which is on by default for
-models with such layers from 0.28.0 on: ``none`` no longer switches it off. From 0.33.0 on vLLM calls the argument deprecated.
-
-What this changes: nothing; the plan warns and names the settings to use instead.
+models with such layers from 0.28.0 on: ``none`` no longer switches it off.
 
 When it can go: when vLLM no longer takes them, as it announces; the run is then refused as with any unknown argument.
-``unread-environment`` does the same for variables.
-
-Evidence: a static probe; what vLLM does with the arguments is nothing, which no run shows.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    package,
-    report,
-    setting,
-    typed,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import package, setting, typed
 
 _CASCADE, _MAMBA = "engine.disable_cascade_attn", "engine.mamba_cache_mode"
 _cascade = typed(_CASCADE) & package("vllm", introduced="0.32.0")
@@ -54,9 +33,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/55041"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.models.config",
-        r'mamba_cache_mode == "none":\s+cache_config\.mamba_cache_mode = "align"',
-        found_means_affected=True,
+        "vllm.model_executor.models.config", r'mamba_cache_mode == "none":\s+cache_config\.mamba_cache_mode = "align"'
     ),
     examples=[
         yes("qwen3", {_CASCADE: True}, vllm="0.32.0", advises="no cascade attention"),

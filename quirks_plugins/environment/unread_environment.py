@@ -3,19 +3,10 @@
 What happens: a recipe that sets a variable's old name (``VLLM_USE_V1``, ``VLLM_ATTENTION_BACKEND``,
 ``VLLM_USE_FLASHINFER_MOE_FP8`` …) runs without the setting and without an error; vLLM only logs one line. vLLM drops and
 renames variables between releases.
-
-What this changes: nothing; the plan warns and names the variables. The names that vLLM reads come from the source of the
-installed engine.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Advise, Fact, Kind, ModelFlag, Quirk, RunContext, Severity, no, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 
 def _message(context: RunContext) -> str:

@@ -3,38 +3,17 @@
 What happens: every importance ratio carries the rounding of keys and values to eight bits or fewer, also where the policy has
 not changed. The user sets such a cache, or the checkpoint does: where the setting is open, vLLM follows ``kv_cache_scheme`` of
 compressed-tensors and ``kv_cache_quant_algo`` of ModelOpt. GLM-5 from vLLM 0.32 on, and GLM-5.3 from 0.33 on, have an FP8 cache
-by default on GPUs of capability 10.x. The scales of a cache are those of the checkpoint, or 1, and stay so while the policy
-moves: no weight update brings others, unless the trainer calculates and sends them. NeMo RL calibrates scales after each refit
-(NVIDIA-NeMo/RL#1212), and prime-rl replays the rounding in the trainer (PrimeIntellect-ai/prime-rl#3555, open).
-
-What this changes: nothing; the plan advises. Without a correction in the trainer, set ``engine.kv_cache_dtype: bfloat16``,
-which vLLM prefers to what the checkpoint states. An FP8 KV cache holds twice as many tokens, so it is a choice, and no mistake.
+by default on GPUs of capability 10.x. The scales stay while the policy moves, unless the trainer calculates and sends others,
+as NeMo RL does (NVIDIA-NeMo/RL#1212). An FP8 KV cache holds twice as many tokens, so it is a choice, and no mistake.
 DeepSeek-V4 is left out: which cache it has depends on its attention backend.
 
 When it can go: never; two programs that round differently differ.
 
-Evidence: none of ours; advice changes nothing, so that no paired run can show it. The references compare training curves.
+Evidence: none of ours; advice changes nothing, so that no paired run can show it.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    model_type,
-    no,
-    package,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import cache_dtype_is_open, quantized_cache_of_checkpoint
 
 _SLOT = "engine.kv_cache_dtype"

@@ -1,22 +1,16 @@
 """A weight update while requests run either recomputes their KV cache or leaves keys and values of the old weights in it.
 
-What happens: if the KV cache is kept, new queries attend to keys and values of the old weights. The logprobs after the update
-then belong to neither policy, and no trainer can compute them again. If the cache is dropped, every request in flight is
-computed again from its first token once generation goes on, and its further tokens are those of the new weights, as a trainer
-computes them. An engine that is paused for an update (``keep``) can do either. vLLM drops by default (``clear_cache=True``,
-vllm-project/vllm#57970), and so do recipes that compare trainer and engine exactly. PipelineRL and prime-rl keep the cache,
-because recomputation costs as much as the prompts and everything generated so far (pytorch/torchtitan#4761). In
-NVIDIA-NeMo/RL#3839 the trainer's own switch had no effect for a while: the cache stayed, and nothing showed it.
-
-What this changes: if the user set ``refit.clear_cache`` to false, the plan explains the consequence. Our own configuration
-drops the cache by default. ``prefix-cache-after-update`` handles prefixes that are cached for later requests in both cases.
+What happens: if the KV cache is kept, new queries attend to keys and values of the old weights, and no trainer can compute the
+logprobs after the update again. If it is dropped, every request in flight is computed again from its first token, and its
+further tokens are those of the new weights. vLLM drops by default (``clear_cache=True``, vllm-project/vllm#57970), and so do
+recipes that compare trainer and engine exactly. PipelineRL and prime-rl keep the cache, because recomputation costs as much as
+the prompts and everything generated so far (pytorch/torchtitan#4761). In NVIDIA-NeMo/RL#3839 the trainer's own switch had no
+effect for a while, and nothing showed it.
 
 Evidence: none, because the quirk changes nothing.
 
 When it can go: never; it is a choice, not a workaround.
 """
-
-from __future__ import annotations
 
 from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
 

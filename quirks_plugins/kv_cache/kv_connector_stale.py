@@ -1,44 +1,20 @@
 """A KV connector that cannot be cleared: after a weight update, prompts get the KV cache of old policies.
 
 What happens: from the second step on rollouts drift away from the trainer, for prompts that were seen before an update,
-although the update cleared all caches. ``pause_generation(clear_cache=True)`` clears vLLM's own blocks and calls the
-connector, which should clear its store. A connector without ``reset_cache`` inherits one that does nothing and returns None
-(``KVConnectorBase_V1``), and ``Scheduler.reset_connector_cache`` treats every result except False as success. The next request
-with a known prefix then loads keys and values of the old weights. vLLM logs this at the level DEBUG only.
-
-What this changes: a rollout with such a connector is refused, also where ``MultiConnector`` combines it with others. LMCache,
-FlexKV, HF3FS and vLLM's example connector keep what they stored. The connectors for offloading and the Mooncake store can be
-cleared. Connectors that only carry a request from one engine to the next keep nothing, and neither does HiSparse. The plan
-advises a run whose connector comes from a module of its own (``kv_connector_module_path``).
+although the update cleared all caches. ``pause_generation(clear_cache=True)`` clears vLLM's own blocks and calls the connector,
+which should clear its store. A connector without ``reset_cache`` inherits one that does nothing and returns None
+(``KVConnectorBase_V1``), and ``Scheduler.reset_connector_cache`` treats every result except False as success. vLLM logs this at
+the level DEBUG only. Connectors that only carry a request from one engine to the next keep nothing, and neither does HiSparse.
 
 When it can go: when vLLM treats a connector that did not clear its cache as a failure, or these connectors learn to clear it.
-Since vllm-project/vllm#42695, in 0.26.0 or before, an update calls the connectors as well, to clear their cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, purpose
+from quirks_plugins.kit import Lab, Outcome
 
 #: Connectors that store KV blocks for later requests, and in vLLM 0.26.0 to 0.33.0 have no `reset_cache` of their own.
 _KEEPERS = ("ExampleConnector", "FlexKVConnectorV1", "HF3FSKVConnector", "LMCacheConnectorV1", "LMCacheMPConnector")
@@ -56,6 +32,7 @@ _may_keep = described(
     "all KV connectors can be cleared",
 )
 _OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+_OWN = {_CONNECTOR: {"kv_connector": "Acme", "kv_connector_module_path": "acme.connector"}}
 _LMCACHE = {_CONNECTOR: {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}
 
 
@@ -86,19 +63,13 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/42695"),
         report("https://github.com/vllm-project/vllm/pull/57970"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.core.sched.scheduler", r"self\.connector\.reset_cache\(\) is False", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.v1.core.sched.scheduler", r"self\.connector\.reset_cache\(\) is False"),
     examples=[
         yes(settings=_LMCACHE, vllm="0.32.0", refuses="OffloadingConnector"),
         *(yes(settings={_CONNECTOR: {"kv_connector": name}}, vllm="0.32.0") for name in _KEEPERS),
         yes(settings=_combined(_OFFLOADING, _LMCACHE[_CONNECTOR]), vllm="0.32.0", refuses="OffloadingConnector"),
         no(settings=_combined(_OFFLOADING, _OFFLOADING), vllm="0.32.0"),
-        yes(
-            settings={_CONNECTOR: {"kv_connector": "Acme", "kv_connector_module_path": "acme.connector"}},
-            vllm="0.32.0",
-            advises="has a reset_cache",
-        ),
+        yes(settings=_OWN, vllm="0.32.0", advises="has a reset_cache"),
         no(settings=_LMCACHE, vllm="0.32.0", purpose="serve"),
         *(
             no(settings={_CONNECTOR: {"kv_connector": name, "kv_role": "kv_both"}}, vllm="0.32.0")

@@ -1,44 +1,20 @@
 """A float32 head in the engine or the trainer alone leaves the other side's rounding in the logprobs.
 
 What happens: in bfloat16 the last product of a model rounds its logits to a grid, whose steps are 0.125 at the size of a real
-model's logits, about 20. A float32 head removes that rounding from one side; the other side still rounds. On a trained
-SmolLM2-135M in bfloat16 on a CPU (vLLM 0.32.0, ``quirks parity explain``) the logprobs of vLLM and a trainer under autocast
-differ by 0.038 nats on average with a float32 head on neither side, by 0.033 with one in the engine, by 0.035 with one in the
-trainer, and by 0.027 with both. Where the layers of both sides agree exactly, both round to the same grid, and a float32 head
-on one side makes the difference larger: from 0 to 0.01 nats on a model made for it (tests/engine/test_parity.py); NVIDIA-
-NeMo/RL#3936 describes that. In vLLM this is a key of the checkpoint's configuration (``head_dtype``), which generation models
-obey from 0.26.0 on (vllm-project/vllm#48390; read in the sources of 0.25.1, which falls back to the model's dtype with a
-warning, and of 0.26.0). In the trainer it is another switch, in another program.
-
-What this changes: nothing; the plan advises ``float32`` for the head of the other side. It is no requirement, because one side
-alone did no harm to a trained model, and no default, because it costs speed (in that engine a third). A side that computes in
-float32 has no rounding to remove. Where both heads are open, ``rollout-precision`` has what removes more of the difference at
-less cost.
+model's logits. On a trained SmolLM2-135M in bfloat16 on a CPU (vLLM 0.32.0, ``quirks parity explain``) the logprobs of vLLM and
+a trainer under autocast differ by 0.038 nats on average with a float32 head on neither side, by 0.033 with one in the engine,
+by 0.035 with one in the trainer, and by 0.027 with both. Where the layers of both sides agree exactly, a float32 head on one
+side makes the difference larger: from 0 to 0.01 nats on a model made for it (tests/engine/test_parity.py); NVIDIA-NeMo/RL#3936
+describes that. In vLLM ``head_dtype`` is obeyed from 0.26.0 on (vllm-project/vllm#48390). It is no requirement, because one
+side alone did no harm to a trained model, and no default, because it costs speed (in that engine a third).
 
 When it can go: never; two programs that round differently differ.
 
 Evidence: the measurements above. Advice changes nothing, so that no paired run can show it.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    described,
-    fix,
-    no,
-    purpose,
-    report,
-    setting,
-    typed,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, described, fix, no, report, unknown, yes
+from quirks_core.declaration.match import purpose, setting, typed
 from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES
 
 _ENGINE, _TRAIN = "engine.head_dtype", "train.head_dtype"

@@ -4,20 +4,11 @@ What happens: the rollout engine generates garbage after a start from dummy weig
 sqrt(hidden size), was a persistent buffer. A dummy load fills every tensor of the state dict with noise of ±1e-3, and so the
 normalizer, too. No refit sends it, because the trainer's model has no such tensor.
 
-What this changes: ``engine.load_format`` must be ``auto``, so that the engine starts from the checkpoint.
-
-When it can go: vLLM 0.9.2 made the buffer non-persistent, so a dummy load leaves it alone. The paired run shows that on the
-installed engine.
+When it can go: vLLM 0.9.2 made the buffer non-persistent, so a dummy load leaves it alone.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, model_type, no, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _DUMMY = {"engine.load_format": "dummy"}
 

@@ -2,50 +2,25 @@
 
 What happens: a refit fails, or leaves the projector of images at its old values, silently. A repository such as Mistral Small's
 holds the model twice: ``params.json`` with ``consolidated*.safetensors``, and ``config.json`` with files for transformers. With
-``config_format`` and ``load_format`` "auto" vLLM takes the first, and builds ``PixtralForConditionalGeneration``. There the
-names of a trainer's parameters (``model.language_model…``) fail. The loader takes the names that transformers saves for the
-language model and the tower. It drops ``multi_modal_projector.linear_1`` and the others of the projector without a word,
-because Pixtral's projector has other names (``w_in``, ``w_out``).
-
-What this changes: in rollouts that start from dummy weights with ``language_model_only``, ``engine.config_format`` becomes
-``hf``. vLLM then builds ``Mistral3ForConditionalGeneration``, which takes the names of transformers. Other rollouts are
-advised, because three formats of a start with images belong together. With ``config_format: hf`` alone the tokenizer stays
-Mistral's, and the engine fails when it profiles images ("Expected there to be 1 prompt placeholders"); vLLM would also read the
-files of both formats where those for transformers have no index. An explicit value stays: a trainer that sends Mistral's own
-names is right with ``mistral``. NeMo RL sets ``config_format`` for the same reason, for text and dummy weights.
+``config_format`` and ``load_format`` "auto" vLLM takes the first, and builds ``PixtralForConditionalGeneration``. Its loader
+fails at the names of a trainer's parameters (``model.language_model…``), takes those that transformers saves for the language
+model and the tower, and drops ``multi_modal_projector.…``, because Pixtral's projector has other names. Three formats of a
+start with images belong together, so such a run is only advised: with ``config_format: hf`` alone the engine fails when it
+profiles images. A trainer that sends Mistral's own names is right with ``mistral``.
 
 When it can go: when the loader of Pixtral takes the names of transformers, or refuses those that it does not know.
 
-Evidence: ``get_config``, ``cached_resolve_tokenizer_args``, ``DefaultModelLoader`` and the loader of Pixtral were read in vLLM
-0.26.0 and 0.33.0, where the last is the same; a static probe. A tiny model in both formats, from dummy weights, was started in
-vLLM 0.32.0 on a CPU: as it is, for text with ``config_format: hf``, and for images with ``tokenizer_mode: hf`` as well; for
-images with ``config_format`` alone it fails. No refit of a trained model was run.
+Evidence: a tiny model in both formats, from dummy weights, was started in vLLM 0.32.0 on a CPU: as it is, for text with
+``config_format: hf``, and for images with ``tokenizer_mode: hf`` as well. No refit of a trained model was run.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Affected,
-    Default,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    typed,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, purpose, setting, typed
 from quirks_plugins.conditions import dummy_weights
 
 _CONFIG, _LOAD = "engine.config_format", "engine.load_format"
-_TEXT = {_LOAD: "dummy", "engine.language_model_only": True}
+_ONLY = {"engine.language_model_only": True}
+_TEXT = {_LOAD: "dummy", **_ONLY}
 _text_from_dummy = dummy_weights & setting("engine.language_model_only").is_true()
 
 QUIRK = Quirk(
@@ -66,17 +41,13 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/NVIDIA-NeMo/RL/pull/2875"),
     evidence=StaticProbe(
-        "vllm.model_executor.models.pixtral",
-        r"param = vision_lang_adapter_dict\.get\(trimmed_name\)\s+if param is not None:",
-        found_means_affected=True,
+        "vllm.model_executor.models.pixtral", r"param = vision_lang_adapter_dict\.get\(trimmed_name\)\s+if param is not None:"
     ),
     examples=[
         yes("mistral3", _TEXT, vllm="0.32.0", gives={_CONFIG: "hf"}),
         yes("mistral3", {**_TEXT, _CONFIG: "mistral"}, vllm="0.32.0", gives={}),
         yes("mistral3", {_LOAD: "dummy"}, vllm="0.33.0", advises="all of them"),
-        yes(
-            "mistral3", {"engine.language_model_only": True}, vllm="0.33.0", defaults={_LOAD: "auto"}, advises="tokenizer_mode"
-        ),
+        yes("mistral3", _ONLY, vllm="0.33.0", defaults={_LOAD: "auto"}, advises="tokenizer_mode"),
         yes("mistral3", {_CONFIG: "mistral", _LOAD: "mistral"}, vllm="0.26.0", gives={}),
         no("mistral", vllm="0.32.0"),
         no("mistral3", vllm="0.32.0", purpose="serve"),

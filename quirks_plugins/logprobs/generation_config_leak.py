@@ -3,31 +3,21 @@
 What happens: samples are drawn with the checkpoint's repetition penalty, top-k or temperature, and their logprobs are those of
 another distribution than the trainer assumes. A comment in NVIDIA-NeMo/RL#3497 measured it for the penalty of 1.1 that
 Qwen2.5-0.5B-Instruct ships: 59 percent of the tokens are off by more than a percent. Since vllm-project/vllm#12622 every
-sampling parameter that a request leaves open comes from the checkpoint, not from vLLM's neutral defaults. ``max_new_tokens``
-of that file becomes a limit for every request, too.
-
-Our own worker is not affected: it sends all sampling parameters with every request, and its server ignores these defaults.
-Everything that vLLM builds from the engine's ``ModelConfig.get_diff_sampling_param`` is affected: its own servers and
-``LLM.generate``, on the arguments of this plan or on an engine that another program shares.
-
-What this changes: ``engine.generation_config`` becomes ``vllm`` for a rollout unless the user set it. Tokens that end a
-sequence still come from the file.
+sampling parameter that a request leaves open comes from the checkpoint, and ``max_new_tokens`` of that file becomes a limit for
+every request. Our own worker sends all sampling parameters with every request, and is not affected. What vLLM builds from
+``ModelConfig.get_diff_sampling_param`` is: its own servers and ``LLM.generate``. Tokens that end a sequence still come from the
+file.
 
 When it can go: when vLLM's default is neutral again.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from quirks_core import Default, Kind, ModelFlag, Quirk, Severity, fix, no, purpose, report, yes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Generated, Lab, Outcome
+from quirks_plugins.kit import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="generation-config-leak",

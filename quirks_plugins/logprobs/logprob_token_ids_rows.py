@@ -6,23 +6,14 @@ sampled logprobs stay right, so a distillation loss or a reward that reads the t
 batch. vLLM's V1 sampler (``Sampler.forward``) computes either the top k or the given tokens, for the batch as a whole. The V2
 runner does it for each request.
 
-What this changes: the sampler takes the rows of requests with ``logprob_token_ids`` from the one result and all other rows
-from the other. Batches without such a request are computed as before. The quirk is active on the V1 runner alone
-(``engine.model_runner``). No setting of vLLM has this effect.
-
-When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner. vLLM 0.20.0 has the
-argument, too, and 0.16.0 does not.
+When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8}
 
@@ -46,7 +37,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.v1.sample.sampler",
         r"if logprob_token_ids_tensors is not None and num_logprobs is not None:\s+logprobs_tensors = logprob_token_ids_t",
-        found_means_affected=True,
     ),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu", patches="Sampler.forward"),

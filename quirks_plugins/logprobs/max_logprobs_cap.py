@@ -5,20 +5,15 @@ logprobs of 64, which is greater than max allowed: 20" (``SamplingParams._valida
 ``ModelConfig`` is the cap). The engine has started by then. If a trainer builds the engine, the user often cannot set the
 argument, or the trainer fixes it to 1 (modelscope/ms-swift#9644, NovaSky-AI/SkyRL#1357).
 
-What this changes: ``engine.max_logprobs`` becomes -1 (no cap) for recipes whose name contains a word for distillation
-(``distil``, ``gkd``, ``opd``). vLLM allocates nothing for logprobs that no request needs. A value that the user set stays.
+vLLM allocates nothing for logprobs that no request needs.
 
 When it can go: when vLLM has no cap for callers of the engine itself.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Default, Fact, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="max-logprobs-cap",
@@ -34,7 +29,7 @@ QUIRK = Quirk(
         report("https://github.com/NovaSky-AI/SkyRL/pull/1357"),
         report("https://github.com/vllm-project/vllm/issues/5299"),
     ],
-    evidence=StaticProbe("vllm.config.model", r"max_logprobs: int = (?:Field\(default=)?20\b", found_means_affected=True),
+    evidence=StaticProbe("vllm.config.model", r"max_logprobs: int = (?:Field\(default=)?20\b"),
     examples=[
         yes(recipe="distillation-qwen3-32b-to-1.7b", gives={"engine.max_logprobs": -1}),
         yes(settings={"engine.max_logprobs": 64}, recipe="Distill-R1", gives={}),
@@ -62,7 +57,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 async def _logprobs(engine: Any) -> int:
-    """Requests them, and returns how many came."""
     from vllm import SamplingParams
 
     from worker.lab.kit.lab import PROMPTS

@@ -1,32 +1,19 @@
 """A minimum length renormalises the logprobs of a rollout: vLLM masks EOS and stop tokens before it computes them.
 
 What happens: with ``min_new_tokens`` the logprobs of the first tokens are too high, each by -log(1 - p(any token that ends the
-sample)), compared with a trainer that computes the full softmax. Every importance ratio (trainer over rollout) at these
-positions is too low, most where an end was likely, and nothing warns. ``MinTokensLogitsProcessor``
-(vllm/v1/sample/logits_processor/builtin.py) sets the logits of EOS and stop tokens to -inf. ``processed_logprobs``, which are
-otherwise the right choice for rollouts, are computed from the remaining tokens.
-
-What this changes: ``engine.logprobs_mode`` becomes ``raw_logprobs`` where that loses nothing else: temperature 1, no top-p, no
-top-k. ``raw_logprobs`` are those of the policy without the mask, as the trainer computes them; the mask then counts as part of
-the environment. With any other temperature, top-p or top-k the worker only warns: set ``sampling.min_new_tokens: 0``, or mask
-the same tokens in the trainer. If the user set ``processed_logprobs``, that stays, and the worker warns.
+sample)), compared with a trainer that computes the full softmax, and nothing warns. ``MinTokensLogitsProcessor``
+(vllm/v1/sample/logits_processor/builtin.py) sets the logits of EOS and stop tokens to -inf, and ``processed_logprobs`` are
+computed from the remaining tokens. With another temperature, top-p or top-k, and with ``processed_logprobs`` that the user set,
+the worker only warns: set ``sampling.min_new_tokens: 0``, or mask the same tokens in the trainer.
 
 When it can go: when trainers compute logprobs over the tokens that sampling allowed, or vLLM has a mode whose logprobs ignore
-masks of single tokens (vllm-project/vllm#42259).
-
-Evidence: a paired run on the CPU platform. On a GPU none came to a result: model runner V2 takes at most 128 tokens that a
-minimum length masks, and the engine of the run that was tried had 129.
+masks of single tokens (vllm-project/vllm#42259). On a GPU no paired run came to a result: model runner V2 takes at most 128
+tokens that a minimum length masks, and the engine of the run that was tried had 129.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
 from quirks_plugins.conditions import our_worker
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
 _PLAIN = {**_OURS, "sampling.temperature": 1.0, "sampling.top_p": 1.0, "sampling.top_k": -1}

@@ -3,20 +3,16 @@
 What happens: the logprobs of a prompt, which rescoring and reference models use, are wrong for prompts that fit into a CUDA
 graph (up to 512 tokens by default). Longer prompts and all generated tokens are right, and nothing is logged. The V1 runner
 runs the drafter before it computes the logprobs of prompts. All CUDA graphs share one memory pool, so the drafter's graph
-overwrites the hidden states that these logprobs are computed from. The V2 runner is not affected; the quirk is active on the
-V1 runner alone (``engine.model_runner``), which 0.29 and 0.30 still take for a ``draft_model``.
+overwrites the hidden states that these logprobs are computed from. 0.29 and 0.30 still take that runner for a ``draft_model``.
 
-What this changes: in a step that computes logprobs of prompts, the hidden states are copied before the drafter runs
-(``GPUModelRunner.sample_tokens`` of the V1 runner). No setting of vLLM has this effect.
-
-When it can go: with vllm-project/vllm#53520, which is open, or when no platform uses the V1 runner. The reports are about
-0.27.1 and earlier.
+When it can go: with vllm-project/vllm#53520, which is open, or when no platform uses the V1 runner.
 
 Evidence: none of our own, because it shows only with CUDA graphs. On a GPU with ``VLLM_USE_V2_MODEL_RUNNER=0``, compare the
-logprobs of a prompt with and without ``speculative_config``; vllm-project/vllm#53520 reports that of 18 prompts.
+logprobs of a prompt with and without ``speculative_config``.
 """
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, platform, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
@@ -38,7 +34,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner.sample_tokens",
-        wrapper="quirks_plugins.logprobs.prompt_logprobs_patches:wrap_sample_tokens",
+        wrapper="quirks_plugins.logprobs.prompt_logprobs_drafts:wrap_sample_tokens",
         expects=("26688d182281", "dd2875682121", "57f6d9fdedbe"),
         reason="the order of drafter and prompt logprobs is in the runner's code",
     ),
@@ -60,3 +56,15 @@ QUIRK = Quirk(
     ],
     cost="one copy of the step's hidden states, in steps that compute logprobs of prompts",
 )
+
+
+def wrap_sample_tokens(sample: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns a `sample_tokens` that keeps the hidden states of prompts from the drafter's CUDA graph."""
+
+    def sample_with_own_states(self: Any, grammar_output: Any) -> Any:
+        state = self.execute_model_state
+        if state is not None and self.num_prompt_logprobs and state.hidden_states is not None:
+            self.execute_model_state = state._replace(hidden_states=state.hidden_states.clone())
+        return sample(self, grammar_output)
+
+    return sample_with_own_states

@@ -3,22 +3,15 @@
 What happens: at any temperature except 1 the logprobs of the behaviour policy are wrong, and so is every importance ratio that
 a trainer computes from them. vLLM's default, ``raw_logprobs``, computes logprobs before it applies the temperature.
 
-What this changes: the default of rollouts becomes ``processed_logprobs``. With top-p or top-k those are renormalised over the
-kept tokens. A trainer that computes the full softmax does not do that, so the plan warns. From vLLM 0.28 on the engine argument
-``return_sampling_mask`` returns which tokens were kept. The quirk does not set it: vLLM takes it on model runner V2 alone,
-refuses each request without a top-k above 0 and a temperature above 0, and nothing is gained unless the trainer reads the mask.
+From vLLM 0.28 on ``return_sampling_mask`` returns which tokens top-p and top-k kept. The quirk does not set it: vLLM takes it
+on model runner V2 alone, refuses each request without a top-k above 0 and a temperature above 0, and nothing is gained unless
+the trainer reads the mask.
 
 When it can go: when ``processed_logprobs`` becomes vLLM's default.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _TYPED = {"engine.logprobs_mode": "processed_logprobs"}
 

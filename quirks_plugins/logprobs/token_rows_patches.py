@@ -1,7 +1,4 @@
-"""The wrappers that ``logprob-token-ids-rows`` and ``speculative-logprob-token-ids`` put around vLLM's V1 samplers.
-
-Only engine processes import this module; torch and vllm are imported when a wrapper runs.
-"""
+"""The wrappers that ``logprob-token-ids-rows`` and ``speculative-logprob-token-ids`` put around vLLM's V1 samplers."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ if TYPE_CHECKING:
     import torch
     from vllm.v1.outputs import LogprobsTensors, SamplerOutput
     from vllm.v1.sample.metadata import SamplingMetadata
-
-__all__ = ["wrap_rejection_sampler", "wrap_sampler"]
 
 _Rows = Mapping[int, list[int]]
 

@@ -1,7 +1,4 @@
-"""The wrappers of the quirks on LoRA adapters.
-
-Engine processes import this module; vllm is imported when a wrapper runs.
-"""
+"""The wrappers of the quirks on LoRA adapters."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
-
-__all__ = ["wrap_activate_adapter", "wrap_add_lora", "wrap_load_lora_adapter"]
 
 _FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
 

@@ -29,13 +29,7 @@ ENGINE: dict[str, Any] = {
 
 
 def write_adapter(folder: Path, seed: int, prefix: str = "model") -> Path:
-    """Writes a random adapter of rank 8 for q and v of the kind qwen3, and returns its folder.
-
-    Args:
-        folder: Where ``adapter_config.json`` and ``adapter_model.safetensors`` go.
-        seed: Seed of the weights.
-        prefix: What the names of the layers start with.
-    """
+    """Writes a random adapter of rank 8 for q and v of the kind qwen3; the names of its layers start with `prefix`."""
     import torch
     from safetensors.torch import save_file
 
@@ -55,13 +49,9 @@ def write_adapter(folder: Path, seed: int, prefix: str = "model") -> Path:
 async def greedy(
     engine: Any, adapter: Path | LoRARequest | None = None, *, load: bool = False, number: int = 1
 ) -> list[tuple[int, ...]]:
-    """Generates greedily from the kit's prompts, and returns the tokens.
+    """Returns the greedy tokens of the kit's prompts with an adapter (its folder or the request for it), or of the base model.
 
-    Args:
-        engine: The ``AsyncLLM``.
-        adapter: An adapter's folder, or the request for it; None for the base model.
-        load: Calls ``add_lora`` first.
-        number: Its ``lora_int_id``, if it is a folder.
+    `load` calls ``add_lora`` first, and `number` is the ``lora_int_id`` of a folder.
     """
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest

@@ -3,46 +3,31 @@
 What happens: vLLM wraps the layers of a model for LoRA, and the wrapper becomes a part of each parameter's name
 (``down_proj.base_layer.weight``). From 0.28 on the wrappers pass a checkpoint's names on, but the experts of a MoE model wait
 for names like ``experts.0.up_proj.base_layer.weight``, which only a PEFT model has, and pass over all others
-(``RoutedExperts.get_expert_mapping``, vllm-project/vllm#31104). After ``reload_weights``, a weight update, or a sleep at
-level 2 the model runs on its old experts, or on what the memory holds. Before 0.28 ``load_weights`` knows no name of a wrapped
-layer, and ends with an error (vllm-project/vllm#39934). So it does later for dense models that look a name up among all their
-parameters (MiniCPM, dense Granite-4 and openPangu, Hunyuan in 0.28); Gemma-4 passes over such names until 0.30. verl renames
-on its receiving side (verl-project/verl#7327).
+(``RoutedExperts.get_expert_mapping``). After ``reload_weights``, a weight update, or a sleep at level 2 the model runs on its
+old experts, or on what the memory holds. Before 0.28 ``load_weights`` ends with an error (vllm-project/vllm#39934). So it does
+later for dense models that look a name up among all their parameters (MiniCPM, dense Granite-4 and openPangu, Hunyuan in 0.28);
+Gemma-4 passes over such names until 0.30.
 
-What this changes: while ``load_weights`` runs, the layers stand in the place of their wrappers, and names lose their
-``.base_layer``, so that a checkpoint's names and a PEFT model's are both right. No setting has this effect. Dense models whose
-wrappers pass names on are left alone.
-
-When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not. Which dense models need it was
-read in the source of every minor release from 0.28.0 on.
+When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import TYPE_CHECKING, Any
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    described,
-    fix,
-    no,
-    package,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, described, fix, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, package, purpose, setting
 from quirks_plugins.conditions import mixture
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE
 
 if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+    import torch
+    from torch import nn
 
 _LORA = {"engine.enable_lora": True}
 _MINICPM = {"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"]}
@@ -70,7 +55,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.load_lora_model",
-        wrapper="quirks_plugins.lora.base_load_patches:wrap_load_lora_model",
+        wrapper="quirks_plugins.lora.lora_base_refit:wrap_load_lora_model",
         expects=("5aa3629fe6ba", "c3291b829de1"),
         reason="the names that a wrapped layer is loaded by are code of vLLM, which no setting reaches",
     ),
@@ -96,6 +81,70 @@ QUIRK = Quirk(
     cost="13 µs for each call of load_weights with the layers of Qwen3-30B-A3B: 0.25 s for an update of one tensor per call, "
     "1 % of what vLLM's loading takes without its copies; where a call brings all tensors, 2 ms",
 )
+
+
+_MARK = "_model_quirks_takes_plain_names"
+_WRAPPERS = "_model_quirks_lora_wrappers"
+_PREFIX = "lora_base_layer_prefix"
+
+
+def wrap_load_lora_model(load_lora_model: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Returns a `load_lora_model` whose model loads its base weights as it does without LoRA."""
+
+    @functools.wraps(load_lora_model)
+    def load_reloadable_model(self: Any, *args: Any, **kwargs: Any) -> nn.Module:
+        model = load_lora_model(self, *args, **kwargs)
+        setattr(model, _WRAPPERS, _wrappers(model))  # a trainer may load thousands of tensors one by one
+        kind: Any = type(model)
+        if not hasattr(kind.load_weights, _MARK):
+            kind.load_weights = _taking_plain_names(kind.load_weights)
+        if (load := vars(model).get("load_weights")) is not None:  # another patch has put it onto this model
+            model.load_weights = MethodType(_taking_plain_names(lambda _, *args, **kwargs: load(*args, **kwargs)), model)
+        return model
+
+    return load_reloadable_model
+
+
+def _taking_plain_names(load: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(load)
+    def load_weights(model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
+        if _WRAPPERS not in vars(model):  # of an engine without LoRA
+            return load(model, weights, *args, **kwargs)
+        with _without_wrappers(*vars(model)[_WRAPPERS]):
+            return load(model, ((name.replace(".base_layer.", "."), tensor) for name, tensor in weights), *args, **kwargs)
+
+    setattr(load_weights, _MARK, True)
+    return load_weights
+
+
+def _wrappers(model: nn.Module) -> tuple[list[tuple[Any, str, Any, Any]], list[tuple[dict[str, Any], str]]]:
+    """Finds LoRA's wrappers and their layers, by their place, and the prefixes of experts."""
+    from vllm.lora.layers import BaseLayerWithLoRA
+
+    layers = list(model.modules())
+    wrapped = [
+        (parent._modules, name, child, child.base_layer)
+        for parent in layers
+        for name, child in parent.named_children()
+        if isinstance(child, BaseLayerWithLoRA)
+    ]
+    return wrapped, [(vars(layer), prefix) for layer in layers if (prefix := vars(layer).get(_PREFIX))]
+
+
+@contextmanager
+def _without_wrappers(wrapped: list[tuple[Any, str, Any, Any]], experts: list[tuple[dict[str, Any], str]]) -> Iterator[None]:
+    """Puts the layers themselves in the place of LoRA's wrappers around them."""
+    try:
+        for place, name, _, layer in wrapped:
+            place[name] = layer
+        for attributes, _ in experts:
+            attributes[_PREFIX] = ""
+        yield
+    finally:
+        for place, name, wrapper, _ in wrapped:
+            place[name] = wrapper
+        for attributes, prefix in experts:
+            attributes[_PREFIX] = prefix
 
 
 async def scenario(lab: Lab) -> Outcome:

@@ -6,20 +6,11 @@ adapter to the same folder, running requests continue with it, before the traine
 engine. The server keeps the request that loaded the adapter, with its flag, and gives it to every later request
 (``OpenAIServingModels.load_lora_adapter``); the worker obeys the flag at each step (``LRUCacheWorkerLoRAManager.add_adapter``).
 
-What this changes: the server takes the flag off the request that it keeps. Loads in place work as before. No setting of
-vLLM has this effect.
-
 When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 

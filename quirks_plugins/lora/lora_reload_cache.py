@@ -6,46 +6,20 @@ the engine it is gone, because the cache is empty. vLLM keys cached blocks by th
 in v1/core/kv_cache_utils.py), and from 0.31.0 on by name and path. The contents of the files are not part of the key. Trainers
 that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load it again, keep name and path.
 
-What this changes: after an adapter was loaded again, requests that use it get a ``cache_salt`` that contains the number of the
-load, so that blocks of the adapter before are not found. The engine core sees each load: ``add_lora``, also for an adapter
-that was removed before, a new id under the same name, and a request with ``load_inplace``. Requests that run keep their cache.
-The quirk is a patch, because the alternatives cost more: prefix caching that is off, or a trainer that gives each adapter a new
-name.
-
 When it can go: when the cache's key includes a version of the adapter that changes with each update (vllm-project/vllm#48352).
 """
 
-from __future__ import annotations
+from pathlib import Path
+from typing import Any
 
-import json
-from typing import TYPE_CHECKING, Any
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    fix,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import purpose, setting
+from quirks_plugins.kit import Generated, Lab, Outcome
 from quirks_plugins.prefix_cache.prefix_cache_after_update import SALTED_REQUESTS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import torch
-
-    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 _CACHING = "engine.enable_prefix_caching"
+_PATCHED = ["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preprocess_add_request"]
 
 QUIRK = Quirk(
     id="lora-reload-cache",
@@ -72,15 +46,9 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.v1.core.kv_cache_utils",
         r"return \[(?:\(\"lora\", lora_request\.lora_name, lora_request\.lora_path\)|request\.lora_request\.lora_name)\]",
-        found_means_affected=True,
     ),
     examples=[
-        yes(
-            "qwen3",
-            _LORA,
-            vllm="0.32.0",
-            patches=["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preprocess_add_request"],
-        ),
+        yes("qwen3", _LORA, vllm="0.32.0", patches=_PATCHED),
         no("qwen3", {**_LORA, _CACHING: False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),
@@ -89,53 +57,29 @@ QUIRK = Quirk(
     cost="one list of adapters from the workers at each load of one; nothing per token",
 )
 
-_RANK = 8
-
 
 async def scenario(lab: Lab) -> Outcome:
     """After an update of the adapter, prompts that were seen before get the new adapter's logprobs."""
+    from safetensors.torch import load_file
+
+    from quirks_plugins.lora.evidence import write_adapter
+
     model, folder = lab.checkpoint("qwen3"), lab.folder / "adapter"
     # Only whole blocks are cached, and only one of the prompts is longer than the smallest that every platform has.
-    engine = {"load_format": "auto", "enable_lora": True, "max_lora_rank": _RANK, "max_loras": 1, "block_size": 32}
+    engine = {"load_format": "auto", "enable_lora": True, "max_lora_rank": 8, "max_loras": 1, "block_size": 32}
     got: list[Generated] = []
     async with lab.worker(model, {"engine": engine}) as worker:
         for seed in (1, 2):
-            _write_adapter(folder, seed)
+            write_adapter(folder, seed)
             got = await _sampled(lab.engine(worker), folder, seed)
-    trainer = lab.trainer(model)
+    trainer, factors = lab.trainer(model), load_file(folder / "adapter_model.safetensors")
     weights = dict(trainer.named_parameters())
-    for name, (down, up) in _adapter(2).items():
-        weights[f"{name}.weight"].data += up @ down
+    for name, down in factors.items():
+        module, _, part = name.removeprefix("base_model.model.").partition(".lora_")
+        if part == "A.weight":
+            weights[f"{module}.weight"].data += factors[name.replace("lora_A", "lora_B")] @ down
     measure = "largest difference to the new adapter's logprobs, on prompts seen before its update"
     return lab.close_logprobs(got, lab.rescored(trainer, got), measure=measure)
-
-
-def _adapter(seed: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Returns the factors of each module, of shapes ``[rank, in]`` and ``[out, rank]``, for the kind qwen3."""
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    shapes = {"q_proj": (64, 64), "v_proj": (32, 64)}
-    return {
-        f"model.layers.{layer}.self_attn.{name}": (
-            torch.randn(_RANK, width, generator=generator) / width**0.5,
-            torch.randn(height, _RANK, generator=generator) / _RANK**0.5,
-        )
-        for layer in range(2)
-        for name, (height, width) in shapes.items()
-    }
-
-
-def _write_adapter(folder: Path, seed: int) -> None:
-    from safetensors.torch import save_file
-
-    folder.mkdir(exist_ok=True)
-    tensors = {}
-    for name, (down, up) in _adapter(seed).items():
-        tensors[f"base_model.model.{name}.lora_A.weight"], tensors[f"base_model.model.{name}.lora_B.weight"] = down, up
-    save_file(tensors, folder / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": _RANK, "lora_alpha": _RANK, "target_modules": ["q_proj", "v_proj"], "bias": "none"}
-    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 async def _sampled(engine: Any, folder: Path, update: int) -> list[Generated]:

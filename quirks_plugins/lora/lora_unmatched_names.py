@@ -1,29 +1,17 @@
 """A LoRA adapter whose names match no module of the model is loaded without an error, and requests get the base model.
 
-What happens: loading succeeds, ``/v1/models`` lists the adapter, and its requests return what the base model returns. In a
-training run the engine stays at the first policy while the trainer goes on. It happens if an adapter was trained on a language
-model alone and is served in a model that wraps it (``language_model.``), if a trainer's names have a prefix that vLLM does not
-know, or if ``lora_target_modules`` excludes all of its modules. vLLM checks only the last part of each name (``q_proj``),
-looks up each module's weights under its full name, and goes on without those that it does not find
-(``LoRAModelManager.activate_adapter``); the only message has the level DEBUG.
+What happens: loading succeeds, ``/v1/models`` lists the adapter, and its requests return what the base model returns. It
+happens if an adapter was trained on a language model alone and is served in a model that wraps it (``language_model.``), if a
+trainer's names have a prefix that vLLM does not know, or if ``lora_target_modules`` excludes all of its modules. vLLM checks
+only the last part of each name (``q_proj``), and goes on without the weights that it does not find
+(``LoRAModelManager.activate_adapter``). With pipeline or expert parallelism a rank may have none of an adapter's modules. If an
+adapter comes with a request and was not loaded before, the error ends the engine, as every other error of such a load does.
 
-What this changes: such an adapter is refused with a ``ValueError`` that shows names of both sides. Adapters of which a part
-matches are loaded as before. The quirk is left out with pipeline or expert parallelism, where a rank may have none of an
-adapter's modules. If an adapter comes with a request and was not loaded before (by ``add_lora``, ``/v1/load_lora_adapter`` or
-``--lora-modules``), the error ends the engine, as every other error of such a load does. No setting of vLLM has this effect.
-
-When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open). The report is about vLLM 0.15.1, and 0.16.0 and
-0.20.0 have the same loop.
+When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 

@@ -5,23 +5,18 @@ those to which the patterns give another are applied too strongly or too weakly.
 base weights that PiSSA, OLoRA, CorDA or LoftQ changed are not changed. Nothing is logged. ``PEFTHelper.from_dict`` drops every
 key of ``adapter_config.json`` that vLLM has no field for. vLLM 0.32.0 applies the patterns and refuses the other settings.
 
-What this changes: an adapter with one of these settings is refused with a ``ValueError`` that names them. Settings that are
-empty or false are no reason, and neither are patterns that keep the scale, as PEFT's EVA writes them. In a request for an
-adapter that is not loaded the error ends the engine, as other errors of an adapter do. No setting of vLLM has this effect.
+In a request for an adapter that is not loaded the error ends the engine, as other errors of an adapter do.
 
-When it can go: when vLLM 0.31 is no longer supported. vLLM 0.16.0 and 0.20.0 do not have the fields either. We found no report
-of it for vLLM; the reference is a trainer that writes such adapters. The paired run needs a release before 0.32.0.
+When it can go: when vLLM 0.31 is no longer supported. vLLM 0.16.0 and 0.20.0 do not have the fields either.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 
@@ -33,7 +28,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0", fixed="0.32.0"),
     adjustments=Patch(
         "vllm.lora.peft_helper:PEFTHelper.from_dict",
-        wrapper="quirks_plugins.lora.adapter_settings_patches:wrap_from_dict",
+        wrapper="quirks_plugins.lora.lora_unread_settings:wrap_from_dict",
         expects=("da1727e6cc35",),
         reason="the settings are in the adapter's file, which no setting of the engine checks",
     ),
@@ -49,6 +44,45 @@ QUIRK = Quirk(
         unknown("qwen3", _LORA),
     ],
 )
+
+
+#: What changes an adapter's effect, and vLLM has no field for before 0.32.0.
+_PATTERNS = ("rank_pattern", "alpha_pattern")
+_UNREAD = (
+    "lora_bias",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "use_bdlora",
+    "use_qalora",
+)
+#: Ways to initialise an adapter that leave the base weights as they are; True and False are such, too.
+_PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
+
+
+def wrap_from_dict(from_dict: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `PEFTHelper.from_dict` that refuses settings which vLLM would drop."""
+
+    def from_dict_or_refuse(cls: Any, config_dict: dict[str, Any]) -> Any:
+        unread = [] if _has_one_scale(config_dict) else [name for name in _PATTERNS if config_dict.get(name)]
+        unread += [name for name in _UNREAD if config_dict.get(name)]
+        init = config_dict.get("init_lora_weights")
+        if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
+            unread.append(f"init_lora_weights={init!r}")
+        if unread:
+            raise ValueError(f"this vLLM ignores these settings of the LoRA adapter: {', '.join(unread)}")
+        return from_dict(cls, config_dict)
+
+    return from_dict_or_refuse
+
+
+def _has_one_scale(config: dict[str, Any]) -> bool:
+    """Whether the patterns give each module the scale that vLLM gives to all; PEFT's EVA writes such."""
+    ranks, alphas = (config.get(name) or {} for name in _PATTERNS)
+    root = math.sqrt if config.get("use_rslora") else float
+    pairs = [(alphas[name], rank) for name, rank in ranks.items() if name in alphas]
+    return len(pairs) == len(ranks) == len(alphas) and all(
+        math.isclose(alpha / root(rank), config["lora_alpha"] / root(config["r"])) for alpha, rank in pairs
+    )
 
 
 async def scenario(lab: Lab) -> Outcome:

@@ -1,27 +1,17 @@
 """A new LoRA adapter under an id that is loaded already never arrives: vLLM keeps the old one.
 
 What happens: the trainer saves its adapter after every step and calls ``add_lora`` with the same ``lora_int_id``. The call
-succeeds, and the engine stays at the adapter that it read first. The probability ratios then drift as with ever staler
-samples. vLLM keeps an adapter by its number alone: if that is loaded, ``LRUCacheWorkerLoRAManager.add_adapter`` looks neither
-at the path nor at the files, unless the request contains ``load_inplace=True`` (vllm-project/vllm#31326).
-
-What this changes: ``add_lora`` loads an adapter again if its path or its files (name, size, time of change) are not those
-that were read under this id. Requests still name an adapter by its number and load nothing: call ``add_lora`` before the first
-request after an update. Cached prefixes are another matter (``lora-reload-cache``). Whether an adapter is read again is an
-argument of the trainer's call, so no setting helps.
+succeeds, and the engine stays at the adapter that it read first. vLLM keeps an adapter by its number alone: if that is loaded,
+``LRUCacheWorkerLoRAManager.add_adapter`` looks neither at the path nor at the files, unless the request contains
+``load_inplace=True`` (vllm-project/vllm#31326). Requests still name an adapter by its number and load nothing: call
+``add_lora`` before the first request after an update. Cached prefixes are another matter (``lora-reload-cache``).
 
 When it can go: when vLLM refuses an id that is in use with another path or other files, or loads it. vllm-project/vllm#48297
-proposes versions of adapters. vLLM 0.16.0 and 0.20.0 have it, too.
+proposes versions of adapters.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
 

@@ -1,45 +1,22 @@
 """Cohere2 (Command R7B, Command A, Command A Vision): vLLM's sliding window is one token longer than the trainer's.
 
 What happens: as soon as a sequence is longer than the window, rollouts are not what the trainer computes, without an error. On
-a tiny model with a window of 16 tokens, 18 of 72 greedy tokens agree with transformers; released models have a window of 4096,
-so there only longer sequences are affected, each sliding layer by one token. vLLM passes ``config.sliding_window + 1`` to the
-attention of these layers (``CohereAttention`` in models/commandr.py, and cohere2_moe.py), with the comment that Cohere trained
-them so. transformers, with which trainers compute, takes ``config.sliding_window``.
+a tiny model with a window of 16 tokens, 18 of 72 greedy tokens agree with transformers; released models have a window of 4096.
+vLLM passes ``config.sliding_window + 1`` to the attention of these layers (``CohereAttention``), with the comment that Cohere
+trained them so; transformers takes ``config.sliding_window``. For serving nothing changes, because vLLM's window may well be
+that of the pretraining.
 
-What this changes: in rollouts the engine gets a window that is one token shorter in ``engine.hf_overrides``, so that both sides
-compute the same. For serving nothing changes, because vLLM's window may well be that of the pretraining. A window that the user
-set in ``hf_overrides`` stays.
-
-When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-sliding-window.md`` is a request to both. vLLM 0.28.0
-does not have the term. We found no report of it; the references are the pull requests that made the window.
+When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-sliding-window.md`` is a request to both.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from quirks_core import (
-    Affected,
-    Default,
-    Fact,
-    ModelFlag,
-    Quirk,
-    RunContext,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose, setting
+from quirks_plugins.kit import Lab, Outcome
 
 _SLOT = "engine.hf_overrides"
+_SHORTER = {"sliding_window": 4095}
 _R7B = {"model_type": "cohere2", "sliding_window": 4096}
 
 
@@ -63,17 +40,11 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/11203"),
         report("https://github.com/vllm-project/vllm/pull/11583"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.commandr", r"self\.sliding_window = config\.sliding_window \+ 1", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.commandr", r"self\.sliding_window = config\.sliding_window \+ 1"),
     examples=[
-        yes(_R7B, vllm="0.32.0", gives={_SLOT: {"sliding_window": 4095}}),
-        yes({**_R7B, "model_type": "cohere2_moe"}, vllm="0.33.0", gives={_SLOT: {"sliding_window": 4095}}),
-        yes(
-            {"model_type": "cohere2_vision", "text_config": _R7B},
-            vllm="0.32.0",
-            gives={_SLOT: {"text_config": {"sliding_window": 4095}}},
-        ),
+        yes(_R7B, vllm="0.32.0", gives={_SLOT: _SHORTER}),
+        yes({**_R7B, "model_type": "cohere2_moe"}, vllm="0.33.0", gives={_SLOT: _SHORTER}),
+        yes({"model_type": "cohere2_vision", "text_config": _R7B}, vllm="0.32.0", gives={_SLOT: {"text_config": _SHORTER}}),
         no(_R7B, {_SLOT: {"sliding_window": 100}}, vllm="0.32.0"),
         no(_R7B, vllm="0.28.0"),
         no(_R7B, vllm="0.32.0", purpose="serve"),

@@ -7,22 +7,12 @@ key: its router always computes the sigmoid and adds the bias. vLLM reads both k
 (``vllm.model_executor.models.deepseek_v2``): without ``topk_method`` its router has no bias, and without ``scoring_func`` it
 computes the softmax. Released checkpoints name both keys, and transformers keeps them, so a fine-tuned one is not affected.
 
-What this changes: ``hf_overrides`` gets ``scoring_func: sigmoid`` and ``topk_method: noaux_tc`` if ``config.json`` does not
-have them. This also holds for DeepSeek-V3.2 and GLM-5, which vLLM builds from the same module.
-
-When it can go: when vLLM uses the defaults of transformers for DeepSeek-V3. We found no report of it; the reference is the
-line that reads the key.
+When it can go: when vLLM uses the defaults of transformers for DeepSeek-V3.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, report, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import OVERRIDES
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _KEYS = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
 _missing = {key: ~Fact(f"model.config.{key}").is_set() for key in _KEYS}
@@ -40,17 +30,13 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash="e_score_correction_bias",
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/models/deepseek_v2.py#L387"),
-    evidence=StaticProbe(
-        "vllm.model_executor.models.deepseek_v2",
-        r'getattr\(config, "scoring_func", "softmax"\)',
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.deepseek_v2", r'getattr\(config, "scoring_func", "softmax"\)'),
     examples=[
-        yes("deepseek_v3", vllm="0.32.0", gives={"engine.hf_overrides": _KEYS}),
+        yes("deepseek_v3", vllm="0.32.0", gives={OVERRIDES: _KEYS}),
         yes(
             {"model_type": "deepseek_v3", "scoring_func": "sigmoid"},
             vllm="0.32.0",
-            gives={"engine.hf_overrides": {"topk_method": "noaux_tc"}},
+            gives={OVERRIDES: {"topk_method": "noaux_tc"}},
         ),
         no({"model_type": "deepseek_v3", **_KEYS}, vllm="0.32.0"),
         yes("glm_moe_dsa", vllm="0.32.0"),

@@ -7,37 +7,14 @@ the kernel does not check (seen on the CPU platform). In compiled code it ends t
 (``dynamic_ntk_scaling_rope.py``), and the request reads past it. In addition, vLLM does not rescale the base for long
 sequences; transformers does, and that is the definition of dynamic NTK.
 
-What this changes: ``engine.max_model_len`` is at most ``max_position_embeddings``; up to there vLLM and transformers agree.
-
 When it can go: when the table has as many rows as a sequence may have tokens (vllm-project/vllm#55910, open); for rollouts,
-when vLLM also rescales as transformers does. The table is too short since vllm-project/vllm#41277. In vLLM 0.21.0 and before,
-the table was long enough.
+when vLLM also rescales as transformers does. The table is too short since vllm-project/vllm#41277.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, Match, setting
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import NAMES, OVERRIDES, num_positions, of_kind, text_only
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from worker.lab.kit.lab import Lab, Outcome
 
 _POSITIONS = "model.config.max_position_embeddings"
 
@@ -78,7 +55,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.dynamic_ntk_scaling_rope",
         r"t = torch\.arange\(self\.max_position_embeddings, dtype=torch\.float\)",
-        found_means_affected=True,
     ),
     examples=[
         yes(_INTERN, vllm="0.32.0", gives={"engine.max_model_len": 32768}),

@@ -1,26 +1,16 @@
 """What the paired runs of this flag share: checkpoints with another ``config.json``, and engines that may be refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Generated, Lab, Outcome
+from quirks_plugins.kit import Generated, Lab, Outcome
 
 
 def edited(lab: Lab, kind: str, name: str, changes: Mapping[str, Any]) -> Path:
-    """Returns a tiny checkpoint whose ``config.json`` is changed; its weights stay.
-
-    Args:
-        lab: The scenario's lab.
-        kind: Its kind.
-        name: Distinguishes it from others of the kind.
-        changes: New values by key; None removes the key.
-    """
+    """Returns a tiny checkpoint whose ``config.json`` has new values by key, or lacks a key for None; its weights stay."""
     model = lab.checkpoint(kind)
     target = model.with_name(f"{model.name}-{name}")
     shutil.copytree(model, target, dirs_exist_ok=True)

@@ -7,22 +7,19 @@ an embedding of the token. Only vLLM's multimodal class computes these embedding
 the projection alone ("Profiling run does not compute per_layer_inputs"). Released checkpoints name the multimodal class and
 are not affected.
 
-What this changes: ``Gemma3nForCausalLM.forward`` computes the embeddings from the token ids, into one buffer for all steps, as
-CUDA graphs read the address that they captured. No setting of vLLM has this effect.
-
-When it can go: when vLLM does so; the proposal is in ``docs/upstream/gemma3n-per-layer-embeddings.md``. We found no report of
-it; the reference describes these embeddings. The method is the same in 0.16.0; the releases between that and 0.26.0 were not
-read.
+When it can go: when vLLM does so; the proposal is in ``docs/upstream/gemma3n-per-layer-embeddings.md``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, report, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+    import torch
 
 QUIRK = Quirk(
     id="gemma3n-per-layer-embeddings",
@@ -32,7 +29,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.model_executor.models.gemma3n:Gemma3nForCausalLM.forward",
-        wrapper="quirks_plugins.model_config.gemma3n_patches:wrap_forward",
+        wrapper="quirks_plugins.model_config.gemma3n_per_layer_embeddings:wrap_forward",
         expects=("0a3354d99bc3",),
         reason="the model leaves out a part of its computation, and no setting adds it",
     ),
@@ -47,6 +44,40 @@ QUIRK = Quirk(
     ],
     cost="one copy of the embeddings per step, and memory for max_num_batched_tokens: 147 MB for 8192 tokens of Gemma 3n E4B",
 )
+
+
+#: The attribute of the model that holds the embeddings ``[max_num_batched_tokens, layers, size]`` of each step.
+_BUFFER = "_per_layer_embeddings"
+
+
+def wrap_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `Gemma3nForCausalLM.forward` that computes the per-layer embeddings of its token ids.
+
+    Every step has them in the same memory, because CUDA graphs read where they were captured.
+    """
+
+    def embed_and_forward(
+        self: Any, input_ids: torch.Tensor | None, positions: torch.Tensor, *, per_layer_inputs: Any = None, **kwargs: Any
+    ) -> Any:
+        if per_layer_inputs is None and input_ids is not None:
+            embedded = self.model.self_decoder.get_per_layer_input_embeddings(input_ids)
+            buffer = getattr(self, _BUFFER, None)
+            if buffer is None:  # in the profiling run, before any capture
+                buffer = _buffer_like(self, embedded)
+                setattr(self, _BUFFER, buffer)
+            per_layer_inputs = buffer[: input_ids.shape[0]]
+            per_layer_inputs.copy_(embedded.view_as(per_layer_inputs))
+        return forward(self, input_ids, positions, per_layer_inputs=per_layer_inputs, **kwargs)
+
+    return embed_and_forward
+
+
+def _buffer_like(model: Any, embedded: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    config, tokens = model.config, model.model.vllm_config.scheduler_config.max_num_batched_tokens
+    with torch.inference_mode(mode=False):  # a tensor like the model's own, which takes writes anywhere
+        return embedded.new_zeros(tokens, config.num_hidden_layers, config.hidden_size_per_layer_input)
 
 
 async def scenario(lab: Lab) -> Outcome:

@@ -1,45 +1,20 @@
 """``VLLM_ALLOW_LONG_MAX_MODEL_LEN=1``: sequences run past the rotations that vLLM computed.
 
-What happens: a sequence longer than the model supports ends the engine with an illegal memory access or a device-side assert.
-Or it goes on with NaN, or with the memory behind the table of rotations (both seen on the CPU platform), and a rollout trains
-on that. vLLM refuses a ``max_model_len`` above the model's length, and its message names this variable. With the variable the
-engine starts and accepts sequences that long, but the table of rotations keeps ``max_position_embeddings`` rows. Many images
-and launch scripts set the variable permanently.
-
-What this changes: with the variable, ``engine.max_model_len`` must still be at most the number of positions for which vLLM
-computes rotations. That number is ``max_position_embeddings``; with linear scaling, ``max_position_embeddings`` times the
-factor; with YaRN, ``original_max_position_embeddings`` times the factor. To extend a model, set ``rope_parameters`` in
-``engine.hf_overrides``. For a model that extrapolates without such a change, set ``max_position_embeddings`` there.
+What happens: a sequence longer than the model supports ends the engine with an illegal memory access or a device-side assert,
+or it goes on with NaN, or with the memory behind the table of rotations (both seen on the CPU platform). vLLM refuses a
+``max_model_len`` above the model's length, and its message names this variable. With it the engine accepts sequences that long,
+but the table keeps ``max_position_embeddings`` rows. Many images and launch scripts set the variable permanently. To extend a
+model, set ``rope_parameters`` in ``engine.hf_overrides``; for one that extrapolates without such a change, set
+``max_position_embeddings`` there.
 
 When it can go: when vLLM makes the table as long as ``max_model_len``, or refuses the length (vllm-project/vllm#44286 was
 closed without a fix).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    environment,
-    model_type,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, environment, model_type, setting
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import num_positions, text_only
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 #: They have the key, and no rotary embedding.
 _without_rope = model_type("nemotron_h", "jamba", "mamba", "mamba2")
@@ -71,9 +46,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/44286"),
         report("https://github.com/vllm-project/vllm/pull/20904"),
     ],
-    evidence=StaticProbe(
-        "vllm.config.model", r"if envs\.VLLM_ALLOW_LONG_MAX_MODEL_LEN:\s+logger\.warning", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.config.model", r"if envs\.VLLM_ALLOW_LONG_MAX_MODEL_LEN:\s+logger\.warning"),
     examples=[
         yes(_LLAMA, {"engine.max_model_len": 16384}, env=_ALLOWED, refuses="engine.max_model_len"),
         no(_LLAMA, {"engine.max_model_len": 16384}),

@@ -1,48 +1,26 @@
 """LongRoPE (Phi-3, Phi-4-mini): above the trained length vLLM rotates short sequences with other factors than the trainer.
 
-What happens: a rollout with ``max_model_len: 8192`` samples every short answer from another model than the one that is
-trained, and the logprobs of all tokens differ. In TensorRT-LLM's tests the long factors cost Phi-4-mini 7 of 82 points on
-GSM8K (NVIDIA/TensorRT-LLM#6895). vLLM logs one warning ("Using LongRoPE scaling factors …"). These checkpoints have two sets
-of rotary factors. transformers uses the short factors for a sequence of at most ``original_max_position_embeddings`` tokens
-(4096), and the long factors for a longer one. vLLM chooses one set for all sequences when the engine starts
-(``phi3_long_rope_scaled_rope.py``, ``use_long_rope``), because cached keys cannot be rotated again. It chooses the long
-factors as soon as ``max_model_len`` is above that length. If ``max_model_len`` is not set, vLLM uses the trained length, and
-nothing is wrong.
+What happens: a rollout with ``max_model_len: 8192`` samples every short answer from another model than the one that is trained.
+In TensorRT-LLM's tests the long factors cost Phi-4-mini 7 of 82 points on GSM8K (NVIDIA/TensorRT-LLM#6895). These checkpoints
+have two sets of rotary factors. transformers uses the short ones for a sequence of at most ``original_max_position_embeddings``
+tokens (4096), and the long ones for a longer one. vLLM chooses one set for all sequences at the start (``use_long_rope``),
+because cached keys cannot be rotated again: the long one as soon as ``max_model_len`` is above that length. If it is not set,
+vLLM uses the trained length, and nothing is wrong. No setting helps a run that needs longer sequences: prompt and answer must
+fit into that length, or both programs must use the long factors throughout.
 
-What this changes: nothing; the plan advises a rollout whose ``engine.max_model_len`` is above
-``original_max_position_embeddings``. It is not refused, because no setting of the engine helps a run that needs longer
-sequences: prompt and answer must fit into that length, or both programs must use the long factors throughout. A trainer that
-puts a long sequence into the same batch as short ones uses the long factors for all of them.
-
-When it can go: never, unless vLLM keeps the two kinds of sequences apart. vLLM has chosen one set since 0.11.1
+When it can go: never, unless vLLM keeps the two kinds of sequences apart. It has chosen one set since 0.11.1
 (vllm-project/vllm#27431); 0.11.0 chose by batch.
 
-Evidence: a static probe, and a test on the real engine (tests/engine/test_longrope.py). Advice changes nothing, so that no
-paired run can show it.
+Evidence: a test on the real engine (tests/engine/test_longrope.py); advice changes nothing, so that no paired run can show it.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, purpose, setting
 from quirks_plugins.model_config.rope import NAMES, of_kind
 
 _TRAINED = "original_max_position_embeddings"
-_LENGTH = setting("engine.max_model_len")
+_SLOT = "engine.max_model_len"
+_LENGTH = setting(_SLOT)
 #: Beside the mapping (Phi-3), or in it (Phi-3.5-MoE).
 _beside = Fact(f"model.config.{_TRAINED}")
 _new, _old = (Fact(f"model.config.{name}.{_TRAINED}") for name in NAMES)
@@ -53,7 +31,7 @@ _above_trained = described(
 )
 
 _PHI = {"model_type": "phi3", "max_position_embeddings": 131072, _TRAINED: 4096, "rope_scaling": {"type": "longrope"}}
-
+_PHI_5 = {**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}}
 _PHI_MOE = {"model_type": "phimoe", "max_position_embeddings": 131072, "rope_scaling": {"type": "longrope", _TRAINED: 4096}}
 
 QUIRK = Quirk(
@@ -75,16 +53,11 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope",
         r"self\.use_long_rope = max_model_len > original_max_position_embeddings",
-        found_means_affected=True,
     ),
     examples=[
         yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.32.0", advises="lower it to that length"),
         yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.11.1"),
-        yes(
-            {**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}},
-            {"engine.max_model_len": 4097},
-            vllm="0.32.0",
-        ),
+        yes(_PHI_5, {_SLOT: 4097}, vllm="0.32.0"),
         yes(_PHI_MOE, {"engine.max_model_len": 32768}, vllm="0.32.0"),
         no(_PHI_MOE, {"engine.max_model_len": 4096}, vllm="0.32.0"),
         no(_PHI, {"engine.max_model_len": 4096}, vllm="0.32.0"),

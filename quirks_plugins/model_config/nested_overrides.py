@@ -7,42 +7,24 @@ computes other logprobs. Multimodal models keep the settings of their language m
 ``thinker_config.text_config``; of a flat file transformers makes such a configuration. vLLM sets an override on the outer
 configuration, and reads the inner one (``ModelConfig._apply_dict_overrides``, ``hf_text_config``).
 
-What this changes: the quirk writes these keys into ``engine.hf_overrides.text_config`` as well, or to where the language
-model's configuration is. A value that the user set there stays.
-
 When it can go: when vLLM applies such keys to the language model, or refuses them. vllm-project/vllm#54289 documents the nested
-form. ``_apply_dict_overrides`` sets such keys at the top level. The paired run makes vLLM's model configuration, without an
-engine.
+form.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quirks_core import (
-    Affected,
-    Default,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Match, setting
+from quirks_core.facts.context import RunContext
 from quirks_plugins.conditions import nested_language_model
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from quirks_core.facts.context import RunContext
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SLOT = "engine.hf_overrides"
 _KEYS = ("max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window")
+_QWEN2 = {"model_type": "qwen2_vl", "vision_config": {"depth": 32}, "max_position_embeddings": 32768}
+_OMNI = {"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": {"rope_theta": 1e6}}}
+_LONGER, _THETA, _WINDOW = {"max_position_embeddings": 2048}, {"rope_theta": 5e6}, {"sliding_window": 512}
 _GEMMA3 = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "max_position_embeddings": 1024}}
 
 
@@ -78,40 +60,23 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/54289"),
     evidence=StaticProbe(
-        "vllm.config.model",
-        r"def _apply_dict_overrides\((?:(?!\n    def )[\s\S])*setattr\(config, key, value\)",
-        found_means_affected=True,
+        "vllm.config.model", r"def _apply_dict_overrides\((?:(?!\n    def )[\s\S])*setattr\(config, key, value\)"
     ),
     examples=[
+        yes(_GEMMA3, {_SLOT: _LONGER}, vllm="0.32.0", gives={_SLOT: {**_LONGER, "text_config": _LONGER}}),
         yes(
             _GEMMA3,
-            {_SLOT: {"max_position_embeddings": 2048}},
-            vllm="0.32.0",
-            gives={_SLOT: {"max_position_embeddings": 2048, "text_config": {"max_position_embeddings": 2048}}},
-        ),
-        yes(
-            _GEMMA3,
-            {_SLOT: {"rope_theta": 5e6, "text_config": {"sliding_window": 512}}},
+            {_SLOT: {**_THETA, "text_config": _WINDOW}},
             vllm="0.33.0",
-            gives={_SLOT: {"rope_theta": 5e6, "text_config": {"sliding_window": 512, "rope_theta": 5e6}}},
+            gives={_SLOT: {**_THETA, "text_config": {**_WINDOW, **_THETA}}},
         ),
-        yes(
-            {"model_type": "qwen2_vl", "vision_config": {"depth": 32}, "max_position_embeddings": 32768},
-            {_SLOT: {"max_position_embeddings": 65536}},
-            vllm="0.32.0",
-            gives={_SLOT: {"max_position_embeddings": 65536, "text_config": {"max_position_embeddings": 65536}}},
-        ),
-        yes(
-            {"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": {"rope_theta": 1e6}}},
-            {_SLOT: {"rope_theta": 5e6}},
-            vllm="0.32.0",
-            gives={_SLOT: {"rope_theta": 5e6, "thinker_config": {"text_config": {"rope_theta": 5e6}}}},
-        ),
-        no(_GEMMA3, {_SLOT: {"text_config": {"max_position_embeddings": 2048}}}, vllm="0.32.0"),
-        no({"model_type": "qwen3", "rope_theta": 1e6}, {_SLOT: {"rope_theta": 5e6}}, vllm="0.32.0"),
+        yes(_QWEN2, {_SLOT: _LONGER}, vllm="0.32.0", gives={_SLOT: {**_LONGER, "text_config": _LONGER}}),
+        yes(_OMNI, {_SLOT: _THETA}, vllm="0.32.0", gives={_SLOT: {**_THETA, "thinker_config": {"text_config": _THETA}}}),
+        no(_GEMMA3, {_SLOT: {"text_config": _LONGER}}, vllm="0.32.0"),
+        no({"model_type": "qwen3", "rope_theta": 1e6}, {_SLOT: _THETA}, vllm="0.32.0"),
         no(_GEMMA3, vllm="0.32.0"),
-        no("phi4mm", {_SLOT: {"sliding_window": 512}}, vllm="0.32.0"),
-        unknown(_GEMMA3, {_SLOT: {"max_position_embeddings": 2048}}),
+        no("phi4mm", {_SLOT: _WINDOW}, vllm="0.32.0"),
+        unknown(_GEMMA3, {_SLOT: _LONGER}),
     ],
 )
 

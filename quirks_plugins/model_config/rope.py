@@ -4,19 +4,13 @@
 ``partial_rotary_factor`` beside it. transformers 5 reads both; vLLM uses a mapping that the user set without a change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quirks_core import Affected, Fact, described, setting
+from quirks_core import Affected, Fact, Match, RunContext, described, setting
 from quirks_plugins.conditions import nested_language_model
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from quirks_core.facts.context import RunContext
 
 OVERRIDES = "engine.hf_overrides"
 #: The names of the mapping, the newer one first.

@@ -1,29 +1,20 @@
 """A rotary mapping set in ``hf_overrides`` replaces the checkpoint's entire mapping, and its ``rope_theta`` is lost.
 
-What happens: the model still generates text, but its quality falls with the distance between tokens, and its logprobs differ
-from the trainer's. Nothing is logged. Recipes that extend a context by
-``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, …}}``, without a ``rope_theta``, cause it. Before
-transformers 5 ``rope_theta`` was a key beside the mapping; now it is a key inside. vLLM replaces the mapping as a whole
-(``vllm.config.model:ModelConfig._apply_dict_overrides``), and uses a constant for a missing ``rope_theta``: 10000 for most
-models (``get_rope``), 1e6 for Qwen2 and Qwen3 (``set_default_rope_theta``). The right value is 5e5 for Llama-3 and 5e6 for
-Qwen3-2507. The mapping's old name, ``rope_scaling``, has the same effect. With ``type`` instead of ``rope_type``, or without
-``original_max_position_embeddings``, the engine does not start (``KeyError``).
+What happens: the model's quality falls with the distance between tokens, and its logprobs differ from the trainer's. Nothing is
+logged. Recipes that extend a context by ``hf_overrides: {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, …}}``, without
+a ``rope_theta``, cause it. Since transformers 5 ``rope_theta`` is a key inside the mapping. vLLM replaces the mapping as a
+whole (``ModelConfig._apply_dict_overrides``), and uses a constant for a missing ``rope_theta``: 10000 for most models, 1e6 for
+Qwen2 and Qwen3. The right value is 5e5 for Llama-3 and 5e6 for Qwen3-2507. The mapping's old name, ``rope_scaling``, has the
+same effect. With ``type`` instead of ``rope_type``, or without ``original_max_position_embeddings``, the engine does not start
+(``KeyError``).
 
-What this changes: the quirk adds to the user's mapping the keys that it lacks and that transformers would add if the mapping
-stood in ``config.json``: ``rope_theta``, ``partial_rotary_factor``, ``rope_type`` and, where the kind of scaling needs it,
-``original_max_position_embeddings``. If the checkpoint has a mapping for each kind of layer, the quirk adds the missing
-mappings, too. Values that the user set stay. Multimodal models are left alone, because such an override does not reach their
-language model.
-
-When it can go: when vLLM merges the user's mapping into the checkpoint's, or lets transformers complete it. We found no report
-of the loss of ``rope_theta``. The loss of ``rope_type`` was reported and fixed once (see the references), and has returned.
+When it can go: when vLLM merges the user's mapping into the checkpoint's, or lets transformers complete it.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from quirks_core import Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Default, Match, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import (
     OVERRIDES,
     TRANSFORMERS_5,
@@ -34,11 +25,6 @@ from quirks_plugins.model_config.rope import (
     text_only,
     typed_mappings,
 )
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from quirks_core.facts.context import RunContext
-    from worker.lab.kit.lab import Lab, Outcome
 
 
 def _is_incomplete(name: str) -> Match:
@@ -56,6 +42,8 @@ def _missing(context: RunContext) -> dict[str, Any]:
 
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 _WITH_THETA = {"rope_type": "default", "rope_theta": 1e6}
+_QWEN3 = {"model_type": "qwen3", "rope_theta": 1e6}
+_SCALED = {OVERRIDES: {"rope_scaling": _YARN}}
 _NEW = {"transformers": "5.19.0"}
 
 QUIRK = Quirk(
@@ -72,34 +60,19 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/28542"),
     ],
     evidence=StaticProbe(
-        "vllm.config.model",
-        r"It's a dict-valued parameter - set it directly\s+setattr\(config, key, value\)",
-        found_means_affected=True,
+        "vllm.config.model", r"It's a dict-valued parameter - set it directly\s+setattr\(config, key, value\)"
     ),
     examples=[
-        yes(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_scaling": _YARN}},
-            packages=_NEW,
-            gives={"engine.hf_overrides": {"rope_scaling": {**_YARN, "rope_theta": 1e6}}},
-        ),
+        yes(_QWEN3, _SCALED, packages=_NEW, gives={OVERRIDES: {"rope_scaling": {**_YARN, "rope_theta": 1e6}}}),
         yes(
             {"model_type": "qwen3", "rope_parameters": _WITH_THETA},
-            {"engine.hf_overrides": {"rope_parameters": {"type": "yarn", "factor": 4.0}}},
+            {OVERRIDES: {"rope_parameters": {"type": "yarn", "factor": 4.0}}},
             packages=_NEW,
         ),
-        no(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_parameters": {**_YARN, "rope_theta": 1e6}}},
-            packages=_NEW,
-        ),
-        no({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_theta": 5e6}}, packages=_NEW),
-        no(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_scaling": _YARN}},
-            packages={"transformers": "4.57.1"},
-        ),
-        unknown({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_scaling": _YARN}}),
+        no(_QWEN3, {OVERRIDES: {"rope_parameters": {**_YARN, "rope_theta": 1e6}}}, packages=_NEW),
+        no(_QWEN3, {OVERRIDES: {"rope_theta": 5e6}}, packages=_NEW),
+        no(_QWEN3, _SCALED, packages={"transformers": "4.57.1"}),
+        unknown(_QWEN3, _SCALED),
     ],
 )
 

@@ -6,21 +6,13 @@ Nothing is logged. transformers 5 keeps the value inside of ``rope_parameters``,
 override beside that mapping, on the finished configuration (``vllm.transformers_utils.config:get_config`` ends with
 ``config.update``).
 
-What this changes: the quirk writes the value into ``rope_parameters`` (or into the mapping that the user set beside it),
-together with all other keys that the checkpoint has there, because vLLM replaces the mapping as a whole. A ``rope_theta`` that
-the user set inside of a mapping stays. For a model with a mapping for each kind of layer (Gemma-3) the run is refused, because
-one value does not show which kind it is for. Multimodal models are left alone, because such an override does not reach their
-language model.
-
-When it can go: when vLLM applies such an override to the mapping. We found no report of it for vLLM. The references describe
-the same change of transformers in other engines, and an RL trainer that passes the value in both forms.
+When it can go: when vLLM applies such an override to the mapping.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from quirks_core import Default, Fact, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Default, Fact, ModelFlag, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import (
     OVERRIDES,
     TRANSFORMERS_5,
@@ -33,10 +25,6 @@ from quirks_plugins.model_config.rope import (
     typed_parameters,
     typed_theta,
 )
-
-if TYPE_CHECKING:
-    from quirks_core.facts.context import RunContext
-    from worker.lab.kit.lab import Lab, Outcome
 
 _by_layer = (
     Fact("model.config.rope_parameters.full_attention").is_set()
@@ -52,6 +40,8 @@ def _in_the_mapping(context: RunContext) -> dict[str, Any]:
     return {"rope_parameters": {**completed(context, own(context)), "rope_theta": theta}}
 
 
+_QWEN3, _THETA = {"model_type": "qwen3", "rope_theta": 1e6}, {"rope_theta": 5e6}
+_BY_LAYER = {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 _OLD, _NEW = {"transformers": "4.57.1"}, {"transformers": "5.19.0"}
 
 QUIRK = Quirk(
@@ -74,31 +64,18 @@ QUIRK = Quirk(
         report("https://github.com/deepspeedai/DeepSpeed/pull/8345"),
         report("https://github.com/NovaSky-AI/SkyRL/pull/690"),
     ],
-    evidence=StaticProbe(
-        "transformers.modeling_rope_utils",
-        r'rope_parameters\.setdefault\("rope_theta", rope_theta\)',
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("transformers.modeling_rope_utils", r'rope_parameters\.setdefault\("rope_theta", rope_theta\)'),
     examples=[
         yes(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_theta": 5e6}},
+            _QWEN3,
+            {OVERRIDES: _THETA},
             packages=_NEW,
-            gives={"engine.hf_overrides": {"rope_theta": 5e6, "rope_parameters": {"rope_type": "default", "rope_theta": 5e6}}},
+            gives={OVERRIDES: {**_THETA, "rope_parameters": {"rope_type": "default", **_THETA}}},
         ),
-        yes(
-            {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4},
-            {"engine.hf_overrides": {"rope_theta": 5e6}},
-            packages=_NEW,
-            refuses="each kind of layer",
-        ),
-        no({"model_type": "qwen3", "rope_theta": 1e6}, packages=_NEW),
-        no(
-            {"model_type": "qwen3", "rope_theta": 1e6},
-            {"engine.hf_overrides": {"rope_theta": 5e6}},
-            packages=_OLD,
-        ),
-        unknown({"model_type": "qwen3", "rope_theta": 1e6}, {"engine.hf_overrides": {"rope_theta": 5e6}}),
+        yes(_BY_LAYER, {OVERRIDES: _THETA}, packages=_NEW, refuses="each kind of layer"),
+        no(_QWEN3, packages=_NEW),
+        no(_QWEN3, {OVERRIDES: _THETA}, packages=_OLD),
+        unknown(_QWEN3, {OVERRIDES: _THETA}),
     ],
 )
 

@@ -4,27 +4,15 @@ What happens: a model card's recipe, ``rope_parameters`` with ``factor: 4.0`` an
 "User-specified max_model_len (131072) is greater than the derived max_model_len (max_position_embeddings=32768…)". Before
 0.30.0 vLLM multiplied the length by the factor. Now it uses ``max_position_embeddings`` as the extended length, as
 transformers does (vllm-project/vllm#56446). If the user set YaRN in an override, or added it to ``config.json``,
-``max_position_embeddings`` still has the trained length. The message suggests the variable ``VLLM_ALLOW_LONG_MAX_MODEL_LEN``,
-but that switches the check off for every other mistake, too.
+``max_position_embeddings`` still has the trained length. The message suggests a variable that switches the check off entirely.
 
-What this changes: ``hf_overrides.max_position_embeddings`` becomes the length that YaRN extends to, factor times
-``original_max_position_embeddings``, if ``engine.max_model_len`` needs it and the user did not set another. If the user set no
-``max_model_len``, the engine uses the checkpoint's length, and this quirk does nothing.
-
-When it can go: never, unless vLLM derives the length from the factor again. Recipes that also set ``max_position_embeddings``
-do not need it.
+When it can go: never, unless vLLM derives the length from the factor again.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, setting
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import OVERRIDES, num_positions, of_kind, text_only
-
-if TYPE_CHECKING:
-    from quirks_core.facts.context import RunContext
-    from worker.lab.kit.lab import Lab, Outcome
 
 
 def _extended(context: RunContext) -> dict[str, int]:
@@ -33,7 +21,7 @@ def _extended(context: RunContext) -> dict[str, int]:
 
 _QWEN3 = {"model_type": "qwen3", "rope_theta": 1e6, "max_position_embeddings": 40960}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-_TYPED = {"engine.hf_overrides": {"rope_parameters": _YARN}, "engine.max_model_len": 131072}
+_TYPED = {OVERRIDES: {"rope_parameters": _YARN}, "engine.max_model_len": 131072}
 
 QUIRK = Quirk(
     id="yarn-length",
@@ -51,14 +39,14 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/56446"),
         report("https://github.com/NVIDIA-NeMo/Safe-Synthesizer/pull/623"),
     ],
-    evidence=StaticProbe("vllm.config.model", r'"llama3",\s+"yarn",\s+"deepseek_yarn"', found_means_affected=True),
+    evidence=StaticProbe("vllm.config.model", r'"llama3",\s+"yarn",\s+"deepseek_yarn"'),
     examples=[
         yes(_QWEN3, _TYPED, vllm="0.32.0"),
         yes(
-            {**_QWEN3, "rope_scaling": {**_YARN}},
+            {**_QWEN3, "rope_scaling": _YARN},
             {"engine.max_model_len": 131072},
             vllm="0.32.0",
-            gives={"engine.hf_overrides": {"max_position_embeddings": 131072}},
+            gives={OVERRIDES: {"max_position_embeddings": 131072}},
         ),
         no(_QWEN3, _TYPED, vllm="0.29.0"),
         no(_QWEN3, {"engine.max_model_len": 131072}, vllm="0.32.0"),

@@ -1,9 +1,7 @@
 """The functions that the quirk ``cpu-moe-expert-parallel`` puts into vLLM.
 
-Under data parallelism vLLM's CPU platform runs MoE layers by all-gather and reduce-scatter, but its communicator has
-neither; and under expert parallelism its kernel indexes this rank's experts with ids that count those of all ranks.
-The functions below supply the first and translate for the second. They prefer plain code to bandwidth (padded gather,
-full sum): fit for tests and small models. Only engine processes import this module, so torch is imported at the top.
+They prefer plain code to bandwidth (padded gather, full sum): fit for tests and small models. Only engine processes import this
+module, so torch is imported at the top.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
-__all__ = ["all_gatherv", "reduce_scatterv", "wrap_experts_apply"]
-
 
 def all_gatherv(
     self: CpuCommunicator,
@@ -27,16 +23,9 @@ def all_gatherv(
     dim: int = 0,
     sizes: list[int] | None = None,
 ) -> torch.Tensor | list[torch.Tensor]:
-    """Concatenate the rows of all ranks, in rank order.
+    """Concatenate the rows of all ranks, ``[sizes[rank], ...]`` of any dtype, into ``[sum(sizes), ...]``; a list gives a list.
 
-    Args:
-        self: The communicator of the ranks that take part.
-        input_: This rank's rows, ``[sizes[rank], ...]`` of any dtype, or a list of such tensors.
-        dim: Only 0, as on CUDA.
-        sizes: Rows of each rank, the same list on every rank, zeros allowed. ``None``: all ranks have as many.
-
-    Returns:
-        ``[sum(sizes), ...]`` with the dtype of the input; a list if a list came in.
+    The list of `sizes` is the same on every rank, with zeros allowed; None is as many rows on all. `dim` is 0, as on CUDA.
     """
     if dim != 0:
         raise NotImplementedError(f"all_gatherv on CPU joins rows (dim 0) only, not dim {dim}")
@@ -46,16 +35,9 @@ def all_gatherv(
 
 
 def reduce_scatterv(self: CpuCommunicator, input_: torch.Tensor, dim: int = -1, sizes: list[int] | None = None) -> torch.Tensor:
-    """Sum a tensor over all ranks and keep this rank's share of one dimension.
+    """Sum a tensor of the same shape and floating dtype over all ranks, and return this rank's share of `dim`, contiguous.
 
-    Args:
-        self: The communicator of the ranks that take part.
-        input_: Same shape and floating dtype on every rank, ``sum(sizes)`` long in ``dim``. Left unchanged.
-        dim: The dimension to cut; may be negative.
-        sizes: Length of each rank's share, the same list on every rank, zeros allowed. ``None``: equal shares.
-
-    Returns:
-        The share, contiguous: ``sizes[rank]`` long in ``dim``, otherwise the shape and dtype of the input.
+    It is ``sizes[rank]`` long in `dim`, and the input ``sum(sizes)``; None is equal shares. The input is left unchanged.
     """
     length = input_.shape[dim]
     if sizes is None:
@@ -99,7 +81,6 @@ def wrap_experts_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _gather_rows(group: CpuCommunicator, tensor: torch.Tensor, sizes: list[int] | None) -> torch.Tensor:
-    """Gather ``[sizes[rank], ...]`` of every rank into ``[sum(sizes), ...]``."""
     rows = tensor.shape[0]
     if sizes is None:
         sizes = [rows] * group.world_size

@@ -1,44 +1,18 @@
 """MoE models on vLLM's CPU platform: data parallelism and expert parallelism do not work.
 
 What happens: with data parallelism the first request raises a bare NotImplementedError, because the CPU communicator has
-neither ``all_gatherv`` nor ``reduce_scatterv``. With sharded experts the worker dies of SIGSEGV, because the kernel uses
-expert ids that count over all ranks as indices of this rank's experts. The engine starts in all these cases, because there is
-no warm-up with eager execution and an explicit KV cache size; `EngineDeadError` comes with the first request. Tensor
-parallelism alone works.
+neither ``all_gatherv`` nor ``reduce_scatterv``. With sharded experts the worker dies of SIGSEGV, because the kernel uses expert
+ids that count over all ranks as indices of this rank's experts. The engine starts in all these cases. Tensor parallelism alone
+works. Before vLLM 0.30 a run with sharded experts is refused as drift, because ``CPUUnquantizedExperts`` is another class
+there, or does not exist.
 
-What this changes: the quirk patches three attributes, and sets eager execution under data parallelism (in compiled code,
-vLLM's own modular kernel stops at a data-dependent guard). A less invasive adjustment does not help: no setting selects
-another communicator or kernel on the CPU.
-
-Versions: the patch for sharded experts is written for 0.30 and later. On an earlier one such a run is refused as drift, because
-``CPUUnquantizedExperts`` is another class there, or does not exist (before 0.28). Data parallelism alone works there, too.
-
-When it can go: when vllm-project/vllm#57837 is fixed. A run on a version where a target has changed or appeared is refused as
-drift.
+When it can go: when vllm-project/vllm#57837 is fixed.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    ModelFlag,
-    PairedRun,
-    Patch,
-    Quirk,
-    Require,
-    Severity,
-    no,
-    platform,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import ModelFlag, PairedRun, Patch, Quirk, Require, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import TP, mixture, several_replicas, sharded_experts
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 _EXPERTS = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts"

@@ -5,34 +5,16 @@ while it builds the model. The error comes from a worker process, below a page o
 (``vllm.model_executor.layers.fused_moe.config``). The experts of this model are two products with a squared ReLU between them;
 the experts of other models have a gate there.
 
-What this changes: the run is refused with this reason.
-
 When it can go: when vLLM's CPU platform computes experts without a gate. vllm-project/vllm#46795 proposes it for TPUs.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    platform,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import nemotron_h_experts
+from quirks_plugins.kit import Lab, Outcome
 
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+_NANO = {"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}
+_DENSE = {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-*M-", "n_routed_experts": 4}
 
 QUIRK = Quirk(
     id="cpu-nongated-moe",
@@ -48,40 +30,22 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash="is_act_and_mul=False is supported only for",
     references=report("https://github.com/vllm-project/vllm/pull/46795"),
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.fused_moe.config",
-        r"is_act_and_mul=False is supported only for CUDA",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.fused_moe.config", r"is_act_and_mul=False is supported only for CUDA"),
     examples=[
-        yes(
-            {"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"},
-            vllm="0.32.0",
-            platform="cpu",
-            refuses="have no gate",
-        ),
+        yes(_NANO, vllm="0.32.0", platform="cpu", refuses="have no gate"),
         yes({"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]}, vllm="0.32.0", platform="cpu"),
-        no(
-            {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-*M-", "n_routed_experts": 4},
-            vllm="0.32.0",
-            platform="cpu",
-        ),
-        no({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0", platform="cuda"),
+        no(_DENSE, vllm="0.32.0", platform="cpu"),
+        no(_NANO, vllm="0.32.0", platform="cuda"),
         no("nemotron_h", vllm="0.32.0", platform="cpu"),
         no("qwen3_moe", vllm="0.32.0", platform="cpu"),
-        unknown({"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}, vllm="0.32.0"),
+        unknown(_NANO, vllm="0.32.0"),
     ],
 )
 
 
 async def scenario(lab: Lab) -> Outcome:
     """The run is refused, or the engine starts."""
-    from quirks_core.plan.records import RefusedError
-    from worker.lab.kit.lab import Outcome
+    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 
-    measure, expected = "an engine for experts without a gate", "refused before the engine starts, or it starts"
-    try:
-        async with lab.worker(lab.checkpoint("nemotron_h_moe"), {"engine": {"load_format": "auto"}}):
-            return Outcome(True, measure, "the engine starts", expected)
-    except RefusedError as error:
-        return Outcome(True, measure, f"refused: {error.refusals[0].reason}", expected)
+    values = {"engine": {"load_format": "auto"}}
+    return await refused_or_started(lab, lab.checkpoint("nemotron_h_moe"), values, "an engine for experts without a gate")

@@ -6,21 +6,11 @@ with sigmoid scores, such as MiniMax-M2 and Laguna, end the engine at the first 
 k of the softmax and knows neither (``_compute_routing`` in fused_moe/router/cpu_router.py). On GPUs they are part of the
 kernel.
 
-What this changes: such models are routed by vLLM's own function for groups of experts, with one group. No setting of vLLM has
-this effect.
-
-When it can go: when that branch applies the bias; the proposal is in ``docs/upstream/cpu-router-correction-bias.md``. Releases
-before 0.30.0 route elsewhere and were not examined. We found no report of it: the reference describes the purpose of the bias.
+When it can go: when that branch applies the bias; the proposal is in ``docs/upstream/cpu-router-correction-bias.md``.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, platform, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-router-bias",

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     Routing = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
-__all__ = ["wrap_compute_routing"]
-
 
 def wrap_compute_routing(compute: Routing) -> Routing:
     """Returns a `CPURouter._compute_routing` that applies scores and bias to models without groups of experts, too."""

@@ -1,41 +1,18 @@
 """FlashInfer's CUTLASS kernel for quantised experts in a rollout: each refit moves constants that CUDA graphs have captured.
 
-What happens: after a refit, the CUDA graphs read freed memory, and the results depend on what other code has written there.
-The constants of the kernel's activation (``gemm1_alpha``, ``gemm1_beta``, ``gemm1_clamp_limit``) and a scale
-(``fake_input_scale``) are plain tensors that ``FlashInferExperts`` creates in its constructor. The code for quantised experts
-makes a new object at every update, but the graphs were captured with the addresses of the old tensors. The code for
-unquantised experts keeps its object and is not affected: a gpt-oss that is loaded as bfloat16, for example.
-
-What this changes: ``engine.moe_backend=flashinfer_cutlass`` is refused for a rollout with CUDA graphs, for quantised gpt-oss
-and for other quantised models that limit their activation (``swiglu_limit``). The plan proposes triton, which has no such
-constants. A backend that was left open is not examined: for MXFP4, vLLM tries FlashInfer's TRTLLM kernel and Triton before this
-one, and no environment variable selects it. For block FP8 with expert parallelism on Hopper it tries this one first (0.33.0 was
-read), and such a run is not covered: the plan does not know whether FlashInfer is installed.
+What happens: after a refit, the CUDA graphs read freed memory. The constants of the kernel's activation (``gemm1_alpha``,
+``gemm1_beta``, ``gemm1_clamp_limit``) and a scale (``fake_input_scale``) are plain tensors that ``FlashInferExperts`` creates
+in its constructor. The code for quantised experts makes a new object at every update, but the graphs were captured with the
+addresses of the old tensors. The code for unquantised experts keeps its object and is not affected. A backend that was left
+open is not examined: for MXFP4, vLLM tries two other kernels before this one; for block FP8 with expert parallelism on Hopper
+it tries this one first (0.33.0), and such a run is not covered, because the plan does not know whether FlashInfer is installed.
 
 When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does. In its figures, a reload of gpt-oss-20b on an
-H100 moved 72 of 72 of them without that change, and none with it; garbage was not shown there, nor by us. The defect shows only
-on a GPU with CUDA graphs; the static probe looks at the constructor.
+H100 moved 72 of 72 of them without that change, and none with it; garbage was not shown there, nor by us.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, platform, purpose, setting
 from quirks_plugins.conditions import quantized
 
 _BACKEND = "engine.moe_backend"
@@ -68,7 +45,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.experts.flashinfer_cutlass_moe",
         r"def __init__\([^)]*\):(?:(?!\n    def )[\s\S])*self\.gemm1_alpha = ",
-        found_means_affected=True,
     ),
     examples=[
         yes(_MXFP4, _CUTLASS, vllm="0.32.0", platform="cuda", refuses=_BACKEND),

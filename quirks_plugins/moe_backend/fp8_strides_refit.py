@@ -1,50 +1,23 @@
 """A refit of an FP8 MoE model frees tensors of the CUTLASS experts that captured CUDA graphs still read.
 
 What happens: after a weight update, a rollout of an FP8 MoE model with CUDA graphs ends with "an illegal memory access", or
-generates garbage once the freed memory holds something else. vLLM's CUTLASS experts for FP8 (``CutlassExpertsFp8Base`` in
-fused_moe/experts/cutlass_moe.py) allocate their strides when they are made. A layerwise reload makes them again
-(``_setup_kernel`` of the quantisation method) and puts weights back into their old memory, but not these tensors, whose
+generates garbage. vLLM's CUTLASS experts for FP8 (``CutlassExpertsFp8Base``) allocate their strides when they are made. A
+layerwise reload makes them again (``_setup_kernel``) and puts weights back into their old memory, but not these tensors, whose
 addresses the graphs keep. vLLM takes these experts for compressed-tensors checkpoints with a scale per channel, and for
 ``quantization: fp8_per_channel``. Checkpoints with a scale per tensor get FlashInfer's experts, unless the user asks for
 ``cutlass``; those of ``quant_method`` ``fp8`` never get these.
 
-What this changes: ``engine.moe_backend`` becomes ``triton``, whose experts allocate nothing. If the user set ``cutlass``, the
-run is refused; other values are left alone. With ``enforce_eager`` there are no graphs, and the quirk does nothing.
-
 When it can go: when a reload keeps these tensors (vllm-project/vllm#48312). vllm-project/vllm#41670 shows the crash, its causes
-and that triton is not affected.
-
-Evidence: the choice of experts was read in vLLM 0.26.0 and 0.33.0; a static probe of the constructor. A run needs a GPU: a tiny
-FP8 MoE model with a scale per channel, CUDA graphs on, ``reload_weights`` of the same checkpoint, then a few large tensors, and
-generation.
+and that triton is not affected. A run needs a GPU: a tiny FP8 MoE model with a scale per channel, CUDA graphs on,
+``reload_weights`` of the same checkpoint, then a few large tensors, and generation.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, Match, platform, purpose, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
 
 _BACKEND = "engine.moe_backend"
 _QUANTIZATION = "model.config.quantization_config"
@@ -102,9 +75,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/48312"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.layers.fused_moe.experts.cutlass_moe",
-        r"self\.ab_strides1 = ab_strides1_c_strides2",
-        found_means_affected=True,
+        "vllm.model_executor.layers.fused_moe.experts.cutlass_moe", r"self\.ab_strides1 = ab_strides1_c_strides2"
     ),
     examples=[
         yes(_CHANNEL, vllm="0.32.0", platform="cuda", gives={_BACKEND: "triton"}),

@@ -3,38 +3,14 @@
 What happens: with ``enable_return_routed_experts`` the engine does not start over pipeline stages or with context parallelism,
 and from vLLM 0.31.0 on not without a prefix cache. Recipes for router replay (R3) often switch the prefix cache off: NeMo RL's
 do, because tokens from the cache had no experts once. Since vllm-project/vllm#45635 the experts of cached tokens are stored by
-block, and the store needs that cache. It also needs the V2 model runner, which vLLM's CPU platform does not have. A dense model
-has no experts to return.
-
-What this changes: ``engine.enable_prefix_caching`` becomes true where vLLM needs it. If the user set it to false, or if another
-of these conditions fails, the run is refused before the engine starts.
+block, which also needs the V2 model runner. A dense model has no experts to return.
 
 When it can go: never for a dense model; the others when vLLM lifts them. Some KV connectors are refused, too; vLLM names them.
-
-Evidence: ``VllmConfig`` was read in vLLM 0.26.0, 0.28.0, 0.30.0, 0.31.0, 0.32.0 and 0.33.0, ``Scheduler`` and
-``RoutedExpertsCapturer`` in 0.26.0; a static probe. No engine was started with it by us.
+No engine was started with it by us.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Affected,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Require,
-    Severity,
-    StaticProbe,
-    fix,
-    no,
-    package,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import package, platform, setting
 from quirks_plugins.conditions import PP, dense
 
 _FLAG, _CACHE = "engine.enable_return_routed_experts", "engine.enable_prefix_caching"
@@ -84,9 +60,7 @@ QUIRK = Quirk(
         report("https://github.com/NVIDIA-NeMo/RL/pull/2590"),
         fix("https://github.com/vllm-project/vllm/pull/45635"),
     ],
-    evidence=StaticProbe(
-        "vllm.config.vllm", r"--enable-return-routed-experts is incompatible with \"\s+\"pipeline", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.config.vllm", r"--enable-return-routed-experts is incompatible with \"\s+\"pipeline"),
     examples=[
         yes(_MOE, {**_ON, _CACHE: False}, vllm="0.31.0", platform="cuda", refuses=[_CACHE, "have their experts"]),
         yes(_MOE, _ON, vllm="0.33.0", platform="cuda", defaults={_CACHE: False}, gives={_CACHE: True}),

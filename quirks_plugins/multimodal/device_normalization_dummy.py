@@ -7,38 +7,14 @@ are persistent buffers of a module (``FusedInputNorm``, later ``FusedMMInputNorm
 not from the checkpoint. ``load_format: dummy`` overwrites all persistent buffers (``DummyModelLoader``), and no trainer sends
 these two.
 
-What this changes: in rollouts from dummy weights ``engine.mm_device_do_normalize`` becomes false, and images are normalised
-before they reach the engine, as before 0.28.0. If the user set it to true, the run is refused: set ``engine.load_format:
-auto``.
-
 When it can go: with support for vLLM 0.32. In 0.33.0 neither factor is a persistent buffer. vLLM 0.27.0 has no such argument.
-The paired run overwrites vLLM's module with vLLM's function, without an engine.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    no,
-    package,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Fact, Match, ModelFlag, Quirk, Require, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SLOT, _LOAD = "engine.mm_device_do_normalize", "engine.load_format"
 _DUMMY = {_LOAD: "dummy"}
@@ -51,7 +27,6 @@ _SINCE_32 = (
 
 
 def _built(*names: str) -> Match:
-    """VLLM builds one of these models."""
     return Fact("model.architectures").any_in(*(f"{name}ForConditionalGeneration" for name in names))
 
 

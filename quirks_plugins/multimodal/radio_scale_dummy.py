@@ -5,39 +5,14 @@ appears. RADIO, the vision tower, multiplies the output of each block by two par
 none, because they are multiplied into the other weights, so vLLM's model sets them to 1 (``InternVisionEncoderLayer``).
 ``load_format: dummy`` overwrites them with numbers of ±1e-3, and no trainer sends them; vLLM's loader would skip them.
 
-What this changes: in rollouts of these models ``engine.load_format`` becomes ``auto``, which leaves both at 1. If the user set
-``dummy``, the run is refused.
-
 When it can go: when a dummy load leaves parameters alone that no checkpoint holds, or the loader sets them. NeMo RL loads two
 of these models from the checkpoint for that reason, and for the others edits vLLM's loader (NVIDIA-NeMo/RL#3990);
-vllm-project/vllm#39767 was closed without a merge. Releases before vLLM 0.16.0 have the model, too, and were not read. The
-paired run makes vLLM's vision tower and gives it dummy weights, without an engine.
+vllm-project/vllm#39767 was closed without a merge.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose, setting
+from quirks_plugins.kit import Lab, Outcome
 
 _LOAD = "engine.load_format"
 _DUMMY = {_LOAD: "dummy"}
@@ -75,11 +50,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/39767"),
         report("https://github.com/NVIDIA-NeMo/RL/pull/3990"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.radio",
-        r'if suffix in \{"ls1", "ls2"\} or [^\n]+\n\s+continue',
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.radio", r'if suffix in \{"ls1", "ls2"\} or [^\n]+\n\s+continue'),
     examples=[
         yes("NemotronH_Nano_VL_V2", vllm="0.32.0", defaults=_DUMMY, gives={_LOAD: "auto"}),
         yes("NemotronH_Nano_Omni_Reasoning_V3", _DUMMY, vllm="0.33.0", refuses=[_LOAD, "engine.language_model_only"]),

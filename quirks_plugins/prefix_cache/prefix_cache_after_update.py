@@ -1,33 +1,19 @@
 """If the prefix cache is kept during a weight update, new requests get keys and values that older policies computed.
 
 What happens: rollout and trainer drift apart step by step, and a restart hides it. Every later request with a known prefix (a
-system prompt, the other samples of a group) attends to keys and values of the weights that first filled the block. There is no
-bound on their age; NVIDIA-NeMo/RL#4018 saw blocks 17 updates old. vLLM keeps the KV cache of prompts whose prefix may come
-again, and updating the weights does not clear it: vLLM leaves that decision to the user (vllm-project/vllm#46125). Embeddings
-of images are kept in the same way. A reset by the trainer is refused while requests run (``prefix-reset-refused``).
+system prompt, the other samples of a group) attends to keys and values of the weights that first filled the block;
+NVIDIA-NeMo/RL#4018 saw blocks 17 updates old. Updating the weights does not clear the cache: vLLM leaves that decision to the
+user (vllm-project/vllm#46125). A reset by the trainer is refused while requests run (``prefix-reset-refused``).
 
-What this changes: after an update, requests get a ``cache_salt`` that contains the number of the update, so that cached blocks
-of older weights are not found. Nothing is computed again, and no request has to stop. PrimeIntellect-ai/prime-rl#2266 lets the
-trainer send such a salt; the quirk adds it in the engine core, to the client's own salt if there is one. Updates are noticed
-through every call that reaches the workers: ``update_weights`` of a transfer engine, ``reload_weights``, ``load_weights``
-called by a worker extension or on the model itself. Writes into the model's tensors past all of these are not noticed. An
-update of a draft drops nothing. Requests that run during an update keep their cache, as in vLLM; requests that wait get the new
-salt, and are hashed anew when they are scheduled. Before the first update nothing changes. Each start of an engine has salts of
-its own, so that engines with one store of blocks find none of another policy, and after an update none of each other's. The
-encoder cache is reset as soon as no request runs. The quirk is a patch, because no setting of vLLM has this effect. With it in
-force nobody needs to reset the cache, and ``prefix-reset-refused`` is not.
+Updates are noticed through every call that reaches the workers: ``update_weights`` of a transfer engine, ``reload_weights``,
+``load_weights`` called by a worker extension or on the model itself. Writes into the model's tensors past all of these are not
+noticed. Requests that run during an update keep their cache, as in vLLM. With the quirk nobody needs to reset the cache.
 
 When it can go: when vLLM keys cached blocks by the version of the weights that made them.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _SLOT = "engine.enable_prefix_caching"
 _PATCHES = "quirks_plugins.prefix_cache.weight_version_patches"

@@ -1,8 +1,4 @@
-"""The method that ``prefix-reset-refused`` adds to vLLM's engine core.
-
-Only engine processes import this module; vLLM is imported when the method runs, because a patch may come into force while vLLM
-is being imported.
-"""
+"""The method that ``prefix-reset-refused`` adds to vLLM's engine core."""
 
 from __future__ import annotations
 
@@ -12,21 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vllm.v1.engine.core import EngineCoreProc
 
-__all__ = ["reset_prefix_cache"]
-
 _LOG = logging.getLogger("model_quirks")
 
 
 def reset_prefix_cache(self: EngineCoreProc, reset_running_requests: bool = True, reset_connector: bool = False) -> bool:
     """Reset the prefix cache, and preempt running requests, whose blocks vLLM would otherwise not give up.
 
-    Args:
-        self: The engine core.
-        reset_running_requests: Counts as true.
-        reset_connector: As for vLLM's method.
-
-    Returns:
-        Whether the cache is reset.
+    It returns whether the cache is reset. The arguments are those of vLLM's method; `reset_running_requests` counts as true.
     """
     from vllm.v1.engine.core import EngineCoreProc
 

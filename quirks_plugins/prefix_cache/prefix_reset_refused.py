@@ -1,33 +1,21 @@
 """``reset_prefix_cache`` does nothing while requests run, and most callers do not notice.
 
-What happens: rollout and trainer drift apart if the trainer updates weights while requests run. The trainer resets the prefix
-cache after each update, but vLLM refuses every reset. Samples whose prompt was seen before are then computed from keys and
-values of older weights, and running requests keep theirs. The only sign is a line of the engine's log, "Failed to reset prefix
-cache because some blocks are not freed yet". vLLM resets only while no request holds a block
-(``BlockPool.reset_prefix_cache``) and returns False otherwise. The HTTP route answers 200 with ``"success": false``, and
-trainers drop the result (NovaSky-AI/SkyRL#1824, NVIDIA-NeMo/RL#3929).
-
-What this changes: in rollouts a reset also covers running requests: vLLM preempts them, as with ``reset_running_requests``,
-and computes them again from their first token. The quirk cannot add that argument to a trainer's call, so it overrides the
-method in the class that runs in the engine's process (``EngineCoreProc``). Our own worker is left alone: it resets while the
-engine is paused, and its `reset_prefix_cache_async` returns False if the reset failed. If requests wait for keys and values
-from another engine (a KV connector), the reset still fails, with a warning: False, where vLLM's own forced reset raises.
-An engine in the trainer's own process (``VLLM_ENABLE_V1_MULTIPROCESSING=0``) is not reached. Where
-``prefix-cache-after-update`` is in force, a refused reset harms nobody and this quirk is not.
+What happens: the trainer updates weights while requests run and resets the prefix cache after each update, but vLLM refuses
+every reset. Samples whose prompt was seen before are then computed from keys and values of older weights. The only sign is a
+line of the engine's log, "Failed to reset prefix cache because some blocks are not freed yet". vLLM resets only while no
+request holds a block (``BlockPool.reset_prefix_cache``) and returns False otherwise; the HTTP route answers 200 with
+``"success": false``, and trainers drop the result (NovaSky-AI/SkyRL#1824, NVIDIA-NeMo/RL#3929). If requests wait for keys and
+values from another engine (a KV connector), a forced reset still fails, with a warning. An engine in the trainer's own process
+(``VLLM_ENABLE_V1_MULTIPROCESSING=0``) is not reached.
 
 When it can go: when trainers pass ``reset_running_requests=True``, or vLLM raises instead of returning False.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="prefix-reset-refused",

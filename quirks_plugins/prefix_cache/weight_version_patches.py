@@ -4,9 +4,6 @@ vLLM finds cached blocks by the request's tokens and by its ``cache_salt``. Thes
 the adapter, to the salt of each request that comes after an update. Blocks of older weights are then never found by it, and no
 block has to be given up. A request that already has blocks keeps its salt. One that waits is hashed when its hashes are read,
 because a thousand that wait would hold up the engine.
-
-Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
-while vLLM is being imported.
 """
 
 from __future__ import annotations
@@ -20,16 +17,6 @@ from uuid import uuid4
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = [
-    "hash_when_read",
-    "loads",
-    "wrap_add_lora",
-    "wrap_add_request",
-    "wrap_collective_rpc",
-    "wrap_load_model",
-    "wrap_preprocess",
-]
 
 _ATTRIBUTE = "_model_quirks_weights"
 _OUTDATED = "_model_quirks_outdated_hashes"

@@ -2,39 +2,29 @@
 
 What happens: the first weight update raises ``AttributeError`` at the first linear layer. A trainer that has vLLM in its own
 process (TRL's colocate mode, online DPO) calls ``load_weights`` of the running model, once for each tensor. On GPUs that
-overwrites the weights in place. vLLM's CPU platform packs the weight of each linear layer for its kernels after the first
-load, and replaces the weight itself by an empty tensor that has no ``weight_loader`` (since 0.10.2, vllm-project/vllm#24150).
-An embedding would be overwritten, but a head that shares it keeps its packed copy. Where oneDNN has no product of the
-engine's dtype for the CPU (bfloat16 without AVX-512, float16 without AVX-512 FP16), vLLM packs nothing, and the update works.
-Linux does not show whether an AVX2 CPU with AVX-VNNI has such products, so the quirk stays active there.
+overwrites the weights in place. vLLM's CPU platform packs the weight of each linear layer for its kernels, and replaces the
+weight itself by an empty tensor without ``weight_loader`` (since 0.10.2, vllm-project/vllm#24150). Where oneDNN has no product
+of the engine's dtype for the CPU (bfloat16 without AVX-512, float16 without AVX-512 FP16), vLLM packs nothing, and the update
+works; Linux does not show whether an AVX2 CPU with AVX-VNNI has such products. A trainer must send all parts of a fused layer
+(q, k and v; gate and up) before the next request; otherwise the request fails with the names of those layers, because the old
+values are gone.
 
-What this changes: ``load_weights`` of a running model uses vLLM's own layerwise reload, which restores, loads and packs each
-layer. The first call opens the reload, the next forward pass closes it. Calls inside a reload that other code has opened
-(``reload_weights``, a weight transfer) work as before. A trainer must send all parts of a fused layer (q, k and v; gate and
-up) before the next request; otherwise the request fails with the names of those layers, because the old values are gone. The
-quirk is a patch, because no setting keeps the weights unpacked.
-
-When it can go: when vLLM's CPU platform supports ``load_weights`` after the first load. We found no report of it for the CPU
-platform; vllm-project/vllm#34201 is the same error from ``reload_weights`` of an older vLLM. Layerwise reload exists since
-0.16.0; the patch is written for 0.26.0 and later.
+When it can go: when vLLM's CPU platform supports ``load_weights`` after the first load.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import unpacked_on_cpu
+from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     import torch
 
-    from quirks_core.hook.in_force import PlanInForce
-    from worker.lab.kit.lab import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-load-into-live-model",
@@ -44,7 +34,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
-        wrapper="quirks_plugins.runtime.cpu_live_load_patches:wrap_load_model",
+        wrapper="quirks_plugins.runtime.cpu_load_into_live_model:wrap_load_model",
         expects=("5c00f43731f8", "b95fd04df01f", "ee1975c78da7", "939e4d07443b", "8579297b4f00", "39c27f400e70"),
         reason="vLLM packs linear weights for its CPU kernels and drops the tensors that load_weights writes to",
     ),
@@ -55,11 +45,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/34201"),
         report("https://github.com/vllm-project/vllm/issues/5723"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.utils",
-        r"if remove_weight:\s+layer\.weight = torch\.nn\.Parameter\(",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.utils", r"if remove_weight:\s+layer\.weight = torch\.nn\.Parameter\("),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),
         yes({"model_type": "qwen3_moe", "num_experts": 8}, vllm="0.16.0", platform="cpu"),
@@ -80,43 +66,96 @@ QUIRK = Quirk(
 )
 
 
+#: How many names a message shows.
+_SHOWN = 4
+
+
+def wrap_load_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """Make every model that a loader returns take new weights through vLLM's own layerwise reload."""
+
+    @wraps(original)
+    def load_model(self: Any, vllm_config: Any, model_config: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        model = original(self, vllm_config, model_config, *args, **kwargs)
+        if hasattr(model, "load_weights"):
+            model.load_weights = _LiveLoad(model, model_config).load_weights
+        return model
+
+    return load_model
+
+
+class _LiveLoad:
+    """One running model, and the reload that is open in it.
+
+    A trainer calls ``load_weights`` once for each tensor and never marks the last one. So the first call opens a
+    layerwise reload, and the next forward pass closes it. In between, a layer takes effect as soon as it has all its weights.
+    """
+
+    def __init__(self, model: Any, model_config: Any) -> None:
+        self._model = model
+        self._config = model_config
+        self._load = model.load_weights
+        self._hook: Any = None
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
+        """Takes new weights as the model's own method does.
+
+        They are copied: a fused layer keeps its parts until it has all of them, and a trainer may reuse the memory.
+        """
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        if self._hook is None:
+            if self._is_being_reloaded():  # by a caller that also closes it: vLLM's `reload_weights`, a weight transfer
+                return self._load(weights, *args, **kwargs)
+            initialize_layerwise_reload(self._model)
+            self._hook = self._model.register_forward_pre_hook(lambda *_: self._close())
+        return self._load(_copies(weights), *args, **kwargs)
+
+    def _is_being_reloaded(self) -> bool:
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        return any(get_layerwise_info(layer).can_load() for layer in self._model.modules())
+
+    def _close(self) -> None:
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        if partly := list(self._partly_loaded()):
+            shown = ", ".join(partly[:_SHOWN]) + (f" and {len(partly) - _SHOWN} more" if len(partly) > _SHOWN else "")
+            raise RuntimeError(
+                f"load_weights: {shown} got only a part of their weights, and vLLM's CPU platform does not keep the old values "
+                "of the rest; send all weights of a layer (those of q, k and v, of gate and up) before the next request"
+            )
+        self._hook.remove()
+        self._hook = None
+        finalize_layerwise_reload(self._model, self._config)
+
+    def _partly_loaded(self) -> Iterator[str]:
+        from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        for name, layer in self._model.named_modules():
+            info = get_layerwise_info(layer)
+            is_partly = info.can_load() and 0 < info.load_numel < info.load_numel_total
+            if is_partly and not isinstance(layer, VocabParallelEmbedding):  # its padding never arrives
+                yield name
+
+
+def _copies(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name, weight.detach().clone()) for name, weight in weights)
+
+
 async def scenario(lab: Lab) -> Outcome:
     """An engine that got the weights of two trainers, one after the other, generates what the second one does.
 
     What TRL does, in plain vLLM: ``LLM(...)`` in this process, and one call of the running model's ``load_weights`` per tensor.
     """
-    from quirks_core.hook.in_force import in_force
-
     model = lab.checkpoint("qwen3")
     trainers = [lab.trainer(lab.checkpoint("qwen3", seed=seed)) for seed in (1, 2)]
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    with in_force(lab.plan(model, {"engine": {"load_format": "auto"}})) as applied:
-        llm = _engine(model, applied)
+    expected = lab.reference(trainers[-1])
+    with lab.llm(model) as llm:
+        running = llm.llm_engine.model_executor.driver_worker.model_runner.model
         for trainer in trainers:
-            _load(llm, trainer.named_parameters())
-            got = _greedy(llm)
-    return lab.same_tokens(got, lab.reference(trainers[-1]))
-
-
-def _engine(model: Path, applied: PlanInForce) -> Any:
-    from vllm import LLM, EngineArgs
-
-    arguments = EngineArgs(str(model), dtype="float32", enforce_eager=True, max_model_len=256)
-    return LLM.from_engine_args(applied.carried_by(arguments))
-
-
-def _load(llm: Any, weights: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
-    running = llm.llm_engine.model_executor.driver_worker.model_runner.model
-    for name, weight in weights:
-        running.load_weights([(name, weight.data)])
-    llm.reset_prefix_cache()
-
-
-def _greedy(llm: Any) -> list[Generated]:
-    from vllm import SamplingParams
-
-    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated
-
-    sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
-    rows = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], sampling, use_tqdm=False)
-    return [Generated(tuple(row.outputs[0].token_ids), ()) for row in rows]
+            for name, weight in trainer.named_parameters():
+                running.load_weights([(name, weight.data)])
+            llm.reset_prefix_cache()
+            got = lab.greedy_of(llm)
+    return lab.same_tokens(got, expected)

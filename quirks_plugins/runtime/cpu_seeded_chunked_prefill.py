@@ -1,27 +1,17 @@
 """Seeded requests on vLLM's CPU platform: a prompt that is split over several steps kills the engine.
 
 What happens: the engine core dies with "CPU Generator does not use offset", and every request in it is lost. While a prompt is
-not complete, vLLM samples a token for it and throws the token away. If the request has a seed of its own, vLLM then sets its
-random generator back with ``set_offset``, which torch has for CUDA generators only. Any batch with seeds can cause this,
-because vLLM splits the prompts of requests that arrive together as soon as they exceed ``max_num_batched_tokens``.
+not complete, vLLM samples a token for it and throws it away. If the request has a seed, vLLM then sets its generator back with
+``set_offset``, which torch has for CUDA generators only. Any batch with seeds can cause this, as prompts that arrive together
+are split once they exceed ``max_num_batched_tokens``; without chunked prefill vLLM demands a step that holds the longest
+sequence.
 
-What this changes: rows whose token is thrown away do not draw from their own generator, so vLLM need not set it back. The
-quirk is a patch, because a setting does not help: without chunked prefill (``enable_chunked_prefill: false``) vLLM demands a
-step that holds the longest sequence.
-
-When it can go: when vLLM restores the generators of such rows in another way than by an offset. We found no report of it; the
-reference is the line that raises. That line was read in vLLM 0.26.0, 0.27.1, 0.28.0, 0.29.0, 0.30.0 and 0.32.0.
+When it can go: when vLLM restores the generators of such rows in another way than by an offset.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-seeded-chunked-prefill",

@@ -1,8 +1,4 @@
-"""The function that ``cpu-seeded-chunked-prefill`` puts into vLLM.
-
-Only engine processes import this module; vLLM is imported when a function runs, because a patch may come into force while vLLM
-is being imported.
-"""
+"""The function that ``cpu-seeded-chunked-prefill`` puts into vLLM."""
 
 from __future__ import annotations
 
@@ -11,21 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-__all__ = ["sample_tokens"]
-
 
 def sample_tokens(self: CPUModelRunner, *args: Any, **kwargs: Any) -> Any:
     """Sample, without the seeded generators of requests whose token of this step is thrown away.
 
-    Rows whose prompt is not complete yet are sampled as all others are, and the token is discarded. On GPUs vLLM then winds
-    the row's generator back by the draw; here the row draws from the process's own generator, so that nothing has to be wound
-    back.
-
-    Args:
-        self: The model runner; ``discard_request_mask`` ``[requests]`` bool marks those rows, and ``generators`` of its batch
-            holds a generator for each row with a seed.
-        *args: As for vLLM's method.
-        **kwargs: As for vLLM's method.
+    Rows whose prompt is not complete yet (``discard_request_mask`` ``[requests]``) are sampled, and the token is discarded. On
+    GPUs vLLM then winds the row's generator back; here the row draws from the process's own.
     """
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 

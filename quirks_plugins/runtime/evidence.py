@@ -1,18 +1,10 @@
 """What the paired runs of the quirks on requests share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 
 async def answer(engine: Any, name: str, **wanted: Any) -> str:
-    """Returns how many tokens a request gets, or the error that refuses it.
-
-    Args:
-        engine: The ``AsyncLLM``.
-        name: The request's id.
-        **wanted: Its sampling parameters, beside a maximum of four tokens.
-    """
+    """Returns how many tokens a request with these sampling parameters gets, of four, or the error that refuses it."""
     from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
 

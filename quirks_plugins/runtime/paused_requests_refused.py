@@ -2,26 +2,17 @@
 
 What happens: a trainer pauses generation to update weights (``pause_generation``, ``POST /pause``) with the default mode
 ``abort`` or with ``wait``. Rollout requests that arrive meanwhile end at once with the finish reason "error" and no tokens
-(``engine_paused``, "Generation is paused. Please retry after it resumes."). Up to 0.32 they were queued and served after
-``resume``. Trainers that do not know the error drop these samples or stop. vllm-project/vllm#51488 argues for the change: a
-caller that pauses at a boundary should know what arrives after it. The mode ``keep`` queues as before.
+(``engine_paused``). Up to 0.32 they were queued and served after ``resume``. vllm-project/vllm#51488 argues for the change: a
+caller that pauses at a boundary should know what arrives after it. The mode ``keep`` queues as before. A trainer that handles
+the error, or has a router that retries on another replica, can switch the quirk off.
 
-What this changes: in rollouts a paused engine queues requests, whichever the mode, as up to 0.32. Requests that run when a
-pause begins are still aborted in the mode ``abort``. What waited is answered by the new policy, and a router that would retry
-on another replica waits with it. No setting of vLLM has this effect; a trainer that handles the error can switch the quirk off.
-
-When it can go: when trainers retry such requests, or pause with ``keep``. The method is new in 0.33.0. The paired run needs
-that version, so a GPU.
+When it can go: when trainers retry such requests, or pause with ``keep``.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, no, purpose, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="paused-requests-refused",
@@ -31,7 +22,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.33.0"),
     adjustments=Patch(
         "vllm.v1.engine.core:EngineCoreProc._reject_add_while_paused",
-        replacement="quirks_plugins.runtime.paused_patches:queue_add_while_paused",
+        replacement="quirks_plugins.runtime.paused_requests_refused:queue_add_while_paused",
         expects=("63cf5f1713b0",),
         reason="whether a paused engine refuses requests follows from the mode of the trainer's call",
     ),
@@ -48,6 +39,12 @@ QUIRK = Quirk(
         unknown("qwen3"),
     ],
 )
+
+
+def queue_add_while_paused(self: Any, request: Any) -> bool:
+    """Tells that a request is not refused, so that the scheduler queues it until generation resumes."""
+    del self, request
+    return False
 
 
 async def scenario(lab: Lab) -> Outcome:
@@ -67,7 +64,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 async def _finish(engine: Any) -> str:
-    """Returns the finish reason of a request, or its error."""
     from vllm import SamplingParams
 
     params = SamplingParams(max_tokens=4, ignore_eos=True)

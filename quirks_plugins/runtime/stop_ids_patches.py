@@ -1,11 +1,7 @@
 """The wrapper that ``stop-ids-vocabulary`` puts around the check of a request's sampling parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
-
-__all__ = ["wrap_verify"]
 
 
 def wrap_verify(verify: Callable[..., None]) -> Callable[..., None]:

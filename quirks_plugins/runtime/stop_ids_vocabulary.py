@@ -6,21 +6,11 @@ the V2 model runner it writes outside of the logits instead. All other requests 
 again. A proxy that kept sending one such request took down 12 of 14 servers (gonka-ai/gonka#1170). These ids are indices into
 the logits while a minimum length holds, and vLLM checks them nowhere.
 
-What this changes: the process that accepts requests refuses such a request as vLLM refuses others, so that a server answers
-400. vLLM does the same from 0.29.0 on. No setting has this effect.
-
-When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196). The oldest report is about 0.15.1. The paired
-run needs a release before 0.29.0.
+When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, fix, no, purpose, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="stop-ids-vocabulary",

@@ -1,29 +1,22 @@
 """After a call to all tensor-parallel ranks that fails, vLLM takes the other ranks' old replies for those to the next calls.
 
-What happens: with several processes and the executor ``mp``, an adapter that cannot be loaded, a weight update that is
-refused, or any other call that fails ends as soon as the first failing rank has replied. What the ranks behind it reply is
-left in their queues, and replies do not name the call that they belong to. The next call fails with the error of the last one,
-or returns what another call returned; an update that failed on rank 1 can count as a success (vllm-project/vllm#49972,
-vllm-project/vllm#57846). Generation reads the first rank alone and goes on.
+What happens: with several processes and the executor ``mp``, an adapter that cannot be loaded, a weight update that is refused,
+or any other call that fails ends as soon as the first failing rank has replied. What the ranks behind it reply is left in their
+queues, and replies do not name their call. The next call fails with the error of the last one, or returns what another call
+returned; an update that failed on rank 1 can count as a success (vllm-project/vllm#49972). Generation reads the first rank
+alone and goes on.
 
-What this changes: unread replies of a rank are skipped before its next reply is read. No setting of vLLM has
-this effect.
-
-When it can go: when vLLM reads all replies or marks them; vllm-project/vllm#57846 is open. From 0.33.0 on vLLM reads them
-with ``enable_fault_tolerance``.
-
-Evidence: a paired run. A call fails on both ranks, and two others follow.
+When it can go: when vLLM reads all replies or marks them; vllm-project/vllm#57846 is open. From 0.33.0 on vLLM reads them with
+``enable_fault_tolerance``.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, unknown, yes
 from quirks_plugins.conditions import PP, TP
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _TARGET = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc"
 
@@ -35,7 +28,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.18.0"),
     adjustments=Patch(
         _TARGET,
-        wrapper="quirks_plugins.runtime.rank_reply_patches:skip_unread_replies",
+        wrapper="quirks_plugins.runtime.unread_rank_replies:skip_unread_replies",
         expects=(
             "03115f2bbd71",  # until 0.19
             "6e40dff58752",  # until 0.22
@@ -60,6 +53,64 @@ QUIRK = Quirk(
 )
 
 
+_ATTRIBUTE = "_model_quirks_replies"
+
+
+class _Rank:
+    """Replies of one rank, without those to calls that have ended before they were read."""
+
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+        self.unread = 0
+
+    def dequeue(self, *args: Any, **named: Any) -> Any:
+        while self.unread:
+            self.queue.dequeue(*args, **named)
+            self.unread -= 1
+        return self.queue.dequeue(*args, **named)
+
+
+class _Call:
+    def __init__(self, rank: _Rank) -> None:
+        self.rank = rank
+        self.is_read = False
+
+    def dequeue(self, *args: Any, **named: Any) -> Any:
+        found = self.rank.dequeue(*args, **named)
+        self.is_read = True
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rank.queue, name)
+
+
+def skip_unread_replies(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps ``MultiprocExecutor.collective_rpc``, whose ranks reply in order, and without saying to what."""
+
+    @functools.wraps(original)
+    def collective_rpc(self: Any, *args: Any, **named: Any) -> Any:
+        queues = self.response_mqs
+        if (ranks := getattr(self, _ATTRIBUTE, None)) is None:
+            ranks = [_Rank(queue) for queue in queues]
+            setattr(self, _ATTRIBUTE, ranks)
+        calls = [_Call(rank) for rank in ranks]
+        self.response_mqs = calls
+        try:
+            return original(self, *args, **named)
+        except Exception as error:
+            # A call that ended before its first reply, and not by its time limit, may not have been sent.
+            if isinstance(error, TimeoutError) or any(call.is_read for call in calls):
+                aggregates = any(named.get(one) for one in ("kv_output_aggregator", "ec_output_aggregator"))
+                only = None if aggregates else named.get("unique_reply_rank")
+                for call in calls if only is None else [calls[only]]:
+                    call.rank.unread += not call.is_read
+            raise
+        finally:
+            self.response_mqs = queues
+
+    return collective_rpc
+
+
 async def scenario(lab: Lab) -> Outcome:
     """After a call that fails on both ranks, both answer the next one."""
     from worker.lab.kit.lab import Outcome
@@ -77,7 +128,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 async def _answer(engine: Any, method: str) -> int | str:
-    """Returns how many ranks answered, or the error."""
     try:
         return len(await engine.collective_rpc(method))
     except Exception as error:

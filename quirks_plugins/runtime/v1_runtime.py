@@ -4,39 +4,20 @@ What happens: from vLLM 0.11.0 on the request for V0 is silently ignored, becaus
 in the 0.10.2 wheel and gone from 0.11.0's). Recipes of NeMo RL select V0 with ``NRL_VLLM_USE_V1=0`` (any value except 1
 does). Before vLLM 0.11 that means ``VLLM_USE_V1=0``, and only the synchronous engine can run it.
 
-What this changes: before 0.11 the quirk sets ``VLLM_USE_V1=0`` for the synchronous engine, and refuses the asynchronous one.
-From 0.11 on the plan advises to unset the variable, which changes nothing there, and refuses ``engine.runtime: v0``, a setting
-of this project's configuration.
-
 When it can go: when 0.11 is the oldest vLLM that is supported, and recipes no longer set the variable.
 
 Evidence: read from the wheels of 0.10.2 and 0.11.0; the synchronous V0 engine is not run in our tests. NeMo RL itself ignores
 the variable for its asynchronous engine.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    Require,
-    Severity,
-    environment,
-    fix,
-    no,
-    package,
-    report,
-    setting,
-    yes,
-)
+from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, fix, no, report, yes
+from quirks_core.declaration.match import environment, package, setting
 
 _v0_exists = package("vllm", fixed="0.11.0")
 _asynchronous = setting("engine.async_engine").is_true()
 _variable = environment("NRL_VLLM_USE_V1").differs_from("1")
 _setting = setting("engine.runtime").one_of("v0")
+_V0 = {"engine.runtime": "v0"}
 _SYNC, _ASYNC = {"engine.async_engine": False}, {"engine.async_engine": True}
 
 QUIRK = Quirk(
@@ -73,20 +54,20 @@ QUIRK = Quirk(
         fix("https://github.com/vllm-project/vllm/pull/25033"),
     ],
     examples=[
-        yes(settings={"engine.runtime": "v0", **_SYNC}, vllm="0.10.2", gives={"env.VLLM_USE_V1": "0"}),
+        yes(settings={**_V0, **_SYNC}, vllm="0.10.2", gives={"env.VLLM_USE_V1": "0"}),
         yes(settings=_SYNC, vllm="0.11.0rc1", env={"NRL_VLLM_USE_V1": "0"}, gives={"env.VLLM_USE_V1": "0"}),
         yes(
-            settings={"engine.runtime": "v0", **_SYNC},
+            settings={**_V0, **_SYNC},
             vllm="0.10.2",
             env={"VLLM_USE_V1": "1"},
             refuses=["env.VLLM_USE_V1 must be '0', but '1' was set"],
         ),
-        yes(settings={"engine.runtime": "v0", **_ASYNC}, vllm="0.10.2", refuses="engine.async_engine: false"),
+        yes(settings={**_V0, **_ASYNC}, vllm="0.10.2", refuses="engine.async_engine: false"),
         yes(settings=_ASYNC, vllm="0.10.2", env={"NRL_VLLM_USE_V1": "0"}, refuses="engine.async_engine: false"),
-        yes(settings={"engine.runtime": "v0", **_SYNC}, vllm="0.11.0", refuses=["engine.runtime: v1", "0.10.2 or earlier"]),
+        yes(settings={**_V0, **_SYNC}, vllm="0.11.0", refuses=["engine.runtime: v1", "0.10.2 or earlier"]),
         yes(settings=_ASYNC, vllm="0.32.0", env={"NRL_VLLM_USE_V1": "0"}, advises="unset the variable"),
         yes(vllm="0.32.0", env={"NRL_VLLM_USE_V1": "false"}, advises="unset the variable"),
-        yes(settings={"engine.runtime": "v0", **_SYNC}, vllm="0.1.dev1+g123", gives={}),
+        yes(settings={**_V0, **_SYNC}, vllm="0.1.dev1+g123", gives={}),
         no(vllm="0.10.2"),
         no(vllm="0.32.0", env={"NRL_VLLM_USE_V1": "1"}),
     ],

@@ -1,14 +1,7 @@
-"""The wrapper that ``v2-request-limits`` puts around the check of a request.
-
-Only processes that accept requests import this module; vllm is imported when the wrapper runs.
-"""
-
-from __future__ import annotations
+"""The wrapper that ``v2-request-limits`` puts around the check of a request."""
 
 from collections.abc import Callable
 from typing import Any
-
-__all__ = ["wrap_process_inputs"]
 
 
 def wrap_process_inputs(process: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,31 +2,17 @@
 
 What happens: a request with ``min_tokens`` and more than 128 tokens that end it, with more than 1024 biases (``logit_bias``),
 or with more than 1024 ``allowed_token_ids``, ends the engine (``ValueError: Too many stop tokens``). All other requests are
-lost, and the server has to be started again. Any client can send such a request. The V2 runner has buffers of these sizes
-(``LogitBiasState`` in v1/worker/gpu/sample/logit_bias.py) and compares the counts in the worker, after the request was
-accepted. Nothing checks them before. vLLM uses the V2 runner on CUDA and ROCm for nearly all models from 0.29.0 on, and for
-dense ones from 0.25 on; the wrapper asks the engine itself.
+lost. The V2 runner has buffers of these sizes (v1/worker/gpu/sample/logit_bias.py) and compares the counts in the worker, after
+the request was accepted. vLLM uses it on CUDA and ROCm for nearly all models from 0.29.0 on, and for dense ones from 0.25 on;
+the wrapper asks the engine itself. With speculative decoding, a request with ``logprob_token_ids`` gets no logprobs of these
+tokens, silently (seen on 0.33.0 and an H200).
 
-With speculative decoding, a request with ``logprob_token_ids`` gets no logprobs of these tokens, silently: the runner's
-rejection sampler does not read them. That was read in 0.26.0 and 0.33.0, and seen on 0.33.0 and an H200.
-
-What this changes: the process that accepts requests refuses such a request as vLLM refuses others, so that a server answers
-400. It takes the limits from the runner's module. On the V1 runner, which has no limits, nothing is refused. No setting of vLLM
-has this effect.
-
-When it can go: when vLLM checks these counts in ``SamplingParams.verify``. We found no report of it; the first reference made
-the buffers, and the second is the same defect for another property. An engine with vLLM 0.26.0 on an H200 died of 129 stop ids.
-The paired run needs a GPU.
+When it can go: when vLLM checks these counts in ``SamplingParams.verify``. An engine with vLLM 0.26.0 on an H200 died of 129
+stop ids.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="v2-request-limits",
@@ -54,11 +40,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/32163"),
         report("https://github.com/vllm-project/vllm/pull/16529"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.worker.gpu.sample.logit_bias",
-        r"raise ValueError\(\s+f\"Too many stop tokens",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.v1.worker.gpu.sample.logit_bias", r"raise ValueError\(\s+f\"Too many stop tokens"),
     examples=[
         yes("qwen3", vllm="0.33.0", platform="cuda", patches="InputProcessor.process_inputs"),
         yes({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, vllm="0.26.0", platform="cuda", purpose="serve"),

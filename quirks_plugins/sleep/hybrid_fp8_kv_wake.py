@@ -5,31 +5,19 @@ while the engine's health check still succeeds. After a sleep vLLM zeroes a quan
 (``init_fp8_kv_scales``), also one that the checkpoint states, as ModelOpt's FP8 checkpoints of Nemotron-H do; but layers with a
 recurrent state (Mamba, DeltaNet) have a list of tensors instead.
 
-What this changes: with sleep mode, such a model keeps its KV cache in the model's dtype.
-
 When it can go: when vLLM 0.26 is no longer supported. vllm-project/vllm#41602 fixed it in 0.27.0. It shows only on a GPU,
 because no CPU engine sleeps; the static probe looks for the loop, which 0.11.1 does not have yet.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    fix,
-    model_type,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, setting
 from quirks_plugins.conditions import quantized_cache_of_checkpoint
 
+_HYBRID = (
+    *("NemotronH_Nano_VL_V2", "bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear"),
+    *("lfm2", "lfm2_moe", "lfm2_vl", "nemotron_h", "olmo_hybrid", "plamo2", "qwen3_5", "qwen3_5_moe"),
+    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2"),
+)
 _DTYPE, _SLEEP = "engine.kv_cache_dtype", "engine.enable_sleep_mode"
 _FP8 = {_DTYPE: "fp8", _SLEEP: True}
 _by_user = setting(_DTYPE).matches("^fp8|per_token_head$|^nvfp4$")
@@ -39,29 +27,7 @@ QUIRK = Quirk(
     id="hybrid-fp8-kv-wake",
     title="An engine of a hybrid model with an FP8 KV cache hangs after it was woken up",
     flag=ModelFlag.SLEEP,
-    match=model_type(
-        "NemotronH_Nano_VL_V2",
-        "bailing_hybrid",
-        "bamba",
-        "falcon_h1",
-        "granitemoehybrid",
-        "jamba",
-        "kimi_linear",
-        "lfm2",
-        "lfm2_moe",
-        "lfm2_vl",
-        "nemotron_h",
-        "olmo_hybrid",
-        "plamo2",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_5_moe_text",
-        "qwen3_5_text",
-        "qwen3_next",
-        "zamba2",
-    )
-    & (_by_user | quantized_cache_of_checkpoint)
-    & setting(_SLEEP).is_true(),
+    match=model_type(*_HYBRID) & (_by_user | quantized_cache_of_checkpoint) & setting(_SLEEP).is_true(),
     affected=Affected("vllm", introduced="0.12.0", fixed="0.27.0"),
     adjustments=[
         Require(_DTYPE, "auto", remedy=f"set {_DTYPE}: auto, or engine.enable_sleep_mode: false", when=_by_user),
@@ -73,11 +39,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/49237"),
         fix("https://github.com/vllm-project/vllm/pull/41602"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.worker.gpu_model_runner",
-        r"for cache_tensor in kv_caches:\s+if cache_tensor is not None:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.v1.worker.gpu_model_runner", r"for cache_tensor in kv_caches:\s+if cache_tensor is not None:"),
     examples=[
         yes("nemotron_h", _FP8, vllm="0.26.0", refuses=[_DTYPE, "engine.enable_sleep_mode: false"]),
         yes("nemotron_h", {**_FP8, _DTYPE: "fp8_e4m3"}, vllm="0.26.0"),

@@ -2,35 +2,14 @@
 
 What happens: after the engine was woken up, no draft token is accepted, and speculative decoding makes rollouts slower instead
 of faster. Sampled tokens are right, and nothing is reported. A sleep of level 2 discards the weights of target and draft; a
-refit or ``reload_weights`` brings those of the target only (vllm-project/vllm#52479).
+refit or ``reload_weights`` brings those of the target only (vllm-project/vllm#52479). vLLM 0.31 has the argument that keeps a
+draft's weights, and fails to sleep with ``draft.*``.
 
-What this changes: from vLLM 0.32.0 on, ``engine.sleep_preserve_parameter_names`` gets ``draft.*``, and vLLM keeps the draft's
-own weights in CPU memory during such a sleep. Before, the plan advises a sleep of level 1 (0.31 has the argument,
-and fails to sleep with ``draft.*``). Drafts without weights (n-gram, suffix) are left alone.
-
-When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged). The sleep was read in vLLM 0.26.0,
-0.30.0, 0.31.0, 0.32.0 and 0.33.0.
-
-Evidence: the static probe; it shows only on a GPU, because no CPU engine sleeps.
+When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged). It shows only on a GPU.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Affected,
-    Default,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    package,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import package, setting
 
 _SLOT = "engine.sleep_preserve_parameter_names"
 _SPECULATIVE = "engine.speculative_config"
@@ -65,11 +44,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/52487"),
         report("https://github.com/vllm-project/vllm/pull/57891"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.worker.gpu_worker",
-        r"# Save the buffers before level 2 sleep\s+if level == 2:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.v1.worker.gpu_worker", r"# Save the buffers before level 2 sleep\s+if level == 2:"),
     examples=[
         yes("qwen3", _ASLEEP, vllm="0.32.0", gives={_SLOT: ["draft.*"]}),
         yes("qwen3", {**_ASLEEP, _SLOT: ["draft.*"]}, vllm="0.33.0", gives={}),

@@ -1,37 +1,16 @@
 """With sleep mode, vLLM before 0.27 makes the KV cache larger than the memory that is left for it.
 
 What happens: an engine with sleep mode runs out of memory while it starts, or when it is woken up beside a trainer, where the
-same engine without sleep mode, or another release of vLLM, fits. In vllm-project/vllm#40256 the KV cache is 5.16 GiB with sleep
-mode and 3.17 GiB without. vLLM counts the memory that is not PyTorch's as the difference between what the GPU has in use and
-what PyTorch has reserved. With sleep mode weights come from an allocator of vLLM, which gives memory back without PyTorch's
-knowledge. The difference then becomes too small, or negative, and the KV cache too large (vllm-project/vllm#37111).
+same engine without sleep mode fits: in vllm-project/vllm#40256 the KV cache is 5.16 GiB with sleep mode and 3.17 GiB without.
+vLLM counts the memory that is not PyTorch's as what the GPU has in use less what PyTorch has reserved. With sleep mode weights
+come from an allocator of vLLM, which gives memory back without PyTorch's knowledge (vllm-project/vllm#37111). NeMo RL pins the
+size in a recipe (NVIDIA-NeMo/RL#3280).
 
-What this changes: nothing; the plan advises a fixed size, ``engine.kv_cache_memory_bytes``, which vLLM takes instead of
-``gpu_memory_utilization``. NeMo RL pins it in a recipe since its upgrade to 0.25.1 (NVIDIA-NeMo/RL#3280). No size would be
-right for every run, so the quirk sets none.
-
-When it can go: when vLLM 0.26 is no longer supported. From 0.27.0 on vLLM reads the memory in use from the GPU. Before
-0.17.0 a mistake in a ``with`` statement kept weights out of that allocator (vllm-project/vllm#32947).
-
-Evidence: a static probe of the measurement. It was not measured by us; the sizes are those of the reports.
+When it can go: when vLLM 0.26 is no longer supported. From 0.27.0 on vLLM reads the memory in use from the GPU. It was not
+measured by us; the sizes are those of the reports.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Affected,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, no, platform, report, setting, unknown, yes
 
 _SLEEP, _SIZE = "engine.enable_sleep_mode", "engine.kv_cache_memory_bytes"
 _ASLEEP = {_SLEEP: True}

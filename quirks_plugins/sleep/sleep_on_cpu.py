@@ -4,20 +4,11 @@ What happens: the engine ends with ``ValueError: Sleep mode is not supported on 
 configuration. A configuration for colocated training that is tried on a machine without a GPU ends there, in each of its
 actors.
 
-What this changes: the run is refused before any actor or engine is started. The refusal also lists everything else that is
-wrong with the run.
-
 When it can go: when vLLM's CPU platform can sleep; the paired run will show it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": False}
 
@@ -34,7 +25,7 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash=r"Sleep mode is not supported on current platform",
     references=report("https://github.com/vllm-project/vllm/issues/16561"),
-    evidence=StaticProbe("vllm.config.model", r"Sleep mode is not supported on current platform", found_means_affected=True),
+    evidence=StaticProbe("vllm.config.model", r"Sleep mode is not supported on current platform"),
     examples=[
         yes("qwen3", _ON, platform="cpu", refuses="engine.enable_sleep_mode"),
         no("qwen3", _ON, platform="cuda"),

@@ -7,9 +7,6 @@ over its draft tokens with ``expand_batch_to_tokens``, into uninitialised memory
 (``_expand_kernel_impl`` in utils/cpu_triton_utils.py) converts the target to 64-bit integers, writes into the copy and drops
 it. vLLM then divides the logits by whatever the memory held.
 
-What this changes: on the CPU platform ``expand_batch_to_tokens`` is replaced by three operations of torch that do what its
-documentation describes. Other platforms keep vLLM's function.
-
 When it can go: when vLLM's CPU kernel writes its output (vllm-project/vllm#55005, vllm-project/vllm#42638).
 """
 
@@ -17,25 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    fix,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import v1_model_runner
+from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+    import torch
 
 _DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
 
@@ -47,7 +32,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.sample.rejection_sampler:expand_batch_to_tokens",
-        replacement="quirks_plugins.speculative.cpu_speculative_patches:expand_batch_to_tokens",
+        replacement="quirks_plugins.speculative.cpu_speculative_sampling:expand_batch_to_tokens",
         expects=("4a72e2584485", "b7eb18afe98e", "b937d69dd008"),
         reason="the CPU's kernel drops what it computes, and no setting keeps sampled requests away from it",
     ),
@@ -56,11 +41,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/55005"),
         fix("https://github.com/vllm-project/vllm/pull/42638"),
     ],
-    evidence=StaticProbe(
-        "vllm.utils.cpu_triton_utils",
-        r"torch\.ops\._C\.expand_kernel_impl\(\s+_ensure_int64\(output\)",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.utils.cpu_triton_utils", r"torch\.ops\._C\.expand_kernel_impl\(\s+_ensure_int64\(output\)"),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu"),
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu", purpose="serve"),
@@ -69,6 +50,20 @@ QUIRK = Quirk(
         unknown("qwen3", _DRAFT, vllm="0.32.0"),
     ],
 )
+
+
+def expand_batch_to_tokens(
+    x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> torch.Tensor:
+    """Give every token the value of its request: ``[num_tokens]`` of `x` ``[requests]``, whose `replace_from` is replaced.
+
+    `cu_num_tokens` ``[requests]`` is the number of tokens up to and including each request.
+    """
+    import torch
+
+    counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
+    values = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
+    return values.repeat_interleave(counts, output_size=num_tokens)
 
 
 async def scenario(lab: Lab) -> Outcome:

@@ -1,45 +1,24 @@
 """Speculative decoding in rollouts that start from dummy weights: the draft gets dummy weights, too, and keeps them.
 
 What happens: speculative decoding makes the rollout slower instead of faster, because no draft token is accepted. The sampled
-tokens are right. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) with the load format of the target
-(``get_draft_load_config`` in model_executor/model_loader/utils.py; before 0.31.0 ``get_model``). A rollout loads the target as
-``dummy``, because the first refit replaces its weights. Our refits do not send the draft's weights, and few trainers' refits
-do. ``draft_load_config`` of ``speculative_config`` sets another load format for the draft, but drafts of the method
-``draft_model`` ignore it (``DraftModelProposer._get_model``).
+tokens are right. vLLM loads a draft (a draft model, EAGLE, the MTP layers of a checkpoint) with the load format of the target.
+A rollout loads the target as ``dummy``, because the first refit replaces its weights; few trainers' refits send the draft's.
+``draft_load_config`` of ``speculative_config`` sets another load format for the draft, but drafts of the method ``draft_model``
+ignore it (``DraftModelProposer._get_model``). A draft that is trained, too, still has to be refitted by the trainer
+(vllm-project/vllm#46725).
 
-What this changes: ``engine.load_format`` becomes ``auto`` in rollouts with a ``speculative_config``, and the draft is loaded
-with the target. If the user set ``dummy``, it stays, and ``draft_load_config`` becomes ``load_format: auto``, which EAGLE and
-MTP follow. A draft that is trained, too, still has to be refitted by the trainer (vllm-project/vllm#46725).
-
-When it can go: when the draft does not inherit ``dummy`` from the target, or rollouts refit drafts. We found no report that a
-draft model ignores its ``draft_load_config``.
+When it can go: when the draft does not inherit ``dummy`` from the target, or rollouts refit drafts.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from quirks_core import (
-    Affected,
-    Default,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import dummy_weights, insists_on_dummy_weights
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _FORMAT, _SLOT = "engine.load_format", "engine.speculative_config"
 _DRAFT = {_SLOT: {"model": "draft", "num_speculative_tokens": 3}}
+_OWN = {"draft_load_config": {"load_format": "auto"}}
 _DUMMY = {**_DRAFT, _FORMAT: "dummy"}
 
 QUIRK = Quirk(
@@ -52,7 +31,7 @@ QUIRK = Quirk(
         Default("engine.load_format", "auto", reason="the draft is loaded in the way of its target, and no refit replaces it"),
         Default(
             "engine.speculative_config",
-            {"draft_load_config": {"load_format": "auto"}},
+            _OWN,
             when=insists_on_dummy_weights,
         ),
     ],
@@ -64,11 +43,10 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.config.speculative",
         r"draft_load_config: LoadConfig \| None = None\s+\"\"\"[^\"]*will use the load\s+config from the target model",
-        found_means_affected=True,
     ),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", defaults={_FORMAT: "dummy"}, gives={_FORMAT: "auto"}),
-        yes("qwen3", _DUMMY, vllm="0.32.0", gives={_SLOT: {**_DRAFT[_SLOT], "draft_load_config": {"load_format": "auto"}}}),
+        yes("qwen3", _DUMMY, vllm="0.32.0", gives={_SLOT: {**_DRAFT[_SLOT], **_OWN}}),
         yes(
             "qwen3",
             {_FORMAT: "dummy", _SLOT: {**_DRAFT[_SLOT], "draft_load_config": {"load_format": "dummy"}}},

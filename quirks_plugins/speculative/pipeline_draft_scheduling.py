@@ -1,37 +1,15 @@
 """Speculative decoding over pipeline stages with synchronous scheduling generates wrong tokens.
 
 What happens: with ``pipeline_parallel_size`` above 1, a ``speculative_config`` and ``async_scheduling: false``, the engine
-generates wrong tokens, or ends with a CUDA error. On the V2 model runner a request may be scheduled again only after as many
-steps as there are stages, when its sampled token has come back from the last one. ``Scheduler`` obeys that
-(``next_decode_eligible_step``), and only ``AsyncScheduler`` sets it. Draft tokens make a request look runnable too early.
-Recipes switch asynchronous scheduling off because it once was the cautious choice.
+generates wrong tokens, or ends with a CUDA error. On the V2 model runner a request may be scheduled again only when its sampled
+token has come back from the last stage. ``Scheduler`` obeys that (``next_decode_eligible_step``), and only ``AsyncScheduler``
+sets it. Recipes switch asynchronous scheduling off because it once was the cautious choice.
 
-What this changes: on the V2 runner (``engine.model_runner``) ``engine.async_scheduling`` becomes true. If the user set it to
-false, the run is refused.
-
-When it can go: with vllm-project/vllm#52179, which is open. The field is set in the asynchronous scheduler alone.
-
-Evidence: a static probe, which shows that the scheduler reads the field. It shows only on two GPUs, and this
-project has not run it. The report is about 2, 4 and 8 stages.
+When it can go: with vllm-project/vllm#52179, which is open. It shows only on two GPUs, and this project has not run it.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    fix,
-    no,
-    platform,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import PP, v2_model_runner
 
 _SLOT = "engine.async_scheduling"
@@ -54,11 +32,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/52071"),
         fix("https://github.com/vllm-project/vllm/pull/52179"),
     ],
-    evidence=StaticProbe(
-        "vllm.v1.core.sched.scheduler",
-        r"if self\.current_step < request\.next_decode_eligible_step:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.v1.core.sched.scheduler", r"if self\.current_step < request\.next_decode_eligible_step:"),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cuda", gives={_SLOT: True}),
         yes("qwen3", {**_DRAFT, _SLOT: False}, vllm="0.33.0", platform="cuda", refuses=_SLOT),

@@ -1,30 +1,21 @@
 """With speculative decoding, a request with ``logprob_token_ids`` ends the engine, or gets no logprobs.
 
-What happens: one request for the logprobs of given tokens (``logprob_token_ids``, generative scoring), in a batch with a
-request for logprobs that has draft tokens, ends the engine with ``RuntimeError: shape mismatch``. All requests in flight are
-lost, and the server has to be started again. Without such a neighbour it gets no logprobs at all, silently. The V1 rejection
-sampler requests the full logits of the last token and leaves ``logprob_token_ids`` in the metadata, so that the sampler
-returns a few columns. It then gathers only top k, and only if a request needs them. The quirk is active on the V1 runner alone
-(``engine.model_runner``). On CUDA that is still the one for n-gram drafts before 0.32, and for a ``draft_model`` before 0.31.
-The V2 runner does not end, but returns no logprobs of the given tokens beside drafts: ``v2-request-limits`` refuses such
-requests there.
-
-What this changes: the rejection sampler requests full logits, and takes the rows of such requests by their token ids. No
-setting of vLLM has this effect.
+What happens: one request for the logprobs of given tokens (``logprob_token_ids``), in a batch with a request for logprobs that
+has draft tokens, ends the engine with ``RuntimeError: shape mismatch``. Without such a neighbour it gets no logprobs at all,
+silently. The V1 rejection sampler requests the full logits of the last token and leaves ``logprob_token_ids`` in the metadata,
+so that the sampler returns a few columns. It then gathers only top k, and only if a request needs them. On CUDA the V1 runner
+is still the one for n-gram drafts before 0.32, and for a ``draft_model`` before 0.31. The V2 runner returns no logprobs of the
+given tokens beside drafts: ``v2-request-limits`` refuses such requests there.
 
 When it can go: with vllm-project/vllm#44727, which is open, or when no platform uses the V1 runner.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 #: Tokens of the tiny vocabulary.
 _ALL = 512
@@ -49,9 +40,7 @@ QUIRK = Quirk(
         fix("https://github.com/vllm-project/vllm/pull/44727"),
     ],
     evidence=StaticProbe(
-        "vllm.v1.sample.rejection_sampler",
-        r"sampling_metadata=replace\(\s+sampling_metadata,\s+max_num_logprobs=-1,\s+\)",
-        found_means_affected=True,
+        "vllm.v1.sample.rejection_sampler", r"sampling_metadata=replace\(\s+sampling_metadata,\s+max_num_logprobs=-1,\s+\)"
     ),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu", patches="RejectionSampler.forward"),
@@ -82,7 +71,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 async def _run(engine: Any, name: str, **wanted: Any) -> list[dict[int, Any]]:
-    """Generates greedily, and returns each token's logprobs by id."""
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, **wanted)

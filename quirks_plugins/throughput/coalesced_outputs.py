@@ -1,40 +1,22 @@
 """Rollouts: the engine core sends an output of every request after every step, also to callers that read only the last one.
 
-What happens: rollouts with logprobs generate fewer tokens per second than without. On an H200 (vLLM 0.26.0, a Qwen3-1.7B
-shape, 256 requests of 128 + 256 tokens) logprobs cost a rollout 23 % of its tokens per second, and the front end spent 38 % of
-its time on decoding the engine core's messages. ``RequestOutputKind.FINAL_ONLY`` saves work only in vLLM's front end. The
-engine core still sends each request's new token after each step, with three small arrays if the request includes logprobs, and
-the front end decodes and appends them one by one.
+What happens: rollouts with logprobs generate fewer tokens per second than without. On an H200 (vLLM 0.26.0, a Qwen3-1.7B shape,
+256 requests of 128 + 256 tokens) logprobs cost a rollout 23 % of its tokens per second, and the front end spent 38 % of its
+time on decoding the engine core's messages. ``RequestOutputKind.FINAL_ONLY`` saves work only in the front end: the engine core
+still sends each request's new token after each step, with three small arrays for logprobs. A request is held only if our worker
+marked it, and never if it has stop strings, prompt logprobs or logprobs of other tokens than the sampled one, streams its
+input, or gets something else in each output. With ``engine.disable_log_stats: false`` nothing is held.
 
-What this changes: the engine core holds the outputs of our worker's requests. When a request finishes, it sends one output
-with all tokens and logprobs, which the front end appends at once. The tokens and logprobs are the same. A request is held only
-if our worker marked it, and never if it has stop strings, prompt logprobs or logprobs of other tokens than the sampled one,
-streams its input, or gets something else in each output (routed experts, sampling masks). Requests of the HTTP server are not
-marked. In engines that another program starts (``MODEL_QUIRKS``) no request is marked, so nothing is held there. With
-``engine.disable_log_stats: false`` nothing is held either, because the front end computes latencies from the times at which
-outputs arrive.
-
-Held outputs are sent early in two cases: when the weights get a new label, so that each token keeps the label of the weights
-that made it, and before the engine core ends requests by itself (pause, sleep, shutdown). If the caller gives up a request (a
-time limit, ``aclose``), its held outputs are dropped, as the front end drops them. Preemption, prefix caching, stop token ids,
-``n``, speculative decoding, asynchronous scheduling and data-parallel ranks work as before: outputs are held behind the
-scheduler, in each engine core.
-
-When it can go: when vLLM's engine core sends one output for a final-only request. vLLM 0.33 has no such setting;
-``stream_interval`` also reduces only what leaves the front end. The quirk does nothing on versions after 0.33.0, whose source
-has not been read yet, because a run should not be refused for the sake of speed.
+When it can go: when vLLM's engine core sends one output for a final-only request. The quirk does nothing after 0.33.0, whose
+source has not been read yet, because a run should not be refused for the sake of speed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _CORE = "vllm.v1.engine.core"
 _PATCHES = "quirks_plugins.throughput.coalesced_outputs_patches"

@@ -3,8 +3,6 @@
 After every step the engine core sends an output of each request to the front end, also of requests whose caller waits for the
 last output. The outputs of such requests are held here until the request finishes, and leave as one. They leave earlier where
 the front end must know them: before the weights get a new label, and before the engine core ends requests by itself.
-
-vLLM is imported when a function runs, because a patch may come into force while vLLM is being imported.
 """
 
 from __future__ import annotations
@@ -23,15 +21,6 @@ if TYPE_CHECKING:
     from vllm.v1.engine.logprobs import LogprobsProcessor
     from vllm.v1.outputs import LogprobsLists
     from vllm.v1.request import Request
-
-__all__ = [
-    "HeldOutputs",
-    "generated_so_far",
-    "wrap_send_abort_outputs",
-    "wrap_set_weight_version",
-    "wrap_update_from_output",
-    "wrap_update_sample_logprobs",
-]
 
 #: Key in a request's ``extra_args``: its caller reads nothing before it finishes. `worker.engine.vllm_adapter` sets it.
 MARK = "model_quirks_coalesce"
@@ -127,7 +116,6 @@ def generated_so_far(self: EngineCore) -> list[int]:
 
 
 def _send_held(core: EngineCore) -> None:
-    """Send everything that is held, under the present label of the weights."""
     from vllm.v1.engine import EngineCoreOutputs
 
     held = core.scheduler.__dict__.get(_ATTRIBUTE)

@@ -6,32 +6,12 @@ a fifth of its time in ``KVCacheManager.allocate_slots``. A request has room for
 token per step, but vLLM frees, counts, allocates and caches blocks at every step. The change that an engineer proposed
 upstream was not merged (vllm-project/vllm#29206); it measured 17 % of the time.
 
-What this changes: ``allocate_slots`` returns at once if the running request's blocks have room for its new tokens and no block
-becomes full. Then the original would do nothing either, for a model with one kind of layers and full attention. All other
-requests, and models with sliding windows or several groups of layers, go the original way. Which request gets which block
-stays the same.
-
 When it can go: when vLLM returns early itself. The quirk does nothing on versions after 0.33.0, whose source has not been read
 yet, because a run should not be refused for the sake of speed.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Affected,
-    Kind,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    package,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import package, purpose
 from quirks_plugins.conditions import our_worker
 
 #: A run of our own worker.
@@ -55,7 +35,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.v1.core.kv_cache_manager",
         r"def allocate_slots\((?:(?!\n    def |return self\.empty_kv_cache_blocks)[\s\S])*self\.coordinator\.cache_blocks\(",
-        found_means_affected=True,
     ),
     examples=[
         yes("qwen3", _OURS, vllm="0.32.0"),

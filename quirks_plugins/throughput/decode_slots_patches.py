@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.request import Request
 
-__all__ = ["wrap_allocate_slots"]
-
 
 def wrap_allocate_slots(original: Callable[..., KVCacheBlocks | None]) -> Callable[..., KVCacheBlocks | None]:
     """Make `KVCacheManager.allocate_slots` return at once if a running request's blocks have room and none becomes full."""

@@ -2,35 +2,14 @@
 
 What happens: without a time limit for each request, a training step can wait for one sample for ever.
 
-What this changes: a rollout request is given up after ``NRL_VLLM_ASYNC_TIMEOUT_SECONDS`` seconds. If the variable is not set,
-the limit is 600, as NeMo RL documents it (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the documentation).
+NeMo RL documents the variable and its default of 600 seconds (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the
+documentation).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Default,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Refuse,
-    RunContext,
-    Severity,
-    described,
-    environment,
-    no,
-    purpose,
-    report,
-    setting,
-    typed,
-    yes,
-)
+from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, described, no, report, yes
+from quirks_core.declaration.match import environment, purpose, setting, typed
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _VARIABLE = "NRL_VLLM_ASYNC_TIMEOUT_SECONDS"
 _DOCUMENTED_DEFAULT_S = 600.0

@@ -6,25 +6,21 @@ VLLM_ENGINE_READY_TIMEOUT_S allows the engines ten minutes, or another time that
 process, but it imports vLLM again, at the same moment as every engine of the node; from a network file system that takes
 minutes. The limit is a constant in ``DPCoordinator._wait_for_zmq_addrs``.
 
-What this changes: the coordinator gets the same time limit as the engines. A coordinator that dies is still noticed at once.
-The quirk is a patch, because vLLM has no setting for the limit.
-
 When it can go: when the limit can be set, as vllm-project/vllm#43611 proposes; vllm-project/vllm#42343 raised it from 30 to 120
-seconds. The paired run starts a real coordinator, slowly, on a clock that runs ten times as fast.
+seconds.
 """
 
-from __future__ import annotations
-
+import multiprocessing.connection
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import several_replicas
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="dp-coordinator-timeout",
@@ -34,7 +30,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),  # older releases were not examined
     adjustments=Patch(
         "vllm.v1.engine.coordinator:DPCoordinator._wait_for_zmq_addrs",
-        wrapper="quirks_plugins.timeout.dp_coordinator_patches:wrap_wait_for_addresses",
+        wrapper="quirks_plugins.timeout.dp_coordinator_timeout:wrap_wait_for_addresses",
         expects=("d118c2fb711b",),
         reason="the limit is a constant",
     ),
@@ -45,7 +41,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/42343"),
         report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2804"),
     ],
-    evidence=StaticProbe("vllm.v1.engine.coordinator", r"timeout = 120\n", found_means_affected=True),
+    evidence=StaticProbe("vllm.v1.engine.coordinator", r"timeout = 120\n"),
     examples=[
         yes("qwen3_moe", parallel(dp=2), vllm="0.32.0"),
         no("qwen3_moe", parallel(dp=1), vllm="0.32.0"),
@@ -53,6 +49,25 @@ QUIRK = Quirk(
         unknown("qwen3_moe", parallel(dp=2)),
     ],
 )
+
+
+#: Seconds that vLLM itself waits for its coordinator.
+_OWN_LIMIT_S = 120
+
+
+def wrap_wait_for_addresses(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the start of a data-parallel group wait for its coordinator as long as for its engines."""
+
+    @wraps(original)
+    def _wait_for_zmq_addrs(self: Any, zmq_addr_pipe: Any) -> Any:
+        from vllm import envs
+
+        longer = max(0, envs.VLLM_ENGINE_READY_TIMEOUT_S - _OWN_LIMIT_S)
+        multiprocessing.connection.wait([zmq_addr_pipe, self.proc.sentinel], timeout=longer)
+        return original(self, zmq_addr_pipe)  # which sees at once what has come, or waits the rest of the time
+
+    return _wait_for_zmq_addrs
+
 
 #: How much faster the clock runs.
 _SPEED = 10
@@ -88,7 +103,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 def _start_slowly(**arguments: Any) -> None:
-    """Runs a coordinator, after a while."""
     from vllm.v1.engine.coordinator import DPCoordinatorProc
 
     time.sleep(_START_S / _SPEED)

@@ -1,33 +1,20 @@
 """Text that a chat template rendered begins with BOS, and encoding it puts a second one in front.
 
 What happens: samples from rendered text are worse than those of the same conversation sent as messages, and their logprobs
-differ from the trainer's, whose prompts have one BOS. Nothing warns. The templates of Llama 3, Gemma, Mistral and others write
-BOS (``{{ bos_token }}``), and their tokenizers add BOS to every text, too. transformers' ``apply_chat_template`` and vLLM's
-chat endpoint therefore encode rendered text without special tokens. Our worker's `generate_text_async`, ``LLM.generate`` and
-``/v1/completions``, however, encode a text prompt with special tokens (``TokenizeParams.add_special_tokens`` is true by
-default).
-
-What this changes: a text that begins with BOS is encoded without special tokens, as vLLM's chat endpoint does; every other
-text is encoded as before. This covers ``LLM.generate`` and ``/v1/completions``, for models whose tokenizer and chat template
-both add BOS, as read from ``tokenizer.json`` and the template. Token ids are left alone, so a client that needs two BOS sends
-ids. Our own worker encodes such texts in the same way (``tokenizer.add_special_tokens: once``). The quirk is a patch,
-because ``add_special_tokens: false`` would have to be in each request.
+differ from the trainer's, whose prompts have one BOS. The templates of Llama 3, Gemma, Mistral and others write BOS (``{{
+bos_token }}``), and their tokenizers add BOS to every text, too. transformers' ``apply_chat_template`` and vLLM's chat endpoint
+therefore encode rendered text without special tokens; ``LLM.generate`` and ``/v1/completions`` do not
+(``TokenizeParams.add_special_tokens``). Token ids are left alone, so a client that needs two BOS sends ids.
 
 When it can go: not foreseeable; vLLM and transformers treat every text prompt as raw text that needs a BOS, on purpose.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, fix, no, report, unknown, yes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _BOTH = {"tokenizer.adds_bos": True, "tokenizer.template_adds_bos": True}
 

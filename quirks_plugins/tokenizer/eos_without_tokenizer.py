@@ -6,31 +6,18 @@ every step takes as long as a sample of maximum length. With ``skip_tokenizer_in
 (``SamplingParams.update_from_generation_config``). Trainers rewrite that file, and a file with sampling values alone names
 no EOS. vLLM makes one from ``config.json``, with its EOS, only if there is no such file.
 
-What this changes: the EOS of ``config.json`` (of its ``text_config`` in a multimodal model) ends samples, as if
-``generation_config.json`` named it. A request with ``ignore_eos`` goes on as before. The quirk is a patch: ``stop_token_ids``
-in each request has the same effect.
-
-When it can go: when vLLM uses the EOS of ``config.json`` also for a file that names no EOS. We found no report of it; the
-reference is where vLLM made the tokenizer optional, and the gap was discussed.
+When it can go: when vLLM uses the EOS of ``config.json`` also for a file that names no EOS.
 """
 
-from __future__ import annotations
-
 import json
-import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _EOS = ("model.config.eos_token_id", "model.text_config.eos_token_id")
 _without_tokenizer = setting("engine.skip_tokenizer_init").is_true()
-
-
 _SKIPPED = {"engine.skip_tokenizer_init": True}
 _QWEN3 = {"model_type": "qwen3", "eos_token_id": 151645}
 _NONE: dict[str, Any] = {"model.stop_token_ids": []}
@@ -78,11 +65,9 @@ _LENGTH = 6
 
 def _without_eos(lab: Lab, eos: int) -> Path:
     """Returns a checkpoint whose ``config.json`` alone names an EOS; the sampling values are those of Qwen3."""
-    target = lab.folder / "qwen3-without-eos"
-    shutil.copytree(lab.checkpoint("qwen3"), target, dirs_exist_ok=True)
-    file = target / "config.json"
-    config = {**json.loads(file.read_text(encoding="utf-8")), "eos_token_id": eos}
-    file.write_text(json.dumps(config), encoding="utf-8")
+    from quirks_plugins.model_config.evidence import edited
+
+    target = edited(lab, "qwen3", "without-eos", {"eos_token_id": eos})
     values = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
     (target / "generation_config.json").write_text(json.dumps(values), encoding="utf-8")
     return target

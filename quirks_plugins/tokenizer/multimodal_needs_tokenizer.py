@@ -1,44 +1,20 @@
 """Multimodal models with ``skip_tokenizer_init``: the engine does not start.
 
 What happens: trainers that send token ids set ``skip_tokenizer_init``. vLLM then gives the processor of a multimodal model no
-tokenizer, and the processor needs one, also for prompts without images. Up to vLLM 0.29 the start ends deep in transformers
-(``'NoneType' object has no attribute 'image_token_id'`` or ``'convert_tokens_to_ids'``); since 0.30 vLLM reports the cause. An
-engine of the language model alone (``language_model_only``, or a limit of 0 for each modality that the model takes) has no
-processor and starts. A modality that ``limit_mm_per_prompt`` does not name has a limit of 999, so ``{"image": 0}`` leaves a
-Qwen-VL's videos. Which modalities a model takes is read in ``config.json``, by its token ids and inner configurations; of a
-model whose file does not tell of its videos (MiniCPM-V, InternVL) such a limit counts as the language model alone.
+tokenizer, and the processor needs one, also for prompts without images. Up to vLLM 0.29 the start ends deep in transformers;
+since 0.30 vLLM reports the cause. An engine of the language model alone (``language_model_only``, or a limit of 0 for each
+modality that the model takes) has no processor and starts. A modality that ``limit_mm_per_prompt`` does not name has a limit of
+999. Which modalities a model takes is read in ``config.json``; of a model whose file does not tell of its videos (MiniCPM-V,
+InternVL) a limit for images counts as the language model alone.
 
-What this changes: ``engine.skip_tokenizer_init`` becomes false. If the user set it to true, the run is refused.
-
-When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged). NeMo RL reports
-it for versions of 2025, and forces the setting for the models that it knows.
+When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-project/vllm#54904, not merged).
 """
-
-from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    described,
-    no,
-    report,
-    setting,
-    unknown,
-    yes,
-)
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
+from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, Match, setting
 
 _SKIP, _LIMIT = "engine.skip_tokenizer_init", "engine.limit_mm_per_prompt"
 _VISION = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "image_token_id": 1, "video_token_id": 2}
@@ -94,9 +70,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/54904"),
         report("https://github.com/vllm-project/vllm/issues/54670"),
     ],
-    evidence=StaticProbe(
-        "vllm.tokenizers.registry", r"if model_config\.skip_tokenizer_init:\s+return None", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.tokenizers.registry", r"if model_config\.skip_tokenizer_init:\s+return None"),
     examples=[
         yes(_VISION, {_SKIP: True}, vllm="0.32.0", refuses=[_SKIP, "engine.language_model_only"]),
         yes(_VISION, vllm="0.32.0", defaults={_SKIP: True}, gives={_SKIP: False}),

@@ -1,46 +1,31 @@
 """Models with more rows than their tokenizer has tokens: vLLM samples ids that exist only as padding of the embedding.
 
 What happens: a sample holds ids that decode to nothing. Encoding the sample's text again gives other ids, and a trainer learns
-ids without a meaning. Versions of vLLM before vllm-project/vllm#22471 also refuse the next turn of the conversation ("Token id
-151708 is out of vocabulary"). The embedding is padded to a round number of rows (Qwen2.5 and Qwen3: 151936 rows, the largest
-known id is 151668), and vLLM samples from all of them (``vocab_size`` of ``config.json``). The extra ids start with low
-probabilities, but a policy that moves, a high temperature or a confused context reaches them.
-
-What this changes: in rollouts, the layer that computes logits sets those of these ids to -inf, in every request, with
-speculative decoding as well. Logprobs are those of the distribution without these rows. A trainer whose softmax includes them
+ids without a meaning. The embedding is padded to a round number of rows (Qwen2.5 and Qwen3: 151936 rows, the largest known id
+is 151668), and vLLM samples from all of them (``vocab_size`` of ``config.json``). The extra ids start with low probabilities,
+but a policy that moves, a high temperature or a confused context reaches them. A trainer whose softmax includes these rows
 computes logprobs that are lower by -log(1 - p), where p is the probability of the rows; in a trained model that is less than
-rounding. Ranks of a tensor-parallel group that sample from their parts of the vocabulary are not reached (``skip_gather``, an
-option of vLLM 0.29 and later). The quirk is a patch: a request's ``logit_bias`` takes 1024 ids at most with vLLM's newer model
-runner, costs time for each request, and is refused with speculative decoding.
+rounding. Ranks that sample from their parts of the vocabulary are not reached (``skip_gather``, vLLM 0.29 and later).
 
 When it can go: when vLLM leaves out rows that the tokenizer does not know. So far it has relaxed the check of prompts instead
 (vllm-project/vllm#22471).
 """
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Lab, Outcome
-
+_PADDED = {"tokenizer.unknown_ids": 267}
 _ROWS = Fact("tokenizer.unknown_ids")
 _LAYER = "vllm.model_executor.layers.logits_processor:LogitsProcessor"
 _PATCHES = "quirks_plugins.tokenizer.token_patches"
 
 
 def masked_logits(ids: str) -> list[Patch]:
-    """The patches that keep ids from being sampled; ``vision-placeholder-samples`` has them, too.
-
-    Args:
-        ids: The end of the wrappers' names.
-    """
+    """The patches that keep ids from being sampled, by the end of their wrappers' names; several quirks have them."""
     return [
         Patch(
             f"{_LAYER}.__init__",
@@ -73,16 +58,11 @@ QUIRK = Quirk(
         fix("https://github.com/facebookresearch/fairseq2/pull/1237"),
     ],
     examples=[
-        yes(
-            "qwen3",
-            vllm="0.32.0",
-            extra={"tokenizer.unknown_ids": 267},
-            patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"],
-        ),
+        yes("qwen3", vllm="0.32.0", extra=_PADDED, patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"]),
         yes("qwen3", vllm="0.33.0", extra={"tokenizer.unknown_ids": 2000}),
         no("qwen3", vllm="0.32.0", extra={"tokenizer.unknown_ids": 0}),
-        no("qwen3", {"engine.skip_tokenizer_init": True}, vllm="0.32.0", extra={"tokenizer.unknown_ids": 267}),
-        no("qwen3", vllm="0.32.0", extra={"tokenizer.unknown_ids": 267}, purpose="eval"),
+        no("qwen3", {"engine.skip_tokenizer_init": True}, vllm="0.32.0", extra=_PADDED),
+        no("qwen3", vllm="0.32.0", extra=_PADDED, purpose="eval"),
         unknown("qwen3", vllm="0.32.0"),
     ],
     cost="one write into a slice of the logits per step",

@@ -6,21 +6,19 @@ parameters of a recipe. Stop strings are compared with the text that the detoken
 the tokenizer (``SamplingParams.update_from_tokenizer``). Without a tokenizer both are passed over. Only structured outputs are
 refused in this case.
 
-What this changes: such a request is refused with an error that names the parameter, in the process that accepts
-requests. Use ``stop_token_ids`` and ``logit_bias``, or start the engine with its tokenizer. The quirk is a patch, because
-vLLM has no setting for it.
-
 When it can go: with vllm-project/vllm#46310, which is open.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, report, setting, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+    from vllm.sampling_params import SamplingParams
 
 _SKIP = "engine.skip_tokenizer_init"
 
@@ -32,7 +30,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.sampling_params:SamplingParams.verify",
-        wrapper="quirks_plugins.tokenizer.stop_strings_patches:wrap_verify",
+        wrapper="quirks_plugins.tokenizer.stop_strings_without_tokenizer:wrap_verify",
         expects=("6d0abb01e1b9", "e8539372ce55", "68f947da8220", "a82519c69a65", "d5f185496255"),
         reason="stop strings are parameters of a request, which no setting of the engine checks",
     ),
@@ -49,6 +47,26 @@ QUIRK = Quirk(
         unknown("qwen3", {_SKIP: True}),
     ],
 )
+
+
+def wrap_verify(verify: Callable[..., None]) -> Callable[..., None]:
+    """Returns a `SamplingParams.verify` that refuses what needs a tokenizer where there is none."""
+
+    def verify_without_tokenizer(
+        self: SamplingParams, model_config: Any, speculative_config: Any, structured_outputs_config: Any, tokenizer: Any
+    ) -> None:
+        if tokenizer is None:
+            for name, remedy in (("stop", "stop_token_ids"), ("bad_words", "logit_bias")):
+                if getattr(self, name):
+                    from vllm.exceptions import VLLMValidationError
+
+                    raise VLLMValidationError(
+                        f"{name} needs a tokenizer, and this engine has none (skip_tokenizer_init): use {remedy}, "
+                        "or start the engine with its tokenizer"
+                    )
+        verify(self, model_config, speculative_config, structured_outputs_config, tokenizer)
+
+    return verify_without_tokenizer
 
 
 async def scenario(lab: Lab) -> Outcome:

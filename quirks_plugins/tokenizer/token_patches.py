@@ -1,8 +1,4 @@
-"""What the quirks of this folder put into vLLM.
-
-vLLM and torch are imported when a function runs: a patch may come into force while vLLM is being imported, and declarations
-take a name from here.
-"""
+"""What the quirks of this folder put into vLLM."""
 
 from __future__ import annotations
 
@@ -13,16 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = [
-    "PLACEHOLDERS",
-    "wrap_forward_known",
-    "wrap_forward_text",
-    "wrap_generation_config",
-    "wrap_init_known",
-    "wrap_init_text",
-    "wrap_tokenize",
-]
 
 #: Where a configuration has the ids that stand for images, videos and sounds in a prompt.
 PLACEHOLDERS = (

@@ -5,28 +5,16 @@ takes them for images or videos when it computes logprobs of the sample, and fai
 positions and embeddings of an image that is not there (modelscope/ms-swift#9287). vLLM samples from all rows of the
 vocabulary; these ids are some of them.
 
-What this changes: in rollouts, the layer that computes logits sets those of these ids to -inf: ``image_token_id``,
-``video_token_id`` and ``audio_token_id`` of ``config.json``, or the same with ``index``. Logprobs are those of the
-distribution without them. The quirk is a patch: ``logit_bias`` in each request has the same effect, and is refused with
-speculative decoding.
-
 When it can go: when vLLM or trainers leave out these ids.
 """
 
-from __future__ import annotations
-
-import json
-import shutil
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
 from quirks_core import Affected, Fact, ModelFlag, Quirk, Severity, described, no, purpose, report, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.tokenizer.out_of_vocabulary_samples import masked_logits
 from quirks_plugins.tokenizer.token_patches import PLACEHOLDERS
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _names_placeholders = described(
     reduce(
@@ -62,12 +50,10 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """No sampled id is the one that stands for an image."""
+    from quirks_plugins.model_config.evidence import edited
     from worker.lab.kit.lab import Outcome
 
-    model = lab.folder / "qwen3-with-images"
-    shutil.copytree(lab.checkpoint("qwen3"), model, dirs_exist_ok=True)
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    (model / "config.json").write_text(json.dumps({**config, "image_token_id": _IMAGE}), encoding="utf-8")
+    model = edited(lab, "qwen3", "with-images", {"image_token_id": _IMAGE})
     with lab.llm(model) as llm:
         rows = lab.tokens_of(llm, max_tokens=20, ignore_eos=True, logit_bias={_IMAGE: 100.0})
     tokens = [token for row in rows for token in row]

@@ -2,43 +2,20 @@
 
 What happens: after such a refit the constants hold whatever was in memory, also if the engine had loaded them from the
 checkpoint. xIELU keeps two constants as persistent buffers next to two parameters. Since 0.16.0 vLLM's layerwise reload
-re-creates all of a module's tensors without initialising them as soon as one of its weights arrives. It then copies back every
-persistent one, also those that were not sent.
-
-What this changes: in a reload, the buffers of such a module start from their old values, and keep them unless they are sent.
-After a dummy load the engine takes them from the checkpoint's files. With our worker, refits send the constants as well; the
-paired run is of that. In vLLM's own engine on the CPU the constants stay, and yet samples differ after a reload; we do not know
-why, so there the quirk is not proven.
+re-creates all of a module's tensors without initialising them as soon as one of its weights arrives. The paired run is of our
+own worker. In vLLM's own engine on the CPU the constants stay, and yet samples differ after a reload; we do not know why.
 
 When it can go: when layerwise reload keeps the old values of persistent buffers that were not sent, as it does for
 non-persistent ones since vllm-project/vllm#44371.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Require,
-    Severity,
-    SymbolProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, SymbolProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import dummy_weights, our_worker
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
-
+_LOADED, _PATCHED = "DummyModelLoader.load_weights", "_layerwise_process"
 _OURS = {"engine.generate_from_dummy": False}
 
 QUIRK = Quirk(
@@ -63,20 +40,15 @@ QUIRK = Quirk(
         "vllm.model_executor.model_loader.reload.layerwise:initialize_layerwise_reload", present_means_affected=True
     ),
     examples=[
-        yes("apertus", vllm="0.32.0", patches="_layerwise_process"),
-        yes(
-            "apertus",
-            {"engine.load_format": "dummy"},
-            vllm="0.32.0",
-            patches=["DummyModelLoader.load_weights", "_layerwise_process"],
-        ),
+        yes("apertus", vllm="0.32.0", patches=_PATCHED),
+        yes("apertus", {"engine.load_format": "dummy"}, vllm="0.32.0", patches=[_LOADED, _PATCHED]),
         yes("apertus", {"refit.scope": "parameters"}, vllm="0.33.0"),
-        yes("apertus", _OURS, vllm="0.32.0", patches="_layerwise_process", gives={"refit.scope": "state_dict"}),
+        yes("apertus", _OURS, vllm="0.32.0", patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "apertus",
             {**_OURS, "refit.scope": "parameters"},
             vllm="0.32.0",
-            patches="_layerwise_process",
+            patches=_PATCHED,
             refuses=["refit.scope", "set it to 'state_dict'"],
         ),
         no("apertus", vllm="0.15.1"),

@@ -1,46 +1,19 @@
 """Models with attention sinks: a refit leaves the sinks at their old values.
 
-What happens: logprobs of rollouts drift away from the trainer's with every update, or are wrong from the first one on if the
-engine started from dummy weights; there is no error. gpt-oss and MiMo-V2 copy their sinks into the parameter themselves
-(``param.data.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload the
-parameter is a meta tensor without values, and vLLM records and repeats only calls of weight loaders: the copy is lost, and the
-reload puts the old sinks back.
-
-What this changes: for gpt-oss and MiMo-V2 (also inside of MiMo-V2-Omni) the copy becomes a call of the weight loader while a
-reload is open. DeepSeek-V4 and HY-V4 have the same defect in separate files for each kind of GPU, and pad their sinks; they
-are not patched. For them the quirk requires ``engine.load_format=auto``: the sinks then start from the checkpoint's values,
-and the plan notes that refits do not update them.
+What happens: logprobs of rollouts drift away from the trainer's with every update, or are wrong from the first one on after a
+dummy start; there is no error. gpt-oss and MiMo-V2 copy their sinks into the parameter themselves (``param.data.copy_`` in
+``load_weights``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload the parameter is a meta tensor
+without values, and vLLM repeats only calls of weight loaders: the copy is lost. DeepSeek-V4 and HY-V4 have the same defect in
+separate files for each kind of GPU, and pad their sinks, so they are not patched.
 
 When it can go: when vLLM 0.32 is no longer supported. From 0.33.0 on these models make their sinks with
-``make_attention_sink``, which has a weight loader. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 and
-later, and older versions are refused. The paired run uses gpt-oss; for MiMo-V2 a tiny model was reloaded without an engine, and
-every tensor was compared.
+``make_attention_sink``, which has a weight loader. The paired run uses gpt-oss; for MiMo-V2 a tiny model was reloaded without
+an engine.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Advise,
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose
+from quirks_plugins.kit import Lab, Outcome
 
 _WRAPPER = "quirks_plugins.weight_sync.direct_write_patches:wrap_sink_load"
 _REASON = "it copies attention sinks past their weight loader, and a layerwise reload repeats only what goes through it"
@@ -91,7 +64,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/57805"),
         report("https://github.com/vllm-project/vllm-ascend/pull/16958"),
     ],
-    evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r'"sinks" in name:', found_means_affected=True),
+    evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r'"sinks" in name:'),
     examples=[
         yes("gpt_oss", vllm="0.32.0", patches="GptOssModel.load_weights"),
         yes("mimo_v2", vllm="0.32.0", patches="MiMoV2Model.load_weights"),

@@ -7,39 +7,13 @@ There vLLM packs the weight of each convolution of width 4 for another model's k
 ``conv_weights``, a view of the memory that the weight had before (``MambaMixer2.__init__``). A reload copies the new weights
 into the packed tensor alone. In float32 nothing is packed, and a refit reaches both.
 
-What this changes: after each packing, the plain weights also go where the mixer reads them. The quirk is a patch, because no
-setting of vLLM has this effect.
-
-When it can go: when the mixer takes the view from the weight whenever it computes, or vLLM does not pack what is read plain. We
-found no report of it; vllm-project/vllm#55087 is the same defect in another model's convolutions on GPUs.
+When it can go: when the mixer takes the view from the weight whenever it computes, or vLLM does not pack what is read plain.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    package,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import NOT_BFLOAT16
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-convolution-refit",
@@ -64,9 +38,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/55087"),
     ],
     evidence=StaticProbe(
-        "vllm.model_executor.layers.mamba.mamba_mixer2",
-        r'self\.register_buffer\("conv_weights", conv_weights',
-        found_means_affected=True,
+        "vllm.model_executor.layers.mamba.mamba_mixer2", r'self\.register_buffer\("conv_weights", conv_weights'
     ),
     examples=[
         yes("mamba2", vllm="0.29.0", platform="cpu", cpu="avx512_bf16"),

@@ -5,22 +5,13 @@ the CPU's MoE kernel reads the experts' weights in a packed layout. vLLM packs t
 load, but not after a later load: it copies new weights into the same tensors in the layout of the checkpoint, and the kernel
 reads them as packed. Before 0.28.0 the CPU's MoE layer was rebuilt from each update.
 
-What this changes: an update packs the experts as the first load does. The quirk is a patch, because no setting of vLLM has
-this effect.
-
-When it can go: when vLLM's update packs the experts itself. We found no report of it; vllm-project/vllm#48312 collects such
-defects. vllm-project/vllm#40390 made updates skip the steps that follow from the first load.
+When it can go: when vLLM's update packs the experts itself. vllm-project/vllm#40390 made updates skip the steps that follow
+from the first load.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-moe-experts-refit",

@@ -1,9 +1,7 @@
 """The functions that ``cpu-tied-head-refit``, ``cpu-moe-experts-refit`` and ``cpu-convolution-refit`` put into vLLM.
 
 vLLM's CPU kernels read weights in a packed form, which vLLM makes after a layer's weights have been loaded. A refit brings the
-new weights in, and leaves out the packing in two places, and the plain form beside the packed one in a third. Only engine
-processes import this module; vLLM is imported when a function runs, because a patch may come into force while vLLM is being
-imported.
+new weights in, and leaves out the packing in two places, and the plain form beside the packed one in a third.
 """
 
 from __future__ import annotations
@@ -15,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["wrap_dispatch", "wrap_finalize", "wrap_setup_kernel"]
 
 #: Attribute of a convolution's layer: its weights ``[channels, 1, width]`` as they were before they were packed at the start.
 _PLAIN = "_model_quirks_plain_weight"

@@ -7,34 +7,20 @@ head shares the storage but keeps its packed copy. A trainer that sends ``lm_hea
 a CPU for which oneDNN has no product of the engine's dtype (bfloat16 without AVX-512, float16 without AVX-512 FP16), because
 vLLM then packs nothing. Linux does not show whether an AVX2 CPU with AVX-VNNI has such products: the quirk stays active there.
 
-What this changes: the end of a reload packs the weight again in all layers that share it. The quirk is a patch, because no
-setting of vLLM has this effect. Logits in another dtype than the model's (``head_dtype``) avoid the packed copy, but that does
-not work for a model in float32.
-
-When it can go: when vLLM's layerwise reload processes tied layers itself. We found no report of it; vllm-project/vllm#48312
-collects such defects. Layerwise reload exists since 0.16.0; the patch is written for 0.26.0 and later.
+When it can go: when vLLM's layerwise reload processes tied layers itself.
 """
 
-from __future__ import annotations
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
+from quirks_plugins.conditions import unpacked_on_cpu, untied
+from quirks_plugins.kit import Lab, Outcome
 
-from typing import TYPE_CHECKING
-
-from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
-from quirks_plugins.conditions import unpacked_on_cpu
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
-
-# Most configurations leave the key out, and then their class decides: only a plain no is a no.
-_untied = (
-    Fact("model.config.tie_word_embeddings").one_of(False) & ~Fact("model.config.text_config.tie_word_embeddings").is_true()
-)
+_NESTED = {"model_type": "qwen2_vl", "text_config": {"tie_word_embeddings": True}}
 
 QUIRK = Quirk(
     id="cpu-tied-head-refit",
     title="A refit leaves a tied head with its old weights on vLLM's CPU platform",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=platform("cpu") & purpose("rollout") & ~_untied & ~unpacked_on_cpu,
+    match=platform("cpu") & purpose("rollout") & ~untied & ~unpacked_on_cpu,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.reload.layerwise:finalize_layerwise_processing",
@@ -52,12 +38,8 @@ QUIRK = Quirk(
         no("gemma3_text", {"engine.dtype": "float16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         unknown({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
         yes({"model_type": "llama", "tie_word_embeddings": True}, vllm="0.16.0", platform="cpu"),
-        yes({"model_type": "qwen2_vl", "text_config": {"tie_word_embeddings": True}}, vllm="0.32.0", platform="cpu"),
-        yes(
-            {"model_type": "qwen2_vl", "tie_word_embeddings": False, "text_config": {"tie_word_embeddings": True}},
-            vllm="0.32.0",
-            platform="cpu",
-        ),
+        yes(_NESTED, vllm="0.32.0", platform="cpu"),
+        yes({**_NESTED, "tie_word_embeddings": False}, vllm="0.32.0", platform="cpu"),
         no({"model_type": "llama", "tie_word_embeddings": True}, vllm="0.15.1", platform="cpu"),
         no({"model_type": "llama", "tie_word_embeddings": False}, vllm="0.32.0", platform="cpu"),
         no("gemma3_text", vllm="0.32.0", platform="cuda"),

@@ -8,33 +8,23 @@ does with AITER on AMD GPUs. Muse Spark, from vLLM 0.33.0 on, casts the norm aft
 (``hc_attn_fn_broadcast``) at the end of each ``load_weights``, when a layerwise reload may not have written the weights yet; up
 to vLLM 0.28 it puts the sum into a new tensor, and CUDA graphs go on with the first one.
 
-What this changes: the end of a layerwise reload writes the new weights into these copies, in place, because CUDA graphs read
-them there; where a model has made a new tensor, the first one comes back. The quirk is a patch, because no setting of vLLM has
-this effect. Our own worker copies weights past the reload, so there a plan lists what is left out.
-
 When it can go: when a layerwise reload runs a model's own hooks for loaded weights (``process_weights_after_loading``), and
-these make the copies. There is no paired run: none of these models runs on a CPU in the way that makes the copies. A test makes
-and reloads such a copy by vLLM's own functions.
+these make the copies.
 """
 
 from __future__ import annotations
 
-from quirks_core import (
-    Advise,
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import our_worker
+
+if TYPE_CHECKING:
+    import torch
 
 _OURS = {"engine.generate_from_dummy": False}
 _TYPES = (
@@ -42,7 +32,7 @@ _TYPES = (
     *("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text"),
 )
 _LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
-_PATCHES = "quirks_plugins.weight_sync.derived_weights_patches"
+_PATCHES = "quirks_plugins.weight_sync.derived_weights_refit"
 _REASON = "a reload does not know of copies that a model made of its weights"
 _BOTH = ("initialize_layerwise_reload", "finalize_layerwise_processing")
 
@@ -75,11 +65,7 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/issues/55087"),
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.fused_moe.runner.moe_runner",
-        r"if self\._combined_gate_weight is None:",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.fused_moe.runner.moe_runner", r"if self\._combined_gate_weight is None:"),
     examples=[
         yes("glm5_next", vllm="0.32.0", patches=_BOTH),
         yes("deepseek_v4", vllm="0.26.0", patches=_BOTH),
@@ -92,3 +78,82 @@ QUIRK = Quirk(
     ],
     cost="one copy of these tensors in each refit",
 )
+
+
+#: A method of models that make such a copy at the end of every ``load_weights``, when a reload has not written the weights yet.
+_MAKES = "finalize_mhc_broadcast_weights"
+#: What it makes: a new tensor each time, up to vLLM 0.28.
+_BROADCAST = "hc_attn_fn_broadcast"
+_first: WeakKeyDictionary[Any, torch.Tensor] = WeakKeyDictionary()
+#: The attribute of MuseSpark's runner of experts that holds what comes after them, which is no module.
+_FINALIZE = "post_expert_finalize"
+
+
+def wrap_initialize(original: Callable[..., None]) -> Callable[..., None]:
+    """Remember the tensors that CUDA graphs read, before a model puts others in their place."""
+
+    @wraps(original)
+    def initialize_layerwise_reload(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        for module in model.modules():
+            if (made := getattr(module, _BROADCAST, None)) is not None:
+                _first.setdefault(module, made)
+        original(model, *args, **kwargs)
+
+    return initialize_layerwise_reload
+
+
+def wrap_finalize(original: Callable[..., None]) -> Callable[..., None]:
+    """Make the end of a reload write the new weights into the copies, too; their memory stays, as CUDA graphs read it."""
+
+    @wraps(original)
+    def finalize_layerwise_processing(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        import torch
+
+        original(model, *args, **kwargs)
+        with torch.inference_mode():  # a copy that was made in a forward pass takes no other writes
+            for module in model.modules():
+                for name, made in _MADE.items():
+                    if isinstance(copy := getattr(module, name, None), torch.Tensor):
+                        copy.copy_(made(module))
+                if hasattr(module, _MAKES):
+                    getattr(module, _MAKES)()
+                _renew_norm(getattr(module, _FINALIZE, None))
+            for module in model.modules():
+                if (first := _first.get(module)) is not None and first is not getattr(module, _BROADCAST):
+                    setattr(module, _BROADCAST, first.copy_(getattr(module, _BROADCAST)))
+
+    return finalize_layerwise_processing
+
+
+def _renew_norm(finalize: Any) -> None:
+    """MuseSpark's experts keep the weight of the norm after them in the dtype of the activations."""
+    import torch
+
+    if isinstance(copy := getattr(finalize, "_fused_weight", None), torch.Tensor) and finalize._norm.has_weight:
+        copy.copy_(finalize._norm.weight)
+
+
+def _gates(runner: Any) -> torch.Tensor:
+    import torch
+
+    return torch.cat([runner.gate.weight, runner.shared_expert_gate.weight])
+
+
+def _convolutions(attention: Any) -> torch.Tensor:
+    import torch
+
+    layers = (attention.q_conv1d, attention.k_conv1d, attention.v_conv1d)
+    return torch.cat([layer.weight.view(layer.weight.size(0), layer.weight.size(2)) for layer in layers])
+
+
+def _head_gate(indexer: Any) -> torch.Tensor:
+    weight: torch.Tensor = indexer.wk_weights_proj.weight.data[indexer.head_dim :]
+    return weight.t()
+
+
+#: How vLLM makes each copy, by the attribute that holds it: None before the first forward pass.
+_MADE: Mapping[str, Callable[[Any], torch.Tensor]] = {
+    "_combined_gate_weight": _gates,
+    "_merged_conv_weight": _convolutions,
+    "_wp_fp32": _head_gate,
+}

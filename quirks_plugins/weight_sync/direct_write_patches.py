@@ -3,9 +3,6 @@
 A layerwise reload replaces each layer's tensors by meta tensors, which have a shape and no values. It records the arguments of
 each call of a tensor's ``weight_loader``, and repeats the calls with real tensors once the layer is complete. A model that
 writes into such a tensor itself writes nothing. These wrappers turn such writes into calls of the weight loader.
-
-Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
-while vLLM is being imported.
 """
 
 from __future__ import annotations
@@ -17,8 +14,6 @@ from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["wrap_expert_load", "wrap_sink_load", "wrap_slice_load"]
 
 #: An attribute of a meta tensor whose weight loader takes `_Region`.
 _TAKES_REGIONS = "_takes_regions"

@@ -2,8 +2,7 @@
 
 A dummy load fills every parameter and every persistent buffer with noise, and a refit that walks ``named_parameters()`` never
 replaces the buffers. The wrapper gives them the values that they had before, and loads those that the checkpoint has by the
-model's own ``load_weights``. Only engine processes import this module; vLLM and torch are imported when a function runs,
-because a patch may come into force while vLLM is being imported.
+model's own ``load_weights``.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["NoFilesError", "files_of", "is_constant", "wrap_dummy_load"]
 
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _LOG = logging.getLogger("model_quirks")
@@ -122,11 +119,7 @@ def _constants(model: str, revision: str | None) -> Iterator[tuple[str, torch.Te
 
 
 def files_of(model: str, revision: str | None = None) -> dict[str, Path]:
-    """Returns the file of each tensor of a checkpoint; nothing is downloaded.
-
-    Args:
-        model: Its folder, or its id on the hub.
-        revision: The revision on the hub.
+    """Returns the file of each tensor of a checkpoint, a folder or an id on the hub; nothing is downloaded.
 
     Raises:
         NoFilesError: A file is not here.

@@ -1,54 +1,22 @@
 """A refit that sends a tensor twice leaves another part of its fused layer uninitialised.
 
 What happens: after an update in which one tensor comes twice (``q, q, k, v``), the policy generates garbage or NaN. Such
-updates come from trainers that send tied or shared modules under one name more than once, repeat a bucket after a retry, or
-read a folder whose files overlap. vLLM's layerwise reload counts the elements that arrive for a layer, and takes the layer for
-complete when the count reaches its size: with q counted twice, that is before v. A model that looks its parameters up once
-(``params_dict`` in its ``load_weights``: DeepSeek-V2 and V3, gpt-oss, in 0.33 still 84 files) gives v to the loader of the
-reload. That drops it with a message at the level DEBUG ("Excessive loading"), and v holds whatever was in the memory that the
-reload allocated. In a quantised layer v is lost as well. On vLLM's CPU platform, which packs weights, the update fails half-way
-instead: "'Parameter' object has no attribute 'weight_loader'".
+updates come from trainers that send shared modules more than once, repeat a bucket after a retry, or read a folder whose files
+overlap. vLLM's layerwise reload counts the elements that arrive for a layer, and takes the layer for complete before v. A model
+that looks its parameters up once (``params_dict`` in its ``load_weights``: in 0.33 still 84 files) gives v to the loader of the
+reload, which drops it with a message at the level DEBUG. On vLLM's CPU platform, which packs weights, the update fails
+half-way. Most dense models on GPUs need nothing from vLLM 0.25.1 on: their layers look up the parameter for each tensor (seen
+with Qwen3 on an H200). Our own worker refuses such a refit before it changes the model.
 
-Most dense models on GPUs need nothing from vLLM 0.25.1 on: the fused layers themselves look up their parameter for each tensor,
-and write v into the complete layer. On an H200 Qwen3 generated the right tokens without this quirk, with 0.25.1 and 0.33.0. The
-match leaves out the families of which that was read.
-
-What this changes: a tensor that comes again replaces the first one, and is counted once; one warning is logged. As in a plain
-load, the last value wins while the layer is incomplete. Our own worker refuses such a refit before it changes the model. The
-quirk is a patch, because no setting of vLLM has this effect.
-
-When it can go: when vLLM's layerwise reload counts each tensor once. We found no report of it; vllm-project/vllm#48312 collects
-defects of the reload. vLLM 0.16.0 is the first release with layerwise reload.
+When it can go: when vLLM's layerwise reload counts each tensor once.
 """
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    described,
-    model_type,
-    no,
-    package,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import our_worker, quantized
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 #: Dense models without a ``params_dict`` in their source, from 0.25.1 to 0.33.0.
 _DENSE = (
@@ -79,11 +47,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/issues/48312"),
-    evidence=StaticProbe(
-        "vllm.model_executor.model_loader.reload.layerwise",
-        r"info\.load_numel \+= num_loaded",
-        found_means_affected=True,
-    ),
+    evidence=StaticProbe("vllm.model_executor.model_loader.reload.layerwise", r"info\.load_numel \+= num_loaded"),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),
         yes("deepseek_v3", vllm="0.33.0", platform="cuda"),

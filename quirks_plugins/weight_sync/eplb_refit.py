@@ -2,42 +2,18 @@
 
 What happens: after EPLB (the load balancer of expert parallelism) has moved experts, a weight update puts them into other
 experts' places: rollouts become garbage, or a little worse, and nothing is reported. The loader's mapping comes from the
-initial places (``EplbState.build_initial_global_physical_to_logical_map``), while requests are routed by the current ones. A
-move that is under way also copies old experts over the new ones (vllm-project/vllm#55228). ``sharded_rdt`` is the only
-transfer engine of vLLM that refuses EPLB.
+initial places, while requests are routed by the current ones. A move that is under way also copies old experts over the new
+ones (vllm-project/vllm#55228). ``sharded_rdt`` is the only transfer engine of vLLM that refuses EPLB. A trainer that sends
+weights in a way of its own may follow the moves, as prime-rl's does (PrimeIntellect-ai/prime-rl#3583).
 
-What this changes: rollouts whose weights come through our worker, or through ``engine.weight_transfer_config``, run with
-``engine.enable_eplb: false``; if the user set it to true, the run is refused. A trainer that sends weights in a way of its own
-is advised, because that may follow the moves, as prime-rl's does (PrimeIntellect-ai/prime-rl#3583).
-
-When it can go: when vLLM loads into the current places, or refuses such updates. The paired run balances four experts with
-vLLM's default policy and compares the two mappings, without an engine.
+When it can go: when vLLM loads into the current places, or refuses such updates.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Advise,
-    Affected,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    StaticProbe,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import purpose, setting
 from quirks_plugins.conditions import our_worker
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
 
 _SLOT = "engine.enable_eplb"
 _ON = {_SLOT: True}
@@ -72,7 +48,6 @@ QUIRK = Quirk(
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.routed_experts",
         r"physical_to_logical_map = \(\s+EplbState\.build_initial_global_physical_to_logical_map",
-        found_means_affected=True,
     ),
     examples=[
         yes(QWEN3_MOE, {**_ON, **_NCCL}, vllm="0.32.0", refuses=_SLOT),

@@ -1,42 +1,23 @@
 """A checkpoint in FP8 or INT8 makes such an engine, and a trainer in bfloat16 sends weights without scales.
 
 What happens: after the first refit the policy generates garbage or NaN. vLLM builds the layers of DeepSeek-V3, MiniMax-M2 or
-Mistral Medium 3.5 as the checkpoint states (``fp8``, FBGEMM, compressed-tensors, ModelOpt or Quark), in eight bits with scales.
-Loading copies a bfloat16 tensor of the same shape into such a weight without a word; formats that pack several numbers into one
-have other shapes or names, and fail. The scales, which the refit lacks, belong to other weights. After a layerwise reload they
-are uninitialised (vllm-project/vllm#45835 saw NaN), or zero with ``partial-module-refit``.
-
-What this changes: nothing; the plan names the settings. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
-layers. Such an engine cannot read the files and so starts from dummy weights. NeMo RL sets both for Mistral Medium 3.5, and
-asserts the second. A trainer that sends quantised weights with their scales can ignore the note, and so can one that updates
-LoRA adapters alone. ``gptoss-mxfp4-refit`` gives the same note for MXFP4.
+Mistral Medium 3.5 as the checkpoint states, in eight bits with scales. Loading copies a bfloat16 tensor of the same shape into
+such a weight without a word. The scales, which the refit lacks, belong to other weights; after a layerwise reload they are
+uninitialised (vllm-project/vllm#45835 saw NaN), or zero with ``partial-module-refit``. With ``hf_overrides:
+{quantization_config: {}}`` vLLM builds bfloat16 layers; such an engine cannot read the files and so starts from dummy weights,
+as NeMo RL has it. A trainer that sends quantised weights with their scales, or updates LoRA adapters alone, can ignore the
+note.
 
 When it can go: when vLLM refuses a weight of another dtype, or quantises it.
 
-Evidence: ``BasevLLMParameter``, ``RoutedExperts.weight_loader``, ``ModelConfig._verify_quantization`` and the dtypes of the
-formats' weights were read in vLLM 0.26.0 and 0.33.0. No refit of such a checkpoint was run.
+Evidence: ``BasevLLMParameter``, ``RoutedExperts.weight_loader`` and ``ModelConfig._verify_quantization`` were read in vLLM
+0.26.0 and 0.33.0. No refit of such a checkpoint was run.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    described,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, purpose, setting
 from quirks_plugins.conditions import quantized
 
 _FP8 = {"model_type": "deepseek_v3", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}

@@ -1,55 +1,31 @@
 """Step-3, Step-3.5 and LongCat-Flash-Lite: a refit leaves some of their weights at their old values.
 
-What happens: after a weight update the policy is a mixture of two, and nothing fails. In Step-3 and Step-3.5 the projections
-to queries, keys and values keep the values that the engine started with. In LongCat-Flash-Lite the n-gram embeddings and their
-projections keep them. Everything else is new. These models copy a checkpoint's tensors into slices of larger parameters
-themselves (``param_slice.copy_`` in ``load_weights``) instead of calling ``param.weight_loader``. During vLLM's layerwise
-reload the parameters are meta tensors without values, and vLLM records and repeats only calls of weight loaders. The copies
-are lost, and the reload puts the old tensors back. For Step-3 vLLM logs at the level WARNING: "ReplicatedLinear: Failed to
-load weights".
+What happens: after a weight update the policy is a mixture of two, and nothing fails. In Step-3 and Step-3.5 the projections to
+queries, keys and values keep the values that the engine started with, in LongCat-Flash-Lite the n-gram embeddings and their
+projections. These models copy a checkpoint's tensors into slices of larger parameters themselves (``param_slice.copy_`` in
+``load_weights``) instead of calling ``param.weight_loader``, and a layerwise reload repeats only calls of weight loaders. For
+Step-3 vLLM logs a warning: "ReplicatedLinear: Failed to load weights".
 
-What this changes: while a reload is open, such a copy becomes a call of the parameter's weight loader. The first load stays as
-it is. Quantised checkpoints, whose scales are copied in the same way, are left as they are. The quirk is a patch, because no
-setting of vLLM has this effect.
-
-When it can go: when vLLM loads these tensors through their loaders. We found no report of it for these models;
-vllm-project/vllm#57795 describes the class of defect for attention sinks, and the proposal is in
-``docs/upstream/fused-slice-refit.md``. Layerwise reload exists since vLLM 0.16.0. The paired run uses Step-3. For
-LongCat-Flash-Lite only the embedding was reloaded, by itself; for Step-3.5 only the source was read.
+When it can go: when vLLM loads these tensors through their loaders. The paired run uses Step-3. For LongCat-Flash-Lite only the
+embedding was reloaded, by itself; for Step-3.5 only the source was read.
 """
-
-from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose
 from quirks_plugins.conditions import quantized
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _WRAPPER = "quirks_plugins.weight_sync.direct_write_patches:wrap_slice_load"
 _REASON = "it copies into slices of parameters, and a layerwise reload repeats only what goes through their weight loaders"
 _step3 = model_type("step3_text", "step3_vl")
 _step3p5 = model_type("step3p5", "step3p7")
 #: LongCat-Flash-Lite, and not LongCat-Flash, whose model type it may share.
+_LITE = {"model_type": "longcat_flash", "ngram_vocab_size_ratio": 4}
 _longcat = Fact("model.config.ngram_vocab_size_ratio").is_set()
 
 QUIRK = Quirk(
@@ -83,16 +59,12 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/57795"),
-    evidence=StaticProbe("vllm.model_executor.models.step3_text", r"param_slice\.copy_\(", found_means_affected=True),
+    evidence=StaticProbe("vllm.model_executor.models.step3_text", r"param_slice\.copy_\("),
     examples=[
         yes("step3_text", vllm="0.32.0", patches="Step3TextModel.load_weights"),
         yes("step3_vl", vllm="0.32.0", patches="Step3TextModel.load_weights"),
         yes("step3p5", vllm="0.33.0", patches="Step3p5Model.load_weights"),
-        yes(
-            {"model_type": "longcat_flash", "ngram_vocab_size_ratio": 4},
-            vllm="0.32.0",
-            patches="FlashNgramModel.load_weights",
-        ),
+        yes(_LITE, vllm="0.32.0", patches="FlashNgramModel.load_weights"),
         no("longcat_flash", vllm="0.32.0"),
         no({"model_type": "step3_text", "quantization_config": {"quant_method": "fp8"}}, vllm="0.32.0"),
         no("step3_text", vllm="0.15.1"),
@@ -151,7 +123,6 @@ async def scenario(lab: Lab) -> Outcome:
 
 
 def _checkpoint(lab: Lab, seed: int) -> Path:
-    """Writes a tiny Step-3 with random weights."""
     import torch
     from safetensors.torch import save_file
 

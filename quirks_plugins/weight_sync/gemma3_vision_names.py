@@ -1,41 +1,17 @@
 """Trainers with transformers 5.8 or later name the weights of SigLIP and CLIP towers (Gemma 3) otherwise than vLLM does.
 
 What happens: the first refit that has these weights fails with "There is no module or parameter named". Since transformers 5.8
-``SiglipVisionModel`` and ``CLIPVisionModel`` no longer wrap another module (NVIDIA-NeMo/Megatron-Bridge#4220), so that a
-trainer's parameter is ``model.vision_tower.encoder…``. Published checkpoints and vLLM have
-``vision_tower.vision_model.encoder…``. The file that ``save_pretrained`` writes of a new model has ``vision_tower.encoder…``,
-too.
+``SiglipVisionModel`` and ``CLIPVisionModel`` no longer wrap another module (NVIDIA-NeMo/Megatron-Bridge#4220): a trainer's
+parameter is ``model.vision_tower.encoder…``, where published checkpoints and vLLM have ``vision_tower.vision_model.encoder…``.
+NeMo RL puts the missing part back by a regular expression. A trainer that freezes the tower can leave its weights out of
+refits, if the engine loaded them from the checkpoint.
 
-What this changes: nothing; the plan lists what to send. NeMo RL puts the missing part back by a regular expression
-(``fix_gemma3_vision_weight_name``). A trainer that freezes the tower can leave its weights out of refits, if the engine loaded
-them from the checkpoint.
-
-When it can go: when vLLM takes both names.
-
-Evidence: the names are those of small models of these types with transformers 5.19.0 (Granite 4 Vision's were read in its
-source). Those that vLLM takes were read in 0.26.0, 0.32.0 and 0.33.0 (``hf_to_vllm_mapper`` of each model,
-``SiglipVisionModel``, ``CLIPVisionModel``); a static probe. No refit was run.
+When it can go: when vLLM takes both names. The names are those of small models of these types with transformers 5.19.0 (Granite
+4 Vision's were read in its source), and of vLLM's source; no refit was run.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Affected,
-    Fact,
-    Kind,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose, setting
 
 _TYPES = (
     *("cohere2_vision", "gemma3", "granite4_vision", "llava", "llava_next", "llava_next_video", "llava_onevision"),
@@ -65,9 +41,7 @@ QUIRK = Quirk(
         report("https://github.com/NVIDIA-NeMo/RL/pull/2565"),
         report("https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/4220"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.siglip", r"self\.vision_model = SiglipVisionTransformer\(", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.siglip", r"self\.vision_model = SiglipVisionTransformer\("),
     examples=[
         yes(_VISION, vllm="0.32.0", advises="vision_tower.vision_model"),
         yes({"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}}, vllm="0.32.0"),

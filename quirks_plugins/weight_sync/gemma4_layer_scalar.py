@@ -4,44 +4,21 @@ What happens: after a dummy start and a refit of parameters, each layer nearly e
 with noise (-9.4e-4 where the checkpoint has about 1). A refit that walks ``named_parameters()`` never sends it, because it is
 no parameter, neither in vLLM nor in transformers. vLLM's loader accepts the buffer when it is sent.
 
-What this changes: after a dummy load, the engine takes the buffers from the checkpoint's files, which reads nothing else of
-them. A refit that sends the buffers replaces them, and one that does not leaves them as they are. If the files are not on this
-machine, a warning is logged; send ``model.state_dict()`` then, or start with ``load_format=auto``. Our own worker sends the
-state dict (``refit.scope``) as well, or loads the checkpoint if the user set it to send parameters alone. The quirk is a
-patch, because no setting of vLLM has this effect.
+If the checkpoint's files are not on this machine, a warning is logged; send ``model.state_dict()`` then, or start with
+``load_format=auto``.
 
-When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them. Gemma-4
-is in vLLM from 0.20.0 on, of the releases that were read; the patch is written for 0.26.0 and later.
+When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Require,
-    Severity,
-    model_type,
-    no,
-    purpose,
-    report,
-    typed,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, no, report, unknown, yes
+from quirks_core.declaration.match import Match, model_type, purpose, typed
 from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters, our_worker
-
-if TYPE_CHECKING:
-    from quirks_core.declaration.match import Match
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _insists = insists_on_parameters & ~typed("engine.load_format")
 _DUMMY = {"engine.load_format": "dummy"}
 _OURS = {"engine.generate_from_dummy": False}
+_PATCHED = "DummyModelLoader.load_weights"
 _OPEN = {**_DUMMY, "refit.scope": "parameters"}
 
 
@@ -83,30 +60,23 @@ QUIRK = Quirk(
         report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),
     ],
     examples=[
-        yes("gemma4", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
+        yes("gemma4", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("gemma4_text", defaults=_DUMMY, vllm="0.33.0"),
         yes("gemma4_unified", _OPEN, vllm="0.32.0"),
-        yes(
-            "gemma4",
-            _OURS,
-            vllm="0.32.0",
-            defaults=_OPEN,
-            patches="DummyModelLoader.load_weights",
-            gives={"refit.scope": "state_dict"},
-        ),
+        yes("gemma4", _OURS, vllm="0.32.0", defaults=_OPEN, patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "gemma4",
             {**_OURS, "refit.scope": "parameters"},
             vllm="0.32.0",
             defaults=_OPEN,
-            patches="DummyModelLoader.load_weights",
+            patches=_PATCHED,
             gives={"engine.load_format": "auto"},
         ),
         yes(
             "gemma4",
             {**_OURS, **_OPEN},
             vllm="0.32.0",
-            patches="DummyModelLoader.load_weights",
+            patches=_PATCHED,
             refuses=["refit.scope=state_dict", "engine.load_format=auto"],
         ),
         no("gemma4", {"engine.load_format": "auto"}, vllm="0.32.0"),

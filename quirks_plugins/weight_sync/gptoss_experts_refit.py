@@ -1,46 +1,20 @@
 """gpt-oss: a refit leaves every expert, weights and biases, at its old values.
 
-What happens: after a weight update the policy is a mixture of two: attention, norms and router are new, but all experts keep
-the values that the engine started with, or noise if it started from dummy weights. Nothing fails, and vLLM reports every
-tensor as loaded. ``GptOssModel._load_weights_other`` copies the stacks of experts into their parameters itself
-(``param.copy_``) instead of calling ``param.weight_loader``. During vLLM's layerwise reload those parameters are meta tensors
-without values, and vLLM records and repeats only calls of weight loaders. The copies are lost, and the reload puts the old
-experts back. From vLLM 0.29.0 on, a trainer that sends one tensor per expert (``experts.0.gate_up_proj``) is not affected.
-Engines with quantised experts use other code: the code for MXFP4 calls the loaders and is not affected; the code for Quark was
-not examined. The released checkpoints are MXFP4, and trainers that send bfloat16 weights clear that by ``hf_overrides:
-{quantization_config: {}}``. Such an engine has unquantised experts and is affected. ``null`` in place of the empty mapping is
-an error in the first load or refit (``load_weights`` looks for the method in it).
+What happens: after a weight update attention, norms and router are new, but all experts keep the values that the engine started
+with, or noise after a dummy start. Nothing fails. ``GptOssModel._load_weights_other`` copies the stacks of experts into their
+parameters itself (``param.copy_``). During vLLM's layerwise reload those parameters are meta tensors without values, and vLLM
+repeats only calls of weight loaders: the copies are lost. From vLLM 0.29.0 on, a trainer that sends one tensor per expert is
+not affected. The code for MXFP4 experts calls the loaders; that for Quark was not examined. Trainers that send bfloat16 weights
+clear the released checkpoints' MXFP4 by ``hf_overrides: {quantization_config: {}}``, and are affected; ``null`` in its place is
+an error in the first load.
 
-What this changes: while a reload is open, a copy into an expert parameter becomes a call of its weight loader. The first load
-stays as it is. The quirk is a patch, because no setting of vLLM has this effect.
-
-When it can go: when vLLM loads these tensors through their loaders. vllm-project/vllm#57795 describes the class of defect for
-attention sinks (``attention-sink-refit``); vllm-project/vllm#57805 fixes those and deliberately does not fix the experts'
-copies. Layerwise reload exists since vLLM 0.16.0.
+When it can go: when vLLM loads these tensors through their loaders. vllm-project/vllm#57805 fixes attention sinks and
+deliberately not the experts' copies.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import quantized
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _MXFP4 = {"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}
 _OVERRIDES = "engine.hf_overrides"
@@ -62,9 +36,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/57795"),
         report("https://github.com/vllm-project/vllm/pull/57805"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.gpt_oss", r"param\.copy_\(narrow_weight\)\s+loaded_params\.add", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r"param\.copy_\(narrow_weight\)\s+loaded_params\.add"),
     examples=[
         yes("gpt_oss", vllm="0.26.0"),
         yes("gpt_oss", vllm="0.33.0"),

@@ -1,19 +1,13 @@
 """The released gpt-oss has MXFP4 experts, and trainers send bfloat16.
 
 What happens: the first refit fails, because a tensor of another size is copied (seen in vllm-project/vllm#25694). vLLM builds
-the engine as ``config.json`` declares, with experts in packed MXFP4, while a trainer computes in bfloat16 and sends that.
-vLLM's loader takes both under the same names (``gate_up_proj``, ``down_proj``), and copies stacks of other shapes into the
-packed parameters.
-
-What this changes: nothing; the plan names the settings. ``hf_overrides: {quantization_config: {}}`` makes vLLM build bfloat16
-experts. Such an engine cannot read the released checkpoint and so starts from dummy weights. NeMo RL sets both, and asserts
-the second. ``gptoss-experts-refit`` then makes refits reach the experts. A trainer that packs MXFP4 itself can ignore the note.
+the engine as ``config.json`` declares, with experts in packed MXFP4, and a trainer sends bfloat16 under the same names. With
+``hf_overrides: {quantization_config: {}}`` vLLM builds bfloat16 experts; such an engine cannot read the released checkpoint and
+so starts from dummy weights, as NeMo RL has it. A trainer that packs MXFP4 itself can ignore the note.
 
 Evidence: ``GptOssModel._load_weights_mxfp4`` and ``RoutedExperts.weight_loader`` were read in vLLM 0.26.0, 0.29.0 and 0.33.0;
 there is no paired run, because vLLM's CPU platform has no MXFP4 experts.
 """
-
-from __future__ import annotations
 
 from typing import Any
 

@@ -1,37 +1,16 @@
 """Inkling: a refit leaves all experts, the sink experts too, at their old values.
 
 What happens: after a weight update attention and routers are those of the new policy, and the experts those of the old one.
-Nothing fails. Inkling copies a checkpoint's experts into its parameters itself (``param.data[…].copy_`` in
-``load_expert_weight``, and ``load_weight`` of its sink experts), instead of calling ``param.weight_loader``. During vLLM's
-layerwise reload the parameters are meta tensors without values, and vLLM repeats only calls of weight loaders. The copies are
-lost, and the reload puts the old tensors back, as for gpt-oss (``gptoss-experts-refit``).
+Inkling copies a checkpoint's experts into its parameters itself (``load_expert_weight``, and ``load_weight`` of its sink
+experts), and a layerwise reload loses such copies, as for gpt-oss (``gptoss-experts-refit``). A patch as for gpt-oss is not
+possible, because the model first moves each tensor to the parameter's device, which has no values during a reload. An update of
+a LoRA adapter is not affected.
 
-What this changes: nothing; the plan warns. Start a new engine for each policy, or update the adapter of a LoRA instead of the
-weights. A patch is not possible as for gpt-oss, because the model first moves each tensor to the parameter's device, which has
-no values during a reload.
-
-When it can go: when vLLM loads these tensors through their loaders. We found no report of it for this model;
-vllm-project/vllm#57795 describes the class of defect for attention sinks.
-
-Evidence: a static probe of the copies. The model has no tiny form that this project could run; nothing was run on a GPU.
+When it can go: when vLLM loads these tensors through their loaders. The model has no tiny form that this project could run;
+nothing was run on a GPU.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Advise,
-    Affected,
-    ModelFlag,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 
 QUIRK = Quirk(
     id="inkling-experts-refit",
@@ -44,9 +23,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=report("https://github.com/vllm-project/vllm/pull/57795"),
-    evidence=StaticProbe(
-        "vllm.models.inkling.nvidia.moe", r"self\.w13_weight\.data\.copy_\(weight\)", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.models.inkling.nvidia.moe", r"self\.w13_weight\.data\.copy_\(weight\)"),
     examples=[
         yes("inkling_mm_model", vllm="0.32.0", advises="does not reach Inkling's experts"),
         yes("inkling_model", vllm="0.33.0"),

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     Weights = Iterable[tuple[str, torch.Tensor]]
 
-__all__ = ["wrap_load_weights"]
-
 _NAME = "e_score_correction_bias"
 
 

@@ -5,22 +5,12 @@ warning. A checkpoint has one tensor ``model.layers.N.mlp.experts.e_score_correc
 the parameter in ``RoutedExperts``. All names below ``experts.`` go to ``RoutedExperts.load_weights``, which compares them with
 the names of expert weights and passes over a name that matches none.
 
-What this changes: ``RoutedExperts.load_weights`` loads this tensor into the parameter of that name. Other models keep the bias
-elsewhere. No setting of vLLM has this effect.
-
 When it can go: when vLLM loads or refuses a tensor that it does not know there; the proposal is in
-``docs/upstream/laguna-router-bias.md``. We found no report of it; the reference is another tensor of the same loop. Shown on
-the CPU platform, together with ``cpu-router-bias``.
+``docs/upstream/laguna-router-bias.md``.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, report, unknown, yes
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="laguna-router-bias",

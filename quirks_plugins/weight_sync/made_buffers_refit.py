@@ -7,33 +7,11 @@ register the buffer again. Where a layer registers such a buffer itself, nothing
 was not sent, and puts the old one back. So a DSpark draft in ModelOpt's NVFP4 proposes tokens by the Markov head that it
 started with (``_nvfp4_weight_for_gather``, from 0.30 on).
 
-What this changes: before the reload puts a layer's tensors back, it copies what the layer has made anew into the buffers of
-before, whose addresses CUDA graphs keep. The quirk is a patch, because no setting of vLLM has this effect.
-
-Better off: GRPO of GLM-4.5 on MI355, whose updates all fail otherwise; serving with a DSpark draft that is trained meanwhile.
-
-When it can go: when vLLM's reload copies back the buffers that it did not make itself. We found no report of it;
-vllm-project/vllm#44371 keeps the constants, and #48312 collects defects of the reload. There is no paired run, as both layers
-need a GPU of theirs. A test makes and reloads such buffers by vLLM's own functions.
+When it can go: when vLLM's reload copies back the buffers that it did not make itself.
 """
 
-from __future__ import annotations
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    platform,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import platform, purpose, setting
 from quirks_plugins.conditions import mixture
 
 _DRAFT = {"engine.speculative_config": {"method": "dspark", "num_speculative_tokens": 4}}
@@ -54,9 +32,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     references=report("https://github.com/vllm-project/vllm/issues/48312"),
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.quantization.modelopt", r'"_nvfp4_weight_for_gather"', found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.quantization.modelopt", r'"_nvfp4_weight_for_gather"'),
     examples=[
         yes(_GLM, vllm="0.33.0", platform="rocm", patches="_place_kernel_tensors"),
         yes("qwen3", _DRAFT, vllm="0.30.0", platform="cuda", patches="_place_kernel_tensors"),

@@ -1,23 +1,20 @@
 """vLLM loads packs of weights that it receives by NCCL on several streams, and nothing orders them.
 
 What happens: a weight can be loaded before it has arrived, or from memory that already holds a later pack. A trainer with
-vLLM's weight transfer ``nccl`` and ``packed`` sends packs of 1 GB. ``packed_nccl_broadcast_consumer`` receives them in turn
-on two streams, and hands views of each to the model. vLLM's layerwise reload keeps such views until a layer is complete; if
-the layer goes on in the next pack, another stream reads them, without waiting for the first. PyTorch may also give the
-memory of a pack away while that stream still reads it. How often that happens is not known: it depends on the sizes of
-layers and packs.
+vLLM's weight transfer ``nccl`` and ``packed`` sends packs of 1 GB. ``packed_nccl_broadcast_consumer`` receives them in turn on
+two streams. vLLM's layerwise reload keeps views of a pack until a layer is complete; if the layer goes on in the next pack,
+another stream reads them, without waiting for the first. PyTorch may also give the memory of a pack away while that stream
+still reads it. How often that happens is not known.
 
-What this changes: the engine receives and loads on one stream, which keeps the order. What goes over the wire is the same, so
-the trainer may go on with two. NeMo RL sets the number to 1 (NVIDIA-NeMo/RL#3651). The quirk is a patch, because
-the number is given by the trainer, with each update before vLLM 0.28 and at the beginning since.
-
-When it can go: with vLLM 0.33.0, which orders the streams by events.
-
-Evidence: a static probe of the missing event. The damage was not seen: on two H100s 48 updates of 16.4 GB by the function of
-0.32.0 left every parameter as it was sent (``benchmarks/packed_nccl.py``). The quirk itself has not run between GPUs.
+When it can go: with vLLM 0.33.0, which orders the streams by events. The damage was not seen: on two H100s 48 updates of 16.4
+GB by the function of 0.32.0 left every parameter as it was sent (``benchmarks/packed_nccl.py``). The quirk itself has not run
+between GPUs.
 """
 
-from __future__ import annotations
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 
@@ -31,7 +28,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0", fixed="0.33.0"),
     adjustments=Patch(
         "vllm.distributed.weight_transfer.packed_tensor:packed_nccl_broadcast_consumer",
-        wrapper="quirks_plugins.weight_sync.packed_broadcast_patches:wrap_consumer",
+        wrapper="quirks_plugins.weight_sync.packed_broadcast_order:wrap_consumer",
         expects=("2a589d42a227", "7d1980b848e2", "72943c2c3764", "35e6661cf245"),
         reason="the number of streams is the trainer's, and more than one is not ordered",
     ),
@@ -52,3 +49,16 @@ QUIRK = Quirk(
     ],
     cost="a pack is not received while the one before is loaded",
 )
+
+
+def wrap_consumer(original: Callable[..., None]) -> Callable[..., None]:
+    """Make a packed broadcast receive and load on one stream, so that one pack is loaded before the next one is received."""
+    signature = inspect.signature(original)
+
+    @wraps(original)
+    def packed_nccl_broadcast_consumer(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs)
+        given.arguments["num_buffers"] = 1
+        original(*given.args, **given.kwargs)
+
+    return packed_nccl_broadcast_consumer

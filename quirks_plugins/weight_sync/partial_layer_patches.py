@@ -1,8 +1,4 @@
-"""The functions that ``partial-module-refit``, ``apertus-xielu-buffers`` and ``duplicate-tensor-refit`` put into vLLM.
-
-Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
-while vLLM is being imported.
-"""
+"""The functions that ``partial-module-refit``, ``apertus-xielu-buffers`` and ``duplicate-tensor-refit`` put into vLLM."""
 
 from __future__ import annotations
 
@@ -16,8 +12,6 @@ if TYPE_CHECKING:
     from inspect import BoundArguments
 
     import torch
-
-__all__ = ["is_as_loaded", "wrap_layerwise_process", "wrap_make_loader", "wrap_process_with_buffers"]
 
 _LOG = logging.getLogger("model_quirks")
 

@@ -1,51 +1,30 @@
 """Refits that send only a part of a fused layer: the other parts become whatever was in memory.
 
-What happens: after an update that leaves tensors out, the policy generates garbage or NaN. Such updates leave out frozen
-tensors, send only the projections that a merged LoRA adapter changed, or send only the tensors that have changed. One layer of
-vLLM holds several of a checkpoint's tensors: q, k and v in one, gate and up in another. In a layerwise reload the first tensor
-that arrives allocates the whole layer in uninitialised memory (``torch.empty_strided`` in ``materialize_meta_tensor``). At the
-end ``finalize_layerwise_processing`` processes the layer with the parts that arrived. The only message, "Delayed processing",
-has the level DEBUG. Padding is lost in the same way: if a kernel needs a quantised layer larger than it is in the checkpoint,
-vLLM pads it with zeros when it loads the model, and a refit pads it with garbage.
-
-What this changes: such a layer starts from its old values, so parts that the refit does not send keep them. For quantised
-layers and most MoE layers a kernel has rearranged the old values beyond recovery. Such a layer starts from zeros: its padding
-is right again, but the trainer must send all tensors of it. vLLM's CPU platform keeps only the packed form of a linear weight;
-the quirk computes the old weight from that, exactly. Our own worker refuses partial updates of fused layers anyway, so there
-the quirk matters for quantised models only. The quirk is a patch, because no setting of vLLM has this effect.
+What happens: after an update that leaves tensors out (frozen ones, or all but those that a merged LoRA adapter changed), the
+policy generates garbage or NaN. One layer of vLLM holds several of a checkpoint's tensors: q, k and v in one, gate and up in
+another. In a layerwise reload the first tensor that arrives allocates the whole layer in uninitialised memory
+(``materialize_meta_tensor``), and ``finalize_layerwise_processing`` processes it with the parts that arrived. Padding is lost
+in the same way: where a kernel needs a quantised layer larger than it is in the checkpoint, a refit pads it with garbage. Of
+quantised layers and most MoE layers the trainer must send all tensors: a kernel has rearranged their old values beyond
+recovery, so that such a layer starts from zeros. Our own worker refuses partial updates of fused layers anyway.
 
 When it can go: when vLLM's layerwise reload keeps the old values. vllm-project/vllm#50523 fills the memory with zeros; in its
-figures, a refit of gpt-oss-20b on an H100 changed 138 of 144 padded tensors. PrimeIntellect-ai/prime-rl#2714 works around the
-defect. Layerwise reload exists since vLLM 0.16.0. Buffers are left as they are (``apertus-xielu-buffers``).
+figures, a refit of gpt-oss-20b on an H100 changed 138 of 144 padded tensors. Buffers are left as they are
+(``apertus-xielu-buffers``).
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker, quantized
+from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transformers import PreTrainedModel
-
-    from worker.lab.kit.lab import Lab, Outcome
 
 _OURS = {"engine.generate_from_dummy": False}
 _quantised = quantized | setting("engine.quantization").is_set()
@@ -68,9 +47,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/issues/48312"),
         report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2714"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.model_loader.reload.meta", r"tensor = torch\.empty_strided\(", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.model_loader.reload.meta", r"tensor = torch\.empty_strided\("),
     examples=[
         yes("qwen3", vllm="0.33.0"),
         yes({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, _OURS, vllm="0.32.0"),

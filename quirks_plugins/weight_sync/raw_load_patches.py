@@ -1,8 +1,4 @@
-"""The function that ``raw-weight-load`` puts into vLLM.
-
-Only engine processes import this module; vLLM and torch are imported when a function runs, because a patch may come into force
-while vLLM is being imported.
-"""
+"""The function that ``raw-weight-load`` puts into vLLM."""
 
 from __future__ import annotations
 
@@ -15,8 +11,6 @@ from quirks_plugins.weight_sync.partial_layer_patches import is_as_loaded
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["wrap_load_model"]
 
 _LOG = logging.getLogger("model_quirks")
 #: Plain tensors that attention, and a router on ROCm, make of a weight after it was loaded.

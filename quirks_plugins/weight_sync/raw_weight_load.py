@@ -3,18 +3,13 @@
 What happens: from the second weight update on the policy generates garbage, or the load fails with an error about shapes.
 Programs with an extension of the worker call the model's own ``load_weights``. That is right at the start only: after it, vLLM
 turns the weights of MoE and quantised layers into a kernel's layout, and absorbs a matrix of latent attention into plain
-tensors (vllm-project/vllm#42821; NovaSky-AI/SkyRL#1680, verl-project/verl#7978).
+tensors (vllm-project/vllm#42821; NovaSky-AI/SkyRL#1680, verl-project/verl#7978). Dense bfloat16 models are loaded rightly in
+this way.
 
-What this changes: the first such call logs a warning with the number of layers whose kernels read other tensors, and the calls
-to use instead. Models without such layers, such as dense bfloat16 models, are loaded rightly in this way, and log nothing. The
-quirk does not change the load. On vLLM's CPU platform ``cpu-load-into-live-model`` makes the call a reload.
+When it can go: when vLLM's models refuse such a call, or make it a reload.
 
 Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
-
-When it can go: when vLLM's models refuse such a call, or make it a reload. There is no paired run: the quirk changes no output.
 """
-
-from __future__ import annotations
 
 from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker

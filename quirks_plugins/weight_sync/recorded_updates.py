@@ -1,33 +1,22 @@
 """Weight updates through vLLM's own engines: every one goes through the loaders of all layers again. Only if forced.
 
 What happens: an update by vLLM's ``ipc`` or ``nccl`` engine, by ``reload_weights``, or by a trainer that calls ``load_weights``
-inside a layerwise reload, takes many times what its copies take. On an H200 (vLLM 0.26.0, a Qwen3-8B shape, 16.4 GB) vLLM's own
-IPC engine took 195 ms, and a plain copy of the same tensors 8.8 ms. The reload calls each loader twice, rebuilds all layers,
-processes them, and copies the result into the tensors that the engine runs on.
+inside a layerwise reload, takes many times what its copies take: on an H200 (vLLM 0.26.0, a Qwen3-8B shape, 16.4 GB) 195 ms,
+and a plain copy 8.8 ms. The reload calls each loader twice, rebuilds and processes all layers, and copies the result.
 
-What this changes: nothing by itself. It is a feature that only ``MODEL_QUIRKS_FORCE=recorded-updates`` switches on, in engines
-of other programs; in those of our own worker, which records by itself, its patches have nothing to do. Where it is forced, the
-first complete update is recorded: which part of which tensor is copied to which part of which parameter. Later updates are
-copied so, wherever the recording proves that loading does nothing else: every element of a layer's tensors is written once, by
-a copy or a constant, and processing leaves the layer alone. All other layers go through vLLM's reload. Tensors that are not as
-recorded (another name, dtype or shape, one that comes twice) go to the model's loaders, and the next update is recorded again,
-four times at most. The first copied update, and every 64th after it, is compared with what the loaders would write; a
-difference fails the update, and the next one goes through vLLM's reload. A tensor that does not come keeps its value. Engines
-with a quantised model, with LoRA or with EPLB update as before.
+Only ``MODEL_QUIRKS_FORCE=recorded-updates`` switches the feature on, in engines of other programs. The first complete update is
+recorded, and later ones are copied so, wherever the recording proves that loading does nothing else. Tensors that are not as
+recorded go to the model's loaders, and the next update is recorded again, four times at most. The first copied update, and
+every 64th after it, is compared with what the loaders would write; a difference fails the update. Engines with a quantised
+model, with LoRA or with EPLB update as before.
 
-When it can go: when vLLM's reload writes loaded weights in place where a layer is not processed. The quirk does nothing on
-versions after 0.33.0, whose source has not been read yet, because a run should not be refused for the sake of speed.
+When it can go: when vLLM's reload writes loaded weights in place where a layer is not processed. The quirk does nothing after
+0.33.0, whose source has not been read yet, because a run should not be refused for the sake of speed.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_plugins.kit import Lab, Outcome
 
 _LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
 _PATCHES = "quirks_plugins.weight_sync.recorded_updates_patches"

@@ -1,8 +1,4 @@
-"""The functions that ``recorded-updates`` puts into vLLM.
-
-Only engine processes import this module; torch and the recorder are imported when a function runs, because a patch may come
-into force while vLLM is being imported.
-"""
+"""The functions that ``recorded-updates`` puts into vLLM."""
 
 from __future__ import annotations
 
@@ -12,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["copied", "wrap_finalize", "wrap_initialize", "wrap_initialize_model", "wrap_packed_consumer"]
 
 
 def wrap_initialize_model(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:

@@ -1,7 +1,6 @@
 """The functions that ``unnamed-weight-loader``, ``made-buffers-refit`` and ``transformers-backend-head-bias`` put into vLLM.
 
-They mend vLLM's layerwise reload. Only engine processes import this module; vLLM is imported when a function runs, because a
-patch may come into force while vLLM is being imported.
+They mend vLLM's layerwise reload.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["wrap_get_weight_loader", "wrap_load_head", "wrap_place"]
 
 
 def wrap_get_weight_loader(original: Callable[..., Any]) -> Callable[..., Any]:

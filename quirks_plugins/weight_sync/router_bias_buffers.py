@@ -1,42 +1,19 @@
 """MoE routers that choose experts by a bias: transformers keeps it in a buffer, which many refits do not send.
 
 What happens: tokens go to other experts than in the trainer. Routers like DeepSeek-V3's add a bias, one number per expert
-(``e_score_correction_bias``), to the scores by which they choose experts. The bias is balanced rather than trained by
-gradients, so in transformers it is a persistent buffer, and a refit that walks ``named_parameters()`` never sends it. In vLLM
-it is a parameter, and a reload does not change it until it is sent (vllm-project/vllm#38746). After a dummy start it is noise.
-After a start from the checkpoint it keeps the checkpoint's value, however the trainer has balanced it since.
-
-What this changes: after a dummy load, the engine takes the biases from the checkpoint's files, and DeepSeek-V4's routing tables
-(``tid2eid``) as well. They keep these values as long as no refit sends others, which is right unless the trainer balances them.
-From files with the names and shapes of DeepSeek-V3 (90 427 tensors in 158 local files, without values) that reads 59 kB in one
-to two seconds on two cores. Our own worker sends the state dict (``refit.scope``), so the trainer's biases arrive. A plan for a
-refit of parameters lists what it leaves out.
+(``e_score_correction_bias``), to the scores by which they choose experts. It is balanced rather than trained by gradients, so
+in transformers it is a persistent buffer, and a refit that walks ``named_parameters()`` never sends it. In vLLM it is a
+parameter that keeps its value until it is sent (vllm-project/vllm#38746): noise after a dummy start, else the checkpoint's,
+which is right unless the trainer balances it.
 
 When it can go: when vLLM's weight transfer refuses to finish without such buffers. For each model type listed, transformers
 5.19.0 was checked for the buffer and for its name in a checkpoint, and the source of vLLM 0.32.0 for the parameter of that
-name, or for the Transformers backend (dots1, solar_open). Kimi-K2.5's language model is DeepSeek-V3 on both sides.
-Ernie-4.5-MoE and Laguna have a parameter on both sides. deepspeedai/DeepSpeed#8369 shows that such a buffer is easily lost. The
-paired run uses GLM-4.5.
+name, or for the Transformers backend (dots1, solar_open).
 """
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
 
-from quirks_core import (
-    Advise,
-    ModelFlag,
-    Quirk,
-    Require,
-    Severity,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
+from quirks_core import Advise, ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import (
     dummy_weights,
     insists_on_dummy_weights,
@@ -45,48 +22,25 @@ from quirks_plugins.conditions import (
     only_parameters,
     our_worker,
 )
+from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
-
+_TYPES = (
+    *("axk1", "axk2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "exaone_moe", "glm4_moe"),
+    *("glm4_moe_lite", "glm4v_moe", "glm5_next", "glm_moe_dsa", "hy_v3", "hy_v4", "inkling_mm_model"),
+    *("inkling_model", "inkling_text", "kimi_k25", "kimi_linear", "lfm2_moe", "longcat_flash", "mimo_v2_flash"),
+    *("minimax_m2", "minimax_m3_vl", "nemotron_h", "solar_open", "step3p7"),
+)
 _from_checkpoint = insists_on_parameters & ~insists_on_dummy_weights
 _OURS, _OPEN = {"engine.generate_from_dummy": False}, {"engine.load_format": "dummy", "refit.scope": "parameters"}
+_PATCHED = "DummyModelLoader.load_weights"
 _DUMMY, _PARAMETERS = {"engine.load_format": "dummy"}, {"refit.scope": "parameters"}
 
 QUIRK = Quirk(
     id="router-bias-buffers",
     title="A refit of parameters leaves out the bias that MoE routers in the manner of DeepSeek-V3 choose experts by",
     flag=ModelFlag.WEIGHT_SYNC,
-    match=model_type(
-        "axk1",
-        "axk2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "deepseek_v4",
-        "dots1",
-        "exaone_moe",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "glm4v_moe",
-        "glm5_next",
-        "glm_moe_dsa",
-        "hy_v3",
-        "hy_v4",
-        "inkling_mm_model",
-        "inkling_model",
-        "inkling_text",
-        "kimi_k25",
-        "kimi_linear",
-        "lfm2_moe",
-        "longcat_flash",
-        "mimo_v2_flash",
-        "minimax_m2",
-        "minimax_m3_vl",
-        "nemotron_h",
-        "solar_open",
-        "step3p7",
-    )
+    match=model_type(*_TYPES)
     & (~model_type("nemotron_h") | nemotron_h_experts)
     & purpose("rollout")
     & (dummy_weights | only_parameters),
@@ -116,30 +70,17 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/38746"),
     ],
     examples=[
-        yes("glm4_moe", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
-        yes(
-            "deepseek_v4",
-            {**_DUMMY, **_PARAMETERS},
-            vllm="0.33.0",
-            patches="DummyModelLoader.load_weights",
-            advises="does not balance it",
-        ),
-        yes("kimi_k25", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
-        yes("inkling_mm_model", _DUMMY, vllm="0.32.0", patches="DummyModelLoader.load_weights"),
+        yes("glm4_moe", _DUMMY, vllm="0.32.0", patches=_PATCHED),
+        yes("deepseek_v4", {**_DUMMY, **_PARAMETERS}, vllm="0.33.0", patches=_PATCHED, advises="does not balance it"),
+        yes("kimi_k25", _DUMMY, vllm="0.32.0", patches=_PATCHED),
+        yes("inkling_mm_model", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("glm4_moe", {"engine.load_format": "auto", **_PARAMETERS}, vllm="0.32.0", advises="does not balance it"),
-        yes(
-            "glm4_moe",
-            _OURS,
-            vllm="0.32.0",
-            defaults=_OPEN,
-            patches="DummyModelLoader.load_weights",
-            gives={"refit.scope": "state_dict"},
-        ),
+        yes("glm4_moe", _OURS, vllm="0.32.0", defaults=_OPEN, patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "deepseek_v3",
             {**_OURS, **_OPEN},
             vllm="0.32.0",
-            patches="DummyModelLoader.load_weights",
+            patches=_PATCHED,
             refuses=["refit.scope=state_dict", "engine.load_format=auto"],
         ),
         yes(

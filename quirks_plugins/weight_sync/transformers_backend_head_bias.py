@@ -1,43 +1,18 @@
 """Phi on vLLM's Transformers backend: the first refit after a dummy start loses the head's bias, and the engine dies.
 
-What happens: the refit of Phi 1, 1.5 or 2 succeeds, and the first request after it ends the engine with
-``AttributeError: 'ParallelLMHead' object has no attribute 'bias'``. Our own worker refuses to go on after such a refit
-instead. The Transformers backend creates its head without a bias and adds one when a checkpoint has it
-(``CausalMixin.load_weights``). An engine that started from dummy weights has read no checkpoint, so the bias first arrives
-with a refit. At its end, vLLM's layerwise reload gives a layer back the tensors that it had before
-(``_place_kernel_tensors``): it removes the bias, and with it the attribute.
+What happens: the refit of Phi 1, 1.5 or 2 succeeds, and the first request after it ends the engine with ``AttributeError:
+'ParallelLMHead' object has no attribute 'bias'``. Our own worker refuses to go on after such a refit. The Transformers backend
+adds a bias to its head when a checkpoint has it (``CausalMixin.load_weights``). An engine that started from dummy weights has
+read no checkpoint, so the bias first arrives with a refit, at whose end the layerwise reload gives a layer back the tensors
+that it had before (``_place_kernel_tensors``): it removes the bias.
 
-What this changes: a bias that arrives during a reload is kept. ``engine.load_format=auto`` helps as well, but reads the
-checkpoint at every start.
-
-When it can go: when the reload keeps parameters that loading added. We found no report of it; the proposal is in
-``docs/upstream/transformers-backend-head-bias.md``. vllm-project/vllm#46835 introduced the bias. Phi runs on the Transformers
-backend since vLLM 0.32.0; before, vLLM had a class of its own for it. Other models with such a bias are affected if
-``engine.model_impl=transformers`` makes them run there.
+When it can go: when the reload keeps parameters that loading added. Phi runs on the Transformers backend since vLLM 0.32.0.
+Other models with such a bias are affected if ``engine.model_impl=transformers`` makes them run there.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    setting,
-    unknown,
-    yes,
-)
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, purpose, setting
+from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="transformers-backend-head-bias",
@@ -57,9 +32,7 @@ QUIRK = Quirk(
         report("https://github.com/vllm-project/vllm/pull/46835"),
         report("https://github.com/vllm-project/vllm/issues/48312"),
     ],
-    evidence=StaticProbe(
-        "vllm.model_executor.models.registry", r'"PhiForCausalLM": \("transformers"', found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.models.registry", r'"PhiForCausalLM": \("transformers"'),
     examples=[
         yes("phi", vllm="0.32.0"),
         yes("phimoe", {"engine.model_impl": "transformers"}, vllm="0.32.0"),

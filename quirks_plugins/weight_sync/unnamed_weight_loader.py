@@ -7,35 +7,12 @@ layers have such loaders as well if the checkpoint holds scales of a quantised K
 After the error, the layers that the reload had already processed stay on the meta device, so the engine is of no use; our own
 worker puts them back.
 
-What this changes: such a loader gets the name of its function when the reload reads it. The quirk is a patch, because no
-setting of vLLM has this effect.
-
-When it can go: when vLLM's reload marks its loaders by something else than a name. We found no report of it; the proposal is in
-``docs/upstream/unnamed-weight-loader.md``.
+When it can go: when vLLM's reload marks its loaders by something else than a name.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from quirks_core import (
-    Affected,
-    Fact,
-    ModelFlag,
-    Patch,
-    Quirk,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    purpose,
-    report,
-    unknown,
-    yes,
-)
-
-if TYPE_CHECKING:
-    from worker.lab.kit.lab import Lab, Outcome
+from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, model_type, purpose
+from quirks_plugins.kit import Lab, Outcome
 
 _KV_SCALES = {"quantization_config": {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}}}
 
@@ -54,9 +31,7 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash=r"'functools\.partial' object has no attribute '__name__'",
     references=report("https://github.com/vllm-project/vllm/issues/48312"),
-    evidence=StaticProbe(
-        "vllm.model_executor.layers.minimax_rms_norm.rms_norm_tp", r"\.weight_loader = partial\(", found_means_affected=True
-    ),
+    evidence=StaticProbe("vllm.model_executor.layers.minimax_rms_norm.rms_norm_tp", r"\.weight_loader = partial\("),
     examples=[
         yes("minimax_m2", vllm="0.26.0"),
         yes("minimax_m2", vllm="0.33.0"),

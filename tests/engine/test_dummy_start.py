@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from quirks_plugins.weight_sync.dummy_start_patches import is_constant, wrap_dummy_load
-from quirks_plugins.weight_sync.tied_head_patches import wrap_initialize_model
+from quirks_plugins.weight_sync.dummy_tied_head import wrap_initialize_model
 
 
 class _Model(nn.Module):

@@ -11,8 +11,7 @@ from unittest import mock
 
 import pytest
 
-from quirks_plugins.weight_sync.fused_experts_patches import wrap_load_model
-from quirks_plugins.weight_sync.fused_experts_refit import QUIRK
+from quirks_plugins.weight_sync.fused_experts_refit import QUIRK, wrap_load_model
 
 #: vLLM has no sparse attention on its CPU platform.
 _NOT_ON_CPU = {"deepseek_v32", "glm_moe_dsa"}

@@ -10,7 +10,7 @@ import torch
 from layers import reloadable, reloading
 from torch import nn
 
-from quirks_plugins.runtime.cpu_live_load_patches import wrap_load_model
+from quirks_plugins.runtime.cpu_load_into_live_model import wrap_load_model
 
 _NAMES = ("first.one", "first.two", "second.one", "second.two")
 

@@ -9,7 +9,7 @@ import torch
 from layers import Layer, Model, reloadable, reloading
 from torch import nn
 
-from quirks_plugins.weight_sync.derived_weights_patches import wrap_finalize, wrap_initialize
+from quirks_plugins.weight_sync.derived_weights_refit import wrap_finalize, wrap_initialize
 from quirks_plugins.weight_sync.partial_layer_patches import (
     wrap_layerwise_process,
     wrap_make_loader,

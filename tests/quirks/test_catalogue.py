@@ -38,7 +38,7 @@ def test_every_quirk_of_the_folder_is_registered():
 
 
 @every_quirk
-def test_a_quirk_is_the_file_of_its_id_or_a_row_of_its_name_in_the_folder_of_its_flag(item):
+def test_a_quirk_is_the_file_or_row_of_its_id_in_its_folder(item):
     module, _, row = entry_point_value(item.quirk).partition(":")
     _, folder, file = module.split(".")
 
@@ -65,7 +65,7 @@ def _acts_if_forced_alone(quirk, patch):
     return isinstance(patch.when, Not) and patch.when.part in parts
 
 
-def test_rust_frontend_names_every_quirk_that_patches_what_the_front_end_does_by_itself():
+def test_rust_frontend_names_the_quirks_that_do_nothing_there():
     done_there = (
         *("vllm.entrypoints.", "vllm.renderers.", "vllm.sampling_params:", "vllm.v1.engine.input_processor:"),
         "vllm.config.model:ModelConfig.try_get_generation_config",
@@ -81,7 +81,7 @@ def test_rust_frontend_names_every_quirk_that_patches_what_the_front_end_does_by
 
 
 @pytest.mark.parametrize(("disable", "forced"), [((), False), (("prefix-cache-after-update",), True)])
-def test_a_reset_of_the_prefix_cache_stops_requests_only_where_a_later_one_could_find_old_blocks(disable, forced):
+def test_a_reset_stops_requests_only_if_old_blocks_can_be_found(disable, forced):
     switches = Switches.gather(command_line=SwitchNames(disable), environ={})
     plan = resolve(yes("qwen3", vllm="0.32.0").context(), LOADED, switches)
 
@@ -109,7 +109,7 @@ def test_a_refusal_names_its_switch_with_a_remedy(item):
 
 
 @every_quirk
-def test_a_quirk_does_nothing_once_it_is_switched_off_by_any_name(item):
+def test_a_quirk_switched_off_by_any_name_does_nothing(item):
     quirk = item.quirk
     for example in quirk.examples:
         if example.answer is not Answer.YES:

@@ -92,7 +92,7 @@ def test_what_cannot_be_joined_is_not_held(step, request_of, values):
     assert [output.new_token_ids for output in left[0].outputs] == [[0]]
 
 
-def test_an_output_with_something_else_in_it_takes_along_what_was_held(step, request_of):
+def test_an_output_with_something_else_brings_what_was_held(step, request_of):
     held, requests = HeldOutputs(), {"a": request_of()}
 
     assert step(held, requests) == {}
@@ -124,7 +124,7 @@ def test_a_request_that_the_front_end_ended_is_forgotten(step, request_of):
     assert [output.request_id for output in held.release()[0]] == ["b"]
 
 
-def test_long_requests_do_not_keep_the_arrays_of_every_step_alive(step, request_of, lists):
+def test_long_requests_keep_no_arrays_of_their_steps_alive(step, request_of, lists):
     held, arrays = HeldOutputs(), []
     for number in range(300):
         made = lists(1, columns=4, value=float(number))
@@ -208,7 +208,7 @@ def test_several_tokens_of_a_step_have_their_own_logprobs(scheduled, request_of)
     }
 
 
-def test_beside_a_request_of_somebody_else_the_logprobs_come_as_vllm_makes_them(scheduled, request_of):
+def test_beside_an_unmarked_request_logprobs_are_vllms_own(scheduled, request_of):
     scheduler = _scheduler(request_of("a"), request_of("b", extra_args=None, logprobs=3))
 
     first = scheduled.run(scheduler, {"a": [5], "b": [6]}, _logprobs(-0.5, -1.5, columns=4))

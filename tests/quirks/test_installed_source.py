@@ -32,7 +32,7 @@ def test_the_installed_connector_has_no_way_to_clear_its_store(name):
 
 
 @pytest.mark.parametrize("model_type", sorted(ROUTER_BIAS.model_types or ()))
-def test_transformers_keeps_the_bias_of_every_listed_model_in_a_buffer(model_type):
+def test_transformers_keeps_the_bias_of_each_model_in_a_buffer(model_type):
     module = _MODULE_OF.get(model_type, model_type)
     source = INSTALLED.module_source(f"transformers.models.{module}.modeling_{module}")
 
@@ -40,7 +40,7 @@ def test_transformers_keeps_the_bias_of_every_listed_model_in_a_buffer(model_typ
     assert re.search(r"self\.(e_score_correction_bias|expert_bias) = nn\.Buffer\(", source)
 
 
-def test_a_source_build_is_settled_by_the_installed_engines_source(plan_for, registry):
+def test_a_source_build_is_settled_by_the_installed_source(plan_for, registry):
     built = plan_for("gemma3_text").context.model_copy(update={"packages": {"vllm": "0.1.dev1+g123"}})
 
     (verdict,) = [item for item in registry.resolve(built).verdicts if item.id == "gemma-normalizer-dummy-load"]
@@ -50,7 +50,7 @@ def test_a_source_build_is_settled_by_the_installed_engines_source(plan_for, reg
 
 
 @pytest.mark.parametrize(("settings", "environ"), [({}, UNREAD), ({"env": UNREAD}, {})], ids=["shell", "configuration"])
-def test_variables_that_vllm_does_not_read_are_named_in_one_warning(plan_for, settings, environ):
+def test_unread_variables_are_named_in_one_warning(plan_for, settings, environ):
     plan = plan_for("qwen3", settings, environ=environ)
 
     (warning,) = [str(warning) for warning in plan.warnings if "unread-environment" in str(warning)]
@@ -58,7 +58,7 @@ def test_variables_that_vllm_does_not_read_are_named_in_one_warning(plan_for, se
 
 
 @pytest.mark.parametrize("environ", [{}, {"VLLM_LOGGING_LEVEL": "INFO"}, {"NRL_VLLM_USE_V1": "1"}, {"PATH": "/bin"}])
-def test_variables_that_vllm_reads_or_that_are_not_its_own_give_no_warning(plan_for, environ):
+def test_read_variables_and_those_of_others_give_no_warning(plan_for, environ):
     states = {verdict.id: verdict.state for verdict in plan_for("qwen3", environ=environ).verdicts}
 
     assert states["unread-environment"] == "not_matched"

@@ -61,12 +61,6 @@ def row(result, index, width):
     return found.logprob_token_ids[index, :width].tolist(), found.logprobs[index, :width].tolist()
 
 
-def test_without_the_wrapper_the_other_requests_top_logprobs_are_lost(sampler, metadata, logits):
-    mixed = sampler(logits.clone(), metadata({0: IDS}))
-
-    assert row(mixed, 1, 1 + TOP)[1][1:] == [-float("inf")] * TOP
-
-
 @pytest.mark.parametrize("ids", [IDS, IDS[:1]], ids=["more ids than top logprobs", "fewer"])
 def test_each_request_of_a_mixed_batch_gets_what_it_gets_alone(sampler, metadata, logits, ids):
     forward = wrap_sampler(type(sampler).forward)
@@ -110,10 +104,3 @@ def test_drafted_tokens_get_the_logprobs_of_the_given_ids(rejection, metadata, d
     assert torch.allclose(found.logprobs[3:, 1 : 1 + len(IDS)], expected, atol=1e-6)
     assert found.logprob_token_ids[3:, 1 : 1 + len(IDS)].tolist() == [IDS] * 3
     assert "gather_logprobs" not in vars(rejection.sampler)
-
-
-def test_without_the_wrapper_a_request_with_given_ids_ends_the_step(rejection, metadata, drafted):
-    rows, plan = drafted
-
-    with pytest.raises(RuntimeError, match="shape mismatch"):
-        rejection(plan, None, rows.clone(), metadata({1: IDS}))

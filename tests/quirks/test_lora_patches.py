@@ -9,7 +9,7 @@ import pytest
 msgspec = pytest.importorskip("msgspec")
 
 from quirks_plugins.lora.adapter_patches import wrap_activate_adapter, wrap_add_lora  # noqa: E402 - msgspec may be missing
-from quirks_plugins.lora.adapter_settings_patches import wrap_from_dict  # noqa: E402 - msgspec may be missing
+from quirks_plugins.lora.lora_unread_settings import wrap_from_dict  # noqa: E402 - msgspec may be missing
 
 _PLAIN = {"r": 8, "lora_alpha": 8, "target_modules": ["q_proj"], "rank_pattern": {}, "init_lora_weights": True}
 
@@ -119,7 +119,7 @@ def wrapped_model():
     """A model whose only layer is wrapped for LoRA."""
     torch = pytest.importorskip("torch")
     layers = pytest.importorskip("vllm.lora.layers")
-    from quirks_plugins.lora.base_load_patches import wrap_load_lora_model
+    from quirks_plugins.lora.lora_base_refit import wrap_load_lora_model
 
     class Wrapper(layers.BaseLayerWithLoRA):
         def __init__(self, base_layer):
@@ -149,7 +149,7 @@ def wrapped_model():
 
 @pytest.mark.parametrize("name", ["down.weight", "down.base_layer.weight"])
 @pytest.mark.parametrize("owner", ["the model", "its class"])
-def test_a_model_with_lora_loads_by_the_names_of_a_checkpoint_as_of_a_peft_model(wrapped_model, owner, name):
+def test_lora_loads_by_names_of_checkpoints_and_peft_models(wrapped_model, owner, name):
     load = wrapped_model.load_weights if owner == "the model" else type(wrapped_model).load_weights.__get__(wrapped_model)
 
     assert load([(name, wrapped_model.down.base_layer.weight.new_full((2, 2), 3.0))]) == {"down.weight"}

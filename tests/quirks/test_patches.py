@@ -17,13 +17,13 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import save_file  # noqa: E402 - torch may be missing
 
-from quirks_plugins.dtype.apertus_patches import wrap_init  # noqa: E402 - torch may be missing
+from quirks_plugins.dtype.apertus_xielu_bfloat16 import wrap_init  # noqa: E402 - torch may be missing
 from quirks_plugins.runtime.v2_limits_patches import wrap_process_inputs  # noqa: E402 - torch may be missing
-from quirks_plugins.speculative.cpu_speculative_patches import expand_batch_to_tokens  # noqa: E402 - torch may be missing
-from quirks_plugins.timeout.dp_coordinator_patches import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
-from quirks_plugins.weight_sync.packed_broadcast_patches import wrap_consumer  # noqa: E402 - torch may be missing
+from quirks_plugins.speculative.cpu_speculative_sampling import expand_batch_to_tokens  # noqa: E402 - torch may be missing
+from quirks_plugins.timeout.dp_coordinator_timeout import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
+from quirks_plugins.weight_sync.dummy_tied_head import wrap_initialize_model  # noqa: E402 - torch may be missing
+from quirks_plugins.weight_sync.packed_broadcast_order import wrap_consumer  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.reload_patches import wrap_get_weight_loader  # noqa: E402 - torch may be missing
-from quirks_plugins.weight_sync.tied_head_patches import wrap_initialize_model  # noqa: E402 - torch may be missing
 
 #: The arguments of vLLM's xIELU, in their order.
 _XIELU = ("alpha_p_init", "alpha_n_init", "beta", "eps", "dtype")
@@ -40,7 +40,7 @@ ZEROS, ONES = torch.zeros(3, 2), torch.ones(3, 2)
         ((1, 2, 3, 4, "int8"), {}, "int8"),
     ],
 )
-def test_xielu_gets_torchs_default_dtype_unless_the_caller_names_one(arguments, named, expected):
+def test_xielu_gets_the_default_dtype_unless_it_is_named(arguments, named, expected):
     made = []
 
     def init(_self, *values, **options):
@@ -65,7 +65,7 @@ def test_each_draft_token_has_the_value_of_its_request(dtype):
     assert expand_batch_to_tokens(torch.tensor([0.5, 0.25]), torch.tensor([1, 4]), 4).tolist() == [0.5, 0.25, 0.25, 0.25]
 
 
-def test_addresses_of_a_coordinator_that_have_come_are_read_at_once():
+def test_addresses_that_have_come_are_read_at_once():
     (received, sent), (alive, _) = multiprocessing.Pipe(duplex=False), multiprocessing.Pipe(duplex=False)
     sent.send("addresses")
 
@@ -103,7 +103,7 @@ def test_the_checkpoint_decides_what_a_dummy_start_ties(tensors, load_format, ti
     assert seen == (tied, tied, config)
 
 
-def test_a_reset_takes_running_requests_along_whatever_the_caller_says(monkeypatch):
+def test_a_reset_always_takes_running_requests_along(monkeypatch):
     class Core:
         def reset_prefix_cache(self, running=False, connector=False):
             return running, connector
@@ -136,7 +136,7 @@ def test_only_a_partial_loader_gets_the_name_of_its_function():
     [(True, True, {"logprob_token_ids": [1]}, True), (True, True, {"logprobs": 1}, False),
      (False, True, {"logprob_token_ids": [1]}, False), (True, False, {"logprob_token_ids": [1]}, False)],
 )  # fmt: skip
-def test_the_v2_runner_refuses_token_ids_that_it_does_not_read_beside_drafts(drafts, v2, wanted, refused):
+def test_the_v2_runner_refuses_token_ids_beside_drafts(drafts, v2, wanted, refused):
     from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
 
@@ -148,7 +148,7 @@ def test_the_v2_runner_refuses_token_ids_that_it_does_not_read_beside_drafts(dra
         assert process() is request
 
 
-def test_a_packed_broadcast_is_received_on_one_stream_however_the_trainer_passes_the_number():
+def test_a_packed_broadcast_is_always_received_on_one_stream():
     from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_consumer
 
     given = []
