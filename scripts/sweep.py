@@ -31,6 +31,7 @@ from quirks_core.base import child_process, whole_file
 from quirks_core.base.errors import shortened, words
 from quirks_core.base.record import Record
 from quirks_core.cli.screen import Screen, line
+from quirks_core.declaration.evidence import PACKAGES
 from quirks_core.facts.packages import installed_platform, installed_versions
 from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.discovery import discover
@@ -39,7 +40,6 @@ from worker.lab.audit.logprobs import Logprobs
 from worker.lab.audit.records import AuditError
 from worker.lab.cli.display import stages
 from worker.lab.kit.lab import Generated, Lab, set_environment
-from worker.lab.kit.proof import PACKAGES
 from worker.lab.sweep.engine import FURTHER, KINDS, build, randomise
 
 if TYPE_CHECKING:

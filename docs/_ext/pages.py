@@ -18,7 +18,7 @@ from quirks_core.cli.listing import counted
 from quirks_core.cli.main import make_parser
 from quirks_core.cli.showing import describe
 from quirks_core.configuration.slots import SLOTS, slot_named
-from quirks_core.declaration import data_file
+from quirks_core.declaration import evidence
 from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import BUILT_IN, Kind, ModelFlag
 from quirks_core.declaration.match import Condition, Match
@@ -161,7 +161,7 @@ def _stage(item: Loaded) -> str:
 
 def _shown_by(quirk: Quirk) -> str:
     """On which platforms a paired run has shown that a quirk is needed, or holds; else what there is."""
-    shown = [item for item in data_file.proved(quirk) if item.decided]
+    shown = [item for item in evidence.proved(quirk) if item.decided]
     if runs := sorted({item.place for item in shown if item.by == "paired run"}):
         return ", ".join(f"run on {platform}" for platform in runs)
     return "source" if quirk.probes else "run to come" if quirk.paired_runs else "declaration"
@@ -324,7 +324,7 @@ def _quirk(item: Loaded) -> str:
 def _evidence(quirk: Quirk) -> list[str]:
     lines = [f"- paired run: `quirks prove {quirk.id}` runs `{run.scenario}`" for run in quirk.paired_runs]
     lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
-    found = [item for item in data_file.proved(quirk) if item.decided is not None]
+    found = [item for item in evidence.proved(quirk) if item.decided is not None]
     for item in found:
         version = f"vLLM {item.versions.get('vllm', '?')}"
         seen = f"on {item.place}, {version}" if item.by == "paired run" else f"in the source of {version} for {item.platform}"

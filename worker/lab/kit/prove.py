@@ -9,11 +9,10 @@ from pathlib import Path
 from quirks_core.declaration.probes import Probe, ask
 from quirks_core.declaration.quirk import PairedRun, Quirk
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts.context import Installation
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE
-from worker.lab.kit.evidence import dependencies
+from worker.lab.kit.evidence import dependencies, elsewhere
 from worker.lab.kit.paired import run_scenario
 from worker.lab.kit.proof import Conclusion, Finding, Kind, Proof, Run
 
@@ -40,9 +39,8 @@ def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tel
         timeout_s: Seconds that each run of a scenario may take.
         tell: Called before each run.
     """
-    elsewhere = _elsewhere(item.quirk)
     findings = []
-    if not elsewhere:
+    if not (nowhere := elsewhere(item.quirk)):
         findings += [_probed(probe) for probe in item.quirk.probes]
         findings += [_paired(item.quirk, run, folder, timeout_s, tell) for run in item.quirk.paired_runs]
     conclusion, reason, disagreement = together(findings)
@@ -52,11 +50,11 @@ def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tel
         distribution=item.distribution,
         version=item.version,
         conclusion=conclusion,
-        reason=elsewhere or reason,
+        reason=f"{_NO_EVIDENCE}: {nowhere}" if nowhere else reason,
         disagreement=disagreement,
         findings=tuple(findings),
         date=datetime.now(UTC).date(),
-        depends=dependencies(item),
+        depends=dependencies(item.quirk),
     )
 
 
@@ -103,14 +101,6 @@ def conclude(with_quirk: Run, without_quirk: Run | None) -> tuple[Conclusion, st
     if without_passed:
         return Conclusion.NOT_NEEDED, "the scenario passes with the quirk and without it"
     return Conclusion.NEEDED, "the scenario passes with the quirk and fails without it"
-
-
-def _elsewhere(quirk: Quirk) -> str:
-    """Why no run on this installation concerns the quirk (another platform, say); empty if one may."""
-    trace = quirk.match.trace(Installation())
-    if trace.answer is not Answer.NO:
-        return ""
-    return f"{_NO_EVIDENCE}: no run on this installation concerns the quirk ({trace.decisive})"
 
 
 def _doubt(run: Run, *, wanted: bool) -> str:
