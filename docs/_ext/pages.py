@@ -61,7 +61,7 @@ def committed_pages() -> dict[str, str]:
     return {
         "catalogue.md": _catalogue(loaded),
         "cli.md": _command_line(make_parser()),
-        "evidence.md": _page("Evidence", *evidence_page.blocks(FOLDER, loaded)),
+        "results/evidence.md": _page("Evidence", *evidence_page.blocks(loaded)),
         "slots.md": _slots(),
     }
 
@@ -76,6 +76,7 @@ def write(pages: Mapping[str, str], folder: Path = FOLDER) -> list[Path]:
     folder.mkdir(exist_ok=True)
     stale = [name for name, text in pages.items() if not (file := folder / name).is_file() or file.read_text("utf-8") != text]
     for name in stale:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(pages[name], encoding="utf-8")
     return [folder / name for name in stale]
 
@@ -309,7 +310,7 @@ def _quirk(item: Loaded) -> str:
         "## Versions",
         _table([f"vLLM {version}" for version in ENGINES], [[_sign(quirk, version) for version in ENGINES]]),
         _LEGEND,
-        "## What it does",
+        "## What this changes",
         "\n".join(f"- {_prose(text)}" for text in record["adjustments"]),
         *_evidence(quirk),
         *_examples(item),
@@ -328,8 +329,9 @@ def _evidence(quirk: Quirk) -> list[str]:
     for item in found:
         version = f"vLLM {item.versions.get('vllm', '?')}"
         seen = f"on {item.place}, {version}" if item.by == "paired run" else f"in the source of {version} for {item.platform}"
-        lines.append(f"- {item.conclusion} {seen}, by {item.by}")
-    return ["## Evidence", "\n".join(lines), "What was seen: [evidence](../evidence.md)."] if lines else []
+        doubt = f"in doubt, {item.doubt}" if item.doubt else ""
+        lines.append("; ".join(filter(None, (f"- {item.conclusion} {seen}, by {item.by}", _prose(item.seen), _prose(doubt)))))
+    return ["## Evidence", "\n".join(lines), "Every quirk: [evidence](../results/evidence.md)."] if lines else []
 
 
 def _examples(item: Loaded) -> list[str]:
