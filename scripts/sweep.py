@@ -194,8 +194,9 @@ class Sweep(Record):
         return Sweep(rows=tuple(found[kind] for kind in sorted(found)))
 
     def text(self) -> str:
-        """Returns it as JSON that can be compared line by line."""
-        return self.model_dump_json(indent=1, exclude_defaults=True) + "\n"
+        """Returns it as JSON, a line for each row."""
+        rows = ",\n".join(row.model_dump_json(exclude_defaults=True) for row in self.rows)
+        return f'{{"rows":[\n{rows}\n]}}\n'
 
     @property
     def unexplained(self) -> list[str]:
@@ -345,7 +346,7 @@ def _details(row: Row) -> Iterator[str]:
 
 def _link(quirk: str) -> str:
     module = _modules().get(quirk)
-    return f"[{quirk}](../{module.replace('.', '/')}.py)" if module else quirk
+    return f"[{quirk}](../../{module.replace('.', '/')}.py)" if module else quirk
 
 
 @cache
@@ -468,7 +469,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--anew", action="store_true", help="also run the kinds that have a row with these versions")
     parser.add_argument("--render", action="store_true", help="run nothing; write the page from the recorded rows")
     parser.add_argument(
-        "--docs", type=Path, default=Path("docs"), metavar="FOLDER", help="of sweep.json and sweep.md (%(default)s)"
+        "--docs", type=Path, default=Path("docs/results"), metavar="FOLDER", help="of sweep.json and sweep.md (%(default)s)"
     )
     options = parser.parse_args(arguments)
     if unknown := set(options.kinds) - set(KINDS):

@@ -11,7 +11,7 @@ from script_modules import load_script
 from worker.lab.sweep.engine import FURTHER, KINDS, build, config_class
 
 _ROOT = Path(__file__).resolve().parents[2]
-_DOCS = _ROOT / "docs"
+_DOCS = _ROOT / "docs" / "results"
 command = load_script(_ROOT / "scripts" / "sweep.py")
 Row, Run, Stage, Sweep, Tokens, Verdict = (
     command.Row, command.Run, command.Stage, command.Sweep, command.Tokens, command.Verdict,
@@ -105,9 +105,9 @@ def test_the_page_leaves_out_the_quirks_of_every_row():
     page = markdown(Sweep(rows=(_row("gemma", wrong), _row("qwen3", _changed(quirks=("double-bos",))))))
 
     assert "- start: `ValueError: a 'b' | c`" in page
-    assert "leaves out: [double-bos](../quirks_plugins/tokenizer/double_bos.py)." in page
+    assert "leaves out: [double-bos](../../quirks_plugins/tokenizer/double_bos.py)." in page
     assert (
-        "| gemma |  | does not start | no |  |  |  |  | [yarn-length](../quirks_plugins/model_config/yarn_length.py) |" in page
+        "| gemma |  | does not start | no |  |  |  |  | [yarn-length](../../quirks_plugins/model_config/yarn_length.py) |" in page
     )
     assert "2 kinds, 1 right" in page
 
