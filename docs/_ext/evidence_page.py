@@ -14,14 +14,14 @@ from quirks_core.declaration.trace import Answer
 from quirks_core.plan.loaded import Loaded
 
 _HEAD = """\
-A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own. It speaks for a quirk
-if it passes with it and fails without it: the workaround is *needed*, the rule or feature *holds*. What was run on one platform,
-model runner (`v1`, `v2`) or mode (eager, CUDA graphs) proves nothing for another; engines on CPUs are eager. A static probe reads
-the source of the installed vLLM; where both speak, the run counts.
+A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own. It speaks for a
+quirk if it passes with it and fails without it: the workaround is *needed*, the rule or feature *holds*. What was run on one
+platform, model runner (`v1`, `v2`) or mode (eager, CUDA graphs) proves nothing for another; engines on CPUs are eager. A static
+probe reads the source of the installed vLLM; where both speak, the run counts.
 
-Each cell has the versions of vLLM by place; *a to b* are all recorded ones between. What the runs saw is on each quirk's page, and
-in [the table that ships](../../quirks_plugins/evidence.csv), with dates, versions, devices and digests of what was run. A quirk
-without a line names neither a paired run nor a probe, or concerns no platform that was tried.
+Each cell has the versions of vLLM by place; *a to b* are all recorded ones between. What the runs saw is on each quirk's page,
+and in [the table that ships](../../quirks_plugins/evidence.csv), with dates, versions, devices and digests of what was run. A
+quirk without a line names neither a paired run nor a probe, or concerns no platform that was tried.
 
 Proofs were made for vLLM on {places}."""
 _COLUMNS = ("quirk", "run: for it", "run: against it", "source alone: for it", "source alone: against it", "undecided")

@@ -176,7 +176,7 @@ def proven(acme, tmp_path):  # noqa: ARG001 - for its effect
     """Proves that quirk."""
 
     def start(*evidence, notify=lambda _: None):
-        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=HUNG_S, tell=notify)
+        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=HUNG_S, notify=notify)
 
     return start
 
@@ -298,7 +298,7 @@ def test_on_a_gpu_engines_run_as_vllm_does_by_default_unless_they_are_to_be_eage
 from worker.lab.kit import evidence, scenario
 evidence.installed_platform = lambda: "{platform}"
 scenario.main(["acme_quirks:mode", "acme-limit", "result", "lab"])
-print(evidence.dependencies(evidence.Loaded(__import__("acme_quirks").QUIRK, "", "", "")).get("mode", ""))
+print(evidence.dependencies(__import__("acme_quirks").QUIRK).get("mode", ""))
 """
     environ = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"} | {"QUIRKS_LAB_EAGER": eager}
 
@@ -408,11 +408,15 @@ def test_without_a_paired_run_the_probe_answers(proven, probe, conclusion, actio
     assert "by static probe" in proof.reason or proof.reason.startswith("no evidence that can be run here: nowhere")
 
 
-def test_probes_that_find_nothing_record_nothing(proven):
-    proof = proven(StaticProbe("nowhere", "x", found_means_affected=False))
+def test_what_probes_leave_open_is_recorded_as_such(proven):
+    found = proven(StaticProbe("nowhere", "x", found_means_affected=False)).proved
 
-    assert proof.findings
-    assert proof.proved is None
+    assert (found.by, found.conclusion, found.decided) == ("static probe", "INCONCLUSIVE", None)
+
+
+def test_what_is_recorded_has_what_both_runs_saw(proven):
+    assert proven("needed").proved.seen == "time limit: 5.0 with it, None without it"
+    assert proven("own_error").proved.doubt == "with the quirk: the scenario is broken: KeyError: 'oops'"
 
 
 @pytest.mark.parametrize("kind", [Kind.RULE, Kind.FEATURE])

@@ -19,13 +19,11 @@ from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import positive, seconds
 from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.declaration import evidence
-from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.installation import no_engine
 from quirks_core.facts.packages import installed_version
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
-from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from worker.lab.kit.evidence import stale
 from worker.lab.kit.proof import Conclusion, Finding, Proof, Report
 from worker.lab.kit.prove import TIMEOUT_S, number_of_runs, prove
@@ -126,7 +124,7 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
         ThreadPoolExecutor(options.jobs) as pool,
     ):
         task = bar.add_task("", total=sum(map(number_of_runs, items)))
-        given_up, before = threading.Event(), {item.quirk.id: _texts(item) for item in items}
+        given_up = threading.Event()
 
         def notify(text: str) -> None:
             if given_up.is_set():
@@ -136,8 +134,7 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
         def proof_of(item: Loaded) -> Proof:
             own = Path(folder, str(threading.get_ident()))  # two jobs must not make the same checkpoint at the same time
             own.mkdir(exist_ok=True)
-            proof = prove(item, own, timeout_s=options.timeout, tell=notify).in_words_of(item.quirk.kind)
-            return proof if _texts(item) == before[item.quirk.id] else _changed(proof)
+            return prove(item, own, timeout_s=options.timeout, notify=notify).in_words_of(item.quirk.kind)
 
         running = {pool.submit(proof_of, item): item for item in items}
         try:
@@ -149,19 +146,6 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
             pool.shutdown(wait=False, cancel_futures=True)
             child_process.end_all()
             raise
-
-
-def _texts(item: Loaded) -> list[str | None]:
-    """The files of a quirk, its scenarios and its patches, as they are now, whatever was read of them before."""
-    patches = [patch.source for patch in item.quirk.adjustments if isinstance(patch, Patch)]
-    names = [item.quirk.location.module, *(run.scenario for run in item.quirk.paired_runs), *patches]
-    return [VllmSource.module_source.__wrapped__(INSTALLED, name.partition(":")[0]) for name in names]
-
-
-def _changed(proof: Proof) -> Proof:
-    """Which code ran in which of the runs is not known, and a proof is stored with what it depends on."""
-    reason = f"{proof.distribution} changed meanwhile: prove it again ({proof.conclusion}: {proof.reason})"
-    return proof.model_copy(update={"conclusion": Conclusion.INCONCLUSIVE, "reason": reason, "depends": {}})
 
 
 def _print_conclusion(console: Screen, proof: Proof) -> None:

@@ -7,9 +7,6 @@ from collections.abc import Iterable
 from datetime import date
 from enum import StrEnum
 from importlib.metadata import version
-from typing import Any
-
-from pydantic import model_validator
 
 from quirks_core.base.errors import shortened
 from quirks_core.base.record import Record
@@ -18,7 +15,7 @@ from quirks_core.declaration.evidence import PACKAGES, Proved
 from quirks_core.declaration.probes import in_words
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
-from quirks_core.plan.records import RefusedError, State
+from quirks_core.plan.records import State
 from worker.lab.kit.lab import Outcome
 
 #: Characters of what a run saw that the table of evidence keeps.
@@ -62,17 +59,6 @@ class Run(Record):
     runner: str = ""
     graphs: bool = False
     seconds: float = 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_refusals(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Adds the reasons of refused plans to an error that only says that there are some."""
-        given = {**given}
-        why = given.pop("refused", "")
-        for holder, key in ((given, "error"), (given.get("outcome"), "got")) if why else ():
-            if holder and RefusedError.__name__ in holder[key]:
-                holder[key] += f" {why}"
-        return given
 
     @property
     def passed(self) -> bool:

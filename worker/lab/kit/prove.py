@@ -20,7 +20,7 @@ from worker.lab.kit.proof import Conclusion, Finding, Kind, Proof, Run
 TIMEOUT_S = 300.0
 
 #: Called before each run of a scenario with what comes next, in words.
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 _NO_EVIDENCE = "no evidence that can be run here"
 
@@ -30,19 +30,20 @@ def number_of_runs(item: Loaded) -> int:
     return 2 * len(item.quirk.paired_runs)
 
 
-def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tell = lambda _: None) -> Proof:
+def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, notify: Notify = lambda _: None) -> Proof:
     """Gathers all the evidence of one quirk on this installation.
 
     Args:
         item: The quirk.
         folder: Where checkpoints are kept between runs.
         timeout_s: Seconds that each run of a scenario may take.
-        tell: Called before each run.
+        notify: Called before each run.
     """
+    depends = dependencies(item.quirk)  # before anything runs: what changes meanwhile makes the proof stale
     findings = []
     if not (nowhere := elsewhere(item.quirk)):
         findings += [_probed(probe) for probe in item.quirk.probes]
-        findings += [_paired(item.quirk, run, folder, timeout_s, tell) for run in item.quirk.paired_runs]
+        findings += [_paired(item.quirk, run, folder, timeout_s, notify) for run in item.quirk.paired_runs]
     conclusion, reason, disagreement = together(findings)
     return Proof(
         id=item.quirk.id,
@@ -54,7 +55,7 @@ def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tel
         disagreement=disagreement,
         findings=tuple(findings),
         date=datetime.now(UTC).date(),
-        depends=dependencies(item.quirk),
+        depends=depends,
     )
 
 
@@ -116,9 +117,9 @@ def _doubt(run: Run, *, wanted: bool) -> str:
     return ""
 
 
-def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, tell: Tell) -> Finding:
+def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, notify: Notify) -> Finding:
     def run(variable: str, word: str) -> Run:
-        tell(f"{quirk.id} {word} the quirk")
+        notify(f"{quirk.id} {word} the quirk")
         return run_scenario(evidence.scenario, quirk.id, {variable: quirk.id}, folder, timeout_s, quirk.crash)
 
     with_quirk = run(FORCE_VARIABLE, "with")
