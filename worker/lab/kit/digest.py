@@ -34,6 +34,7 @@ def code_digest(quirk: Quirk) -> str:
     """Returns the digest of everything of a quirk that its evidence depends on."""
     own = quirk.location.module.partition(".")[0]
     declared = {name: part for name, part in encode(quirk).items() if name not in _CHANGE_NO_RUN}
+    declared["evidence"] = encode(quirk.probes)  # a scenario may be named or found
     for adjustment in declared["adjustments"]:
         for name in _CHANGE_NO_ADJUSTMENT:
             adjustment.pop(name, None)
