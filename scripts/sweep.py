@@ -39,8 +39,9 @@ from worker.errors import WorkerCallError
 from worker.lab.audit.logprobs import Logprobs
 from worker.lab.audit.records import AuditError
 from worker.lab.cli.display import stages
+from worker.lab.kit import checkpoints
+from worker.lab.kit.checkpoints import FURTHER, build, randomise
 from worker.lab.kit.lab import Generated, Lab, set_environment
-from worker.lab.sweep.engine import FURTHER, KINDS, build, randomise
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _SCRIPT = Path(__file__).resolve()
 _EXPLAINED = _SCRIPT.with_suffix(".yaml")
+KINDS = (*checkpoints.KINDS, *FURTHER)
 #: Why rows are not right, by kind, as Markdown for a page in docs.
 EXPLANATIONS: dict[str, str] = yaml.safe_load(_EXPLAINED.read_text(encoding="utf-8"))
 #: An engine core that does the work of its only worker starts in half the time.
@@ -265,7 +267,7 @@ An engine starts from dummy weights, eager and with all its quirks, takes the we
 
 If a result is wrong, a second engine loads the checkpoint from disk, without a refit. That separates a broken refit from a
 model that vLLM computes otherwise than transformers. A colon marks a variant of a model type. Architectures that are not here
-have no class in transformers, are multimodal, or have no tiny configuration in `worker/lab/sweep/kinds.yaml` yet.
+have no class in transformers, are multimodal, or have no tiny configuration in `worker/lab/kit/kinds.yaml` yet.
 
 {count}{missing}
 
