@@ -134,7 +134,7 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
         def proof_of(item: Loaded) -> Proof:
             own = Path(folder, str(threading.get_ident()))  # two jobs must not make the same checkpoint at the same time
             own.mkdir(exist_ok=True)
-            return prove(item, own, timeout_s=options.timeout, notify=notify).in_words_of(item.quirk.kind)
+            return prove(item, own, timeout_s=options.timeout, notify=notify)
 
         running = {pool.submit(proof_of, item): item for item in items}
         try:

@@ -10,10 +10,7 @@ from importlib.metadata import version
 
 from quirks_core.base.errors import shortened
 from quirks_core.base.record import Record
-from quirks_core.declaration import flags
 from quirks_core.declaration.evidence import PACKAGES, Proved
-from quirks_core.declaration.probes import in_words
-from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
 from quirks_core.plan.records import State
 from worker.lab.kit.lab import Outcome
@@ -90,14 +87,6 @@ class Finding(Record):
     with_quirk: Run | None = None
     without_quirk: Run | None = None
 
-    def in_words_of(self, kind: flags.Kind) -> Finding:
-        """Returns the finding in the words of the quirk's kind."""
-        conclusion, reason = Conclusion(kind.conclusion(self.conclusion)), self.reason
-        if self.kind is Kind.STATIC_PROBE and conclusion is not Conclusion.INCONCLUSIVE:
-            answer = Answer.YES if conclusion in (Conclusion.NEEDED, Conclusion.HOLDS) else Answer.NO
-            reason = f"by static probe: the installed source {in_words(answer, kind)}"
-        return self.model_copy(update={"conclusion": conclusion, "reason": reason})
-
     @property
     def measure(self) -> str:
         """What was looked at, and what it should be."""
@@ -138,15 +127,6 @@ class Proof(Record):
     findings: tuple[Finding, ...] = ()
     date: date
     depends: dict[str, str]
-
-    def in_words_of(self, kind: flags.Kind) -> Proof:
-        """Returns the proof in the words of the quirk's kind; `prove` gives it in those of a workaround."""
-        findings = tuple(item.in_words_of(kind) for item in self.findings)
-        reason = self.reason
-        for old, new in zip(self.findings, findings, strict=True):
-            reason = reason.replace(old.reason, new.reason)
-        conclusion = Conclusion(kind.conclusion(self.conclusion))
-        return self.model_copy(update={"conclusion": conclusion, "reason": reason, "findings": findings})
 
     @property
     def runner(self) -> str:

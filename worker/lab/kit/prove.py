@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from quirks_core.declaration.probes import Probe, ask
+from quirks_core.declaration import flags
+from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.quirk import PairedRun, Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.loaded import Loaded
@@ -22,6 +23,8 @@ TIMEOUT_S = 300.0
 #: Called before each run of a scenario with what comes next, in words.
 Notify = Callable[[str], None]
 
+#: What speaks for a quirk, and against it.
+_FOR, _AGAINST = (Conclusion.NEEDED, Conclusion.HOLDS), (Conclusion.NOT_NEEDED, Conclusion.DOES_NOT_HOLD)
 _NO_EVIDENCE = "no evidence that can be run here"
 
 
@@ -42,7 +45,7 @@ def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, notify: N
     depends = dependencies(item.quirk)  # before anything runs: what changes meanwhile makes the proof stale
     findings = []
     if not (nowhere := elsewhere(item.quirk)):
-        findings += [_probed(probe) for probe in item.quirk.probes]
+        findings += [_probed(probe, item.quirk.kind) for probe in item.quirk.probes]
         findings += [_paired(item.quirk, run, folder, timeout_s, notify) for run in item.quirk.paired_runs]
     conclusion, reason, disagreement = together(findings)
     return Proof(
@@ -68,7 +71,7 @@ def together(findings: Iterable[Finding]) -> tuple[Conclusion, str, bool]:
     Returns:
         The conclusion, why, and whether paired runs and probes contradict each other.
     """
-    order = (Conclusion.NEEDED, Conclusion.INCONCLUSIVE, Conclusion.NOT_NEEDED)
+    order = [*_FOR, Conclusion.INCONCLUSIVE, *_AGAINST]
     strongest: dict[Kind, Finding] = {}
     for item in sorted(findings, key=lambda item: order.index(item.conclusion)):
         strongest.setdefault(item.kind, item)
@@ -83,7 +86,7 @@ def together(findings: Iterable[Finding]) -> tuple[Conclusion, str, bool]:
 
 
 def conclude(with_quirk: Run, without_quirk: Run | None) -> tuple[Conclusion, str]:
-    """Says what a pair of runs shows.
+    """Says what a pair of runs shows, in the words of a workaround.
 
     Args:
         with_quirk: The run with the quirk.
@@ -129,20 +132,18 @@ def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, n
     return Finding(
         kind=Kind.PAIRED_RUN,
         evidence=evidence.scenario,
-        conclusion=conclusion,
+        conclusion=Conclusion(quirk.kind.conclusion(conclusion)),
         reason=reason,
         with_quirk=with_quirk,
         without_quirk=without_quirk,
     )
 
 
-def _probed(probe: Probe) -> Finding:
-    conclusion, reason = {
-        Answer.YES: (Conclusion.NEEDED, "by static probe: the bug is in the installed source"),
-        Answer.NO: (Conclusion.NOT_NEEDED, "by static probe: the fix is in the installed source"),
-        Answer.UNKNOWN: (
-            Conclusion.INCONCLUSIVE,
-            f"{_NO_EVIDENCE}: {probe.package} is not installed, or its source shows neither the bug nor the fix",
-        ),
-    }[ask(probe)]
+def _probed(probe: Probe, kind: flags.Kind) -> Finding:
+    answer = ask(probe)
+    word = {Answer.YES: Conclusion.NEEDED, Answer.NO: Conclusion.NOT_NEEDED, Answer.UNKNOWN: Conclusion.INCONCLUSIVE}[answer]
+    reason = f"by static probe: the installed source {in_words(answer, kind)}"
+    if answer is Answer.UNKNOWN:
+        reason = f"{_NO_EVIDENCE}: {probe.package} is not installed, or its source shows neither the bug nor the fix"
+    conclusion = Conclusion(kind.conclusion(word))
     return Finding(kind=Kind.STATIC_PROBE, evidence=str(probe), conclusion=conclusion, reason=reason)
