@@ -76,9 +76,9 @@ prove: export OMP_NUM_THREADS = 1
 prove: $(STAMP)
 ifdef VLLM
 	python=$$($(VENV)/bin/python -m worker.lab.compare.environments $(VLLM)) && \
-	$$python -m quirks_core.cli prove --changed --jobs $(JOBS) --output docs/evidence-cpu-$(VLLM).json --record
+	$$python -m quirks_core.cli prove --changed --jobs $(JOBS) --record
 else
-	$(VENV)/bin/quirks prove --all --jobs $(JOBS) --output docs/evidence.json --record
+	$(VENV)/bin/quirks prove --all --jobs $(JOBS) --record
 endif
 	$(VENV)/bin/python docs/_ext/pages.py
 

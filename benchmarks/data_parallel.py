@@ -448,7 +448,7 @@ def main() -> int:
     options = arguments()
     gpus = torch.cuda.device_count()
     if not gpus and not options.tiny:
-        print("benchmarks/data_parallel.py: needs GPUs (--tiny runs without); its last figures are in docs/performance.md")
+        print("benchmarks/data_parallel.py: needs GPUs (--tiny runs without); figures are in docs/results/performance.md")
         return 0
     setting = TINY if options.tiny else REAL
     sets = options.sets or usual(gpus, tiny=options.tiny)

@@ -96,6 +96,6 @@ if __name__ == "__main__":
     import torch
 
     if not torch.cuda.is_available():
-        print("benchmarks/generation.py: needs a GPU; its last figures are in docs/performance.md")
+        print("benchmarks/generation.py: needs a GPU; its last figures are in docs/results/performance.md")
         sys.exit(0)
     sys.exit(measure.main(__doc__, measured, rounds=4, notes=lambda: _notes))

@@ -188,7 +188,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     options = parser.parse_args()
     if torch.cuda.device_count() < 2:
-        print("benchmarks/packed_nccl.py: needs two GPUs; its last figures are in docs/gpu.md")
+        print("benchmarks/packed_nccl.py: needs two GPUs; its last figures are in docs/results/gpu.md")
         return 0
     from worker.refit.transport.ports import free_port
 

@@ -163,7 +163,7 @@ if __name__ == "__main__":
     parser.add_argument("py_spy", nargs="?", default="py-spy", help="the command of py-spy")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        print("benchmarks/profile_rollout.py: needs a GPU; its last figures are in docs/performance.md")
+        print("benchmarks/profile_rollout.py: needs a GPU; its last figures are in docs/results/performance.md")
         sys.exit(0)
     torch.set_num_threads(4)
     asyncio.run(main(options.folder, options.py_spy))

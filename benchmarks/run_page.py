@@ -19,8 +19,8 @@ from quirks_core.plugins.finder import discover
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 
-#: The documentation's folder, with ``runs.json`` and ``runs.md``.
-DOCS = Path(__file__).parents[1] / "docs"
+#: The folder of the documentation with ``runs.json`` and ``runs.md``.
+DOCS = Path(__file__).parents[1] / "docs" / "results"
 #: What was measured, by platform.
 FILES = {"cpu": "runs.json", "cuda": "runs-cuda.json"}
 #: The checkpoint that is no kind of `worker.lab.kit.checkpoints`.
@@ -202,7 +202,7 @@ between rollout and trainer remains.
 Figures are the mean absolute difference between the engine's logprobs of the sampled tokens and the trainer's, in nats.
 
 - What remains with quirks is rounding to bfloat16, on both sides; float16 on both sides leaves an eighth of it at no cost
-  ([measured](why.md#precision)).
+  ([measured](../why.md#precision)).
   Float32 on both sides removes it: a trainer in float32 (TRL: `bf16=False`), and
   `MODEL_QUIRKS_SET='{float32}'`. It costs twice the memory of the
   engine's weights and cache.
@@ -233,7 +233,7 @@ _UPDATES = {
     Update.BUCKET: "Weights come through `load_weights` in one bucket, then they are processed; the transfer is left out.",
 }
 #: The runs whose log is shown.
-_SHOWN = ("TRL colocate", "LLM() for evaluation")
+SHOWN = ("TRL colocate", "LLM() for evaluation")
 
 
 def markdown(rows: Rows, gpu: Rows) -> str:
@@ -254,7 +254,7 @@ def markdown(rows: Rows, gpu: Rows) -> str:
     for row in rows.rows:
         groups.setdefault((row.run.command, row.run.given, row.run.purpose), []).append(row)
     used = sorted({name for row in rows.rows for plan in (row.cpu, row.cuda) for name in (*plan.applied, *plan.advised)})
-    logs = [(row.run.name, "\n".join(row.log)) for row in rows.rows if row.run.name in _SHOWN and row.log]
+    logs = [(row.run.name, "\n".join(row.log)) for row in rows.rows if row.run.name in SHOWN and row.log]
     shown = "\n".join(f"{name}:\n\n```text\n{log}\n```\n" for name, log in logs)
     clear = [row.run.name for row in rows.rows if not (row.cpu.applied and row.cuda.applied)]
     which = f"So it is for {', '.join(clear)}." if clear else "Each of these runs has quirks in force, on CPUs and on GPUs."
@@ -395,7 +395,7 @@ def _quoted(word: str) -> str:
 
 def _link(name: str) -> str:
     module = _modules().get(name)
-    return f"[{name}](../{module.replace('.', '/')}.py)" if module else name
+    return f"[{name}](../../{module.replace('.', '/')}.py)" if module else name
 
 
 @cache

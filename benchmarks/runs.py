@@ -1,6 +1,6 @@
 """The commonest runs, with quirks and without: what is applied, what it changes, what remains.
 
-It writes ``docs/runs.json`` and the page made of it::
+It writes ``docs/results/runs.json`` and the page made of it::
 
     python benchmarks/runs.py                     # all, in 20 to 60 minutes on two CPU cores; needs the extra `demo` and peft
     python benchmarks/runs.py "TRL colocate"      # some
@@ -35,11 +35,11 @@ from run_page import (
     FILES,
     FLOAT32,
     RUNS,
+    SHOWN,
     TRAINED,
     Each,
     Measured,
     Row,
-    Rows,
     Run,
     Update,
     config_of,
@@ -276,7 +276,7 @@ def measure(run: Run, notify: Callable[[str], object] = print, *, platform: str 
             config=json.loads((model / "config.json").read_text(encoding="utf-8")),
             **plans,
             measured=plan.applied,
-            log=on.log,
+            log=on.log if run.name in SHOWN else (),
             off=off.size,
             on=on.size,
             float32=float32.size if float32 else None,
@@ -360,8 +360,8 @@ def main() -> None:
 
 
 def _write(rows: Iterable[Row], folder: Path, platform: str) -> None:
-    text = Rows(rows=tuple(rows)).model_dump_json(indent=1, exclude_defaults=True)
-    whole_file.write(folder / FILES[platform], text + "\n")
+    text = ",\n".join(row.model_dump_json(exclude_defaults=True) for row in rows)
+    whole_file.write(folder / FILES[platform], f'{{"rows":[\n{text}\n]}}\n')
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ _MENU = {
     "catalogue": {"": ("quirks/*", "upstream/*")},
 }
 _NAMED = {"index", *(page for entries in _MENU["index"].values() for page in entries)}
-_MENU["index"]["Results"] = tuple(sorted({page.stem for page in _DOCS.glob("*.md")} - _NAMED))
+_MENU["index"]["More"] = tuple(sorted({page.stem for page in _DOCS.glob("*.md")} - _NAMED))
+_MENU["index"]["Results"] = ("results/*",)
 
 
 def _page(text: str, file: str) -> str:
@@ -62,6 +63,11 @@ def _add_menu(_app: Sphinx, page: str, text: list[str]) -> None:
     for caption, entries in _MENU.get(page, {}).items():
         options = [":hidden:", ":glob:", *([f":caption: {caption}"] if caption else [])]
         text[0] += "\n".join(["", "```{toctree}", *options, "", *entries, "```", ""])
+
+
+def _leave_out_of_search(_app: Sphinx, page: str, text: list[str]) -> None:
+    if page.startswith("results/"):
+        text[0] = f"---\nnosearch: true\n---\n\n{text[0]}"
 
 
 def _write_quirk_pages(_app: Sphinx) -> None:
@@ -85,5 +91,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Writes the quirks' pages, adds the menu, and links quirks to their pages instead of their declarations."""
     app.connect("builder-inited", _write_quirk_pages)
     app.connect("source-read", _add_menu)
+    app.connect("source-read", _leave_out_of_search)
     app.connect("source-read", _link_quirk_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -187,6 +187,7 @@ def run_all(options: argparse.Namespace, wanted: Sequence[tuple[str, int]], *, g
 
 def collect(options: argparse.Namespace) -> dict[str, Any]:
     """Returns what the runs' files say: per arm and seed the values of each step, rounded; and where it was measured."""
+    shown = {"reward", "difference", *(metric for _, metric, _ in panels(options.experiment))}
     arms: dict[str, Any] = {}
     about: dict[str, Any] = {}
     for name in ARMS[options.experiment]:
@@ -195,7 +196,7 @@ def collect(options: argparse.Namespace) -> dict[str, Any]:
             if not steps:
                 continue
             about = {key: head[key] for key in ("device", "versions", "prompts", "group")}
-            run = {key: [float(f"{line[key]:.3g}") for line in steps] for key in METRICS if key in steps[0]}
+            run = {key: [float(f"{line[key]:.3g}") for line in steps] for key in METRICS if key in steps[0] and key in shown}
             last = steps[-1]
             seconds = (last["s"] - steps[0]["s"]) / max(last["step"] - 1, 1)
             arms.setdefault(name, {})[str(head["seed"])] = {**run, "seconds": round(seconds, 2)}

@@ -31,6 +31,7 @@ from quirks_core.base import child_process, whole_file
 from quirks_core.base.errors import shortened, words
 from quirks_core.base.record import Record
 from quirks_core.cli.screen import Screen, line
+from quirks_core.declaration.evidence import PACKAGES
 from quirks_core.facts.packages import installed_platform, installed_versions
 from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.finder import discover
@@ -38,9 +39,9 @@ from worker.errors import WorkerCallError
 from worker.lab.audit.logprobs import Logprobs
 from worker.lab.audit.records import AuditError
 from worker.lab.cli.display import stages
+from worker.lab.kit import checkpoints
+from worker.lab.kit.checkpoints import FURTHER, build, randomise
 from worker.lab.kit.lab import Generated, Lab, set_environment
-from worker.lab.kit.proof import PACKAGES
-from worker.lab.sweep.engine import FURTHER, KINDS, build, randomise
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _SCRIPT = Path(__file__).resolve()
 _EXPLAINED = _SCRIPT.with_suffix(".yaml")
+KINDS = (*checkpoints.KINDS, *FURTHER)
 #: Why rows are not right, by kind, as Markdown for a page in docs.
 EXPLANATIONS: dict[str, str] = yaml.safe_load(_EXPLAINED.read_text(encoding="utf-8"))
 #: An engine core that does the work of its only worker starts in half the time.
@@ -194,8 +196,9 @@ class Sweep(Record):
         return Sweep(rows=tuple(found[kind] for kind in sorted(found)))
 
     def text(self) -> str:
-        """Returns it as JSON that can be compared line by line."""
-        return self.model_dump_json(indent=1, exclude_defaults=True) + "\n"
+        """Returns it as JSON, a line for each row."""
+        rows = ",\n".join(row.model_dump_json(exclude_defaults=True) for row in self.rows)
+        return f'{{"rows":[\n{rows}\n]}}\n'
 
     @property
     def unexplained(self) -> list[str]:
@@ -264,7 +267,7 @@ An engine starts from dummy weights, eager and with all its quirks, takes the we
 
 If a result is wrong, a second engine loads the checkpoint from disk, without a refit. That separates a broken refit from a
 model that vLLM computes otherwise than transformers. A colon marks a variant of a model type. Architectures that are not here
-have no class in transformers, are multimodal, or have no tiny configuration in `worker/lab/sweep/kinds.yaml` yet.
+have no class in transformers, are multimodal, or have no tiny configuration in `worker/lab/kit/kinds.yaml` yet.
 
 {count}{missing}
 
@@ -345,7 +348,7 @@ def _details(row: Row) -> Iterator[str]:
 
 def _link(quirk: str) -> str:
     module = _modules().get(quirk)
-    return f"[{quirk}](../{module.replace('.', '/')}.py)" if module else quirk
+    return f"[{quirk}](../../{module.replace('.', '/')}.py)" if module else quirk
 
 
 @cache
@@ -468,7 +471,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--anew", action="store_true", help="also run the kinds that have a row with these versions")
     parser.add_argument("--render", action="store_true", help="run nothing; write the page from the recorded rows")
     parser.add_argument(
-        "--docs", type=Path, default=Path("docs"), metavar="FOLDER", help="of sweep.json and sweep.md (%(default)s)"
+        "--docs", type=Path, default=Path("docs/results"), metavar="FOLDER", help="of sweep.json and sweep.md (%(default)s)"
     )
     options = parser.parse_args(arguments)
     if unknown := set(options.kinds) - set(KINDS):

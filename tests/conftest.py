@@ -27,7 +27,7 @@ from patience import patience
 from recorded import recorded
 
 from quirks_core.cli import main
-from quirks_core.declaration import data_file
+from quirks_core.declaration import data_file, evidence
 from quirks_core.source.engine_arguments import EngineArguments
 from quirks_core.source.vllm_source import VllmSource
 
@@ -182,7 +182,7 @@ def model(tmp_path: Path) -> Callable[..., Path]:
 def _forget_sources() -> None:
     arguments = (EngineArguments.names, EngineArguments.find, EngineArguments._fields)
     source = (VllmSource.attribute_source, VllmSource.module_source, VllmSource.parsed, VllmSource.options)
-    for cached in (*source, data_file._read, *arguments):
+    for cached in (*source, data_file._read, evidence._read, *arguments):
         cached.cache_clear()
     importlib.invalidate_caches()
 

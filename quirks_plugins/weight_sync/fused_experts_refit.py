@@ -103,8 +103,8 @@ async def scenario(lab: Lab) -> Outcome:
     """An engine that got other experts from a trainer, one tensor after the other as TRL sends them, generates with these."""
     import torch
 
+    from worker.lab.kit.checkpoints import build
     from worker.lab.kit.lab import Outcome
-    from worker.lab.sweep.engine import build
 
     model = build("lfm2_moe", lab.folder / "lfm2_moe")
     trainer = lab.trainer(model)

@@ -38,7 +38,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """The engine generates what transformers does."""
-    from worker.lab.sweep.engine import build
+    from worker.lab.kit.checkpoints import build
 
     model = build("laguna", lab.folder / "laguna")
     async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:

@@ -1,21 +1,17 @@
-"""Takes over a report that was made on another machine, into the data files of the distributions; `make docs` writes the page.
+"""Takes over the rows of a table of evidence that was written on another machine; `make docs` writes the page.
 
-usage: python scripts/gpu/record.py docs/evidence-cuda-VERSION.json
+usage: python scripts/gpu/record.py FOLDER/evidence.csv
 """
 
-import json
 import sys
 from pathlib import Path
 
-from quirks_core.plugins.registry import Registry
-from worker.lab.cli.prove import record
-from worker.lab.kit.proof import Report
+from quirks_core.declaration import evidence
 
-file = Path(sys.argv[1])
-registry = Registry.load()
-installed = {item.quirk.id for item in registry.loaded}
-report = Report.read(file)
-report = report.model_copy(update={"proofs": tuple(proof for proof in report.proofs if proof.id in installed)})
-text = json.dumps(report.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False)
-file.write_text(text + "\n", encoding="utf-8")
-record(registry, report.proofs)
+table = Path(__file__).resolve().parents[2] / "quirks_plugins" / evidence.NAME
+here, there = evidence.read(table), evidence.read(Path(sys.argv[1]))
+for name, rows in there.items():
+    for row in rows:
+        if all(row.date >= older.date for older in here.get(name, ()) if row.replaces(older)):
+            here = evidence.with_proved(here, {name: row})
+evidence.write(table, here)

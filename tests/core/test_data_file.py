@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from datetime import date
 
 import pytest
 
-from quirks_core import FingerprintProbe, Kind, PairedRun, Patch
+from quirks_core import FingerprintProbe, Patch
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration import data_file
-from quirks_core.declaration.data_file import DataFile, KnownSource, Proved
+from quirks_core.declaration.data_file import DataFile, KnownSource
 from quirks_core.declaration.quirk import Location
 from quirks_core.plan.drift import drift_of
 from quirks_core.plugins.registry import Registry
@@ -18,7 +17,6 @@ from quirks_core.source.fingerprints import line_digests
 from quirks_core.source.vllm_source import INSTALLED
 
 TARGET = "fake_engine:step"
-PROVED = Proved(platform="cpu", versions={"vllm": "0.32.0"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1))
 ENGINE = "def step():\n    first = 1\n    return first\n"
 
 
@@ -133,50 +131,3 @@ def test_the_built_in_file_covers_every_built_in_quirk():
 
     assert set(data.since) == {quirk.id for quirk in quirks}
     assert set(data.fingerprints) == {target for target, _ in data_file._expected(quirks)}
-
-
-def test_a_conclusion_replaces_the_one_of_the_same_installation():
-    later = PROVED.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2)})
-    gpu = PROVED.model_copy(update={"platform": "cuda"})
-
-    data = DataFile()
-    for item in (PROVED, gpu, later):
-        data = data_file.with_proved(data, {"one": item})
-
-    assert data.proved == {"one": (later, gpu)}
-    assert DataFile.model_validate_json(data.model_dump_json()) == data
-
-
-def test_a_conclusion_goes_with_its_paired_run(quirk):
-    data = data_file.with_proved(DataFile(), {"one": PROVED})
-
-    one = quirk(name="one", evidence=PairedRun("mine.scenarios:run"))
-    assert data_file.updated(data, (one,), "0.1").proved == data.proved
-    assert data_file.updated(data, (quirk(name="one"),), "0.1").proved == {}  # its paired run is gone
-    assert data_file.updated(data, (quirk(name="two"),), "0.1").proved == {}
-
-
-def test_a_rule_holds_where_its_record_says_that_a_workaround_was_needed(quirk):
-    needed = PROVED.model_copy(update={"by": "static probe"})
-    data = data_file.with_proved(DataFile(), {"one": needed})
-
-    updated = data_file.updated(data, (quirk(kind=Kind.RULE),), "0.1")
-
-    assert updated.proved["one"] == (needed.model_copy(update={"conclusion": "HOLDS"}),)
-    assert [item.decided for item in (*data.proved["one"], *updated.proved["one"])] == [True, True]
-    assert data_file.updated(updated, (quirk(),), "0.1").proved == data.proved
-
-
-@pytest.mark.parametrize(
-    ("field", "kinds"),
-    [("runner", ("v1", "v2")), ("cpu", ("amx", "avx2")), ("graphs", (False, True))],
-    ids=["model runner", "kind of CPU", "mode"],
-)
-def test_each_kind_of_installation_has_a_conclusion_of_its_own(field, kinds):
-    each = [PROVED.model_copy(update={field: kind}) for kind in kinds]
-
-    data = DataFile()
-    for item in (PROVED, *reversed(each)):
-        data = data_file.with_proved(data, {"one": item})
-
-    assert data.proved == {"one": tuple(each)}

@@ -7,8 +7,8 @@ from datetime import date
 import pytest
 
 from quirks_core import Fact, platform
-from quirks_core.declaration import data_file
-from quirks_core.declaration.data_file import Proved
+from quirks_core.declaration import evidence
+from quirks_core.declaration.evidence import Proved
 from quirks_core.plugins.proof_status import Standing, standing
 
 _VLLM = {"vllm": "0.32.0"}
@@ -27,7 +27,7 @@ _OLDER = _AMX.model_copy(update={"cpu": ""})
     ],
 )
 def test_a_proof_holds_for_its_kind_of_cpu_if_the_quirk_depends_on_it(make_quirk, monkeypatch, match, proved, cpu, found):
-    monkeypatch.setattr(data_file, "proved", lambda _: (proved,))
+    monkeypatch.setattr(evidence, "proved", lambda _: (proved,))
 
     assert standing(make_quirk(match=match), "cpu", _VLLM, cpu=cpu, source=False)[0] is found
 
@@ -35,7 +35,7 @@ def test_a_proof_holds_for_its_kind_of_cpu_if_the_quirk_depends_on_it(make_quirk
 @pytest.mark.parametrize("graphs", [True, False])
 def test_a_proof_in_one_mode_is_none_for_the_other(make_quirk, monkeypatch, graphs):
     proved = _OLDER.model_copy(update={"graphs": graphs, "platform": "cuda"})
-    monkeypatch.setattr(data_file, "proved", lambda _: (proved,))
+    monkeypatch.setattr(evidence, "proved", lambda _: (proved,))
 
     here, there = (standing(make_quirk(), "cuda", _VLLM, graphs=one, source=False) for one in (graphs, not graphs))
 
@@ -55,6 +55,6 @@ def test_a_proof_in_one_mode_is_none_for_the_other(make_quirk, monkeypatch, grap
 )
 def test_a_proof_on_one_model_runner_is_none_for_the_other(make_quirk, monkeypatch, recorded, runner, found):
     proved = _OLDER.model_copy(update={"runner": recorded})
-    monkeypatch.setattr(data_file, "proved", lambda _: (proved,))
+    monkeypatch.setattr(evidence, "proved", lambda _: (proved,))
 
     assert standing(make_quirk(match=platform("cpu")), "cpu", _VLLM, runner=runner, source=False)[0] is found

@@ -58,8 +58,8 @@ def _loaded(kind: str, folder: Path) -> tuple[list[str], list[str], list[str]]:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader.utils import initialize_model
 
+    from worker.lab.kit.checkpoints import build
     from worker.lab.kit.lab import Lab
-    from worker.lab.sweep.engine import build
     from worker.refit.weights.scope import tensors
 
     model = build(kind, folder / kind)

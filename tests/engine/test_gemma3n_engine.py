@@ -13,7 +13,7 @@ from pathlib import Path
 from worker.lab.kit.lab import Lab, set_environment
 
 set_environment()
-from worker.lab.sweep.engine import build
+from worker.lab.kit.checkpoints import build
 
 lab = Lab(Path(sys.argv[1]))
 model = build("gemma3n_text", lab.folder / "gemma3n")

@@ -1,6 +1,7 @@
 """The main line on a GPU: acknowledgements of every process, and the refit quirks in paired runs.
 
-CI has no GPU; docs/gpu.md records the last results. The engine is its own reference: in bfloat16 no other computes alike.
+CI has no GPU; docs/results/gpu.md records the last results. The engine is its own reference: in bfloat16 no other computes
+alike.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One data-parallel group of engines on Ray, an engine and a GPU for each rank, and the experts shared between them.
 
-Tokens are those of a tiny Qwen3-MoE, bytes and refits those of layers of the shape of Qwen3-30B-A3B. CI has no GPU; docs/gpu.md
-has the last results. A class' group is gone before the next one starts, because Ray gives each GPU away once.
+Tokens are those of a tiny Qwen3-MoE, bytes and refits those of layers of the shape of Qwen3-30B-A3B. CI has no GPU;
+docs/results/gpu.md has the last results. A class' group is gone before the next one starts: Ray gives each GPU away once.
 """
 
 # ruff: noqa: D102  # a test's name says it

@@ -1,4 +1,4 @@
-"""Digests on a GPU, and the ledger of an engine there. CI has no GPU; docs/gpu.md has the last results.
+"""Digests on a GPU, and the ledger of an engine there. CI has no GPU; docs/results/gpu.md has the last results.
 
 What the ledger costs is measured by ``benchmarks/refit.py``, with and without ``MODEL_QUIRKS_LEDGER=off``. The aim is at most
 10 ms on 16 GB, or 5 % of vLLM's own update if that is more.

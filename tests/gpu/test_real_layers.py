@@ -1,7 +1,7 @@
 """Layers with the widths of released models: from dummy weights, a refit makes the tokens that the checkpoint makes.
 
 Multi-head latent attention with experts (DeepSeek-V3), linear attention (Qwen3-Next), FP8 with scales for blocks, LoRA, and
-drafts (Qwen3-8B). Weights are random, layers and experts few. CI has no GPU; docs/gpu.md has the last results.
+drafts (Qwen3-8B). Weights are random, layers and experts few. CI has no GPU; docs/results/gpu.md has the last results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Refits from a trainer's own process by CUDA IPC and by NCCL, sleep at both levels, and CUDA graphs over all of it.
 
-The model has a persistent buffer (Gemma-4), so that one that is lost shows. CI has no GPU; docs/gpu.md has the last results.
+The model has a persistent buffer (Gemma-4), so that one that is lost shows. CI has no GPU; docs/results/gpu.md has the last
+results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """TRL's own server mode, unmodified, against our server: three steps of GRPO, the weights by vLLM's NCCL backend.
 
-The server has one GPU and TRL the other one: NCCL takes no two ranks on one GPU. CI has none; docs/gpu.md has the last results.
+The server has one GPU and TRL the other one: NCCL takes no two ranks on one GPU. CI has none; docs/results/gpu.md has the last
+results.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """The plans of built-in quirks for recorded runs: models x versions, and settings, each with what was planned for it.
 
-``recorded_plans.txt`` has a line for each thing that a plan decides. A run with settings is recorded as its difference to the
-plain run of the same model, version and platform. A refactoring must leave every plan as it is. After an intended change write
-the file again with ``make records``, and read its diff.
+``recorded_plans.txt`` has a line for each thing that plans decide, with the models and the places (version and platform) where
+they do. A run with settings has a section of its own, with what it has (+) and has not (-) other than the plain run of the same
+model and place. A refactoring must leave every line as it is. After an intended change write the file again with ``make
+records``, and read its diff.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,10 +148,11 @@ _PLACES = (
 )
 
 
-def _outcome(plan: Plan) -> list[str]:
+def _outcome(plan: Plan) -> set[str]:
     """What a plan decides, a line for each thing, without words that only people read."""
     applied = {item.slot: item.value for item in plan.adjustments if item.status is Status.APPLIED}
-    return [
+    left_out = (State.NOT_MATCHED, State.DISABLED)
+    return {
         *(
             f"{item.slot} {item.relation} {json.dumps(item.value)}: {item.strength}, {item.status} ({_ids(item.quirks)})"
             for item in plan.adjustments
@@ -157,20 +160,44 @@ def _outcome(plan: Plan) -> list[str]:
         *(f"{slot} = {json.dumps(value)}" for slot, value in plan.changes.items() if applied.get(slot) != value),
         *(f"refused {item.slot or 'run'}: {item.kind} ({_ids(item.quirks)})" for item in plan.refusals),
         *(f"patch {item.target} ({item.quirk.id})" for item in plan.patches),
-        *(f"{item.state} {item.id}" for item in plan.verdicts if item.state is not State.NOT_MATCHED),
+        *(f"{item.state} {item.id}" for item in plan.verdicts if item.state not in left_out),
         *(f"warning {str(warning).partition(': ')[0]}" for warning in plan.warnings),
-        *sorted(f"typed {slot}" for slot in plan.context.typed if plan.context.settings.get(slot) is not None),
-    ]
+    }
 
 
 def _ids(quirks: Iterable[Contributor]) -> str:
     return ", ".join(quirk.id for quirk in quirks)
 
 
-def _difference(plain: list[str], lines: list[str]) -> list[str]:
-    """Names the lines that a run has and the plain run has not, and the other way round."""
-    gone, new = Counter(plain) - Counter(lines), Counter(lines) - Counter(plain)
-    return [*(f"- {line}" for line in gone.elements()), *(f"+ {line}" for line in new.elements())]
+def _where(runs: Iterable[tuple[str, str, str]]) -> str:
+    """Names runs by their models and, for models that are in the same places, by these: a version alone is every platform."""
+    places, models = defaultdict(set), defaultdict(list)
+    for model, version, platform in runs:
+        places[model].add((version, platform))
+    for model, found in places.items():
+        models[tuple(_place(version, found) for version in _VERSIONS if _place(version, found))].append(model)
+    return "; ".join(f"{_models(found)} on {', '.join(where)}" for where, found in models.items())
+
+
+def _place(version: str, found: set[tuple[str, str]]) -> str:
+    platforms = [platform for platform in _PLATFORMS if (version, platform) in found]
+    return version if len(platforms) == len(_PLATFORMS) else " ".join([version, *platforms]) if platforms else ""
+
+
+def _models(found: list[str]) -> str:
+    others = [model for model in _MODELS if model not in found]
+    if len(others) < len(found):
+        return f"all but {', '.join(others)}" if others else "all"
+    return ", ".join(found)
+
+
+def _lines(outcomes: Mapping[tuple[str, str, str], Iterable[str]]) -> str:
+    """A line for each outcome, with where it is."""
+    runs: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+    for place, lines in outcomes.items():
+        for line in lines:
+            runs[line].append(place)
+    return "\n".join(f"{line} | {_where(runs[line])}" for line in sorted(runs))
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +207,7 @@ def planned(registry, tmp_path_factory) -> dict[str, str]:
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
-    def outcome(model: str, version: str, platform: str, run: Run) -> list[str]:
+    def outcome(model: str, version: str, platform: str, run: Run) -> set[str]:
         config = GenerationConfig.parse({"model": str(folder / model), **run.values})
         assume = [f"vllm=={version}", f"platform=={platform}", "cpu==avx512_bf16"]  # the plan is that of no machine
         context = RunContext.gather(config, assume=assume, environ=run.environ)
@@ -189,15 +216,20 @@ def planned(registry, tmp_path_factory) -> dict[str, str]:
         return _outcome(registry.resolve(context, switches))
 
     plain = {place: outcome(*place, Run({})) for place in itertools.product(_MODELS, _VERSIONS, _PLATFORMS)}
-    found = {"{} on {} {}".format(*place): lines for place, lines in plain.items()}
+    found = {"plain": _lines(plain)}
     for name, run in _RUNS.items():
-        for place in _PLACES:
-            found["{} on {} {}: {}".format(*place, name)] = _difference(plain[place], outcome(*place, run))
-    return {name: "\n".join(lines) for name, lines in found.items()}
+        lines = {place: outcome(*place, run) for place in _PLACES}
+        new = {place: [f"+ {line}" for line in lines[place] - plain[place]] for place in _PLACES}
+        gone = {place: [f"- {line}" for line in plain[place] - lines[place]] for place in _PLACES}
+        found[name] = _lines({place: [*gone[place], *new[place]] for place in _PLACES})
+    return found
 
 
 def test_every_recorded_run_has_the_plan_that_was_recorded(planned):
     before = recorded(_FILE, planned)
 
+    changes = {
+        name: list(unified_diff(before.get(name, "").splitlines(), text.splitlines(), n=0)) for name, text in planned.items()
+    }
     assert before.keys() == planned.keys()
-    assert {name: text for name, text in planned.items() if text != before[name]} == {}
+    assert {name: lines for name, lines in changes.items() if lines} == {}

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import ast
-import copy
-import json
 import sys
-from dataclasses import replace
-from pathlib import Path
+from datetime import date
 
 import pytest
 
-from quirks_core import Affected, report
+from quirks_core.declaration.evidence import Proved
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import VllmSource
-from worker.lab.kit import evidence
+from worker.lab.kit import digest, evidence
+from worker.lab.kit.digest import code_digest
 from worker.lab.kit.evidence import stale
-from worker.lab.kit.proof import Proof
 
 _QUIRK = '''
 """What goes wrong."""
-from quirks_core import Default, Quirk, Severity, no, purpose, report, yes
+from quirks_core import Default, Patch, Quirk, Severity, no, purpose, report, yes
 from acme.helper import expected
 
 QUIRK = Quirk(
@@ -28,7 +25,10 @@ QUIRK = Quirk(
     title="Something goes wrong",
     flag="timeout",
     match=purpose("serve"),
-    adjustments=Default("request.timeout_s", 5.0),
+    adjustments=[
+        Default("request.timeout_s", 5.0, reason="it is late"),
+        Patch("fake_engine:step", wrapper="acme.patches:wrap", expects="0123456789ab"),
+    ],
     severity=Severity.CRASH,
     references=report("https://example.org/1"),
     examples=[yes(purpose="serve"), no(purpose="eval")],
@@ -49,6 +49,20 @@ OTHER = 1
 def expected(lab, word):
     return lab, word, LIMIT
 """
+_PATCHES = '''
+"""Patches."""
+import functools
+from functools import partial
+
+def wrap(original):
+    """Wraps."""
+    return functools.wraps(original)(partial(original, _twice(1)))
+
+def _twice(value):
+    return value + value
+'''
+_FILES = {"quirk": _QUIRK, "helper": _HELPER, "patches": _PATCHES}
+_IN_ONE = _QUIRK.replace("acme.patches:wrap", "acme.quirk:wrap") + _PATCHES
 
 
 @pytest.fixture
@@ -58,243 +72,144 @@ def package(site, install, monkeypatch):
     install("acme-quirks", {"acme-limit": "acme.quirk:QUIRK"})
     (site / "acme").mkdir()
 
-    def write(quirk=_QUIRK, helper=_HELPER):
-        for name, text in (("__init__", ""), ("quirk", quirk), ("helper", helper)):
+    def write(**files):
+        for name, text in {"__init__": "", **_FILES, **files}.items():
             (site / "acme" / f"{name}.py").write_text(text, encoding="utf-8")
         for name in ("acme", "acme.quirk", "acme.helper"):
             sys.modules.pop(name, None)
         for cached in (VllmSource.attribute_source, VllmSource.module_source, VllmSource.parsed):
             cached.cache_clear()
-        return Registry.load().find("acme-limit")
+        return Registry.load().find("acme-limit").quirk
 
     return write
 
 
-def _proof(item):
-    return Proof(
-        id=item.quirk.id, title=item.quirk.title, distribution=item.distribution, version=item.version, conclusion="NEEDED",
-        reason="it is", date="2026-11-22", depends=evidence.dependencies(item),
-    )  # fmt: skip
+@pytest.fixture
+def made(monkeypatch):
+    """Records a proof of a quirk on this installation."""
+
+    def made(quirk, **more):
+        depends = evidence.dependencies(quirk)
+        versions = {name: depends[name] for name in evidence.PACKAGES}
+        row = Proved(
+            platform="cpu", versions=versions, by="paired run", conclusion="NEEDED", date=date(2026, 11, 22),
+            digest=depends["code"], **more,
+        )  # fmt: skip
+        monkeypatch.setattr("quirks_core.declaration.evidence.proved", lambda _: (row,))
+
+    return made
 
 
-@pytest.mark.parametrize(
-    ("module", "old", "new", "what"),
-    [
-        ("quirk", "What goes wrong.", "What went wrong.", ""),
-        ("quirk", "Runs.", "Walks.", ""),
-        ("quirk", "return 1", "return 2", ""),
-        ("helper", "OTHER = 1", "OTHER = 2", ""),
-        ("quirk", "return expected(lab, WORD)", "return expected(lab,  WORD)  # as it should be", ""),
-        ("quirk", '"request.timeout_s", 5.0', '"request.timeout_s", 6.0', "declaration"),
-        ("quirk", "return expected(lab, WORD)", "return expected(lab, WORD * 2)", "scenario"),
-        ("quirk", '"time limit"', '"limit of time"', "scenario"),
-        ("helper", "LIMIT = 5.0", "LIMIT = 6.0", "scenario"),
-    ],
-)
-def test_only_what_a_proof_depends_on_makes_it_stale(package, module, old, new, what):
-    before = {"quirk": _QUIRK, "helper": _HELPER}
-    proof = _proof(package(**before))
-    assert old in before[module]
-
-    assert stale(package(**{module: before[module].replace(old, new)}), proof) == what
-
-
-def test_neither_what_a_run_records_nor_the_device_makes_a_proof_stale(package, monkeypatch):
-    before = package()
-    proof = _proof(before)
-    scenario = Path(evidence.__file__).with_name("scenario.py").read_text(encoding="utf-8")
-    without = scenario.replace('result["runner"] =', 'result["other"] =').replace("    set_mode()\n", "")
-    trees = [ast.parse(text) for text in (scenario, without)]
-    for tree in trees:
-        evidence._leave_out_records(tree)
-
-    monkeypatch.setattr(evidence, "device", lambda: "another")
-
-    assert without != scenario
-    assert evidence.digest_of([trees[0]]) == evidence.digest_of([trees[1]])
-    assert evidence.dependencies(before)["device"] != proof.depends["device"]
-    assert stale(before, proof) == ""
+_SAME = {
+    "docstring": ("quirk", "What goes wrong.", "What went wrong."),
+    "docstring of a scenario": ("quirk", "Runs.", "Walks."),
+    "what nobody names": ("quirk", "return 1", "return 2"),
+    "constant that nobody names": ("helper", "OTHER = 1", "OTHER = 2"),
+    "layout and comments": ("quirk", "return expected(lab, WORD)", "return expected(lab,  WORD)  # as it should be"),
+    "imported under another name": (
+        "quirk", "from acme.helper import expected", "import acme.helper as other\nexpected = other.expected",
+    ),
+    "import of the module": ("patches", "from functools import partial", "from functools import partial as some"),
+    "title": ("quirk", "Something goes wrong", "It goes wrong"),
+    "reason": ("quirk", "it is late", "it takes long"),
+    "references": ("quirk", "example.org/1", "example.org/2"),
+    "examples": ("quirk", ', no(purpose="eval")', ""),
+    "range": ("quirk", "    severity=", '    affected=Affected("vllm", fixed="0.9.2"),\n    severity='),
+    "fingerprint": ("quirk", "0123456789ab", "ba9876543210"),
+}  # fmt: skip
+_OTHER = {
+    "value": ("quirk", '"request.timeout_s", 5.0', '"request.timeout_s", 6.0'),
+    "target": ("quirk", "fake_engine:step", "fake_engine:other"),
+    "match": ("quirk", 'match=purpose("serve")', 'match=purpose("eval")'),
+    "scenario": ("quirk", "return expected(lab, WORD)", "return expected(lab, WORD * 2)"),
+    "constant of a scenario": ("quirk", '"time limit"', '"limit of time"'),
+    "constant of a helper": ("helper", "LIMIT = 5.0", "LIMIT = 6.0"),
+    "operator of a patch": ("patches", "value + value", "value * value"),
+}
 
 
-def test_another_engine_makes_a_proof_stale(package, monkeypatch):
-    item = package()
-    proof = _proof(item)
-    versions = evidence.installed_versions()
-    monkeypatch.setattr(evidence, "installed_versions", lambda: {**versions, "torch": "9.9", "vllm": "9.9"})
+@pytest.mark.parametrize(("module", "old", "new"), _OTHER.values(), ids=_OTHER)
+def test_what_a_run_does_makes_a_proof_stale(package, made, module, old, new):
+    made(package())
+    assert old in _FILES[module]
 
-    assert stale(item, proof) == "torch, vllm"
-
-
-def test_a_proof_names_the_kind_of_cpu_that_its_quirk_depends_on(package, monkeypatch):
-    on_amx = _QUIRK.replace('purpose("serve")', 'Fact("platform.cpu.amx").is_true()', 1).replace("Default,", "Default, Fact,")
-    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
-    monkeypatch.setattr(evidence, "installed_platform", lambda: "cpu")
-
-    assert "cpu" not in evidence.dependencies(package())
-    assert evidence.dependencies(package(quirk=on_amx))["cpu"] == "avx2"
+    assert stale(package(**{module: _FILES[module].replace(old, new)})) == "code"
 
 
-def test_another_kind_of_cpu_makes_no_proof_stale(monkeypatch):
-    item = Registry.load().find("cpu-amx-mla")
-    proof = _proof(item)
-    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2", "avx_vnni"}))
+@pytest.mark.parametrize(("module", "old", "new"), _SAME.values(), ids=_SAME)
+def test_what_changes_no_run_leaves_a_proof(package, made, module, old, new):
+    made(package())
+    assert old in _FILES[module]
+    text = _FILES[module].replace(old, new).replace("import Default,", "import Affected, Default,")
+    if "as some" in new:
+        text = text.replace("(partial(", "(some(")
+    if "as other" in new:
+        text = text.replace("expected = other.expected\n", "").replace("return expected(", "return other.expected(")
 
-    assert evidence.dependencies(item)["cpu"] != proof.depends["cpu"]
-    assert stale(item, proof) == ""
-
-
-def test_patch_code_makes_a_proof_stale():
-    item = Registry.load().find("cpu-moe-expert-parallel")
-    depends = evidence.dependencies(item)
-    assert {"patches", "scenario", "kit"} <= depends.keys()
-
-    proof = _proof(item).model_copy(update={"depends": {**depends, "patches": "0" * 16}})
-
-    assert stale(item, proof) == "patches"
+    assert stale(package(**{module: text})) == ""
 
 
-def _with(item, part, value):
-    """Returns a quirk with another value in one part of its declaration."""
-    quirk = copy.copy(item.quirk)
-    object.__setattr__(quirk, part, value)
-    return replace(item, quirk=quirk)
+def test_a_patch_may_move_into_the_file_of_its_quirk(package, made):
+    made(package())
+
+    assert stale(package(quirk=_IN_ONE)) == ""
+    assert stale(package(quirk=_IN_ONE.replace("value + value", "value - value"))) == "code"
 
 
-@pytest.mark.parametrize(
-    ("part", "changed"),
-    [
-        pytest.param("affected", (Affected("vllm", introduced="0.26.0", fixed="0.33.0"),), id="range"),
-        pytest.param(
-            "adjustments",
-            lambda found: tuple(replace(one, expects=("0" * 12,) if one.expects else ()) for one in found),
-            id="fingerprint",
-        ),
-        pytest.param("references", (report("https://example.org/1"),), id="reference"),
-    ],
-)
-def test_what_a_quirk_learns_about_another_release_leaves_a_proof(part, changed):
-    item = Registry.load().find("prefix-cache-after-update")
-    value = changed(getattr(item.quirk, part)) if callable(changed) else changed
-    other = _with(item, part, value)
+def test_another_meaning_of_the_kit_makes_paired_runs_stale(package, monkeypatch):
+    quirk = package()
+    before = code_digest(quirk), code_digest(Registry.load().find("ep-alone").quirk)
 
-    assert other.quirk != item.quirk
-    assert stale(other, _proof(item)) == ""
+    monkeypatch.setattr(digest, "KIT", digest.KIT + 1)
 
-
-def test_another_target_makes_a_proof_stale():
-    item = Registry.load().find("prefix-cache-after-update")
-    patches = tuple(replace(one, target="vllm.v1.engine.core:EngineCore.other") for one in item.quirk.adjustments)
-
-    assert stale(_with(item, "adjustments", patches), _proof(item)) == "declaration"
-
-
-def test_a_quirk_without_a_proof_was_never_proved(package):
-    assert stale(package(), None) == "never proved"
-
-
-def test_only_changed_evidence_is_run_anew(quirks, tmp_path):
-    file = tmp_path / "evidence.json"
-    names = ["cp-vlm", "world-size", "cp-gemma3"]
-    assert quirks("prove", *names, "--output", file).code == 0
-    record = json.loads(file.read_text(encoding="utf-8"))
-    record["proofs"][0]["depends"]["declaration"] = "other"
-    record["proofs"][1]["reason"] = "as it was"
-    file.write_text(json.dumps(record), encoding="utf-8")
-
-    done = quirks("prove", "cp-gemma3", "--output", file, "--json")
-
-    assert [proof["id"] for proof in done.json["proofs"]] == ["cp-gemma3"]
-    kept = {proof["id"]: proof for proof in json.loads(file.read_text(encoding="utf-8"))["proofs"]}
-    assert list(kept) == ["cp-gemma3", "cp-vlm", "world-size"]
-    assert kept["cp-gemma3"]["depends"]["declaration"] != "other"
-    assert kept["cp-vlm"]["reason"] == "as it was"
-
-
-def test_what_has_changed_needs_a_file_to_compare_with(quirks):
-    done = quirks("prove", "--changed")
-
-    assert done.code == 2
-    assert "name it by --output" in done.err
-
-
-_CHECKPOINTS = """
-_SHARED = 1
-def _small():
-    return _SHARED
-def _large():
-    return _helper()
-def _helper():
-    return 2
-_CONFIGS: dict = {"small": _small, "large": _large}
-NOT_ON_CPU: dict = {}
-def build(kind):
-    return _CONFIGS[kind]()
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "concerned"),
-    [
-        ("return _SHARED", "return _SHARED + 1", {"small", "neither"}),
-        ("return 2", "return 3", {"large", "neither"}),
-        ("_SHARED = 1", "_SHARED = 2", {"small", "large", "neither"}),
-        ("return _CONFIGS[kind]()", "return None", {"small", "large", "neither"}),
-        ('"large": _large}', '"large": _large, "more": print}', {"neither"}),
-        ("NOT_ON_CPU: dict = {}", 'NOT_ON_CPU: dict = {"large": "dies"}', {"neither"}),
-    ],
-)
-def test_of_the_kits_checkpoints_a_scenario_depends_on_those_that_it_names(old, new, concerned):
-    def digests(text):
-        kinds = ("small", "large", "neither")  # where nothing tells which, all count
-        trees = {kind: ast.parse(text) for kind in kinds}
-        for kind, tree in trees.items():
-            evidence._keep_kinds(tree, {kind})
-        return {kind: evidence.digest_of([tree]) for kind, tree in trees.items()}
-
-    before, after = digests(_CHECKPOINTS), digests(_CHECKPOINTS.replace(old, new))
-
-    assert {kind for kind in before if before[kind] != after[kind]} == concerned
-
-
-_LAB = """
-class Lab:
-    def __init__(self):
-        self.plans = []
-    def greedy(self):
-        return self.drawn(0)
-    def drawn(self, temperature):
-        return temperature
-    def trainer(self):
-        return 1
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "concerned"),
-    [
-        ("return temperature", "return temperature + 1", {"greedy", "drawn"}),
-        ("return 1", "return 2", {"trainer"}),
-        ("self.plans = []", "self.plans = ()", {"greedy", "drawn", "trainer"}),
-        ("    def trainer", "    def more(self):\n        return 3\n    def trainer", set()),
-    ],
-)
-def test_a_scenario_depends_on_the_methods_of_the_lab_that_it_reaches(old, new, concerned):
-    def digests(text):
-        trees = {name: ast.parse(text) for name in ("greedy", "drawn", "trainer")}
-        for name, tree in trees.items():
-            evidence._keep_methods(tree, [ast.parse(f"lab.{name}()")])
-        return {name: evidence.digest_of([tree]) for name, tree in trees.items()}
-
-    before, after = digests(_LAB), digests(_LAB.replace(old, new))
-
-    assert {name for name in before if before[name] != after[name]} == concerned
+    after = code_digest(quirk), code_digest(Registry.load().find("ep-alone").quirk)  # which has a probe alone
+    assert (before[0] == after[0], before[1] == after[1]) == (False, True)
 
 
 def test_a_field_that_a_later_python_has_changes_no_digest(monkeypatch):
     tree = ast.parse("def function():\n    return 1\n")
-    before = evidence.digest_of([tree])
+    before = ast.dump(digest._Essence("nowhere", tree).tree)
 
     monkeypatch.setattr(ast.FunctionDef, "_fields", (*ast.FunctionDef._fields, "later"))
     tree.body[0].later = []
 
-    assert evidence.digest_of([tree]) == before
+    assert ast.dump(digest._Essence("nowhere", tree).tree) == before
+
+
+def test_another_engine_makes_a_proof_stale(package, made, monkeypatch):
+    quirk = package()
+    made(quirk)
+    versions = evidence.installed_versions()
+
+    monkeypatch.setattr(evidence, "installed_versions", lambda: {**versions, "torch": "9.9"})
+    assert stale(quirk) == "torch"
+    monkeypatch.setattr(evidence, "installed_versions", lambda: {**versions, "vllm": "9.9"})
+    assert stale(quirk) == "never proved"
+
+
+def test_an_eager_proof_is_none_for_graphs(package, made, monkeypatch):
+    quirk = package()
+    made(quirk, runner="v1")
+
+    monkeypatch.setattr(evidence, "captures_graphs", lambda: True)
+
+    assert stale(quirk) == "never proved"
+
+
+def test_another_kind_of_cpu_makes_no_proof_stale(made, monkeypatch):
+    quirk = Registry.load().find("cpu-amx-mla").quirk
+    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"amx_tile", "amx_bf16"}))
+    monkeypatch.setattr(evidence, "elsewhere", lambda _: "")
+    made(quirk, cpu=evidence.dependencies(quirk).get("cpu", ""))
+
+    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2", "avx_vnni"}))
+
+    assert evidence.dependencies(quirk)["cpu"] == "avx_vnni"
+    assert stale(quirk) == ""
+
+
+def test_what_cannot_be_proved_here_is_never_stale(monkeypatch):
+    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
+    registry = Registry.load()
+
+    assert [stale(registry.find(name).quirk) for name in ("cp-vlm", "cpu-amx-mla")] == ["", ""]

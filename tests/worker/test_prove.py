@@ -156,7 +156,7 @@ def run(acme, tmp_path):  # noqa: ARG001 - for its effect
     return start
 
 
-def quirk(*evidence, match=None):
+def quirk(*evidence, match=None, kind=Kind.WORKAROUND):
     """The fake distribution's quirk, with some of its scenarios or with probes as evidence."""
     declared = Quirk(
         id="acme-limit",
@@ -166,6 +166,7 @@ def quirk(*evidence, match=None):
         adjustments=Default("request.timeout_s", 5.0),
         severity=Severity.CRASH,
         references=report("https://example.org/1"),
+        kind=kind,
         evidence=[PairedRun(f"acme_quirks:{item}") if isinstance(item, str) else item for item in evidence],
     )
     return Loaded(declared, "acme-quirks", "1.2", "acme-limit")
@@ -175,8 +176,8 @@ def quirk(*evidence, match=None):
 def proven(acme, tmp_path):  # noqa: ARG001 - for its effect
     """Proves that quirk."""
 
-    def start(*evidence, notify=lambda _: None):
-        return prove(quirk(*evidence), tmp_path / "lab", timeout_s=HUNG_S, tell=notify)
+    def start(*evidence, notify=lambda _: None, kind=Kind.WORKAROUND):
+        return prove(quirk(*evidence, kind=kind), tmp_path / "lab", timeout_s=HUNG_S, notify=notify)
 
     return start
 
@@ -298,7 +299,7 @@ def test_on_a_gpu_engines_run_as_vllm_does_by_default_unless_they_are_to_be_eage
 from worker.lab.kit import evidence, scenario
 evidence.installed_platform = lambda: "{platform}"
 scenario.main(["acme_quirks:mode", "acme-limit", "result", "lab"])
-print(evidence.dependencies(evidence.Loaded(__import__("acme_quirks").QUIRK, "", "", "")).get("mode", ""))
+print(evidence.dependencies(__import__("acme_quirks").QUIRK).get("mode", ""))
 """
     environ = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"} | {"QUIRKS_LAB_EAGER": eager}
 
@@ -408,24 +409,27 @@ def test_without_a_paired_run_the_probe_answers(proven, probe, conclusion, actio
     assert "by static probe" in proof.reason or proof.reason.startswith("no evidence that can be run here: nowhere")
 
 
-def test_probes_that_find_nothing_record_nothing(proven):
-    proof = proven(StaticProbe("nowhere", "x", found_means_affected=False))
+def test_what_probes_leave_open_is_recorded_as_such(proven):
+    found = proven(StaticProbe("nowhere", "x", found_means_affected=False)).proved
 
-    assert proof.findings
-    assert proof.proved is None
+    assert (found.by, found.conclusion, found.decided) == ("static probe", "INCONCLUSIVE", None)
+
+
+def test_what_is_recorded_has_what_both_runs_saw(proven):
+    assert proven("needed").proved.seen == "time limit: 5.0 with it, None without it"
+    assert proven("own_error").proved.doubt == "with the quirk: the scenario is broken: KeyError: 'oops'"
 
 
 @pytest.mark.parametrize("kind", [Kind.RULE, Kind.FEATURE])
 def test_a_proof_of_a_rule_or_feature_does_not_speak_of_bugs(proven, kind):
     there, gone = (SymbolProbe("acme_quirks:_value", present_means_affected=there) for there in (True, False))
-    held, refuted, run = (proven(evidence).in_words_of(kind) for evidence in (there, gone, "needed"))
+    held, refuted, run = (proven(evidence, kind=kind) for evidence in (there, gone, "needed"))
 
     assert (held.conclusion, held.calls_for_action) == ("HOLDS", False)
     assert (refuted.conclusion, refuted.calls_for_action) == ("DOES NOT HOLD", True)
     assert held.reason == held.findings[0].reason == "by static probe: the installed source is as declared"
     assert refuted.reason == "by static probe: the installed source is not as declared"
     assert (run.conclusion, run.findings[0].conclusion, run.proved.conclusion) == ("HOLDS", "HOLDS", "HOLDS")
-    assert run.in_words_of(Kind.WORKAROUND).conclusion == "NEEDED"
 
 
 def test_a_quirk_without_evidence_is_inconclusive(proven):

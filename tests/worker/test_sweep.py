@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from script_modules import load_script
 
-from worker.lab.sweep.engine import FURTHER, KINDS, build, config_class
+from worker.lab.kit.checkpoints import FURTHER, build, configuration
 
 _ROOT = Path(__file__).resolve().parents[2]
-_DOCS = _ROOT / "docs"
+_DOCS = _ROOT / "docs" / "results"
 command = load_script(_ROOT / "scripts" / "sweep.py")
-Row, Run, Stage, Sweep, Tokens, Verdict = (
-    command.Row, command.Run, command.Stage, command.Sweep, command.Tokens, command.Verdict,
+KINDS, Row, Run, Stage, Sweep, Tokens, Verdict = (
+    command.KINDS, command.Row, command.Run, command.Stage, command.Sweep, command.Tokens, command.Verdict,
 )  # fmt: skip
 EXPLANATIONS, dependencies, make, markdown = command.EXPLANATIONS, command.dependencies, command.make, command.markdown
 _ALL, _SOME = Tokens(equal=72, total=72, logprobs=1e-6), Tokens(equal=7, total=72, logprobs=0.5)
@@ -105,9 +105,10 @@ def test_the_page_leaves_out_the_quirks_of_every_row():
     page = markdown(Sweep(rows=(_row("gemma", wrong), _row("qwen3", _changed(quirks=("double-bos",))))))
 
     assert "- start: `ValueError: a 'b' | c`" in page
-    assert "leaves out: [double-bos](../quirks_plugins/tokenizer/double_bos.py)." in page
+    assert "leaves out: [double-bos](../../quirks_plugins/tokenizer/double_bos.py)." in page
     assert (
-        "| gemma |  | does not start | no |  |  |  |  | [yarn-length](../quirks_plugins/model_config/yarn_length.py) |" in page
+        "| gemma |  | does not start | no |  |  |  |  | [yarn-length](../../quirks_plugins/model_config/yarn_length.py) |"
+        in page
     )
     assert "2 kinds, 1 right" in page
 
@@ -118,7 +119,7 @@ def test_every_further_kind_is_small_with_finite_logits(tmp_path):
 
     for kind in FURTHER:
         folder = build(kind, tmp_path / kind)
-        config = config_class(kind).from_pretrained(folder)
+        config = type(configuration(kind)).from_pretrained(folder)
         model = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32).eval()
         with torch.no_grad():
             logits = model(torch.arange(3, 27)[None], use_cache=False).logits

@@ -7,7 +7,7 @@ import json
 import re
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -18,13 +18,12 @@ from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import positive, seconds
 from quirks_core.cli.screen import Screen, line, lines
-from quirks_core.declaration import data_file
-from quirks_core.declaration.adjustments import Patch
+from quirks_core.declaration import evidence
+from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.installation import no_engine
 from quirks_core.facts.packages import installed_version
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
-from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from worker.lab.kit.evidence import stale
 from worker.lab.kit.proof import Conclusion, Finding, Proof, Report
 from worker.lab.kit.prove import TIMEOUT_S, number_of_runs, prove
@@ -46,23 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("ids", nargs="*", default=[], metavar="ID", help="the quirks to prove")
     chosen.add_argument("--all", action="store_true", help="prove every installed quirk")
-    chosen.add_argument("--changed", action="store_true", help="prove those whose evidence in --output is missing or stale")
+    chosen.add_argument("--changed", action="store_true", help="prove those whose recorded evidence is missing here, or stale")
     parser.add_argument("--timeout", metavar="S", type=seconds, default=TIMEOUT_S, help="time limit of one run (%(default)g s)")
     parser.add_argument(
         "--jobs", metavar="N", type=positive, default=1, help="proofs at the same time (%(default)s); an engine takes 2 to 3 GB"
     )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="write the report as JSON after each proof, so that --changed goes on where a run was ended; other quirks' "
-        "proofs stay in it",
-    )
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write the report as JSON, after each proof")
     parser.add_argument(
         "--record",
         action="store_true",
-        help="for maintainers: record the conclusions in the data file of each quirk's distribution; 'quirks doctor --model' "
-        "and the catalogue show them",
+        help="for maintainers: record each conclusion in the table of evidence of the quirk's distribution, so that --changed "
+        "goes on where a run was ended; 'quirks doctor --model' and the catalogue show them",
     )
 
 
@@ -73,24 +66,22 @@ def run_prove(options: argparse.Namespace) -> int:
         UsageError: A quirk is unknown, a file cannot be written, or a quirk's evidence needs an engine and none is installed.
     """
     registry = Registry.load()
-    recorded = _recorded(options, registry)
     if options.output:
         _check_writable(options.output)
     # With --json standard output holds the JSON alone.
     console = Screen(stderr=options.json)
     for broken in registry.broken:
         console.say(f"[yellow]warning[/] {line(broken)}")
-    items = _chosen(options, registry, recorded)
+    items = _chosen(options, registry)
     _check_engine(items)
     proofs: list[Proof] = []
-    kept: list[Proof] = []
-    together = _keep(options, recorded, kept)
     for proof in _proofs(items, options, console):
         _print_conclusion(console, proof)
         proofs.append(proof)
-        if proof.findings or stale(registry.find(proof.id), recorded.get(proof.id)):  # else the recorded one holds more
-            kept.append(proof)
-        together = _keep(options, recorded, kept)
+        if options.output:
+            whole_file.write(options.output, _PACKAGES_FOLDER.sub("", _as_json(Report.of(proofs))) + "\n")
+        if options.record:
+            record(registry.find(proof.id).quirk, proof)
     report = Report.of(proofs)
     if options.json:
         print(_as_json(report))
@@ -98,48 +89,23 @@ def run_prove(options: argparse.Namespace) -> int:
         _show(console, report)
     else:
         console.say("nothing to prove: the recorded evidence is up to date")
-    if options.record:
-        record(registry, together.proofs)
     return 1 if any(proof.calls_for_action for proof in report.proofs) else 0
 
 
-def record(registry: Registry, proofs: Iterable[Proof]) -> None:
-    """Writes the conclusions of proofs into the data files of their distributions.
+def record(quirk: Quirk, proof: Proof) -> None:
+    """Writes what was proved of a quirk into the table of its distribution.
 
     Raises:
-        UsageError: A data file cannot be read or written.
+        UsageError: It cannot be read or written.
     """
-    found: dict[Path, dict[str, data_file.Proved]] = {}
-    for proof in proofs:
-        path = data_file.path_for(registry.find(proof.id).quirk)
-        if path is not None and (conclusion := proof.proved) is not None:
-            found.setdefault(path, {})[proof.id] = conclusion
-    for path, conclusions in found.items():
-        data_file.write(path, data_file.with_proved(data_file.read(path), conclusions))
+    path = evidence.path_for(quirk)
+    if path is not None and (found := proof.proved) is not None:
+        evidence.write(path, evidence.with_proved(evidence.read(path), {quirk.id: found}))
 
 
-def _recorded(options: argparse.Namespace, registry: Registry) -> dict[str, Proof]:
-    """The proofs that are in ``--output`` already, of quirks that are still there."""
-    if options.changed and not options.output:
-        raise UsageError("--changed compares with the evidence in a file: name it by --output")
-    if not options.output or not options.output.is_file():
-        return {}
-    kinds = {item.quirk.id: item.quirk.kind for item in registry.loaded}
-    found = Report.read(options.output).proofs
-    return {proof.id: proof.in_words_of(kinds[proof.id]) for proof in found if proof.id in kinds}
-
-
-def _keep(options: argparse.Namespace, recorded: Mapping[str, Proof], proofs: Iterable[Proof]) -> Report:
-    """Writes the proofs made so far, and those of earlier that none of them replaces."""
-    together = Report.of((*recorded.values(), *proofs))
-    if options.output:
-        whole_file.write(options.output, _PACKAGES_FOLDER.sub("", _as_json(together)) + "\n")
-    return together
-
-
-def _chosen(options: argparse.Namespace, registry: Registry, recorded: Mapping[str, Proof]) -> list[Loaded]:
+def _chosen(options: argparse.Namespace, registry: Registry) -> list[Loaded]:
     if options.changed:
-        return [item for item in registry.loaded if stale(item, recorded.get(item.quirk.id))]
+        return [item for item in registry.loaded if stale(item.quirk)]
     return list(registry.loaded) if options.all else [registry.find(name) for name in dict.fromkeys(options.ids)]
 
 
@@ -158,7 +124,7 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
         ThreadPoolExecutor(options.jobs) as pool,
     ):
         task = bar.add_task("", total=sum(map(number_of_runs, items)))
-        given_up, before = threading.Event(), {item.quirk.id: _texts(item) for item in items}
+        given_up = threading.Event()
 
         def notify(text: str) -> None:
             if given_up.is_set():
@@ -168,8 +134,7 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
         def proof_of(item: Loaded) -> Proof:
             own = Path(folder, str(threading.get_ident()))  # two jobs must not make the same checkpoint at the same time
             own.mkdir(exist_ok=True)
-            proof = prove(item, own, timeout_s=options.timeout, tell=notify).in_words_of(item.quirk.kind)
-            return proof if _texts(item) == before[item.quirk.id] else _changed(proof)
+            return prove(item, own, timeout_s=options.timeout, notify=notify)
 
         running = {pool.submit(proof_of, item): item for item in items}
         try:
@@ -181,19 +146,6 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
             pool.shutdown(wait=False, cancel_futures=True)
             child_process.end_all()
             raise
-
-
-def _texts(item: Loaded) -> list[str | None]:
-    """The files of a quirk, its scenarios and its patches, as they are now, whatever was read of them before."""
-    patches = [patch.source for patch in item.quirk.adjustments if isinstance(patch, Patch)]
-    names = [item.quirk.location.module, *(run.scenario for run in item.quirk.paired_runs), *patches]
-    return [VllmSource.module_source.__wrapped__(INSTALLED, name.partition(":")[0]) for name in names]
-
-
-def _changed(proof: Proof) -> Proof:
-    """Which code ran in which of the runs is not known, and a proof is stored with what it depends on."""
-    reason = f"{proof.distribution} changed meanwhile: prove it again ({proof.conclusion}: {proof.reason})"
-    return proof.model_copy(update={"conclusion": Conclusion.INCONCLUSIVE, "reason": reason, "depends": {}})
 
 
 def _print_conclusion(console: Screen, proof: Proof) -> None:

@@ -13,11 +13,13 @@ outside `NOT_ON_CPU` gives the tokens of transformers, and logprobs within about
 from __future__ import annotations
 
 import itertools
+import json
 import string
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +36,7 @@ _CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
 
-#: What all kinds share. vLLM's CPU attention needs heads of at least 32. The head is untied: the kinds with a tied one say so.
+#: What all kinds share. The head is untied: the kinds with a tied one say so.
 _SHARED: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
@@ -50,244 +52,11 @@ _SHARED: dict[str, Any] = {
     "dtype": "float32",
 }
 
-#: A window shorter than any test's prompt and output together, so that both kinds of attention layer differ.
-_SLIDING: dict[str, Any] = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}
-
-
-def _gemma3() -> PreTrainedConfig:
-    from transformers import Gemma3TextConfig
-
-    return Gemma3TextConfig(**_SHARED, **_SLIDING, head_dim=32, query_pre_attn_scalar=32)
-
-
-def _gemma4() -> PreTrainedConfig:
-    from transformers import Gemma4TextConfig
-
-    # `global_head_dim` is that of the full-attention layers; its default of 512 would be most of the model.
-    return Gemma4TextConfig(
-        **_SHARED,
-        **_SLIDING,
-        head_dim=32,
-        global_head_dim=32,
-        hidden_size_per_layer_input=16,
-        vocab_size_per_layer_input=VOCAB_SIZE,
-    )
-
-
-def _apertus() -> PreTrainedConfig:
-    from transformers import ApertusConfig
-
-    return ApertusConfig(**_SHARED, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
-
-
-def _qwen3() -> PreTrainedConfig:
-    from transformers import Qwen3Config
-
-    return Qwen3Config(**_SHARED, head_dim=32)
-
-
-def _qwen3_moe() -> PreTrainedConfig:
-    from transformers import Qwen3MoeConfig
-
-    return Qwen3MoeConfig(
-        **_SHARED, head_dim=32, moe_intermediate_size=64, num_experts=8, num_experts_per_tok=2, norm_topk_prob=True
-    )
-
-
-def _gemma2() -> PreTrainedConfig:
-    from transformers import Gemma2Config
-
-    # Tied: vLLM's Gemma-2 has no head of its own.
-    shared = {**_SHARED, "tie_word_embeddings": True}
-    return Gemma2Config(**shared, **_SLIDING, head_dim=32, query_pre_attn_scalar=32)
-
-
-def _llama(*, tied: bool = False) -> PreTrainedConfig:
-    from transformers import LlamaConfig
-
-    return LlamaConfig(**{**_SHARED, "tie_word_embeddings": tied})
-
-
-def _mistral() -> PreTrainedConfig:
-    from transformers import MistralConfig
-
-    return MistralConfig(**_SHARED, head_dim=32, sliding_window=None)
-
-
-def _olmo2() -> PreTrainedConfig:
-    from transformers import Olmo2Config
-
-    return Olmo2Config(**_SHARED)
-
-
-def _phi3() -> PreTrainedConfig:
-    from transformers import Phi3Config
-
-    return Phi3Config(**_SHARED)
-
-
-def _qwen2() -> PreTrainedConfig:
-    from transformers import Qwen2Config
-
-    return Qwen2Config(**_SHARED)
-
-
-def _gpt_oss() -> PreTrainedConfig:
-    from transformers import GptOssConfig
-
-    # Its rotary embedding stays what it is in every released checkpoint (YaRN): vLLM takes no other.
-    return GptOssConfig(**_SHARED, **_SLIDING, head_dim=32, num_local_experts=4, num_experts_per_tok=2)
-
-
-def _glm4_moe() -> PreTrainedConfig:
-    from transformers import Glm4MoeConfig
-
-    # The first layer is dense, the second one routes.
-    return Glm4MoeConfig(
-        **_SHARED,
-        head_dim=32,
-        moe_intermediate_size=64,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        first_k_dense_replace=1,
-        use_qk_norm=True,
-    )
-
-
-def _deepseek_v3() -> PreTrainedConfig:
-    from transformers import DeepseekV3Config
-
-    return DeepseekV3Config(
-        **{**_SHARED, "num_key_value_heads": 2},
-        moe_intermediate_size=64,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        n_group=2,
-        topk_group=1,
-        first_k_dense_replace=1,
-        # What transformers takes for granted, vLLM reads from the checkpoint; every released one says so.
-        scoring_func="sigmoid",
-        topk_method="noaux_tc",
-        q_lora_rank=32,
-        # Together 576, the only width that multi-head latent attention has kernels for.
-        kv_lora_rank=512,
-        qk_rope_head_dim=64,
-        qk_nope_head_dim=32,
-        v_head_dim=32,
-    )
-
-
-def _nemotron_h(*layers: str) -> PreTrainedConfig:
-    from transformers import NemotronHConfig
-
-    # A layer is a mixer or a feed-forward network, never both, so two of them would not make a model.
-    shared = {name: value for name, value in _SHARED.items() if name != "num_hidden_layers"}
-    return NemotronHConfig(
-        **shared,
-        layers_block_type=["linear_attention", "mlp", "full_attention", *layers],
-        head_dim=32,
-        ssm_state_size=16,
-        mamba_num_heads=4,
-        mamba_head_dim=32,
-        n_groups=2,
-        chunk_size=16,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=64,
-        moe_shared_expert_intermediate_size=64,
-    )
-
-
-def _granitemoehybrid() -> PreTrainedConfig:
-    from transformers import GraniteMoeHybridConfig
-
-    return GraniteMoeHybridConfig(
-        **_SHARED,
-        layer_types=["linear_attention", "full_attention"],
-        shared_intermediate_size=64,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        attention_multiplier=32**-0.5,
-        mamba_n_heads=4,
-        mamba_d_state=16,
-        mamba_chunk_size=16,
-    )
-
-
-def _falcon_h1() -> PreTrainedConfig:
-    from transformers import FalconH1Config
-
-    return FalconH1Config(**_SHARED, mamba_d_ssm=128, mamba_n_heads=4, mamba_d_head=32, mamba_d_state=16, mamba_chunk_size=16)
-
-
-def _mamba2() -> PreTrainedConfig:
-    from transformers import Mamba2Config
-
-    names = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings")
-    shared = {name: value for name, value in _SHARED.items() if name not in names}
-    return Mamba2Config(**shared, num_heads=4, head_dim=32, state_size=16, n_groups=1, chunk_size=16)
-
-
-def _qwen3_next() -> PreTrainedConfig:
-    from transformers import Qwen3NextConfig
-
-    return Qwen3NextConfig(
-        **_SHARED,
-        head_dim=32,
-        layer_types=["linear_attention", "full_attention"],
-        linear_key_head_dim=128,
-        linear_value_head_dim=128,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        moe_intermediate_size=64,
-        shared_expert_intermediate_size=64,
-        num_experts=4,
-        num_experts_per_tok=2,
-    )
-
-
-def _phi() -> PreTrainedConfig:
-    from transformers import PhiConfig
-
-    return PhiConfig(**{**_SHARED, "num_key_value_heads": 2}, partial_rotary_factor=0.5)
-
-
-def _minimax_m2() -> PreTrainedConfig:
-    from transformers import MiniMaxM2Config
-
-    # What vLLM reads beside transformers' fields; its CPU router knows no sigmoid, which released checkpoints have.
-    own = {"rotary_dim": 32, "scoring_func": "softmax", "use_routing_bias": True, "use_qk_norm": True, "attention_bias": False}
-    return MiniMaxM2Config(**_SHARED, **own, head_dim=32, num_local_experts=4, num_experts_per_tok=2)
-
-
-_CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
-    "gemma3": _gemma3,
-    "gemma4": _gemma4,
-    "apertus": _apertus,
-    "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe,
-    "gemma2": _gemma2,
-    "llama": _llama,
-    "llama_tied": partial(_llama, tied=True),
-    "mistral": _mistral,
-    "olmo2": _olmo2,
-    "phi3": _phi3,
-    "qwen2": _qwen2,
-    "gpt_oss": _gpt_oss,
-    "glm4_moe": _glm4_moe,
-    "deepseek_v3": _deepseek_v3,
-    "nemotron_h": _nemotron_h,
-    "nemotron_h_moe": partial(_nemotron_h, "moe"),
-    "granitemoehybrid": _granitemoehybrid,
-    "falcon_h1": _falcon_h1,
-    "mamba2": _mamba2,
-    "qwen3_next": _qwen3_next,
-    "phi": _phi,
-    "minimax_m2": _minimax_m2,
-}
-
-#: The kinds that `build` knows. ``gemma3`` and ``gemma4`` are the text-only models.
-KINDS: tuple[str, ...] = tuple(_CONFIGS)
+_KINDS = yaml.safe_load(Path(__file__).with_name("kinds.yaml").read_text(encoding="utf-8"))
+#: The kinds that scenarios use. ``gemma3`` and ``gemma4`` are the text-only models.
+KINDS: tuple[str, ...] = tuple(_KINDS["kinds"])
+#: The configurations of the other architectures that `build` knows, by kind.
+FURTHER: Mapping[str, Mapping[str, Any]] = _KINDS["further"]
 
 #: Kinds on which vLLM 0.32.0 for CPU does not agree with transformers in float32, with what was seen. They serve matching,
 #: transformers and GPUs.
@@ -306,7 +75,7 @@ def build(kind: str, folder: Path, *, seed: int = 0) -> Path:
     decoding does not hang on rounding.
 
     Args:
-        kind: One of `KINDS`.
+        kind: One of `KINDS` or `FURTHER`.
         folder: Where ``config.json``, ``generation_config.json``, ``model.safetensors`` and the tokenizer's files go;
             made if it is missing.
         seed: Seed of all weights. The same kind and seed give the same weights; torch's own generator is untouched.
@@ -317,12 +86,29 @@ def build(kind: str, folder: Path, *, seed: int = 0) -> Path:
     Raises:
         ValueError: The kind is unknown.
     """
-    if kind not in _CONFIGS:
-        raise ValueError(f"unknown kind of checkpoint {kind!r}; known are {', '.join(KINDS)}")
+    if kind not in KINDS and kind not in FURTHER:
+        raise ValueError(f"unknown kind of checkpoint {kind!r}; known are {', '.join((*KINDS, *FURTHER))}")
     folder.mkdir(parents=True, exist_ok=True)
     _model(kind, seed).save_pretrained(folder)
+    if written := FURTHER.get(kind, {}).get("config.json"):  # what vLLM reads, and transformers takes for granted
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **written}, indent=2), encoding="utf-8")
     _write_tokenizer(folder)
     return folder
+
+
+def configuration(kind: str) -> PreTrainedConfig:
+    """Returns the configuration of a kind, of transformers' own class: vLLM registers others under some of these names."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    own = {**_KINDS["kinds"], **FURTHER}[kind]
+    made_of = getattr(transformers, CONFIG_MAPPING_NAMES[own.get("type", kind.partition(":")[0])])
+    values = {**_SHARED, **own}
+    for name in ("type", "without", "config.json", *own.get("without", ())):
+        values.pop(name, None)
+    found: PreTrainedConfig = made_of(**values)
+    return found
 
 
 def _model(kind: str, seed: int) -> PreTrainedModel:
@@ -331,18 +117,19 @@ def _model(kind: str, seed: int) -> PreTrainedModel:
 
     with torch.random.fork_rng(devices=[]):  # a model's own initialisation draws numbers too, and some of them stay
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(_CONFIGS[kind]())
-    _randomise(model.eval(), seed)
+        model = AutoModelForCausalLM.from_config(configuration(kind))
+    randomise(model.eval(), seed)
     return model
 
 
-def _randomise(model: PreTrainedModel, seed: int) -> None:
-    """Overwrites every tensor that a checkpoint holds, in order of name."""
+def randomise(model: PreTrainedModel, seed: int) -> None:
+    """Overwrites every floating tensor that a checkpoint holds, in place and in order of name."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in sorted(model.state_dict().items()):
-        tensor.copy_(_draw(name, tensor, generator))
+        if tensor.is_floating_point():
+            tensor.copy_(_draw(name, tensor, generator))
 
 
 def _draw(name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -7,23 +7,16 @@ from collections.abc import Iterable
 from datetime import date
 from enum import StrEnum
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError, model_validator
-
-from quirks_core.base.errors import UsageError, words
+from quirks_core.base.errors import shortened
 from quirks_core.base.record import Record
-from quirks_core.declaration import flags
-from quirks_core.declaration.data_file import Proved
-from quirks_core.declaration.probes import in_words
-from quirks_core.declaration.trace import Answer
+from quirks_core.declaration.evidence import PACKAGES, Proved
 from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
-from quirks_core.plan.records import RefusedError, State
+from quirks_core.plan.records import State
 from worker.lab.kit.lab import Outcome
 
-#: The packages whose versions a paired run or a probe can depend on.
-PACKAGES = ("torch", "transformers", "vllm")
+#: Characters of what a run saw that the table of evidence keeps.
+_SEEN = 40
 
 
 class Conclusion(StrEnum):
@@ -64,17 +57,6 @@ class Run(Record):
     graphs: bool = False
     seconds: float = 0.0
 
-    @model_validator(mode="before")
-    @classmethod
-    def _with_refusals(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Adds the reasons of refused plans to an error that only says that there are some."""
-        given = {**given}
-        why = given.pop("refused", "")
-        for holder, key in ((given, "error"), (given.get("outcome"), "got")) if why else ():
-            if holder and RefusedError.__name__ in holder[key]:
-                holder[key] += f" {why}"
-        return given
-
     @property
     def passed(self) -> bool:
         """The scenario saw what it should."""
@@ -105,19 +87,18 @@ class Finding(Record):
     with_quirk: Run | None = None
     without_quirk: Run | None = None
 
-    def in_words_of(self, kind: flags.Kind) -> Finding:
-        """Returns the finding in the words of the quirk's kind."""
-        conclusion, reason = Conclusion(kind.conclusion(self.conclusion)), self.reason
-        if self.kind is Kind.STATIC_PROBE and conclusion is not Conclusion.INCONCLUSIVE:
-            answer = Answer.YES if conclusion in (Conclusion.NEEDED, Conclusion.HOLDS) else Answer.NO
-            reason = f"by static probe: the installed source {in_words(answer, kind)}"
-        return self.model_copy(update={"conclusion": conclusion, "reason": reason})
-
     @property
     def measure(self) -> str:
         """What was looked at, and what it should be."""
         outcomes = [run.outcome for run in (self.with_quirk, self.without_quirk) if run and run.outcome]
         return f"{outcomes[0].measure} (expected: {outcomes[0].expected})" if outcomes else self.evidence
+
+    @property
+    def seen(self) -> str:
+        """What its runs saw, with and without the quirk, on one line; empty of a probe."""
+        runs = [(run.outcome, text) for run, text in ((self.with_quirk, "with"), (self.without_quirk, "without")) if run]
+        saw = [(outcome.measure, f"{shortened(outcome.got, _SEEN)} {text} it") for outcome, text in runs if outcome]
+        return f"{saw[0][0]}: {', '.join(text for _, text in saw)}" if saw else ""
 
 
 class Proof(Record):
@@ -147,15 +128,6 @@ class Proof(Record):
     date: date
     depends: dict[str, str]
 
-    def in_words_of(self, kind: flags.Kind) -> Proof:
-        """Returns the proof in the words of the quirk's kind; `prove` gives it in those of a workaround."""
-        findings = tuple(item.in_words_of(kind) for item in self.findings)
-        reason = self.reason
-        for old, new in zip(self.findings, findings, strict=True):
-            reason = reason.replace(old.reason, new.reason)
-        conclusion = Conclusion(kind.conclusion(self.conclusion))
-        return self.model_copy(update={"conclusion": conclusion, "reason": reason, "findings": findings})
-
     @property
     def runner(self) -> str:
         """The model runners that the paired runs used; empty if nothing was run, or that was not recorded."""
@@ -179,10 +151,13 @@ class Proof(Record):
 
     @property
     def proved(self) -> Proved | None:
-        """What a distribution records of the proof; None if no evidence could be run, or its probes found nothing."""
-        kinds = {item.kind for item in self.findings if item.conclusion is not Conclusion.INCONCLUSIVE}
-        if not kinds and all(item.kind is Kind.STATIC_PROBE for item in self.findings):
+        """What the table of evidence keeps of the proof; None if there was nothing to run."""
+        if not self.findings:
             return None
+        decided = [item for item in self.findings if item.conclusion is not Conclusion.INCONCLUSIVE]
+        seen = (item.seen for item in decided if item.conclusion is self.conclusion and item.seen)
+        undecided = [item for item in self.findings if item.kind is Kind.PAIRED_RUN and item not in decided]
+        doubt = self.reason if self.disagreement else undecided[0].reason if undecided else ""
         return Proved(
             platform=self.depends.get("platform", ""),
             cpu=self.depends.get("cpu", ""),
@@ -190,9 +165,12 @@ class Proof(Record):
             runner=self.runner,
             graphs=self.graphs,
             versions={name: self.depends[name] for name in PACKAGES if name in self.depends},
-            by=Kind.STATIC_PROBE if kinds == {Kind.STATIC_PROBE} else Kind.PAIRED_RUN,
+            by=Kind.PAIRED_RUN if Kind.PAIRED_RUN in {item.kind for item in decided or self.findings} else Kind.STATIC_PROBE,
             conclusion=self.conclusion,
             date=self.date,
+            digest=self.depends.get("code", ""),
+            seen=next(seen, ""),
+            doubt=shortened(doubt, 3 * _SEEN),
         )
 
     @property
@@ -216,18 +194,6 @@ class Report(Record):
     platform: str | None
     machine: str
     proofs: tuple[Proof, ...]
-
-    @classmethod
-    def read(cls, file: Path) -> Report:
-        """Reads a report that was written as JSON.
-
-        Raises:
-            UsageError: It cannot be read.
-        """
-        try:
-            return cls.model_validate_json(file.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise UsageError(f"{file} is no report of 'quirks prove': {words(error)}") from None
 
     @classmethod
     def of(cls, proofs: Iterable[Proof]) -> Report:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from quirks_core.declaration.probes import Probe, ask
+from quirks_core.declaration import flags
+from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.quirk import PairedRun, Quirk
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts.context import Installation
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE
-from worker.lab.kit.evidence import dependencies
+from worker.lab.kit.evidence import dependencies, elsewhere
 from worker.lab.kit.paired import run_scenario
 from worker.lab.kit.proof import Conclusion, Finding, Kind, Proof, Run
 
@@ -21,8 +21,10 @@ from worker.lab.kit.proof import Conclusion, Finding, Kind, Proof, Run
 TIMEOUT_S = 300.0
 
 #: Called before each run of a scenario with what comes next, in words.
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
+#: What speaks for a quirk, and against it.
+_FOR, _AGAINST = (Conclusion.NEEDED, Conclusion.HOLDS), (Conclusion.NOT_NEEDED, Conclusion.DOES_NOT_HOLD)
 _NO_EVIDENCE = "no evidence that can be run here"
 
 
@@ -31,20 +33,20 @@ def number_of_runs(item: Loaded) -> int:
     return 2 * len(item.quirk.paired_runs)
 
 
-def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tell = lambda _: None) -> Proof:
+def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, notify: Notify = lambda _: None) -> Proof:
     """Gathers all the evidence of one quirk on this installation.
 
     Args:
         item: The quirk.
         folder: Where checkpoints are kept between runs.
         timeout_s: Seconds that each run of a scenario may take.
-        tell: Called before each run.
+        notify: Called before each run.
     """
-    elsewhere = _elsewhere(item.quirk)
+    depends = dependencies(item.quirk)  # before anything runs: what changes meanwhile makes the proof stale
     findings = []
-    if not elsewhere:
-        findings += [_probed(probe) for probe in item.quirk.probes]
-        findings += [_paired(item.quirk, run, folder, timeout_s, tell) for run in item.quirk.paired_runs]
+    if not (nowhere := elsewhere(item.quirk)):
+        findings += [_probed(probe, item.quirk.kind) for probe in item.quirk.probes]
+        findings += [_paired(item.quirk, run, folder, timeout_s, notify) for run in item.quirk.paired_runs]
     conclusion, reason, disagreement = together(findings)
     return Proof(
         id=item.quirk.id,
@@ -52,11 +54,11 @@ def prove(item: Loaded, folder: Path, *, timeout_s: float = TIMEOUT_S, tell: Tel
         distribution=item.distribution,
         version=item.version,
         conclusion=conclusion,
-        reason=elsewhere or reason,
+        reason=f"{_NO_EVIDENCE}: {nowhere}" if nowhere else reason,
         disagreement=disagreement,
         findings=tuple(findings),
         date=datetime.now(UTC).date(),
-        depends=dependencies(item),
+        depends=depends,
     )
 
 
@@ -69,7 +71,7 @@ def together(findings: Iterable[Finding]) -> tuple[Conclusion, str, bool]:
     Returns:
         The conclusion, why, and whether paired runs and probes contradict each other.
     """
-    order = (Conclusion.NEEDED, Conclusion.INCONCLUSIVE, Conclusion.NOT_NEEDED)
+    order = [*_FOR, Conclusion.INCONCLUSIVE, *_AGAINST]
     strongest: dict[Kind, Finding] = {}
     for item in sorted(findings, key=lambda item: order.index(item.conclusion)):
         strongest.setdefault(item.kind, item)
@@ -84,7 +86,7 @@ def together(findings: Iterable[Finding]) -> tuple[Conclusion, str, bool]:
 
 
 def conclude(with_quirk: Run, without_quirk: Run | None) -> tuple[Conclusion, str]:
-    """Says what a pair of runs shows.
+    """Says what a pair of runs shows, in the words of a workaround.
 
     Args:
         with_quirk: The run with the quirk.
@@ -105,14 +107,6 @@ def conclude(with_quirk: Run, without_quirk: Run | None) -> tuple[Conclusion, st
     return Conclusion.NEEDED, "the scenario passes with the quirk and fails without it"
 
 
-def _elsewhere(quirk: Quirk) -> str:
-    """Why no run on this installation concerns the quirk (another platform, say); empty if one may."""
-    trace = quirk.match.trace(Installation())
-    if trace.answer is not Answer.NO:
-        return ""
-    return f"{_NO_EVIDENCE}: no run on this installation concerns the quirk ({trace.decisive})"
-
-
 def _doubt(run: Run, *, wanted: bool) -> str:
     """Why a run says nothing about the quirk; empty if it does."""
     if run.outcome is None:
@@ -126,9 +120,9 @@ def _doubt(run: Run, *, wanted: bool) -> str:
     return ""
 
 
-def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, tell: Tell) -> Finding:
+def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, notify: Notify) -> Finding:
     def run(variable: str, word: str) -> Run:
-        tell(f"{quirk.id} {word} the quirk")
+        notify(f"{quirk.id} {word} the quirk")
         return run_scenario(evidence.scenario, quirk.id, {variable: quirk.id}, folder, timeout_s, quirk.crash)
 
     with_quirk = run(FORCE_VARIABLE, "with")
@@ -138,20 +132,18 @@ def _paired(quirk: Quirk, evidence: PairedRun, folder: Path, timeout_s: float, t
     return Finding(
         kind=Kind.PAIRED_RUN,
         evidence=evidence.scenario,
-        conclusion=conclusion,
+        conclusion=Conclusion(quirk.kind.conclusion(conclusion)),
         reason=reason,
         with_quirk=with_quirk,
         without_quirk=without_quirk,
     )
 
 
-def _probed(probe: Probe) -> Finding:
-    conclusion, reason = {
-        Answer.YES: (Conclusion.NEEDED, "by static probe: the bug is in the installed source"),
-        Answer.NO: (Conclusion.NOT_NEEDED, "by static probe: the fix is in the installed source"),
-        Answer.UNKNOWN: (
-            Conclusion.INCONCLUSIVE,
-            f"{_NO_EVIDENCE}: {probe.package} is not installed, or its source shows neither the bug nor the fix",
-        ),
-    }[ask(probe)]
+def _probed(probe: Probe, kind: flags.Kind) -> Finding:
+    answer = ask(probe)
+    word = {Answer.YES: Conclusion.NEEDED, Answer.NO: Conclusion.NOT_NEEDED, Answer.UNKNOWN: Conclusion.INCONCLUSIVE}[answer]
+    reason = f"by static probe: the installed source {in_words(answer, kind)}"
+    if answer is Answer.UNKNOWN:
+        reason = f"{_NO_EVIDENCE}: {probe.package} is not installed, or its source shows neither the bug nor the fix"
+    conclusion = Conclusion(kind.conclusion(word))
     return Finding(kind=Kind.STATIC_PROBE, evidence=str(probe), conclusion=conclusion, reason=reason)

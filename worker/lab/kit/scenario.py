@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from quirks_core.base import whole_file
+from quirks_core.plan.records import RefusedError
 from worker.lab.kit.evidence import set_mode
 from worker.lab.kit.lab import CannotShowError, Lab, Outcome, set_environment
 
@@ -56,7 +57,6 @@ async def _run(options: argparse.Namespace) -> None:
     result = {"outcome": outcome and asdict(outcome), "error": error, "states": states}
     result["graphs"] = any(plan.captures_graphs for plan in lab.plans)  # type: ignore[assignment]
     result["runner"] = ", ".join(sorted({plan.model_runner for plan in lab.plans if plan.model_runner}))
-    result["refused"] = "; ".join(f"{one.quirks[0].id}: {one.reason}" for plan in lab.plans for one in plan.refusals)
     # Before the event loop closes, which some engines hang in; complete or not at all.
     whole_file.write(options.result, json.dumps(result))
 
@@ -81,8 +81,10 @@ def _is_of_the_engine(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns an error's type and the first line of its message."""
+    """Returns an error's type and the first line of its message; of a refusal its reasons as well."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    refusals = error.refusals if isinstance(error, RefusedError) else ()
+    line = " ".join(filter(None, (line, "; ".join(f"{one.quirks[0].id}: {one.reason}" for one in refusals))))
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 

@@ -1,0 +1,80 @@
+"""The table of evidence of a distribution: a row for each quirk and installation."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from quirks_core import Kind, PairedRun
+from quirks_core.base.errors import UsageError
+from quirks_core.declaration import data_file, evidence
+from quirks_core.declaration.data_file import DataFile
+from quirks_core.declaration.evidence import Proved
+from quirks_core.declaration.quirk import Location
+
+_VERSIONS = {"torch": "2.13.0+cpu", "vllm": "0.32.0"}
+_PROVED = Proved(platform="cpu", versions=_VERSIONS, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1), seen="a, b")
+
+
+@pytest.fixture
+def quirk(write_modules, make_quirk):
+    """A quirk of a package that may have a table."""
+    write_modules({"fake_quirks/__init__.py": ""})
+
+    def make(**more):
+        place = Location("fake_quirks/one.py", 1, "fake_quirks.one")
+        return make_quirk(**{"id": "one", "location": place, "evidence": PairedRun("mine.scenarios:run"), **more})
+
+    return make
+
+
+def _record(quirk, *found):
+    for item in found:
+        path = evidence.path_for(quirk)
+        evidence.write(path, evidence.with_proved(evidence.read(path), {quirk.id: item}))
+    return evidence.proved(quirk)
+
+
+def test_a_new_row_replaces_that_of_the_same_installation(quirk, site):
+    later = _PROVED.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2)})
+    gpu = _PROVED.model_copy(update={"platform": "cuda", "graphs": True})
+    older = _PROVED.model_copy(update={"versions": {"vllm": "0.9.2"}})
+
+    assert _record(quirk(), _PROVED, gpu, later, older) == (older, later, gpu)
+    assert len((site / "fake_quirks" / "evidence.csv").read_text("utf-8").splitlines()) == 4  # with the heading
+
+
+@pytest.mark.parametrize(
+    ("field", "kinds"),
+    [("runner", ("v1", "v2")), ("cpu", ("amx", "avx2")), ("graphs", (False, True))],
+    ids=["model runner", "kind of CPU", "mode"],
+)
+def test_each_kind_of_installation_has_a_row_of_its_own(quirk, field, kinds):
+    each = [_PROVED.model_copy(update={field: kind}) for kind in kinds]
+
+    assert _record(quirk(), _PROVED, *reversed(each)) == tuple(each)
+
+
+def test_a_row_is_in_the_words_of_what_the_quirk_is_today(quirk):
+    (needed,) = _record(quirk(), _PROVED)
+    (holds,) = evidence.proved(quirk(kind=Kind.RULE))
+
+    assert (needed.conclusion, holds.conclusion) == ("NEEDED", "HOLDS")
+    assert (needed.decided, holds.decided) == (True, True)
+    assert evidence.proved(quirk(evidence=())) == ()  # its paired run is gone
+
+
+def test_what_an_older_release_kept_in_the_data_file_is_read(quirk):
+    old = {"platform": "cpu", "versions": _VERSIONS, "by": "paired run", "conclusion": "NEEDED", "date": "2026-11-01"}
+    data_file.write(data_file.path_for(quirk()), DataFile(proved={"one": (old,)}))
+
+    assert evidence.proved(quirk()) == (_PROVED.model_copy(update={"seen": ""}),)
+
+
+@pytest.mark.parametrize("text", ["{}", "quirk,colour\none,red\n", "quirk,graphs,date\none,,soon\n"])
+def test_a_file_that_is_no_table_is_named(quirk, text):
+    evidence.path_for(quirk()).write_text(text + "\nmore", encoding="utf-8")
+
+    with pytest.raises(UsageError, match=r"evidence\.csv is no table of evidence; delete it, and .* makes it anew$"):
+        evidence.proved(quirk())

@@ -1,1 +1,0 @@
-"""Tiny models of every decoder architecture."""
