@@ -31,7 +31,6 @@ from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import Release, find_release, installed_release
 from quirks_core.upgrade.report import Upgrade
-from quirks_core.upgrade.suggestions import Form
 
 #: Exit codes beside those of verdicts.
 _USAGE, _FAILED = 4, 5
@@ -179,7 +178,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release | None
         config = load_config(options)
     making = plan_options(options, config)
     return Upgrade(
-        config, making, making.registry(), Form(is_command=command is not None),
+        config, making, making.registry(),
         server=command.server if command else (), words=command.words if command else None,
         read_only=options.read_only, notify=progress(options),
     )  # fmt: skip

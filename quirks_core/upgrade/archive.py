@@ -42,7 +42,9 @@ def unpack(archive: Path | IO[bytes], name: str, folder: Path) -> None:
             with tarfile.open(archive) if isinstance(archive, Path) else tarfile.open(fileobj=archive) as packed:
                 packed.extractall(folder, filter=_inner)  # noqa: S202 - `tarfile.data_filter` looks at each
     except Exception as error:  # of a format, of a compression, of a server: each has errors of its own
-        raise UnreadableReleaseError(f"{name} is no complete wheel or source archive, and nothing of it is kept: {words(error)}") from None
+        raise UnreadableReleaseError(
+            f"{name} is no complete wheel or source archive, and nothing of it is kept: {words(error)}"
+        ) from None
     if not (folder / PACKAGE / "__init__.py").is_file():
         raise UnreadableReleaseError(f"{name} holds no Python source of {PACKAGE}; give another wheel, or a source tree")
 

@@ -6,9 +6,8 @@ The source suggests; whether a release takes a run is decided by its own parser 
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,30 +15,14 @@ from typing import Any
 from quirks_core.configuration.slots import Place, Slot, placed
 from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import VllmSource
+from quirks_core.upgrade.changes import Change, changed_values
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
-from quirks_core.upgrade.suggestions import REMARK, Form
 
 _CLOSE, _SAME_HELP = 0.75, 0.8
 _MOST_SHOWN = 160
 #: vLLM's words for options that do nothing, or will go.
 DEPRECATED = re.compile(r"deprecat|no effect|no longer|will be removed|is ignored|are ignored|ignoring", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A change of the run that the source suggests.
-
-    Attributes:
-        path: The argument that is used, with dots for what is in it; an option of the server by its name.
-        instead: The argument that takes its place; empty if it is to be left out.
-        finding: Its entry in the report.
-    """
-
-    path: str
-    instead: str
-    finding: Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +48,49 @@ def _arguments(source: VllmSource) -> _Arguments | None:
     return _Arguments(fields, nested)
 
 
-def suggestions(before: OnRelease, after: OnRelease, form: Form, server: tuple[str, ...] = ()) -> Iterator[Suggestion]:
+def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server: tuple[str, ...] = ()) -> Iterator[Finding]:
     """Yields the changes that the run needs because an argument is gone or renamed.
 
     Args:
         before: The run on the release that it uses.
         after: The run on the release in question.
-        form: How changes are written.
+        is_command: The run is a command line, in which a mapping is typed as a whole.
         server: Options of the server alone that were typed.
     """
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     if old is None or new is None:
         return
     options = {name for option in after.release.source.options() or () for name in (*option.names, *option.inverse)}
+    typed = dict(_typed(before))
     gone = [
         (path, was)
-        for path in sorted(dict(_typed(before)))
+        for path in sorted(typed)
         if (was := old.find(path)) is not None
         and new.find(path) is None
-        and not (form.is_command and f"--{path.replace('_', '-')}" in options)
+        and not (is_command and f"--{path.replace('_', '-')}" in options)
     ]
-    typed = _without_all(dict(_typed(before)), [path for path, _ in gone])
+    fresh = {name: found for name, found in (*new.fields.items(), *new.nested.items()) if old.find(name) is None}
+    known = {path: _successor(was, fresh) for path, was in gone}
+    changes = {
+        path: Change(f"engine.{path}", f"engine.{instead}", typed[path], f"instead of {path}")
+        if instead
+        else Change(f"engine.{path}")
+        for path, (_, instead) in known.items()
+    }
+    left = changed_values({"engine": before.context.typed_arguments}, changes.values())["engine"]
     for path, was in gone:
-        yield _gone(path, typed, was, old, new, form)
+        (why, instead), change, top = known[path], changes[path], path.partition(".")[0]
+        if is_command and path != top and (not instead or instead.startswith(f"{top}.")):
+            whole = f"engine.{top}"
+            change = Change(whole, whole if top in left else "", left.get(top), change.remark)
+        close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
+        near = f"; new there, and of a similar name: {close[0]}" if close else ""
+        unreplaced = f"is gone{near}; the source does not say what replaces it"
+        message = f"is now called {instead} ({why})" if instead else unreplaced
+        yield _change(f"engine.{path}", message, change, _line(was))
     for name in server if options else ():
         if name not in options:
-            message = f"'vllm serve' of {after.release.label} has no such option"
-            yield Suggestion(name, "", _change(name, message, f"leave out {name}"))
+            yield _change(name, f"'vllm serve' of {after.release.label} has no such option", Change(name))
 
 
 def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
@@ -168,34 +167,14 @@ def _paths(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _paths(f"{path}.{key}", inner)
 
 
-def _without_all(typed: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """What was typed, with mappings that lack all of these paths."""
-    left = dict(typed)
-    for path in paths:
-        top, *keys = path.split(".")
-        if keys:
-            left[top] = without(left[top], keys)
-    return left
-
-
-def _gone(path: str, typed: Mapping[str, Any], was: EngineArgument, old: _Arguments, new: _Arguments, form: Form) -> Suggestion:
-    """An argument that is used and that the other release does not have, with the one that took its place if that is known."""
-    slot = f"engine.{path}"
-    fresh = {name: found for name, found in (*new.fields.items(), *new.nested.items()) if old.find(name) is None}
+def _successor(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> tuple[str, str]:
+    """The new argument that took the place of one that is gone, and how that is known; empty if it is not."""
     same_home = [
         name for name, found in fresh.items() if was.owner and (found.owner, found.attribute) == (was.owner, was.attribute)
     ]
     if len(same_home) == 1:
-        why, instead = f"both set {was.owner}.{was.attribute}", same_home[0]
-    else:
-        why, instead = "its description is nearly the same", _by_help(was, fresh)
-    if instead:
-        paste = f"{form.set(f'engine.{instead}', typed[path])}{REMARK}instead of {path}"
-        return Suggestion(path, instead, _change(slot, f"is now called {instead} ({why})", paste, _line(was)))
-    close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
-    near = f"; new there, and of a similar name: {close[0]}" if close else ""
-    message = f"is gone{near}; the source does not say what replaces it"
-    return Suggestion(path, "", _change(slot, message, _left_out(path, form, typed), _line(was)))
+        return f"both set {was.owner}.{was.attribute}", same_home[0]
+    return "its description is nearly the same", _by_help(was, fresh)
 
 
 def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
@@ -211,86 +190,8 @@ def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
     return same[0] if len(same) == 1 else ""
 
 
-def _left_out(path: str, form: Form, typed: Mapping[str, Any]) -> str:
-    """How to leave an argument out: without it, or by the rest of a mapping that was typed as a whole."""
-    top, dot, _ = path.partition(".")
-    if not dot or not form.is_command:
-        return form.leave_out(f"engine.{path}")
-    left = typed[top]
-    return form.set(f"engine.{top}", left) if left else form.leave_out(f"engine.{top}")
-
-
-def without(value: Any, keys: Sequence[str]) -> Any:
-    """Returns a mapping without what a path of keys leads to; mappings that this leaves empty go as well."""
-    if not isinstance(value, dict) or keys[0] not in value:
-        return value
-    rest = {key: inner for key, inner in value.items() if key != keys[0]}
-    if len(keys) > 1 and (inner := without(value[keys[0]], keys[1:])):
-        rest[keys[0]] = inner
-    return rest
-
-
-# ---- the run with the changes
-
-
-def changed_arguments(arguments: Mapping[str, Any], found: Sequence[Suggestion]) -> dict[str, Any]:
-    """Returns engine arguments with the suggested changes."""
-    left = dict(arguments)
-    for one in found:
-        top, *keys = one.path.split(".")
-        if not keys:
-            value = left.pop(top, None)
-            if one.instead:
-                left[one.instead] = value
-        elif top in left and (rest := without(left[top], keys)):
-            left[top] = rest
-        else:
-            left.pop(top, None)
-    return left
-
-
-def changed_words(words: Sequence[str], found: Sequence[Suggestion], before: Release) -> tuple[str, ...]:
-    """Returns the words after ``vllm serve`` with the suggested changes."""
-    left = list(words)
-    for one in found:
-        top, *keys = one.path.removeprefix("--").split(".")
-        option = before.source.option_of(top.replace("-", "_"))
-        names = set(option.names) if option else {f"--{top.replace('_', '-')}"}
-        left = list(_changed(left, names, keys, one.instead))
-    return tuple(left)
-
-
-def _changed(words: Sequence[str], names: set[str], keys: Sequence[str], instead: str) -> Iterator[str]:
-    """Words in which one option is left out, renamed, or has a key less."""
-    number = 0
-    while number < len(words):
-        word, number = words[number], number + 1
-        head, equals, value = word.partition("=")
-        name, *inner = head.split(".")
-        name = name.replace("_", "-") if name.startswith("--") else name
-        is_it = name in names or name.replace("--no-", "--", 1) in names
-        if not is_it or (inner and [key.removesuffix("+") for key in inner][: len(keys)] != list(keys)):
-            yield word
-            continue
-        values = [value] if equals else []
-        while not equals and number < len(words) and not words[number].startswith("-"):
-            values, number = [*values, words[number]], number + 1
-        if keys and not inner and values:
-            if left := without(_json(values[0]), keys):
-                yield from (name, json.dumps(left))
-        elif instead:
-            yield from (f"--{instead.replace('_', '-')}", *values)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _change(subject: str, message: str, paste: str, *lines: str) -> Finding:
-    return Finding(section=Section.ARGUMENTS, level=Level.CHANGE, subject=subject, message=message, lines=lines, paste=paste)
+def _change(subject: str, message: str, change: Change, *lines: str) -> Finding:
+    return Finding(section=Section.ARGUMENTS, level=Level.CHANGE, subject=subject, message=message, lines=lines, change=change)
 
 
 def _line(argument: EngineArgument) -> str:

@@ -6,28 +6,26 @@ from collections.abc import Iterator
 
 from quirks_core.base.json_values import canonical
 from quirks_core.configuration.slots import slot_named
-from quirks_core.plan import summary
-from quirks_core.plan.diff import Change, diff
+from quirks_core.plan import diff, summary
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.registry import Registry
+from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.run import OnRelease
-from quirks_core.upgrade.suggestions import Form
 
 _DRIFT, _REQUIRE = "drift", "require"
 
 
-def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form: Form) -> Iterator[Finding]:
+def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry) -> Iterator[Finding]:
     """Yields what changes in the plan of a run.
 
     Args:
         before: The run on the release that it uses.
         after: The run on the release in question.
         registry: The quirks.
-        form: How changes are written.
     """
-    found = diff(before.plan, after.plan)
+    found = diff.diff(before.plan, after.plan)
     reported: set[str] = set()
     changed: set[str] = set()
     for change in found.quirks:
@@ -45,7 +43,7 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=slot.name, message=message)
     as_before = {_key(item) for item in before.plan.refusals}
     for refusal in after.plan.refusals:
-        yield _refusal(refusal, after.plan, form, before.release.label if _key(refusal) in as_before else "")
+        yield _refusal(refusal, after.plan, before.release.label if _key(refusal) in as_before else "")
     for refusal in before.plan.refusals:
         if _key(refusal) not in {_key(item) for item in after.plan.refusals}:
             who = " and ".join(quirk.id for quirk in refusal.quirks)
@@ -58,7 +56,7 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
             yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="warning", message=note.text)
 
 
-def _state(change: Change, after: OnRelease, registry: Registry) -> Iterator[Finding]:
+def _state(change: diff.Change, after: OnRelease, registry: Registry) -> Iterator[Finding]:
     if change.missing == "b":
         return
     titles = {verdict.id: verdict.title for verdict in after.plan.verdicts}
@@ -109,7 +107,7 @@ def _key(refusal: Refusal) -> tuple[str | None, ...]:
     return refusal.kind, refusal.slot, *(quirk.id for quirk in refusal.quirks)
 
 
-def _refusal(refusal: Refusal, plan: Plan, form: Form, as_on: str) -> Finding:
+def _refusal(refusal: Refusal, plan: Plan, as_on: str) -> Finding:
     who = " and ".join(quirk.id for quirk in refusal.quirks)
     also = f" (as on {as_on})" if as_on else ""
     if refusal.kind == _DRIFT and refusal.target is not None:
@@ -124,7 +122,7 @@ def _refusal(refusal: Refusal, plan: Plan, form: Form, as_on: str) -> Finding:
     if refusal.kind == _REQUIRE and len(wanted) == 1 and wanted[0].relation.value == "=" and refusal.slot:
         return Finding(
             section=Section.QUIRKS, level=Level.CHANGE, subject=refusal.slot, message=message,
-            paste=form.set(refusal.slot, wanted[0].value),
+            change=Change(new=refusal.slot, value=wanted[0].value),
         )  # fmt: skip
     return Finding(section=Section.QUIRKS, level=Level.STOP, subject=refusal.slot or who, message=message)
 

@@ -7,10 +7,9 @@ import shlex
 import pytest
 
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome, Run, judge
-from quirks_core.upgrade.arguments import Suggestion
+from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.judged import Judged, judged_findings
-from quirks_core.upgrade.suggestions import Form
 
 from .conftest import MODELS
 
@@ -184,12 +183,12 @@ def test_what_the_cpu_platform_sets_by_itself_is_no_change_of_a_run_on_another(v
 
 
 def test_an_option_that_the_release_takes_for_another_by_its_beginning_is_a_change():
-    gone = Finding(section=Section.ARGUMENTS, level=Level.CHANGE, subject="--seed", message="is gone", paste="leave out --seed")
+    gone = Finding(section=Section.ARGUMENTS, level=Level.CHANGE, subject="--seed", message="is gone", change=Change("--seed"))
     before = Judgement(Outcome.ACCEPTED, "all", typed={"seed": 1})
     after = Judgement(Outcome.ACCEPTED, "all", typed={"seed_of_sampling": 1})
     judged = Judged(before, after, None, ("A", "B"), "cpu")
 
-    (found,) = judged_findings(judged, [Suggestion("seed", "", gone)], Form(is_command=True))
+    (found,) = judged_findings(judged, [gone])
 
     assert (found.level, found.message) == (Level.CHANGE, "B takes it for --seed-of-sampling: it is gone")
 
@@ -198,7 +197,7 @@ def test_an_option_that_the_release_takes_for_another_by_its_beginning_is_a_chan
 def test_a_refusal_of_the_cpu_platform_decides_about_runs_on_that_platform_alone(platform, level):
     before, after = Judgement(Outcome.ACCEPTED, "all"), Judgement(Outcome.PLATFORM, "configuration", "no such kernel")
 
-    (found,) = judged_findings(Judged(before, after, None, ("A", "B"), platform), (), Form(is_command=True))
+    (found,) = judged_findings(Judged(before, after, None, ("A", "B"), platform), ())
 
     assert found.level is level
 
@@ -206,7 +205,7 @@ def test_a_refusal_of_the_cpu_platform_decides_about_runs_on_that_platform_alone
 def test_what_cannot_be_read_to_its_end_is_unknown():
     before, after = Judgement(Outcome.ACCEPTED, "all"), Judgement(Outcome.UNDECIDED, "configuration", "no tokenizer")
 
-    (found,) = judged_findings(Judged(before, after, None, ("A", "B"), "cpu"), (), Form(is_command=True))
+    (found,) = judged_findings(Judged(before, after, None, ("A", "B"), "cpu"), ())
 
     assert (found.level, "B cannot be asked further than its configuration" in found.message) == (Level.UNKNOWN, True)
 
