@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quirks_core.source.definitions import Definition, resolve
 from quirks_core.source.vllm_source import VllmSource
+from quirks_core.upgrade.definitions import Definition, resolve
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
