@@ -199,7 +199,7 @@ def test_what_a_release_changes_decides_about_a_patch(check, text, level, words)
     [
         "Scheduler.kept = lambda self, one: one + 1",
         "Scheduler._mine = True\nScheduler.requests = []",  # a mark of its own, and an attribute of instances
-        "try:\n    from vllm.old import helper\nexcept ImportError:\n    from vllm.core import Scheduler as helper\nhelper.kept = f",
+        "try:\n    from vllm.old import S\nexcept ImportError:\n    from vllm.core import Scheduler as S\nS.kept = f",
     ],
 )
 def test_a_target_that_nothing_changes_is_a_clean_go(check, text):
