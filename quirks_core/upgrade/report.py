@@ -51,13 +51,10 @@ class Upgrade:
     words: tuple[str, ...] | None = None
     read_only: bool = False
     notify: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
-    _known: dict[Release, OnRelease] = field(default_factory=dict, repr=False, compare=False)
 
     def on(self, release: Release) -> OnRelease:
         """Returns the run on a release."""
-        if release not in self._known:
-            self._known[release] = on_release(release, self.config, self.options, self.registry)
-        return self._known[release]
+        return on_release(release, self.config, self.options, self.registry)
 
     def compare(self, before: Release, after: Release) -> Report:
         """Compares two releases for the run.

@@ -81,6 +81,6 @@ def test_a_temporary_folder_is_private_until_it_is_removed(tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_where_no_folder_can_be_made_is_named_with_the_remedy(tmp_path):
+def test_a_place_where_no_folder_can_be_made_is_named(tmp_path):
     with pytest.raises(QuirksError, match=r"temporary folder in .*none: .*No such file or directory.* set TMPDIR"):
         private_folder.make("acme-", tmp_path / "none")

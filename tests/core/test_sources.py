@@ -144,7 +144,7 @@ def test_an_imported_name_is_reported_with_where_it_comes_from():
         "if x:\n    try:\n        pass\n    finally:\n        def f():\n            return 1\n",
     ],
 )
-def test_the_definition_that_python_keeps_is_found_in_every_branch(write_modules, module):
+def test_the_definition_that_python_keeps_is_found(write_modules, module):
     write_modules({"fake_read/branches.py": module})
 
     assert INSTALLED.attribute_source("fake_read.branches:f") == "def f():\n    return 1"

@@ -40,7 +40,7 @@ def test_breaking_changes_of_release_notes_are_reported(releases, upgrade, monke
     assert without.verdict is Verdict.STOP
 
 
-def test_a_change_that_a_quirk_declares_is_reported_with_the_quirk(releases, upgrade):
+def test_a_change_that_a_quirk_declares_has_its_name(releases, upgrade):
     config = {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}
     run = upgrade("qwen3_next", "engine.kv_cache_dtype=fp8", "engine.enable_sleep_mode=true", **config)
 
@@ -210,7 +210,7 @@ def test_a_renamed_argument_sets_the_same_setting(upgrade, tree):
     assert item.paste == "--set engine.max_sequences=8   # instead of sequences"
 
 
-def test_an_assumed_version_contradicts_the_releases_that_are_named(upgrade, releases):
+def test_an_assumed_version_contradicts_named_releases(upgrade, releases):
     run = upgrade("gemma3")
     wrong = type(run)(run.config, type(run.options)(assume=("vllm==0.30",)), run.registry)
 
