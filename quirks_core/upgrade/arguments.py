@@ -87,10 +87,11 @@ def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server
         near = f"; new there, and of a similar name: {close[0]}" if close else ""
         unreplaced = f"is gone{near}; the source does not say what replaces it"
         message = f"is now called {instead} ({why})" if instead else unreplaced
-        yield _change(f"engine.{path}", message, change, _line(was))
+        yield Section.ARGUMENTS.finding(Level.CHANGE, f"engine.{path}", message, (_line(was),), change)
     for name in server if options else ():
         if name not in options:
-            yield _change(name, f"'vllm serve' of {after.release.label} has no such option", Change(name))
+            message = f"'vllm serve' of {after.release.label} has no such option"
+            yield Section.ARGUMENTS.finding(Level.CHANGE, name, message, change=Change(name))
 
 
 def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
@@ -103,13 +104,13 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
     for side in (before, after):
         if _arguments(side.release.source) is None:
             message = f"the source of {side.release.name} has no vllm.engine.arg_utils that could be read"
-            yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="engine arguments", message=message)
+            yield Section.ARGUMENTS.finding(Level.UNKNOWN, "engine arguments", message)
             return
     known = after.release.source.arguments.names() or frozenset()
     quirks = placed(Place.ARGUMENT, after.plan.changes).keys()
     for name in sorted(quirks - dict(_typed(before)).keys() - known):
         message = f"a quirk sets it, and {after.release.label} has no such argument"
-        yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"engine.{name}", message=message)
+        yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{name}", message)
 
 
 def deprecated(before: OnRelease, after: OnRelease) -> dict[str, str]:
@@ -145,13 +146,13 @@ def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Fin
         now = new.find(path) if new else None
         if now is not None and (problem := Slot(f"engine.{path}", now.type).problem(value)):
             lines = (_line(now),)
-            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"engine.{path}", message=problem, lines=lines)
+            yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{path}", problem, lines)
         elif now is None and "." not in path and path not in (before.release.source.arguments.names() or ()):
             message = "neither release has such an argument"
-            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"engine.{path}", message=message)
+            yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{path}", message)
     message = f"{why}: whether {after.release.label} takes the values of this run, alone and together, and what it makes of "
     message += "those that are left open"
-    yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="values", message=message)
+    yield Section.ARGUMENTS.finding(Level.UNKNOWN, "values", message)
 
 
 def _typed(side: OnRelease) -> Iterator[tuple[str, Any]]:
@@ -188,10 +189,6 @@ def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
         and difflib.SequenceMatcher(None, was.help, found.help, autojunk=False).ratio() > _SAME_HELP
     ]
     return same[0] if len(same) == 1 else ""
-
-
-def _change(subject: str, message: str, change: Change, *lines: str) -> Finding:
-    return Finding(section=Section.ARGUMENTS, level=Level.CHANGE, subject=subject, message=message, lines=lines, change=change)
 
 
 def _line(argument: EngineArgument) -> str:

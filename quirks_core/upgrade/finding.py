@@ -32,6 +32,12 @@ class Section(StrEnum):
     REQUIREMENTS = auto()
     TRAINERS = auto()
 
+    def finding(
+        self, level: Level, subject: str, message: str, lines: Iterable[str] = (), change: Change | None = None
+    ) -> Finding:
+        """Returns a finding of this section."""
+        return Finding(section=self, level=level, subject=subject, message=message, lines=tuple(lines), change=change)
+
 
 #: What the sections are called.
 TITLES = {

@@ -68,7 +68,7 @@ def judged_findings(
     if after.outcome in (Outcome.PLATFORM, Outcome.UNDECIDED):
         yield _unknown(judged, after)
     elif judged.refuses(before):
-        yield _finding(
+        yield Section.ARGUMENTS.finding(
             Level.NOTE, "the run", f"{judged.names[0]} does not take it ({before.message}), and {judged.names[1]} does"
         )
     if after is judged.after:
@@ -97,7 +97,7 @@ def _refusal(judged: Judged, found: Judgement) -> Finding:
     if judged.refuses(judged.before) and judged.before.message == found.message:
         message = f"neither {judged.names[0]} nor {judged.names[1]} takes it: {reason}"
     lines = (f"{found.place} ({found.stage})",) if found.place else ()
-    return _finding(Level.STOP, "the run", message, lines)
+    return Section.ARGUMENTS.finding(Level.STOP, "the run", message, lines)
 
 
 def _unknown(judged: Judged, found: Judgement) -> Finding:
@@ -105,7 +105,7 @@ def _unknown(judged: Judged, found: Judgement) -> Finding:
         message = f"the CPU platform, which stands in for another one here, does not take it: {found.message}"
     else:
         message = f"{judged.names[1]} cannot be asked further than its {found.stage}: {found.message}"
-    return _finding(Level.UNKNOWN, "values together", message, (found.place,) if found.place else ())
+    return Section.ARGUMENTS.finding(Level.UNKNOWN, "values together", message, (found.place,) if found.place else ())
 
 
 def _read_as_another(
@@ -119,7 +119,7 @@ def _read_as_another(
         if found is not None:
             yield found.model_copy(update={"message": f"{message}: it {found.message}"})
         else:
-            yield _finding(Level.NOTE, _option(name), message)
+            yield Section.ARGUMENTS.finding(Level.NOTE, _option(name), message)
 
 
 def _read_otherwise(before: Judgement, after: Judgement, changed: set[str], names: tuple[str, str]) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def _read_otherwise(before: Judgement, after: Judgement, changed: set[str], name
         was, now = before.typed[name], after.typed[name]
         if was != now:
             message = f"{names[0]} reads it as {_shown(was)}, and {names[1]} as {_shown(now)}"
-            yield _finding(Level.CHANGE, _option(name), message)
+            yield Section.ARGUMENTS.finding(Level.CHANGE, _option(name), message)
 
 
 def _server_defaults(before: Judgement, after: Judgement, names: tuple[str, str]) -> Iterator[Finding]:
@@ -139,11 +139,11 @@ def _server_defaults(before: Judgement, after: Judgement, names: tuple[str, str]
             continue
         message = f"left open, and its default changes from {_shown(was)} to {_shown(now)}"
         if now is None:  # the choice is the server's
-            yield _finding(Level.NOTE, _option(name), message)
+            yield Section.ARGUMENTS.finding(Level.NOTE, _option(name), message)
             continue
         keeps = Change(new=_option(name), value=was, remark=f"keeps what {names[0]} did")
         can_be_typed = was is not None and not isinstance(was, bool)
-        yield _finding(Level.CHANGE, _option(name), message, change=keeps if can_be_typed else None)
+        yield Section.ARGUMENTS.finding(Level.CHANGE, _option(name), message, change=keeps if can_be_typed else None)
 
 
 def _effects(before: Judgement, after: Judgement, of_another: Collection[str]) -> Iterator[Finding]:
@@ -161,17 +161,17 @@ def _effects(before: Judgement, after: Judgement, of_another: Collection[str]) -
             "the engine's configuration",
             "values that differ, as both releases make them on the CPU platform",
         )
-        yield _finding(Level.NOTE, subject, message, tuple(lines))
+        yield Section.ARGUMENTS.finding(Level.NOTE, subject, message, tuple(lines))
 
 
 def _logged(before: Judgement, after: Judgement, deprecated: Mapping[str, str], names: tuple[str, str]) -> Iterator[Finding]:
     """Options that do nothing or will go, as the release in question is the first to log, or to write in its source."""
     logged = [text for text in after.warnings if text not in before.warnings and DEPRECATED.search(text)]
     for text in logged:
-        yield _finding(Level.NOTE, "deprecated", f"{names[1]} logs: {' '.join(text.split())}")
+        yield Section.ARGUMENTS.finding(Level.NOTE, "deprecated", f"{names[1]} logs: {' '.join(text.split())}")
     for path, text in deprecated.items():
         if not any(path in one.replace("-", "_") for one in logged):
-            yield _finding(Level.NOTE, "deprecated", f"{path}: {text}")
+            yield Section.ARGUMENTS.finding(Level.NOTE, "deprecated", f"{path}: {text}")
 
 
 def _flat(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -190,7 +190,3 @@ def _option(destination: str) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-def _finding(level: Level, subject: str, message: str, lines: tuple[str, ...] = (), change: Change | None = None) -> Finding:
-    return Finding(section=Section.ARGUMENTS, level=level, subject=subject, message=message, lines=lines, change=change)

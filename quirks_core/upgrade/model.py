@@ -29,19 +29,19 @@ def model_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
     facts = after.context.model
     if not facts.architectures:
         message = "config.json names no architecture, so its class cannot be looked up"
-        yield _finding(Level.UNKNOWN, facts.name, message)
+        yield Section.MODEL.finding(Level.UNKNOWN, facts.name, message)
     for name in facts.architectures:
         old, new = _registered(before.release, name), _registered(after.release, name)
         if isinstance(old, str) or isinstance(new, str):
             text = new if isinstance(new, str) else old
-            yield _finding(Level.UNKNOWN, name, str(text))
+            yield Section.MODEL.finding(Level.UNKNOWN, name, str(text))
         elif new is None:
             yield _unregistered(name, old, before, after)
         elif old is None:
             message = f"{after.release.label} is the first of the two to register it, as {new}"
-            yield _finding(Level.NOTE, name, message)
+            yield Section.MODEL.finding(Level.NOTE, name, message)
         elif old != new:
-            yield _finding(Level.NOTE, name, f"its class was {old}, and is {new}")
+            yield Section.MODEL.finding(Level.NOTE, name, f"its class was {old}, and is {new}")
 
 
 # ---- the registry
@@ -101,17 +101,15 @@ def _home(source: VllmSource, found: _Class) -> _Class:
 
 def _unregistered(name: str, old: _Class | str | None, before: OnRelease, after: OnRelease) -> Finding:
     if after.context.value("engine.model_impl") == "transformers":
-        return _finding(
+        return Section.MODEL.finding(
             Level.NOTE, name, f"{after.release.label} does not register it; engine.model_impl=transformers needs no class"
         )
     if old is None:
-        return _finding(
+        return Section.MODEL.finding(
             Level.STOP, name, f"neither {before.release.label} nor {after.release.label} registers it; {_BY_TRANSFORMERS}"
         )
     last = _last_release(after.release, name)
     until = f" (its registry says: supported until {last})" if last else ""
-    return _finding(Level.STOP, name, f"{after.release.label} no longer registers it{until}; it was {old}; {_BY_TRANSFORMERS}")
-
-
-def _finding(level: Level, subject: str, message: str, lines: tuple[str, ...] = ()) -> Finding:
-    return Finding(section=Section.MODEL, level=level, subject=subject, message=message, lines=lines)
+    return Section.MODEL.finding(
+        Level.STOP, name, f"{after.release.label} no longer registers it{until}; it was {old}; {_BY_TRANSFORMERS}"
+    )

@@ -30,13 +30,11 @@ def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
     if problem is not None:
         needed = after.plan.changes or after.plan.patches
         message = f"{problem}: MODEL_QUIRKS would start the engine without quirks"
-        yield Finding(
-            section=Section.SEAMS, level=Level.STOP if needed else Level.NOTE, subject="the hook", message=message,
-        )  # fmt: skip
+        yield Section.SEAMS.finding(Level.STOP if needed else Level.NOTE, "the hook", message)
     for place, target in _imported():
         if _is_there(before.release.source, target) and not _is_there(release.source, target):
             message = f"{place} imports {target}, which {release.label} does not have"
-            yield Finding(section=Section.SEAMS, level=Level.NOTE, subject=place.partition(":")[0], message=message)
+            yield Section.SEAMS.finding(Level.NOTE, place.partition(":")[0], message)
 
 
 @lru_cache(maxsize=1)

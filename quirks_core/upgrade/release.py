@@ -6,10 +6,10 @@ a process that ended before is removed.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,6 @@ from packaging.version import InvalidVersion, Version
 from quirks_core.base import private_folder
 from quirks_core.base.errors import UsageError, words
 from quirks_core.facts.packages import PACKAGES
-from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, UnreadableReleaseError, unpack
 from quirks_core.upgrade.finding import Side
@@ -41,6 +40,7 @@ LATEST = "latest"
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _PART, _RECORD = ".part-", "release.json"
 _NEAREST = 2
+_VERSION = re.compile(r"^(?:__version__ = )?(?:__version__|version) = [\"']([^\"']+)", re.MULTILINE)
 _OTHER = "no {wanted} {version} was found: this is the source, and these are the requirements, of {name} {version}"
 #: Where a git checkout lists requirements: what all builds need.
 _REQUIREMENTS = Path("requirements", "common.txt")
@@ -298,15 +298,8 @@ def _metadata_files(root: Path) -> Iterator[Path]:
 def _declared_version(folder: Path) -> str | None:
     """The version that ``_version.py`` or ``version.py`` gives as a literal; a checkout that was never built has none."""
     for file in (folder / "_version.py", folder / "version.py"):
-        try:
-            tree = syntax_tree(file.read_text(encoding="utf-8", errors="replace"))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-                names = {target.id for target in node.targets if isinstance(target, ast.Name)}
-                if names & {"__version__", "version"} and (version := _version(node.value.value)):
-                    return version
+        if file.is_file() and (found := _VERSION.search(file.read_text(encoding="utf-8", errors="replace"))):
+            return _version(found[1])
     return None
 
 
