@@ -91,26 +91,16 @@ def switching():
 
 @pytest.mark.usefixtures("switching")
 def test_threads_parse_at_once_while_garbage_is_collected():
-    text = inspect.getsource(argparse)
-
-    with ThreadPoolExecutor(2) as pool:
-        trees = list(pool.map(source_tree.syntax_tree, [text] * 60))
-
-    assert len({len(tree.body) for tree in trees}) == 1
-
-
-@pytest.mark.usefixtures("switching")
-def test_requirements_are_read_while_another_thread_parses():
-    """The packaging library parses the texts in a marker as Python."""
+    """Also the packaging library, which parses the texts in a marker as Python."""
     text = inspect.getsource(argparse)
     need = 'torch==2.13.0; platform_machine == "x86_64" and python_version > "3.9"'
 
-    with ThreadPoolExecutor(1) as pool:
-        trees = pool.submit(lambda: [source_tree.syntax_tree(text) for _ in range(60)])
-        while not trees.done():
+    with ThreadPoolExecutor(2) as pool:
+        trees = [pool.submit(source_tree.syntax_tree, text) for _ in range(60)]
+        while not all(tree.done() for tree in trees):
             assert len(list(read_requirements([need]))) == 1
 
-    assert len({len(tree.body) for tree in trees.result()}) == 1
+    assert len({len(tree.result().body) for tree in trees}) == 1
 
 
 @pytest.mark.parametrize("content", [b'x = "\xff"\n', b"def f(:\n", b"\0", b"f = " + b"-" * 20000 + b"1"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -39,18 +38,6 @@ def test_the_workflow_checks_the_catalogue():
 
     assert (options.catalogue, options.to, options.markdown) == (True, "0.33", True)
     assert workflow("upgrade-check")["permissions"] == {"contents": "read", "issues": "write"}
-
-
-def test_make_runs_the_same_by_hand():
-    made = subprocess.run(
-        [shutil.which("make") or "make", "-n", "-o", ".venv/.model-quirks-ready", "upgrade-check", "TO=0.33", "FROM=0.31"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    (command,) = [line for line in made.stdout.splitlines() if "quirks upgrade" in line]
-
-    options = make_parser("upgrade").parse_args(shlex.split(command)[1:])
-
-    assert (options.catalogue, options.to, options.start) == (True, "0.33", "0.31")
 
 
 def test_the_reusable_workflow_writes_a_report():
