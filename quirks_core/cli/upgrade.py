@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from quirks_core.base.errors import QuirksError, UsageError, shown, words
+from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
 from quirks_core.cli.command import Command
@@ -80,12 +80,8 @@ def run_upgrade(options: argparse.Namespace) -> int:
     """
     try:
         return _run(options)
-    except QuirksError:
+    except (QuirksError, OSError, ModuleNotFoundError):  # as in other commands
         raise
-    except OSError as error:
-        if error.filename is None:  # of the output, for example
-            raise
-        raise UsageError(f"{shown(str(error.filename), 100)}: {error.strerror}") from None
     except Exception as error:  # a release is foreign text and code: a traceback would look like a verdict (exit code 1)
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise QuirksError(f"the comparison failed, at {Path(place.filename).name}:{place.lineno}: {words(error)}") from error

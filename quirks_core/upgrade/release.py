@@ -134,7 +134,10 @@ def find_release(
         kept = [found for name in names if (found := _kept(name, Version(wanted), first)) is not None]
         if kept and (kept[0].distribution == first or first in kept[0].lacking):
             return kept[0]
-    index = index or _pips_index()
+    if index is None:
+        from quirks_core.upgrade.index import PackageIndex  # of an extra; paths and the cache need none
+
+        index = PackageIndex.of_pip()
     try:
         return _of_index(index, None if spec == LATEST else Version(spec), names, notify)
     except IndexUnreachableError:
@@ -144,17 +147,6 @@ def find_release(
 
 
 # ---- the index
-
-
-def _pips_index() -> PackageIndex:
-    try:
-        from quirks_core.upgrade.index import PackageIndex
-    except ModuleNotFoundError as error:
-        raise UnreadableReleaseError(
-            f"a version is looked up by the package {error.name}, which is not installed: pip install 'model-quirks[upgrade]', "
-            "or give a wheel or a source tree by its path (--to PATH)"
-        ) from None
-    return PackageIndex.of_pip()
 
 
 def _of_index(index: PackageIndex, wanted: Version | None, names: Sequence[str], notify: Callable[[str], None]) -> Release:

@@ -144,11 +144,14 @@ def test_the_index_is_the_one_that_pip_is_configured_with(monkeypatch, tmp_path)
     assert [(one.urls, one.links) for one in (by_pip, without)] == [(urls, (str(tmp_path),))] * 2
 
 
-def test_without_the_extra_a_version_is_an_error_with_the_remedy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "quirks_core.upgrade.index", None)
+def test_without_the_extra_a_version_is_an_error_with_the_remedy(quirks, monkeypatch):
+    monkeypatch.delitem(sys.modules, "quirks_core.upgrade.index", raising=False)
+    monkeypatch.setitem(sys.modules, "unearth", None)
 
-    with pytest.raises(UnreadableReleaseError, match=r"pip install 'model-quirks\[upgrade\]', or .*--to PATH"):
-        find_release("0.30", prefer="vllm")
+    outcome = quirks("upgrade", "--to", "0.30", "--catalogue")
+
+    assert outcome.code == 4
+    assert "unearth is not installed: pip install 'model-quirks[upgrade]'" in outcome.err
 
 
 def test_a_wheel_is_read_by_its_path(wheel):
