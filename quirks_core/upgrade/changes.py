@@ -72,7 +72,8 @@ class Form:
         typed = option.name if option else f"--{_argument(name).replace('_', '-')}"
         if isinstance(value, bool) and (option is None or option.shape in (Shape.FLAG, Shape.SWITCH)):
             return [typed if value else f"--no-{typed.removeprefix('--')}"]
-        return [typed, _text(value)]
+        is_listed = isinstance(value, list) and option is not None and option.shape is Shape.VALUES
+        return [typed, *map(_text, value if is_listed else [value])]
 
     def changed_words(self, words: Sequence[str], changes: Iterable[Change], before: VllmSource) -> tuple[str, ...]:
         """Returns the words after ``vllm serve`` with changes; what is set comes last.

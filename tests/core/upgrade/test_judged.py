@@ -7,7 +7,8 @@ import shlex
 import pytest
 
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome, Run, judge
-from quirks_core.upgrade.changes import Change
+from quirks_core.source.vllm_source import INSTALLED
+from quirks_core.upgrade.changes import Change, Form
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.judged import Judged, judged_findings
 
@@ -199,3 +200,13 @@ def test_what_cannot_be_read_to_its_end_is_unknown():
     (found,) = judged_findings(Judged(before, after, None, ("A", "B"), "cpu"), ())
 
     assert (found.level, "B cannot be asked further than its configuration" in found.message) == (Level.UNKNOWN, True)
+
+
+def test_a_list_is_written_as_the_words_of_its_option():
+    change = Change("engine.served_name", "engine.served_model_name", ["a", "b c"])
+    form = Form(is_command=True)
+
+    assert form.paste(change) == "--served-model-name a 'b c'"
+    assert form.changed_words(["M", "--served-name", "a", "b c", "-tp", "2"], [change], INSTALLED) == (
+        "M", "-tp", "2", "--served-model-name", "a", "b c"
+    )  # fmt: skip

@@ -86,9 +86,12 @@ def test_a_version_that_does_not_exist_names_the_nearest_ones(serve, server, whe
         find_release("0.31", index=index, prefer="vllm")
 
 
-def test_an_index_that_does_not_answer_is_an_error_with_advice(closed_port):
-    with pytest.raises(IndexUnreachableError, match=r"127\.0\.0\.1 does not answer.*--to PATH"):
-        find_release("0.30", index=PackageIndex((closed_port,)), prefer="vllm")
+def test_an_index_that_does_not_answer_is_an_error_with_advice(closed_port, server):
+    server.files["/simple/vllm/"] = lambda handler: handler.send_error(503)
+
+    for place in (closed_port, f"{server.url}/simple"):
+        with pytest.raises(IndexUnreachableError, match=r"127\.0\.0\.1 does not answer.*--to PATH"):
+            find_release("0.30", index=PackageIndex((place,)), prefer="vllm")
 
 
 def test_the_cache_of_one_distribution_hides_no_other(serve, wheel, closed_port):
