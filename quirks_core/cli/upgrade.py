@@ -183,7 +183,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
 
 
 def _patches(options: argparse.Namespace, before: Release, after: Release) -> int:
-    report = check_patches(options.patches, before, after)
+    report = check_patches(options.patches, before, after, _platform(options))
     _print(options, report, patches_markdown, show_patches, verdict=report.verdict)
     return report.verdict.exit_code
 

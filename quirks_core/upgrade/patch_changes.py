@@ -21,6 +21,11 @@ from quirks_core.upgrade.release import Release
 
 #: Folders of a package that patch nothing in a run.
 _LEFT_OUT = {"tests", "test", "site-packages", "node_modules"}
+_RUNNER, _RUNNERS_V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu."
+#: Where modules may be that only the first model runner uses.
+_OF_RUNNERS = ("vllm.v1.worker.", "vllm.v1.sample.", "vllm.v1.spec_decode.")
+_V2_IS_USED = "vllm.config.vllm:VllmConfig.use_v2_model_runner"
+_SERVER, _RUST = "vllm.entrypoints.", "VLLM_USE_RUST_FRONTEND"
 
 
 class PatchReport(Comparison):
@@ -37,13 +42,14 @@ class PatchReport(Comparison):
     unchanged: tuple[str, ...]
 
 
-def check_patches(path: str, before: Release, after: Release) -> PatchReport:
+def check_patches(path: str, before: Release, after: Release, platform: str | None = None) -> PatchReport:
     """Holds the patches of a package against a release. None of its code runs.
 
     Args:
         path: A Python file, a folder, or the name of an installed package.
         before: The release that they run on.
         after: The release in question.
+        platform: The platform of the run; None if it is not known.
 
     Raises:
         UsageError: There is no such package, or nothing in it patches vLLM.
@@ -51,13 +57,13 @@ def check_patches(path: str, before: Release, after: Release) -> PatchReport:
     patches, unread = _patches_in(path)
     if not patches and not unread:
         raise UsageError(f"{path}: no patch of vLLM was found in it; name the package or the file that makes them")
-    comparison = _Comparison(before, after)
+    comparison = _Comparison(before, after, platform)
     patches = [patch for patch in patches if comparison.concerns_vllm(patch)]
     rows = [(patch, list(comparison.of(patch))) for patch in patches]
     return PatchReport(
         before=before.side, after=after.side, path=path, patches=len({patch.place for patch in patches}),
         unchanged=tuple(dict.fromkeys(one.targets[0] for one, found in rows if not found)),
-        findings=(*unread, *(finding for _, found in rows for finding in found)),
+        findings=(*unread, *(finding for _, found in rows for finding in found), *comparison.served_by_rust(patches)),
     )  # fmt: skip
 
 
@@ -102,6 +108,7 @@ def _root(path: str) -> Path:
 class _Comparison:
     before: Release
     after: Release
+    platform: str | None
 
     def concerns_vllm(self, patch: MonkeyPatch) -> bool:
         """Whether a patch replaces something of vLLM: not a mark on a function."""
@@ -121,6 +128,7 @@ class _Comparison:
         else:
             message = f"{self.after.label} is the first of the two that has it ({_place(new)}), and the patch replaces it"
             yield self._finding(patch, Level.UNKNOWN, message)
+        yield from self._not_called(patch, new)
 
     def _target(self, release: Release, patch: MonkeyPatch) -> Definition | Missing:
         """What a patch replaces there: the first of its targets that is there."""
@@ -187,6 +195,47 @@ class _Comparison:
             level = Level.STOP
         yield self._finding(patch, level, "; ".join(parts), lines)
 
+    # ---- never called
+
+    def _not_called(self, patch: MonkeyPatch, new: Definition) -> Iterator[Finding]:
+        name = new.path.rpartition(".")[2]
+        if isinstance(new.node, _DEFINITIONS) and not name.startswith("__") and not _is_used(self.after.source, name):
+            also = "" if _is_used(self.before.source, name) else f", nor in {self.before.label}"
+            message = f"nothing in {self.after.label} calls it{also}"
+            if name.startswith("_"):
+                yield self._finding(patch, Level.STOP, f"{message}: the patch does nothing")
+            else:
+                yield self._finding(patch, Level.UNKNOWN, f"{message}; other code may")
+        if self.platform != "cpu" and self._is_of_first_runner(new.module):
+            message = (
+                f"{self.after.label} runs model runner V2 where it can, and only V1 uses {new.module}: then nothing calls the "
+                "patch (VLLM_USE_V2_MODEL_RUNNER=0 runs V1)"
+            )
+            yield self._finding(patch, Level.UNKNOWN, message)
+
+    def _is_of_first_runner(self, module: str) -> bool:
+        if not module.startswith(_OF_RUNNERS) or module.startswith(_RUNNERS_V2):
+            return False
+        decides = self.after.source.statement(_V2_IS_USED)
+        if not isinstance(decides, ast.FunctionDef) or ast.unparse(decides.body[-1]) != "return True":
+            return False
+        return module == _RUNNER or self._only_from_first_runner(module)
+
+    def _only_from_first_runner(self, module: str) -> bool:
+        """Whether nothing but the first model runner, on whatever platform, imports a module."""
+        pattern = re.compile(rf"\b{re.escape(module)}\b(?!\.)")
+        users = {name for name, text in _texts(self.after.source).items() if name != module and pattern.search(text)}
+        return _RUNNER in users and all(name.endswith("_model_runner") for name in users)
+
+    def served_by_rust(self, patches: Iterable[MonkeyPatch]) -> Iterator[Finding]:
+        """Yields one note on patches of a front end that may be another one."""
+        places = sorted({patch.place for patch in patches if patch.targets[0].startswith(_SERVER)})
+        match self.after.source.statement(f"vllm.envs:{_RUST}") if places else None:
+            case ast.AnnAssign(value=ast.Constant(value=is_on)):
+                message = "the Rust front end calls none of the patches of vllm.entrypoints, and is "
+                message += "on by default" if is_on else "used only if this is set"
+                yield Section.PATCHES.finding(Level.UNKNOWN if is_on else Level.NOTE, _RUST, message, places)
+
     def _finding(self, patch: MonkeyPatch, level: Level, message: str, lines: Iterable[str] = ()) -> Finding:
         if patch.is_conditional and level is Level.STOP:
             level, message = Level.UNKNOWN, f"{message}; it stands under a condition on vLLM's version"
@@ -205,6 +254,13 @@ def _texts(source: VllmSource) -> dict[str, str]:
         module = ".".join(parts[len(parts) - 1 - parts[::-1].index("vllm") :]).removesuffix(".__init__")
         found[module] = file.read_text(encoding="utf-8", errors="replace")
     return found
+
+
+@lru_cache(maxsize=1024)
+def _is_used(source: VllmSource, name: str) -> bool:
+    """Whether a name occurs in the code of a release other than where it is defined; an occurrence in a text counts."""
+    pattern = re.compile(rf"^[^#\n]*(?<!def )(?<!class )\b{re.escape(name)}\b", re.MULTILINE)
+    return any(name in text and pattern.search(text) for text in _texts(source).values())
 
 
 def _code(node: ast.stmt) -> str:

@@ -67,7 +67,13 @@ BASE = """
     class Base:
         def shared(self):
             return 1
+
+        def _of_nobody(self):
+            return 2
 """
+CALLER = (
+    "from vllm.core import Scheduler, helper\n\ndef run(s):\n    s.kept(1)\n    s.shared()\n    s.drained()\n    helper(1, 2)\n"
+)
 
 
 @pytest.fixture
@@ -75,7 +81,7 @@ def wheels(wheel):
     """Two small releases: what is asked of them is how vLLM's source can change."""
 
     def make(version, core):
-        files = {"vllm/core.py": textwrap.dedent(core), "vllm/base.py": textwrap.dedent(BASE)}
+        files = {"vllm/core.py": textwrap.dedent(core), "vllm/base.py": textwrap.dedent(BASE), "vllm/caller.py": CALLER}
         return str(wheel(version, {**SOURCE, **files}))
 
     return make("0.30.0", OLD), make("0.33.0", NEW)
@@ -176,6 +182,7 @@ def apply():
         ("core.helper = lambda one, two: 1", Level.UNKNOWN, "what replaces it does not take three"),
         ("core.helper = lambda *args, **more: 1", Level.UNKNOWN, "its signature was (one, two), and is (one, two, three=0)"),
         ("Scheduler._report = lambda self: None", Level.UNKNOWN, "0.33.0 has other source (vllm.core:10)"),
+        ("base.Base._of_nobody = f", Level.STOP, "nothing in 0.33.0 calls it, nor in 0.30.0: the patch does nothing"),
     ],
 )
 def test_what_a_release_changes_decides_about_a_patch(check, text, level, words):
@@ -231,12 +238,25 @@ def test_a_file_of_a_package_that_is_no_python_is_unknown(trees, tmp_path):
 def against(releases, tmp_path):
     """Holds a file against 0.33.0, from 0.31.0."""
 
-    def run(text):
+    def run(text, platform="cuda"):
         file = tmp_path / "patches.py"
         file.write_text(text, encoding="utf-8")
-        return check_patches(str(file), releases["0.31.0"], releases["0.33.0"])
+        return check_patches(str(file), releases["0.31.0"], releases["0.33.0"], platform)
 
     return run
+
+
+def test_a_method_of_the_first_model_runner_is_unknown(against):
+    text = "from vllm.v1.worker.gpu_model_runner import GPUModelRunner\nGPUModelRunner.reset_mm_cache = lambda self: None"
+
+    assert "runs model runner V2 where it can" in only(against(text, "cuda")).message
+    assert against(text, "cpu").findings == ()
+
+
+def test_the_rust_front_end_is_a_note_for_patches_of_the_server(against):
+    text = "import vllm.entrypoints.utils as u\nu.cli_env_setup = lambda: None"
+
+    assert [(item.level, item.subject) for item in against(text, "cuda").findings][-1] == (Level.NOTE, "VLLM_USE_RUST_FRONTEND")
 
 
 def test_an_imported_name_is_followed_to_its_definition(against):
@@ -278,7 +298,7 @@ def test_every_patch_of_a_public_trainer_is_judged(trainer, releases, tmp_path):
     for file in files:
         _provide(trainer, file, tmp_path / "trainer" / file)
 
-    report = check_patches(str(tmp_path / "trainer"), releases["0.26.0"], releases["0.33.0"])
+    report = check_patches(str(tmp_path / "trainer"), releases["0.26.0"], releases["0.33.0"], "cuda")
 
     stops = [item.subject for item in report.of(Level.STOP)]
     assert report.patches == count
