@@ -11,6 +11,7 @@ from quirks_core.hook import vllm_functions
 from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.archive import PACKAGE
+from quirks_core.upgrade.definitions import Definition, resolve
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.run import OnRelease
 
@@ -40,20 +41,14 @@ def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 @lru_cache(maxsize=1)
 def _imported() -> tuple[tuple[str, str], ...]:
     """What our package imports from vLLM without a plan for its absence, each with the place."""
-    return tuple(_found())
-
-
-def _found() -> Iterator[tuple[str, str]]:
+    found = []
     for file in sorted(_OURS.rglob("*.py")):
-        try:
-            text = file.read_text(encoding="utf-8")
-            tree = syntax_tree(text if f"from {PACKAGE}" in text else "")  # most files import nothing of it
-        except (OSError, SyntaxError, ValueError):
-            continue
-        for node in _unguarded(tree):
+        text = file.read_text(encoding="utf-8")
+        for node in _unguarded(syntax_tree(text)) if f"from {PACKAGE}" in text else ():
             if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").partition(".")[0] == PACKAGE:
-                for alias in node.names:
-                    yield f"{file.relative_to(_OURS.parent)}:{node.lineno}", f"{node.module}:{alias.name}"
+                place = f"{file.relative_to(_OURS.parent)}:{node.lineno}"
+                found += [(place, f"{node.module}:{alias.name}") for alias in node.names]
+    return tuple(found)
 
 
 def _unguarded(node: ast.AST) -> Iterator[ast.AST]:
@@ -64,12 +59,5 @@ def _unguarded(node: ast.AST) -> Iterator[ast.AST]:
             yield from _unguarded(child)
 
 
-@lru_cache(maxsize=2048)
 def _is_there(source: VllmSource, target: str) -> bool:
-    module, _, name = target.partition(":")
-    if source.module_source(module) is None:
-        return False
-    if source.statement(target) is not None or source.is_imported(target):
-        return True
-    lazily = (source.module_source(module) or "").count(f'"{name}"')  # a module with names that it loads on first use
-    return source.module_source(f"{module}.{name}") is not None or lazily > 0
+    return isinstance(resolve(source, target.replace(":", ".")), Definition)
