@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -25,27 +24,15 @@ _MOST_SHOWN = 160
 DEPRECATED = re.compile(r"deprecat|no effect|no longer|will be removed|is ignored|are ignored|ignoring", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Arguments:
-    """Every argument of a release, and every field of the configurations in them, by name."""
-
-    fields: Mapping[str, EngineArgument]
-    nested: Mapping[str, EngineArgument]
-
-    def find(self, path: str) -> EngineArgument | None:
-        return self.fields.get(path) or self.nested.get(path)
-
-
 @lru_cache(maxsize=8)
-def _arguments(source: VllmSource) -> _Arguments | None:
+def _arguments(source: VllmSource) -> Mapping[str, EngineArgument] | None:
+    """Every argument of a release, and every field of the configurations in them, by name; None if it cannot be read."""
     names = source.arguments.names()
     if names is None:
         return None
-    fields = {name: found for name in sorted(names) if (found := source.arguments.find(name)) is not None}
-    nested: dict[str, EngineArgument] = {}
-    for name in fields:
-        nested |= source.arguments.nested(name)
-    return _Arguments(fields, nested)
+    found = {name: argument for name in sorted(names) if (argument := source.arguments.find(name)) is not None}
+    nested = (source.arguments.nested(name) for name in tuple(found))
+    return {**found, **{path: argument for fields in nested for path, argument in fields.items()}}
 
 
 def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server: tuple[str, ...] = ()) -> Iterator[Finding]:
@@ -65,11 +52,11 @@ def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server
     gone = [
         (path, was)
         for path in sorted(typed)
-        if (was := old.find(path)) is not None
-        and new.find(path) is None
+        if (was := old.get(path)) is not None
+        and path not in new
         and not (is_command and f"--{path.replace('_', '-')}" in options)
     ]
-    fresh = {name: found for name, found in (*new.fields.items(), *new.nested.items()) if old.find(name) is None}
+    fresh = {name: found for name, found in new.items() if name not in old}
     known = {path: _successor(was, fresh) for path, was in gone}
     changes = {
         path: Change(f"engine.{path}", f"engine.{instead}", typed[path], f"instead of {path}")
@@ -123,7 +110,7 @@ def deprecated(before: OnRelease, after: OnRelease) -> dict[str, str]:
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     found = {}
     for path, _ in _typed(before):
-        was, now = old.find(path) if old else None, new.find(path) if new else None
+        was, now = old.get(path) if old else None, new.get(path) if new else None
         if was is None or now is None or DEPRECATED.search(was.help):
             continue
         text = now.help or after.release.source.arguments.help_of(was.owner, was.attribute)
@@ -143,7 +130,7 @@ def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Fin
     new = _arguments(after.release.source)
     typed = dict(_typed(before))
     for path, value in sorted(typed.items()) if new else ():
-        now = new.find(path) if new else None
+        now = new.get(path) if new else None
         if now is not None and (problem := Slot(f"engine.{path}", now.type).problem(value)):
             lines = (_line(now),)
             yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{path}", problem, lines)
