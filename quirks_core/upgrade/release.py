@@ -211,7 +211,7 @@ def _new_folder(name: str) -> Iterator[Path]:
         try:
             folder.rename(parent / name)
         except OSError as error:
-            if not (parent / name / _RECORD).is_file():  # another process was not faster
+            if not (parent / name).is_dir():  # another process was not faster
                 raise UsageError(f"{parent / name} cannot be written: {words(error)}") from None
     finally:
         private_folder.remove(part)
