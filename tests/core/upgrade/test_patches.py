@@ -145,7 +145,12 @@ def test_what_patches_nothing_of_vllm_is_left_out(text):
 
 # ---- what a release means for it
 
-_IMPORTS = "import contextlib, vllm\nfrom unittest.mock import patch\nfrom vllm import core\nfrom vllm.core import Scheduler\n"
+_IMPORTS = """
+import contextlib, vllm
+from unittest.mock import patch
+from vllm import base, core
+from vllm.core import Scheduler
+"""
 _GONE = "Scheduler._finish = lambda self, request: 1"
 _GUARDED, _UNDEFINED = "the code goes on without the patch", "neither 0.30.0 nor 0.33.0 defines it"
 _ONCE = f"""
