@@ -64,7 +64,7 @@ torch() {
 # transformers fail at import ("operator torchvision::nms does not exist"). Text models need none of them.
 # The build leaves metadata in the checkout, which programs that run there read first, even if pyproject.toml is newer.
 project() {
-    install -c constraints.txt -e '.[cpu,ray,train,parity,docs,dev,examples,integrations]' &&
+    install -c constraints.txt -e '.[cpu,ray,train,parity,docs,dev,examples,integrations,upgrade]' &&
         "$venv/bin/python" -m pip uninstall -y torchvision torchaudio torchcodec &&
         rm -rf model_quirks.egg-info
 }

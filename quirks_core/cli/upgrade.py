@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from quirks_core.base.errors import QuirksError, UsageError, shown, words
+from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
 from quirks_core.cli.command import Command
@@ -25,13 +25,11 @@ from quirks_core.cli.upgrade_view import (
 )
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.facts.packages import NEWEST_READ
-from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import Release, find_release, installed_release
 from quirks_core.upgrade.report import Upgrade
-from quirks_core.upgrade.suggestions import Form
 
 #: Exit codes beside those of verdicts.
 _USAGE, _FAILED = 4, 5
@@ -82,12 +80,8 @@ def run_upgrade(options: argparse.Namespace) -> int:
     """
     try:
         return _run(options)
-    except QuirksError:
+    except (QuirksError, OSError, ModuleNotFoundError):  # as in other commands
         raise
-    except OSError as error:
-        if error.filename is None:  # of the output, for example
-            raise
-        raise UsageError(f"{shown(str(error.filename), 100)}: {error.strerror}") from None
     except Exception as error:  # a release is foreign text and code: a traceback would look like a verdict (exit code 1)
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise QuirksError(f"the comparison failed, at {Path(place.filename).name}:{place.lineno}: {words(error)}") from error
@@ -98,15 +92,17 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--json and --markdown are two forms of one report; choose one of them")
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
-    if options.patches and (options.catalogue or options.cmd or options.model or options.config):
+    is_run = bool(options.cmd or options.model or options.config)
+    if options.patches and (options.catalogue or is_run):
         raise UsageError("--patches needs no run: give it with --to, --from, --assume platform==… and a form alone")
+    if options.catalogue and is_run:
+        raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
     if not options.to:
         raise UsageError("name the release in question with --to")
-    if options.patches:
-        return _patches(options)
-    if options.catalogue:
-        return _catalogue(options)
-    return _compare(options)
+    before = _before(options)
+    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
+    verb = _patches if options.patches else _catalogue if options.catalogue else _compare
+    return verb(options, before, after)
 
 
 def _print(
@@ -128,22 +124,20 @@ def _print(
 # ---- one run
 
 
-def _compare(options: argparse.Namespace) -> int:
-    before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
+def _compare(options: argparse.Namespace, before: Release, after: Release) -> int:
     report = _upgrade(options, before, after).compare(before, after)
     _print(options, report, markdown, show, verdict=report.verdict)
     return report.verdict.exit_code
 
 
 def _before(options: argparse.Namespace) -> Release:
-    if options.start:
-        return find_release(options.start, prefer=_preferred(options, None), notify=progress(options))
-    if (found := installed_release()) is None:
-        if options.catalogue:  # on a machine that only looks: the newest release that was read
-            return find_release(".".join(map(str, NEWEST_READ)), prefer=_preferred(options, None), notify=progress(options))
+    if not options.start and (found := installed_release()) is not None:
+        return found
+    if not options.start and not options.catalogue:
         raise UsageError("no vLLM is installed here; name the release that the run uses with --from VERSION|PATH")
-    return found
+    # On a machine that only looks after the catalogue: the newest release that was read.
+    spec = options.start or ".".join(map(str, NEWEST_READ))
+    return find_release(spec, prefer=_preferred(options, None), notify=progress(options))
 
 
 def _platform(options: argparse.Namespace) -> str | None:
@@ -158,7 +152,7 @@ def _preferred(options: argparse.Namespace, before: Release | None) -> str | Non
     return before.distribution or None if before is not None else None
 
 
-def _upgrade(options: argparse.Namespace, before: Release, after: Release | None = None) -> Upgrade:
+def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Upgrade:
     """Reads the run; a command line is read by the parser of the release that it is for."""
     command = None
     if options.cmd:
@@ -168,7 +162,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release | None
                 "installed vLLM reads it), or describe the run by --model and --set"
             )
         with ThreadPoolExecutor(1) as pool:
-            if after is not None and not options.read_only:
+            if not options.read_only:
                 # At the same time: its answer is kept for the comparison.
                 pool.submit(read_serve_command, options.cmd, after.source, notify=progress(options))
             try:
@@ -179,7 +173,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release | None
         config = load_config(options)
     making = plan_options(options, config)
     return Upgrade(
-        config, making, making.registry(), Form(is_command=command is not None),
+        config, making, making.registry(),
         server=command.server if command else (), words=command.words if command else None,
         read_only=options.read_only, notify=progress(options),
     )  # fmt: skip
@@ -188,9 +182,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release | None
 # ---- patches of other programs
 
 
-def _patches(options: argparse.Namespace) -> int:
-    before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
+def _patches(options: argparse.Namespace, before: Release, after: Release) -> int:
     report = check_patches(options.patches, before, after, _platform(options))
     _print(options, report, patches_markdown, show_patches, verdict=report.verdict)
     return report.verdict.exit_code
@@ -199,13 +191,8 @@ def _patches(options: argparse.Namespace) -> int:
 # ---- the catalogue
 
 
-def _catalogue(options: argparse.Namespace) -> int:
-    if options.cmd or options.model or options.config:
-        raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
-    before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
-    making = plan_options(options)
-    registry: Registry = making.registry()
+def _catalogue(options: argparse.Namespace, before: Release, after: Release) -> int:
+    registry = plan_options(options).registry()
     if options.write:
         path, changed = write_confirmed(registry, after, options.write)
         if not options.json and not options.markdown:

@@ -27,17 +27,6 @@ _DEEPEST = 8
 _AUTO = "auto"
 
 
-class Unread:
-    """The type of `UNREAD`."""
-
-    def __repr__(self) -> str:
-        return "unread"
-
-
-#: A default that the source does not give as a literal.
-UNREAD = Unread()
-
-
 @dataclass(frozen=True, slots=True)
 class EngineArgument:
     """One argument of the engine.
@@ -45,7 +34,7 @@ class EngineArgument:
     Attributes:
         name: Its name.
         type: What it takes, by the source; ``Any`` where it does not state it.
-        default: Its default, or `UNREAD`.
+        default: Its default; None also where the source does not give it as a literal.
         help: What it sets; empty if the source does not state it.
         owner: The configuration class that keeps it in the engine (``CacheConfig``); empty if the source does not state it.
         attribute: Its name there.
@@ -290,9 +279,9 @@ def _made(factory: ast.expr | None) -> ast.expr | None:
 
 def _literal_value(node: ast.expr | None) -> Any:
     try:
-        return UNREAD if node is None else ast.literal_eval(node)
+        return None if node is None else ast.literal_eval(node)
     except ValueError:
-        return UNREAD
+        return None
 
 
 def _union(*kinds: Any) -> Any:

@@ -1,7 +1,7 @@
 """A vLLM's own judgement of a command line: its Python files are imported in a process of their own, without an engine.
 
 This runs code of that vLLM, so the process is shut off: no network, no plugins, no credentials, no home folder, a limit on
-time. Requirements that are not installed here are stubbed if the import needs them, and named. Answers are kept in the user's
+time. Requirements that are not installed here are stubbed if the import needs them. Answers are kept in the user's
 cache, by everything that they depend on.
 """
 
@@ -65,7 +65,6 @@ class Judgement:
         place: File and line of that in vLLM.
         typed: What was typed, by destination, as its parser reads it; empty for engine arguments.
         server: Options of the server alone with their values, defaults included.
-        engine: Engine arguments with their values, defaults included.
         config: The configuration of the engine, nested; empty if it was not reached.
         warnings: What vLLM logs.
     """
@@ -76,7 +75,6 @@ class Judgement:
     place: str = ""
     typed: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
-    engine: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -87,14 +85,10 @@ class Answer:
 
     Attributes:
         failure: Why it could not be imported; empty if it was.
-        version: Its version.
-        stubs: Requirements that are not installed here and were stubbed.
         lines: One judgement for each run, in their order.
     """
 
     failure: str = ""
-    version: str = ""
-    stubs: tuple[str, ...] = ()
     lines: tuple[Judgement, ...] = ()
 
 
@@ -139,13 +133,11 @@ def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], No
         tree = str(root.parent) if source.folder is not None else None
         found = _run(tree, [requests[number] for number in missing])
         if "failure" in found:
-            return Answer(found["failure"], found.get("version", ""), tuple(found.get("stubs", ())))
+            return Answer(found["failure"])
         for number, line in zip(missing, found.pop("lines"), strict=True):
             kept[number] = answer = {**found, "line": line}
             _keep(files[number], answer)
-    answers = [found for found in kept if found is not None]
-    lines = tuple(_judgement(found["line"]) for found in answers)
-    return Answer(version=answers[0]["version"], stubs=tuple(answers[0]["stubs"]), lines=lines) if answers else Answer()
+    return Answer(lines=tuple(_judgement(found["line"]) for found in kept if found is not None))
 
 
 def _folder(source: SourceTree) -> Path | None:
@@ -205,11 +197,10 @@ def _version(name: str) -> str:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(file.read_bytes())
+        found: dict[str, Any] = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    is_whole = isinstance(found, dict) and found.keys() == {"version", "stubs", "line"}
-    return found if is_whole else None
+    return found
 
 
 def _keep(file: Path, found: dict[str, Any]) -> None:
@@ -258,5 +249,5 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _judgement(row: dict[str, Any]) -> Judgement:
-    known = {name: row[name] for name in ("message", "place", "typed", "server", "engine", "config") if name in row}
+    known = {name: row[name] for name in ("message", "place", "typed", "server", "config") if name in row}
     return Judgement(Outcome(row["outcome"]), row["stage"], warnings=tuple(row.get("warnings", ())), **known)

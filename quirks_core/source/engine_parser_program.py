@@ -32,7 +32,6 @@ from typing import Any
 
 #: Where ``make_arg_parser`` is: since vLLM 0.33, since 0.29, and before.
 _PARSERS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
-_SERVERS = (*_PARSERS[:1], "vllm.entrypoints.launchers.launcher", "vllm.entrypoints.openai.api_server")
 #: Audit events that reach the network or start programs.
 _FORBIDDEN = (
     "socket.connect",
@@ -253,7 +252,6 @@ class Release:
             given = {**item["arguments"], "model": item["folder"]}
             engine = self.arg_utils.AsyncEngineArgs(**{name: value for name, value in given.items() if name != "tokenizer"})
             self._registered(engine)
-        found["engine"] = _values({name: getattr(engine, name) for name in self.fields})
         found["stage"] = "configuration"
         if item["model"] is not None:
             found["config"] = self._config(engine)

@@ -92,10 +92,6 @@ class SourceTree:
             return None
         return textwrap.dedent("\n".join(lines[_first_line(node) - 1 : node.end_lineno]))
 
-    def is_defined(self, target: str) -> bool:
-        """Returns whether a module or class has a function, class, constant or field of its own, which may be long."""
-        return self.statement(target) is not None
-
     def is_imported(self, target: str) -> bool:
         """Returns whether a module takes a name from another one, by an ``import`` at its top; a class has no such names."""
         module, _, name = target.partition(":")
@@ -175,7 +171,11 @@ class SourceTree:
     def has_owner(self, target: str) -> bool:
         """Returns whether the module or class of a target exists, so that an attribute can be added to it."""
         owner, dot, _ = target.rpartition(".")
-        return self.is_defined(owner) if ":" in owner and dot else self.module_source(target.partition(":")[0]) is not None
+        return (
+            self.statement(owner) is not None
+            if ":" in owner and dot
+            else self.module_source(target.partition(":")[0]) is not None
+        )
 
     def missing(self, target: str) -> str:
         """Returns which part of a target's name does not exist."""

@@ -6,20 +6,17 @@ The source suggests; whether a release takes a run is decided by its own parser 
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from quirks_core.configuration.slots import Place, Slot, placed
 from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import VllmSource
+from quirks_core.upgrade.changes import Change, changed_values
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
-from quirks_core.upgrade.suggestions import REMARK, Form
 
 _CLOSE, _SAME_HELP = 0.75, 0.8
 _MOST_SHOWN = 160
@@ -27,71 +24,61 @@ _MOST_SHOWN = 160
 DEPRECATED = re.compile(r"deprecat|no effect|no longer|will be removed|is ignored|are ignored|ignoring", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A change of the run that the source suggests.
-
-    Attributes:
-        path: The argument that is used, with dots for what is in it; an option of the server by its name.
-        instead: The argument that takes its place; empty if it is to be left out.
-        finding: Its entry in the report.
-    """
-
-    path: str
-    instead: str
-    finding: Finding
-
-
-@dataclass(frozen=True, slots=True)
-class _Arguments:
-    """Every argument of a release, and every field of the configurations in them, by name."""
-
-    fields: Mapping[str, EngineArgument]
-    nested: Mapping[str, EngineArgument]
-
-    def find(self, path: str) -> EngineArgument | None:
-        return self.fields.get(path) or self.nested.get(path)
-
-
 @lru_cache(maxsize=8)
-def _arguments(source: VllmSource) -> _Arguments | None:
+def _arguments(source: VllmSource) -> Mapping[str, EngineArgument] | None:
+    """Every argument of a release, and every field of the configurations in them, by name; None if it cannot be read."""
     names = source.arguments.names()
     if names is None:
         return None
-    fields = {name: found for name in sorted(names) if (found := source.arguments.find(name)) is not None}
-    nested: dict[str, EngineArgument] = {}
-    for name in fields:
-        nested |= source.arguments.nested(name)
-    return _Arguments(fields, nested)
+    found = {name: argument for name in sorted(names) if (argument := source.arguments.find(name)) is not None}
+    nested = (source.arguments.nested(name) for name in tuple(found))
+    return {**found, **{path: argument for fields in nested for path, argument in fields.items()}}
 
 
-def suggestions(before: OnRelease, after: OnRelease, form: Form, server: tuple[str, ...] = ()) -> Iterator[Suggestion]:
+def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server: tuple[str, ...] = ()) -> Iterator[Finding]:
     """Yields the changes that the run needs because an argument is gone or renamed.
 
     Args:
         before: The run on the release that it uses.
         after: The run on the release in question.
-        form: How changes are written.
+        is_command: The run is a command line, in which a mapping is typed as a whole.
         server: Options of the server alone that were typed.
     """
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     if old is None or new is None:
         return
     options = {name for option in after.release.source.options() or () for name in (*option.names, *option.inverse)}
+    typed = dict(_typed(before))
     gone = [
         (path, was)
-        for path in sorted(dict(_typed(before)))
-        if (was := old.find(path)) is not None
-        and new.find(path) is None
-        and not (form.is_command and f"--{path.replace('_', '-')}" in options)
+        for path in sorted(typed)
+        if (was := old.get(path)) is not None
+        and path not in new
+        and not (is_command and f"--{path.replace('_', '-')}" in options)
     ]
-    typed = _without_all(dict(_typed(before)), [path for path, _ in gone])
+    fresh = {name: found for name, found in new.items() if name not in old}
+    known = {path: _successor(was, fresh) for path, was in gone}
+    changes = {
+        path: Change(f"engine.{path}", f"engine.{instead}", typed[path], f"instead of {path}")
+        if instead
+        else Change(f"engine.{path}")
+        for path, (_, instead) in known.items()
+    }
+    left = changed_values({"engine": before.context.typed_arguments}, changes.values())["engine"]
     for path, was in gone:
-        yield _gone(path, typed, was, old, new, form)
+        (why, instead), change, top = known[path], changes[path], path.partition(".")[0]
+        if is_command and path != top and (not instead or instead.startswith(f"{top}.")):
+            whole = f"engine.{top}"
+            change = Change(whole, whole if top in left else "", left.get(top), change.remark)
+        close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
+        near = f"; new there, and of a similar name: {close[0]}" if close else ""
+        unreplaced = f"is gone{near}; the source does not say what replaces it"
+        message = f"is now called {instead} ({why})" if instead else unreplaced
+        yield Section.ARGUMENTS.finding(Level.CHANGE, f"engine.{path}", message, (_line(was),), change)
     for name in server if options else ():
         if name not in options:
             message = f"'vllm serve' of {after.release.label} has no such option"
-            yield Suggestion(name, "", _change(name, message, f"leave out {name}"))
+            yield Section.ARGUMENTS.finding(Level.CHANGE, name, message, change=Change(name))
 
 
 def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
@@ -104,13 +91,13 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
     for side in (before, after):
         if _arguments(side.release.source) is None:
             message = f"the source of {side.release.name} has no vllm.engine.arg_utils that could be read"
-            yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="engine arguments", message=message)
+            yield Section.ARGUMENTS.finding(Level.UNKNOWN, "engine arguments", message)
             return
     known = after.release.source.arguments.names() or frozenset()
     quirks = placed(Place.ARGUMENT, after.plan.changes).keys()
     for name in sorted(quirks - dict(_typed(before)).keys() - known):
         message = f"a quirk sets it, and {after.release.label} has no such argument"
-        yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"engine.{name}", message=message)
+        yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{name}", message)
 
 
 def deprecated(before: OnRelease, after: OnRelease) -> dict[str, str]:
@@ -123,7 +110,7 @@ def deprecated(before: OnRelease, after: OnRelease) -> dict[str, str]:
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     found = {}
     for path, _ in _typed(before):
-        was, now = old.find(path) if old else None, new.find(path) if new else None
+        was, now = old.get(path) if old else None, new.get(path) if new else None
         if was is None or now is None or DEPRECATED.search(was.help):
             continue
         text = now.help or after.release.source.arguments.help_of(was.owner, was.attribute)
@@ -143,16 +130,16 @@ def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Fin
     new = _arguments(after.release.source)
     typed = dict(_typed(before))
     for path, value in sorted(typed.items()) if new else ():
-        now = new.find(path) if new else None
+        now = new.get(path) if new else None
         if now is not None and (problem := Slot(f"engine.{path}", now.type).problem(value)):
             lines = (_line(now),)
-            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"engine.{path}", message=problem, lines=lines)
+            yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{path}", problem, lines)
         elif now is None and "." not in path and path not in (before.release.source.arguments.names() or ()):
             message = "neither release has such an argument"
-            yield Finding(section=Section.ARGUMENTS, level=Level.STOP, subject=f"engine.{path}", message=message)
+            yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{path}", message)
     message = f"{why}: whether {after.release.label} takes the values of this run, alone and together, and what it makes of "
     message += "those that are left open"
-    yield Finding(section=Section.ARGUMENTS, level=Level.UNKNOWN, subject="values", message=message)
+    yield Section.ARGUMENTS.finding(Level.UNKNOWN, "values", message)
 
 
 def _typed(side: OnRelease) -> Iterator[tuple[str, Any]]:
@@ -168,34 +155,14 @@ def _paths(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _paths(f"{path}.{key}", inner)
 
 
-def _without_all(typed: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """What was typed, with mappings that lack all of these paths."""
-    left = dict(typed)
-    for path in paths:
-        top, *keys = path.split(".")
-        if keys:
-            left[top] = without(left[top], keys)
-    return left
-
-
-def _gone(path: str, typed: Mapping[str, Any], was: EngineArgument, old: _Arguments, new: _Arguments, form: Form) -> Suggestion:
-    """An argument that is used and that the other release does not have, with the one that took its place if that is known."""
-    slot = f"engine.{path}"
-    fresh = {name: found for name, found in (*new.fields.items(), *new.nested.items()) if old.find(name) is None}
+def _successor(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> tuple[str, str]:
+    """The new argument that took the place of one that is gone, and how that is known; empty if it is not."""
     same_home = [
         name for name, found in fresh.items() if was.owner and (found.owner, found.attribute) == (was.owner, was.attribute)
     ]
     if len(same_home) == 1:
-        why, instead = f"both set {was.owner}.{was.attribute}", same_home[0]
-    else:
-        why, instead = "its description is nearly the same", _by_help(was, fresh)
-    if instead:
-        paste = f"{form.set(f'engine.{instead}', typed[path])}{REMARK}instead of {path}"
-        return Suggestion(path, instead, _change(slot, f"is now called {instead} ({why})", paste, _line(was)))
-    close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
-    near = f"; new there, and of a similar name: {close[0]}" if close else ""
-    message = f"is gone{near}; the source does not say what replaces it"
-    return Suggestion(path, "", _change(slot, message, _left_out(path, form, typed), _line(was)))
+        return f"both set {was.owner}.{was.attribute}", same_home[0]
+    return "its description is nearly the same", _by_help(was, fresh)
 
 
 def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
@@ -209,88 +176,6 @@ def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
         and difflib.SequenceMatcher(None, was.help, found.help, autojunk=False).ratio() > _SAME_HELP
     ]
     return same[0] if len(same) == 1 else ""
-
-
-def _left_out(path: str, form: Form, typed: Mapping[str, Any]) -> str:
-    """How to leave an argument out: without it, or by the rest of a mapping that was typed as a whole."""
-    top, dot, _ = path.partition(".")
-    if not dot or not form.is_command:
-        return form.leave_out(f"engine.{path}")
-    left = typed[top]
-    return form.set(f"engine.{top}", left) if left else form.leave_out(f"engine.{top}")
-
-
-def without(value: Any, keys: Sequence[str]) -> Any:
-    """Returns a mapping without what a path of keys leads to; mappings that this leaves empty go as well."""
-    if not isinstance(value, dict) or keys[0] not in value:
-        return value
-    rest = {key: inner for key, inner in value.items() if key != keys[0]}
-    if len(keys) > 1 and (inner := without(value[keys[0]], keys[1:])):
-        rest[keys[0]] = inner
-    return rest
-
-
-# ---- the run with the changes
-
-
-def changed_arguments(arguments: Mapping[str, Any], found: Sequence[Suggestion]) -> dict[str, Any]:
-    """Returns engine arguments with the suggested changes."""
-    left = dict(arguments)
-    for one in found:
-        top, *keys = one.path.split(".")
-        if not keys:
-            value = left.pop(top, None)
-            if one.instead:
-                left[one.instead] = value
-        elif top in left and (rest := without(left[top], keys)):
-            left[top] = rest
-        else:
-            left.pop(top, None)
-    return left
-
-
-def changed_words(words: Sequence[str], found: Sequence[Suggestion], before: Release) -> tuple[str, ...]:
-    """Returns the words after ``vllm serve`` with the suggested changes."""
-    left = list(words)
-    for one in found:
-        top, *keys = one.path.removeprefix("--").split(".")
-        option = before.source.option_of(top.replace("-", "_"))
-        names = set(option.names) if option else {f"--{top.replace('_', '-')}"}
-        left = list(_changed(left, names, keys, one.instead))
-    return tuple(left)
-
-
-def _changed(words: Sequence[str], names: set[str], keys: Sequence[str], instead: str) -> Iterator[str]:
-    """Words in which one option is left out, renamed, or has a key less."""
-    number = 0
-    while number < len(words):
-        word, number = words[number], number + 1
-        head, equals, value = word.partition("=")
-        name, *inner = head.split(".")
-        name = name.replace("_", "-") if name.startswith("--") else name
-        is_it = name in names or name.replace("--no-", "--", 1) in names
-        if not is_it or (inner and [key.removesuffix("+") for key in inner][: len(keys)] != list(keys)):
-            yield word
-            continue
-        values = [value] if equals else []
-        while not equals and number < len(words) and not words[number].startswith("-"):
-            values, number = [*values, words[number]], number + 1
-        if keys and not inner and values:
-            if left := without(_json(values[0]), keys):
-                yield from (name, json.dumps(left))
-        elif instead:
-            yield from (f"--{instead.replace('_', '-')}", *values)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _change(subject: str, message: str, paste: str, *lines: str) -> Finding:
-    return Finding(section=Section.ARGUMENTS, level=Level.CHANGE, subject=subject, message=message, lines=lines, paste=paste)
 
 
 def _line(argument: EngineArgument) -> str:

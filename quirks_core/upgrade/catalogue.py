@@ -22,8 +22,9 @@ from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
+from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.finding import Side
-from quirks_core.upgrade.release import PACKAGE, Release
+from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import packages_on
 
 

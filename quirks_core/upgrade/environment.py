@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.facts.packages import PLATFORMS
+from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
-from quirks_core.upgrade.suggestions import Form
 
 #: Variables of vLLM's; others are read by what it rests on, whose source is not compared.
 _PREFIX = "VLLM_"
@@ -19,13 +19,12 @@ _PREFIX = "VLLM_"
 _LIMIT, _NO_LIMIT = re.compile(r"_MAX_|_LIMIT|_TIMEOUT"), ("None", "0", "-1", "False", "''")
 
 
-def variable_changes(before: OnRelease, after: OnRelease, form: Form) -> Iterator[Finding]:
+def variable_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
     """Yields the variables that the release in question no longer reads, and those that it is the first to read.
 
     Args:
         before: The run on the release that it uses.
         after: The run on the release in question.
-        form: How changes are written.
     """
     user = set(before.context.environment) | set(after.context.environment)
     quirks = placed(Place.VARIABLE, {**before.plan.changes, **after.plan.changes}).keys()
@@ -37,14 +36,15 @@ def variable_changes(before: OnRelease, after: OnRelease, form: Form) -> Iterato
             case True, False:
                 message = f"{who} it, and {after.release.label} no longer reads it: it has no effect there"
                 level = Level.CHANGE if name in user else Level.NOTE
-                paste = form.leave_out(f"env.{name}") if name in user else ""
-                yield _finding(level, name, message, paste)
+                yield Section.VARIABLES.finding(level, name, message, change=Change(f"env.{name}") if name in user else None)
             case False, True:
-                yield _finding(Level.NOTE, name, f"{who} it, and {after.release.label} is the first of the two to read it")
+                yield Section.VARIABLES.finding(
+                    Level.NOTE, name, f"{who} it, and {after.release.label} is the first of the two to read it"
+                )
             case False, False:
-                yield _finding(Level.NOTE, name, f"{who} it, and neither release reads it")
+                yield Section.VARIABLES.finding(Level.NOTE, name, f"{who} it, and neither release reads it")
             case _, None:
-                yield _finding(
+                yield Section.VARIABLES.finding(
                     Level.UNKNOWN, name, f"{who} it, and the source of {after.release.label} does not tell whether it reads it"
                 )
 
@@ -73,10 +73,10 @@ def variable_defaults(before: OnRelease, after: OnRelease, *, is_server: bool) -
     ]
     if is_server and old and limits:
         message = f"{after.release.label} has limits that {before.release.label} does not have: {', '.join(limits)}"
-        yield _finding(Level.NOTE, "new limits", message)
+        yield Section.VARIABLES.finding(Level.NOTE, "new limits", message)
     if changed := [f"{name}: {old[name]} → {new[name]}" for name in open_ if name in old and old[name] != new[name]]:
         message = f"{len(changed)} that are not set here have another default: {'; '.join(changed)}"
-        yield _finding(Level.NOTE, "defaults", message)
+        yield Section.VARIABLES.finding(Level.NOTE, "defaults", message)
 
 
 def _defaults(release: Release) -> Mapping[str, str]:
@@ -94,7 +94,3 @@ def _read(release: Release, names: list[str]) -> Mapping[str, bool]:
     """Which of the variables a release reads; empty if its source does not show it."""
     unread = release.source.unread_by_engine(names) if names else ()
     return {} if unread is None else {name: name not in unread for name in names}
-
-
-def _finding(level: Level, name: str, message: str, paste: str = "") -> Finding:
-    return Finding(section=Section.VARIABLES, level=level, subject=name, message=message, paste=paste)

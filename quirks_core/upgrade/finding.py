@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum, auto
 
+from pydantic import Field
+
 from quirks_core.base.record import Record
+from quirks_core.upgrade.changes import Change
 
 
 class Level(StrEnum):
@@ -28,6 +31,12 @@ class Section(StrEnum):
     MODEL = auto()
     REQUIREMENTS = auto()
     TRAINERS = auto()
+
+    def finding(
+        self, level: Level, subject: str, message: str, lines: Iterable[str] = (), change: Change | None = None
+    ) -> Finding:
+        """Returns a finding of this section."""
+        return Finding(section=self, level=level, subject=subject, message=message, lines=tuple(lines), change=change)
 
 
 #: What the sections are called.
@@ -53,6 +62,7 @@ class Finding(Record):
         message: How.
         lines: Lines of source, or of a comparison, that show it.
         paste: What to change, ready to be pasted; empty if nothing is to be.
+        change: The same, to be applied; None if only a person can.
     """
 
     section: Section
@@ -61,6 +71,7 @@ class Finding(Record):
     message: str
     lines: tuple[str, ...] = ()
     paste: str = ""
+    change: Change | None = Field(default=None, exclude=True)
 
 
 class Verdict(StrEnum):

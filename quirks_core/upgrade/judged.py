@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,9 +10,9 @@ from typing import Any
 
 from quirks_core.base.errors import shortened
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome
-from quirks_core.upgrade.arguments import DEPRECATED, Suggestion
+from quirks_core.upgrade.arguments import DEPRECATED
+from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.suggestions import REMARK, Form
 
 _STAGES = ("options", "server", "engine arguments", "configuration", "all")
 #: A list of everything that would be taken.
@@ -48,21 +46,20 @@ class Judged:
 
 
 def judged_findings(
-    judged: Judged, suggested: Sequence[Suggestion], form: Form, deprecated: Mapping[str, str] = MappingProxyType({})
+    judged: Judged, suggested: Sequence[Finding], deprecated: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
     """Yields what changes between two releases, by their own judgements.
 
     Args:
         judged: The judgements.
         suggested: The changes that the source suggests; they count only if the release refuses the run without them.
-        form: How changes are written.
         deprecated: Arguments of the run that the release calls deprecated, with the words of its source.
     """
     before, after = judged.before, judged.after
     if judged.refuses(after):
         last = after
         if suggested and judged.changed is not None and _is_further(judged.changed, after):
-            yield from (one.finding for one in suggested)
+            yield from suggested
             last = judged.changed
         if judged.refuses(last):
             yield _refusal(judged, last)
@@ -71,14 +68,14 @@ def judged_findings(
     if after.outcome in (Outcome.PLATFORM, Outcome.UNDECIDED):
         yield _unknown(judged, after)
     elif judged.refuses(before):
-        yield _finding(
+        yield Section.ARGUMENTS.finding(
             Level.NOTE, "the run", f"{judged.names[0]} does not take it ({before.message}), and {judged.names[1]} does"
         )
     if after is judged.after:
         yield from _read_as_another(before, after, suggested, judged.names)
-    changed = {one.path.partition(".")[0] for one in suggested} if after is not judged.after else set()
+    changed = {one.change.argument for one in suggested if one.change} if after is not judged.after else set()
     yield from _read_otherwise(before, after, changed, judged.names)
-    yield from _server_defaults(before, after, form, judged.names)
+    yield from _server_defaults(before, after, judged.names)
     yield from _effects(before, after, frozenset() if judged.platform == "cpu" else judged.of_cpu)
     yield from _logged(before, after, deprecated, judged.names)
 
@@ -100,7 +97,7 @@ def _refusal(judged: Judged, found: Judgement) -> Finding:
     if judged.refuses(judged.before) and judged.before.message == found.message:
         message = f"neither {judged.names[0]} nor {judged.names[1]} takes it: {reason}"
     lines = (f"{found.place} ({found.stage})",) if found.place else ()
-    return _finding(Level.STOP, "the run", message, lines)
+    return Section.ARGUMENTS.finding(Level.STOP, "the run", message, lines)
 
 
 def _unknown(judged: Judged, found: Judgement) -> Finding:
@@ -108,21 +105,21 @@ def _unknown(judged: Judged, found: Judgement) -> Finding:
         message = f"the CPU platform, which stands in for another one here, does not take it: {found.message}"
     else:
         message = f"{judged.names[1]} cannot be asked further than its {found.stage}: {found.message}"
-    return _finding(Level.UNKNOWN, "values together", message, (found.place,) if found.place else ())
+    return Section.ARGUMENTS.finding(Level.UNKNOWN, "values together", message, (found.place,) if found.place else ())
 
 
 def _read_as_another(
-    before: Judgement, after: Judgement, suggested: Sequence[Suggestion], names: tuple[str, str]
+    before: Judgement, after: Judgement, suggested: Sequence[Finding], names: tuple[str, str]
 ) -> Iterator[Finding]:
     """Options that the release takes for others: the beginning of a name is enough for argparse."""
     others = ", ".join(map(_option, sorted(after.typed.keys() - before.typed.keys())))
     for name in sorted(before.typed.keys() - after.typed.keys()) if after.typed else ():
-        found = next((one.finding for one in suggested if one.path.removeprefix("--").replace("-", "_") == name), None)
+        found = next((one for one in suggested if one.change and one.change.argument == name), None)
         message = f"{names[1]} takes it for {others or 'nothing'}"
         if found is not None:
             yield found.model_copy(update={"message": f"{message}: it {found.message}"})
         else:
-            yield _finding(Level.NOTE, _option(name), message)
+            yield Section.ARGUMENTS.finding(Level.NOTE, _option(name), message)
 
 
 def _read_otherwise(before: Judgement, after: Judgement, changed: set[str], names: tuple[str, str]) -> Iterator[Finding]:
@@ -131,24 +128,22 @@ def _read_otherwise(before: Judgement, after: Judgement, changed: set[str], name
         was, now = before.typed[name], after.typed[name]
         if was != now:
             message = f"{names[0]} reads it as {_shown(was)}, and {names[1]} as {_shown(now)}"
-            yield _finding(Level.CHANGE, _option(name), message)
+            yield Section.ARGUMENTS.finding(Level.CHANGE, _option(name), message)
 
 
-def _server_defaults(before: Judgement, after: Judgement, form: Form, names: tuple[str, str]) -> Iterator[Finding]:
+def _server_defaults(before: Judgement, after: Judgement, names: tuple[str, str]) -> Iterator[Finding]:
     """Options of the server that are left open and have another default: its clients see that."""
     for name in sorted(before.server.keys() & after.server.keys() - after.typed.keys()):
         was, now = before.server[name], after.server[name]
-        if was != now:
-            text = was if isinstance(was, str) else json.dumps(was)
-            paste = (
-                f"{_option(name)} {shlex.quote(text)}"
-                if was is not None and form.is_command and not isinstance(was, bool)
-                else ""
-            )
-            message = f"left open, and its default changes from {_shown(was)} to {_shown(now)}"
-            keeps = f"{paste}{REMARK}keeps what {names[0]} did" if paste else ""
-            level = Level.NOTE if now is None else Level.CHANGE  # None leaves the choice to the server
-            yield _finding(level, _option(name), message, paste=keeps if level is Level.CHANGE else "")
+        if was == now:
+            continue
+        message = f"left open, and its default changes from {_shown(was)} to {_shown(now)}"
+        if now is None:  # the choice is the server's
+            yield Section.ARGUMENTS.finding(Level.NOTE, _option(name), message)
+            continue
+        keeps = Change(new=_option(name), value=was, remark=f"keeps what {names[0]} did")
+        can_be_typed = was is not None and not isinstance(was, bool)
+        yield Section.ARGUMENTS.finding(Level.CHANGE, _option(name), message, change=keeps if can_be_typed else None)
 
 
 def _effects(before: Judgement, after: Judgement, of_another: Collection[str]) -> Iterator[Finding]:
@@ -166,17 +161,17 @@ def _effects(before: Judgement, after: Judgement, of_another: Collection[str]) -
             "the engine's configuration",
             "values that differ, as both releases make them on the CPU platform",
         )
-        yield _finding(Level.NOTE, subject, message, tuple(lines))
+        yield Section.ARGUMENTS.finding(Level.NOTE, subject, message, tuple(lines))
 
 
 def _logged(before: Judgement, after: Judgement, deprecated: Mapping[str, str], names: tuple[str, str]) -> Iterator[Finding]:
     """Options that do nothing or will go, as the release in question is the first to log, or to write in its source."""
     logged = [text for text in after.warnings if text not in before.warnings and DEPRECATED.search(text)]
     for text in logged:
-        yield _finding(Level.NOTE, "deprecated", f"{names[1]} logs: {' '.join(text.split())}")
+        yield Section.ARGUMENTS.finding(Level.NOTE, "deprecated", f"{names[1]} logs: {' '.join(text.split())}")
     for path, text in deprecated.items():
         if not any(path in one.replace("-", "_") for one in logged):
-            yield _finding(Level.NOTE, "deprecated", f"{path}: {text}")
+            yield Section.ARGUMENTS.finding(Level.NOTE, "deprecated", f"{path}: {text}")
 
 
 def _flat(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -195,7 +190,3 @@ def _option(destination: str) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-def _finding(level: Level, subject: str, message: str, lines: tuple[str, ...] = (), paste: str = "") -> Finding:
-    return Finding(section=Section.ARGUMENTS, level=level, subject=subject, message=message, lines=lines, paste=paste)

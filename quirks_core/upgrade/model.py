@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from quirks_core.source.definitions import Definition, resolve
 from quirks_core.source.vllm_source import VllmSource
+from quirks_core.upgrade.definitions import Definition, resolve
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
@@ -29,46 +28,34 @@ def model_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
     facts = after.context.model
     if not facts.architectures:
         message = "config.json names no architecture, so its class cannot be looked up"
-        yield _finding(Level.UNKNOWN, facts.name, message)
+        yield Section.MODEL.finding(Level.UNKNOWN, facts.name, message)
+    unread = [side.release for side in (after, before) if not any(_tables(side.release.source))]
     for name in facts.architectures:
+        if unread:
+            yield Section.MODEL.finding(Level.UNKNOWN, name, f"the registry of {unread[0].label} cannot be read")
+            continue
         old, new = _registered(before.release, name), _registered(after.release, name)
-        if isinstance(old, str) or isinstance(new, str):
-            text = new if isinstance(new, str) else old
-            yield _finding(Level.UNKNOWN, name, str(text))
-        elif new is None:
+        if not new:
             yield _unregistered(name, old, before, after)
-        elif old is None:
+        elif not old:
             message = f"{after.release.label} is the first of the two to register it, as {new}"
-            yield _finding(Level.NOTE, name, message)
+            yield Section.MODEL.finding(Level.NOTE, name, message)
         elif old != new:
-            yield _finding(Level.NOTE, name, f"its class was {old}, and is {new}")
+            yield Section.MODEL.finding(Level.NOTE, name, f"its class was {old}, and is {new}")
 
 
 # ---- the registry
 
 
-@dataclass(frozen=True, slots=True)
-class _Class:
-    """Where a model's class is."""
-
-    module: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.module}:{self.name}"
-
-
-def _registered(release: Release, architecture: str) -> _Class | str | None:
-    """The class of an architecture; None if it is not registered, a sentence if that cannot be read."""
-    tables = list(_tables(release.source))
-    if not tables:
-        return f"the registry of {release.label} cannot be read"
-    for _, table in tables:
+def _registered(release: Release, architecture: str) -> str:
+    """Where the class of an architecture is defined, which the registered module may import; empty if it is not registered."""
+    for _, table in _tables(release.source):
         match table.get(architecture):
             case ast.Tuple(elts=[ast.Constant(value=str(module)), ast.Constant(value=str(name))]):
                 home = module if module.startswith("vllm.") else f"{_MODELS}.{module}"
-                return _home(release.source, _Class(home, name))
-    return None
+                defined = resolve(release.source, f"{home}.{name}")
+                return f"{defined.module}:{defined.path}" if isinstance(defined, Definition) else f"{home}:{name}"
+    return ""
 
 
 def _last_release(release: Release, architecture: str) -> str:
@@ -93,25 +80,17 @@ def _tables(source: VllmSource) -> Iterator[tuple[str, dict[str, ast.expr]]]:
             )
 
 
-def _home(source: VllmSource, found: _Class) -> _Class:
-    """The class where it is defined: the registered module may import it."""
-    defined = resolve(source, f"{found.module}.{found.name}")
-    return _Class(defined.module, defined.path) if isinstance(defined, Definition) else found
-
-
-def _unregistered(name: str, old: _Class | str | None, before: OnRelease, after: OnRelease) -> Finding:
+def _unregistered(name: str, old: str, before: OnRelease, after: OnRelease) -> Finding:
     if after.context.value("engine.model_impl") == "transformers":
-        return _finding(
+        return Section.MODEL.finding(
             Level.NOTE, name, f"{after.release.label} does not register it; engine.model_impl=transformers needs no class"
         )
-    if old is None:
-        return _finding(
+    if not old:
+        return Section.MODEL.finding(
             Level.STOP, name, f"neither {before.release.label} nor {after.release.label} registers it; {_BY_TRANSFORMERS}"
         )
     last = _last_release(after.release, name)
     until = f" (its registry says: supported until {last})" if last else ""
-    return _finding(Level.STOP, name, f"{after.release.label} no longer registers it{until}; it was {old}; {_BY_TRANSFORMERS}")
-
-
-def _finding(level: Level, subject: str, message: str, lines: tuple[str, ...] = ()) -> Finding:
-    return Finding(section=Section.MODEL, level=level, subject=subject, message=message, lines=lines)
+    return Section.MODEL.finding(
+        Level.STOP, name, f"{after.release.label} no longer registers it{until}; it was {old}; {_BY_TRANSFORMERS}"
+    )

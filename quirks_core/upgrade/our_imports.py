@@ -10,8 +10,9 @@ from pathlib import Path
 from quirks_core.hook import vllm_functions
 from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
+from quirks_core.upgrade.archive import PACKAGE
+from quirks_core.upgrade.definitions import Definition, resolve
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.release import PACKAGE
 from quirks_core.upgrade.run import OnRelease
 
 #: Our package that imports vLLM on every run.
@@ -30,32 +31,24 @@ def seam_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
     if problem is not None:
         needed = after.plan.changes or after.plan.patches
         message = f"{problem}: MODEL_QUIRKS would start the engine without quirks"
-        yield Finding(
-            section=Section.SEAMS, level=Level.STOP if needed else Level.NOTE, subject="the hook", message=message,
-        )  # fmt: skip
+        yield Section.SEAMS.finding(Level.STOP if needed else Level.NOTE, "the hook", message)
     for place, target in _imported():
         if _is_there(before.release.source, target) and not _is_there(release.source, target):
             message = f"{place} imports {target}, which {release.label} does not have"
-            yield Finding(section=Section.SEAMS, level=Level.NOTE, subject=place.partition(":")[0], message=message)
+            yield Section.SEAMS.finding(Level.NOTE, place.partition(":")[0], message)
 
 
 @lru_cache(maxsize=1)
 def _imported() -> tuple[tuple[str, str], ...]:
     """What our package imports from vLLM without a plan for its absence, each with the place."""
-    return tuple(_found())
-
-
-def _found() -> Iterator[tuple[str, str]]:
+    found = []
     for file in sorted(_OURS.rglob("*.py")):
-        try:
-            text = file.read_text(encoding="utf-8")
-            tree = syntax_tree(text if f"from {PACKAGE}" in text else "")  # most files import nothing of it
-        except (OSError, SyntaxError, ValueError):
-            continue
-        for node in _unguarded(tree):
+        text = file.read_text(encoding="utf-8")
+        for node in _unguarded(syntax_tree(text)) if f"from {PACKAGE}" in text else ():
             if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").partition(".")[0] == PACKAGE:
-                for alias in node.names:
-                    yield f"{file.relative_to(_OURS.parent)}:{node.lineno}", f"{node.module}:{alias.name}"
+                place = f"{file.relative_to(_OURS.parent)}:{node.lineno}"
+                found += [(place, f"{node.module}:{alias.name}") for alias in node.names]
+    return tuple(found)
 
 
 def _unguarded(node: ast.AST) -> Iterator[ast.AST]:
@@ -66,12 +59,5 @@ def _unguarded(node: ast.AST) -> Iterator[ast.AST]:
             yield from _unguarded(child)
 
 
-@lru_cache(maxsize=2048)
 def _is_there(source: VllmSource, target: str) -> bool:
-    module, _, name = target.partition(":")
-    if source.module_source(module) is None:
-        return False
-    if source.statement(target) is not None or source.is_imported(target):
-        return True
-    lazily = (source.module_source(module) or "").count(f'"{name}"')  # a module with names that it loads on first use
-    return source.module_source(f"{module}.{name}") is not None or lazily > 0
+    return isinstance(resolve(source, target.replace(":", ".")), Definition)

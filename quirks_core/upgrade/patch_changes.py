@@ -12,14 +12,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from quirks_core.base.errors import UsageError
-from quirks_core.source.definitions import Definition, Missing, resolve
 from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
+from quirks_core.upgrade.definitions import Definition, Missing, resolve
 from quirks_core.upgrade.finding import Comparison, Finding, Level, Section
 from quirks_core.upgrade.monkey_patches import Function, MonkeyPatch, Way, read_patches
 from quirks_core.upgrade.release import Release
 
-_MOST_BYTES = 4_000_000
 #: Folders of a package that patch nothing in a run.
 _LEFT_OUT = {"tests", "test", "site-packages", "node_modules"}
 _RUNNER, _RUNNERS_V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu."
@@ -61,12 +60,10 @@ def check_patches(path: str, before: Release, after: Release, platform: str | No
     comparison = _Comparison(before, after, platform)
     patches = [patch for patch in patches if comparison.concerns_vllm(patch)]
     rows = [(patch, list(comparison.of(patch))) for patch in patches]
-    findings = [finding for _, found in rows for finding in found]
-    found = (*unread, *findings, *comparison.served_by_rust(patches))
     return PatchReport(
         before=before.side, after=after.side, path=path, patches=len({patch.place for patch in patches}),
         unchanged=tuple(dict.fromkeys(one.targets[0] for one, found in rows if not found)),
-        findings=found,
+        findings=(*unread, *(finding for _, found in rows for finding in found), *comparison.served_by_rust(patches)),
     )  # fmt: skip
 
 
@@ -81,13 +78,11 @@ def _patches_in(path: str) -> tuple[list[MonkeyPatch], list[Finding]]:
         if file != root and any(part in _LEFT_OUT or part.startswith(".") for part in Path(name).parts):
             continue
         try:
-            if file.stat().st_size > _MOST_BYTES:
-                raise ValueError(f"it has more than {_MOST_BYTES} bytes")
             text = file.read_text(encoding="utf-8", errors="replace")
             found += read_patches(text, name) if "vllm" in text else []
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             message = f"cannot be read as Python: {type(error).__name__}: {error}"
-            unread.append(_finding(Level.UNKNOWN, name, message))
+            unread.append(Section.PATCHES.finding(Level.UNKNOWN, name, message))
     return found, unread
 
 
@@ -239,13 +234,13 @@ class _Comparison:
             case ast.AnnAssign(value=ast.Constant(value=is_on)):
                 message = "the Rust front end calls none of the patches of vllm.entrypoints, and is "
                 message += "on by default" if is_on else "used only if this is set"
-                yield _finding(Level.UNKNOWN if is_on else Level.NOTE, _RUST, message, places)
+                yield Section.PATCHES.finding(Level.UNKNOWN if is_on else Level.NOTE, _RUST, message, places)
 
     def _finding(self, patch: MonkeyPatch, level: Level, message: str, lines: Iterable[str] = ()) -> Finding:
         if patch.is_conditional and level is Level.STOP:
             level, message = Level.UNKNOWN, f"{message}; it stands under a condition on vLLM's version"
         subject = patch.targets[0] + (f".{patch.member}" if patch.member else "")
-        return _finding(level, subject, f"{patch.place} ({patch.way}): {message}", lines)
+        return Section.PATCHES.finding(level, subject, f"{patch.place} ({patch.way}): {message}", lines)
 
 
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -323,7 +318,3 @@ def _kind(node: ast.stmt) -> str:
 
 def _place(found: Definition) -> str:
     return f"{found.module}:{found.node.lineno}" if found.node is not None else found.module
-
-
-def _finding(level: Level, subject: str, message: str, lines: Iterable[str] = ()) -> Finding:
-    return Finding(section=Section.PATCHES, level=level, subject=subject, message=message, lines=tuple(lines))

@@ -6,28 +6,26 @@ from collections.abc import Iterator
 
 from quirks_core.base.json_values import canonical
 from quirks_core.configuration.slots import slot_named
-from quirks_core.plan import summary
-from quirks_core.plan.diff import Change, diff
+from quirks_core.plan import diff, summary
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.registry import Registry
+from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Finding, Level, Section
 from quirks_core.upgrade.run import OnRelease
-from quirks_core.upgrade.suggestions import Form
 
 _DRIFT, _REQUIRE = "drift", "require"
 
 
-def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form: Form) -> Iterator[Finding]:
+def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry) -> Iterator[Finding]:
     """Yields what changes in the plan of a run.
 
     Args:
         before: The run on the release that it uses.
         after: The run on the release in question.
         registry: The quirks.
-        form: How changes are written.
     """
-    found = diff(before.plan, after.plan)
+    found = diff.diff(before.plan, after.plan)
     reported: set[str] = set()
     changed: set[str] = set()
     for change in found.quirks:
@@ -37,28 +35,28 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry, form:
             changed.add(change.name)
     if undecided := _undecided(before.plan, after.plan):
         message = f"{len(undecided)} quirks are undecided on both releases: a fact is missing"
-        yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="undecided", message=message, lines=tuple(undecided))
+        yield Section.QUIRKS.finding(Level.NOTE, "undecided", message, tuple(undecided))
     for slot in found.slots:
         old, new = (f"{_value(side['value'])} ({', '.join(side['who']) or 'not set'})" for side in (slot.a, slot.b))
         if slot.name not in reported and old != new:
             message = f"{old} becomes {new}"
-            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=slot.name, message=message)
+            yield Section.QUIRKS.finding(Level.NOTE, slot.name, message)
     as_before = {_key(item) for item in before.plan.refusals}
     for refusal in after.plan.refusals:
-        yield _refusal(refusal, after.plan, form, before.release.label if _key(refusal) in as_before else "")
+        yield _refusal(refusal, after.plan, before.release.label if _key(refusal) in as_before else "")
     for refusal in before.plan.refusals:
         if _key(refusal) not in {_key(item) for item in after.plan.refusals}:
             who = " and ".join(quirk.id for quirk in refusal.quirks)
             message = f"{before.release.label} refuses the run, and {after.release.label} does not: {refusal.reason}"
-            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject=who, message=message)
+            yield Section.QUIRKS.finding(Level.NOTE, who, message)
     for note in (note for note in after.plan.warnings if note not in before.plan.warnings):
         if note.kind is NoteKind.UNLISTED:  # the release's own judgement covers whether it takes the value
             continue
         if note.kind is not NoteKind.UNDECIDED or note.quirk not in changed:  # that it becomes undecided is a finding already
-            yield Finding(section=Section.QUIRKS, level=Level.NOTE, subject="warning", message=note.text)
+            yield Section.QUIRKS.finding(Level.NOTE, "warning", note.text)
 
 
-def _state(change: Change, after: OnRelease, registry: Registry) -> Iterator[Finding]:
+def _state(change: diff.Change, after: OnRelease, registry: Registry) -> Iterator[Finding]:
     if change.missing == "b":
         return
     titles = {verdict.id: verdict.title for verdict in after.plan.verdicts}
@@ -80,7 +78,7 @@ def _state(change: Change, after: OnRelease, registry: Registry) -> Iterator[Fin
     lines = tuple(f"{slot} = {_value(after.plan.changes.get(slot, item.value))}" for slot, item in items.items())
     patches = [patch.target for patch in after.plan.patches if patch.quirk.id == change.name]
     lines += tuple(f"patches {target}" for target in patches if change.b["state"] == State.ACTIVE)
-    yield Finding(section=Section.QUIRKS, level=level, subject=change.name, message=message, lines=lines)
+    yield Section.QUIRKS.finding(level, change.name, message, lines)
     for slot, item in items.items():
         if not slot_named(slot).is_enforced:
             value = after.plan.changes.get(slot, item.value)
@@ -109,24 +107,19 @@ def _key(refusal: Refusal) -> tuple[str | None, ...]:
     return refusal.kind, refusal.slot, *(quirk.id for quirk in refusal.quirks)
 
 
-def _refusal(refusal: Refusal, plan: Plan, form: Form, as_on: str) -> Finding:
+def _refusal(refusal: Refusal, plan: Plan, as_on: str) -> Finding:
     who = " and ".join(quirk.id for quirk in refusal.quirks)
     also = f" (as on {as_on})" if as_on else ""
     if refusal.kind == _DRIFT and refusal.target is not None:
         what = refusal.reason.removeprefix(refusal.target).strip(": ")  # it is the finding's subject
         message = f"{what} (patch of {who}){also}; upgrade {refusal.quirks[0].distribution}, or {refusal.switch}"
-        return Finding(
-            section=Section.PATCHES, level=Level.STOP, subject=refusal.target, message=message,
-            lines=tuple(map(str.strip, refusal.lines)),
-        )  # fmt: skip
+        return Section.PATCHES.finding(Level.STOP, refusal.target, message, map(str.strip, refusal.lines))
     wanted = [item for item in plan.adjustments if item.slot == refusal.slot and item.status is Status.REFUSED]
     message = f"refused{also}: {refusal.reason}; {refusal.remedy}, or {refusal.switch}"
     if refusal.kind == _REQUIRE and len(wanted) == 1 and wanted[0].relation.value == "=" and refusal.slot:
-        return Finding(
-            section=Section.QUIRKS, level=Level.CHANGE, subject=refusal.slot, message=message,
-            paste=form.set(refusal.slot, wanted[0].value),
-        )  # fmt: skip
-    return Finding(section=Section.QUIRKS, level=Level.STOP, subject=refusal.slot or who, message=message)
+        change = Change(new=refusal.slot, value=wanted[0].value)
+        return Section.QUIRKS.finding(Level.CHANGE, refusal.slot, message, change=change)
+    return Section.QUIRKS.finding(Level.STOP, refusal.slot or who, message)
 
 
 def _value(value: object) -> str:

@@ -6,40 +6,41 @@ a process that ended before is removed.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email import message_from_string
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from packaging.tags import sys_tags
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from quirks_core.base import private_folder
 from quirks_core.base.errors import UsageError, words
-from quirks_core.base.json_values import sha256
 from quirks_core.facts.packages import PACKAGES
-from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
+from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, UnreadableReleaseError, unpack
 from quirks_core.upgrade.finding import Side
-from quirks_core.upgrade.index import IndexFile, IndexUnreachableError, PackageIndex
-from quirks_core.upgrade.wheel import UnreadableReleaseError, fetch, unpack
 
-PACKAGE = "vllm"
+if TYPE_CHECKING:
+    from unearth import Package
+
+    from quirks_core.upgrade.index import PackageIndex
+
 #: Names the newest release that is no pre-release.
 LATEST = "latest"
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
-_PART = ".part-"
+_PART, _RECORD = ".part-", "release.json"
 _NEAREST = 2
+_VERSION = re.compile(r"^(?:__version__ = )?(?:__version__|version) = [\"']([^\"']+)", re.MULTILINE)
 _OTHER = "no {wanted} {version} was found: this is the source, and these are the requirements, of {name} {version}"
 #: Where a git checkout lists requirements: what all builds need.
 _REQUIREMENTS = Path("requirements", "common.txt")
@@ -120,59 +121,66 @@ def find_release(
     if spec.endswith(_ARCHIVES) or os.sep in spec or (path.is_dir() and _version(spec) is None):
         return _of_path(path)
     here = installed_release()
-    names = _names(prefer or (here.distribution if here else PACKAGE))
-    wanted: Version | None = None
+    first = prefer or (here.distribution if here else PACKAGE)
+    names = (first, *(name for name in PACKAGES[PACKAGE] if name != first))
+    kept: list[Release] = []
     if spec != LATEST:
-        try:
-            wanted = Version(spec)
-        except InvalidVersion:
+        if (wanted := _version(spec)) is None:
             raise UsageError(
                 f"{spec!r} is neither a version of vLLM nor a wheel or source tree; write for example 0.33, or a path"
-            ) from None
-        if here is not None and here.version is not None and Version(Version(here.version).public) == wanted:
+            )
+        if here is not None and here.version is not None and Version(Version(here.version).public) == Version(wanted):
             return here
-        for name in names:
-            kept = _kept(name, wanted, names)
-            if kept is not None and (name == names[0] or names[0] in kept.lacking):
-                return kept
-    index = index or PackageIndex.of_pip()
+        kept = [found for name in names if (found := _kept(name, Version(wanted), first)) is not None]
+        if kept and (kept[0].distribution == first or first in kept[0].lacking):
+            return kept[0]
+    if index is None:
+        from quirks_core.upgrade.index import PackageIndex  # of an extra; paths and the cache need none
+
+        index = PackageIndex.of_pip()
     try:
-        listed, named = _listed(index, names)
+        return _of_index(index, None if spec == LATEST else Version(spec), names, notify)
     except IndexUnreachableError:
-        for name in names:
-            if wanted is not None and (kept := _kept(name, wanted, names)) is not None:
-                return kept  # of the other distribution, with a note
+        if kept:  # of the other distribution, with a note
+            return kept[0]
         raise
-    wanted = wanted or _newest(listed)
-    for name in names:
-        of_version = [item for item in listed[name] if item.version == wanted]
-        if of_version:
-            version = of_version[0].version  # 0.33 is 0.33.0
-            if (kept := _kept(name, version, names)) is None:
-                lacking = [other for other in names[: names.index(name)] if other in named]
-                _provide(index, name, version, of_version, lacking, notify)
-                kept = _kept(name, version, names)
-            if kept is not None:
-                return kept
-    raise UsageError(_no_such(wanted, listed, index))
 
 
 # ---- the index
 
 
-def _names(first: str) -> tuple[str, ...]:
-    return (first, *(name for name in PACKAGES[PACKAGE] if name != first))
+def _of_index(index: PackageIndex, wanted: Version | None, names: Sequence[str], notify: Callable[[str], None]) -> Release:
+    """Fetches a version, the newest one if None, of the first distribution that has it, unless it is in the cache."""
+    listed: dict[str, list[Package]] = {}
+    unreachable: list[IndexUnreachableError] = []
+    for name in names:
+        try:
+            listed[name] = list(index.files(name))
+        except IndexUnreachableError as error:
+            unreachable.append(error)
+    if unreachable and not any(listed.values()):
+        raise unreachable[0]
+    if wanted is None:
+        known = (Version(item.version or "0") for found in listed.values() for item in found if not item.link.is_yanked)
+        wanted = max((version for version in known if not version.is_prerelease), default=None)
+        if wanted is None:
+            raise UsageError("the index has no release of vLLM; name a version, or give a wheel or a source tree by its path")
+    lacking: list[str] = []
+    for name, found in listed.items():
+        files = [item for item in found if Version(item.version or "0") == wanted]
+        if files and _kept(name, wanted, names[0]) is None:
+            with _new_folder(f"{name}-{files[0].version}") as folder:
+                index.fetch(files[0].link, folder, notify=notify)
+                record = {"yanked": all(item.link.is_yanked for item in files), "lacking": lacking}
+                (folder / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+        if files and (kept := _kept(name, wanted, names[0])) is not None:
+            return kept
+        lacking.append(name)
+    raise UsageError(_no_such(wanted, listed, index))
 
 
-def _newest(listed: dict[str, list[IndexFile]]) -> Version:
-    versions = [item.version for rows in listed.values() for item in rows if not item.yanked and not item.version.is_prerelease]
-    if not versions:
-        raise UsageError("the index has no release of vLLM; name a version, or give a wheel or a source tree by its path")
-    return max(versions)
-
-
-def _no_such(wanted: Version, listed: dict[str, list[IndexFile]], index: PackageIndex) -> str:
-    versions = sorted({item.version for rows in listed.values() for item in rows})
+def _no_such(wanted: Version, listed: Mapping[str, Sequence[Package]], index: PackageIndex) -> str:
+    versions = sorted({Version(item.version or "0") for found in listed.values() for item in found})
     below = [version for version in versions if version < wanted][-_NEAREST:]
     above = [version for version in versions if version > wanted][:_NEAREST]
     near = ", ".join(map(str, (*below, *above)))
@@ -180,58 +188,7 @@ def _no_such(wanted: Version, listed: dict[str, list[IndexFile]], index: Package
     return f"no {' and no '.join(listed)} {wanted} on the index{trouble}; the nearest: {near or 'none'}"
 
 
-def _listed(index: PackageIndex, names: Sequence[str]) -> tuple[dict[str, list[IndexFile]], frozenset[str]]:
-    """The files of each distribution, and the distributions that an index lists.
-
-    Raises:
-        IndexUnreachableError: None lists any.
-    """
-    found: dict[str, list[IndexFile]] = {}
-    silent: dict[str, IndexUnreachableError] = {}
-    for name in names:
-        try:
-            found[name] = index.files(name)
-        except IndexUnreachableError as error:
-            found[name], silent[name] = [], error
-    if silent and not any(found.values()):
-        raise next(iter(silent.values()))
-    return found, frozenset(names) - silent.keys()
-
-
-def _provide(
-    index: PackageIndex,
-    name: str,
-    version: Version,
-    files: Sequence[IndexFile],
-    lacking: Sequence[str],
-    notify: Callable[[str], None],
-) -> None:
-    """Fetches a release into the cache.
-
-    Args:
-        index: The index.
-        name: The distribution.
-        version: The version.
-        files: Its files.
-        lacking: Distributions that were preferred and do not have the version.
-        notify: Called with what is done.
-    """
-    file = min(files, key=_preference)
-    with _new_folder(f"{name}-{version}") as folder:
-        fetch(index, file, PACKAGE, folder, notify=notify)
-        yanked = all(item.yanked for item in files)
-        record = {"version": str(version), "file": file.filename, "yanked": yanked, "lacking": list(lacking)}
-        record["content"] = _content(folder / PACKAGE)
-        (folder / "release.json").write_text(json.dumps(record), encoding="utf-8")
-
-
-def _preference(file: IndexFile) -> tuple[bool, int, str]:
-    """Wheels first, and of those the ones for this machine; all hold the same Python."""
-    if not file.is_wheel:
-        return True, 0, file.filename
-    tags = {str(tag) for tag in parse_wheel_filename(file.filename)[3]}
-    ranks = [rank for rank, tag in enumerate(sys_tags()) if str(tag) in tags]
-    return False, ranks[0] if ranks else 1_000_000, file.filename
+# ---- the cache
 
 
 @contextmanager
@@ -252,53 +209,30 @@ def _new_folder(name: str) -> Iterator[Path]:
         folder.mkdir()
         yield folder
         try:
-            if (parent / name).is_dir() and _record(parent / name) is None:
-                (parent / name).rename(part / "not whole")
             folder.rename(parent / name)
         except OSError as error:
-            if _record(parent / name) is None:  # another process was not faster
+            if not (parent / name).is_dir():  # another process was not faster
                 raise UsageError(f"{parent / name} cannot be written: {words(error)}") from None
     finally:
         private_folder.remove(part)
 
 
-def _kept(name: str, version: Version, names: Sequence[str]) -> Release | None:
-    """The release in the cache; None if it is not there, or not whole."""
-    folder = sources_folder() / f"{name}-{version}"
-    for other in [folder] if folder.is_dir() else _same_version(name, version):
-        record = _record(other)
-        if record is not None and (text := _version(record.get("version"))) is not None:
-            lacking = tuple(map(str, record.get("lacking") or ()))
-            notes = () if name == names[0] else (_OTHER.format(wanted=names[0], name=name, version=text),)
-            if record.get("yanked"):
-                notes = (*notes, f"{name} {text} was withdrawn from the index (yanked)")
-            found = _of_folder(other, other / PACKAGE)
-            return Release(f"{name} {text}", text, name, found.source, found.requires, found.requires_python, notes, lacking)
+def _kept(name: str, version: Version, first: str) -> Release | None:
+    """The release in the cache, whose folder may be called 0.33 or 0.33.0; None if it is not there."""
+    for folder in sorted(sources_folder().glob(f"{name}-[0-9]*")):
+        text = _version(folder.name.removeprefix(f"{name}-"))
+        if text is None or Version(text) != version:
+            continue
+        try:
+            record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            raise UnreadableReleaseError(f"{folder} is not as it was left there; remove it") from None
+        notes = () if name == first else (_OTHER.format(wanted=first, name=name, version=text),)
+        if record.get("yanked"):
+            notes = (*notes, f"{name} {text} was withdrawn from the index (yanked)")
+        found, lacking = _of_folder(folder, folder / PACKAGE), tuple(record.get("lacking") or ())
+        return replace(found, name=f"{name} {text}", version=text, distribution=name, notes=notes, lacking=lacking)
     return None
-
-
-def _record(folder: Path) -> dict[str, Any] | None:
-    """What is kept beside a release of the cache; None if the release is not whole."""
-    try:
-        record = json.loads((folder / "release.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    is_whole = isinstance(record, dict) and record.get("content") == _content(folder / PACKAGE)
-    return record if is_whole else None
-
-
-def _content(folder: Path) -> str:
-    """A digest of the names and sizes of the Python files of a release."""
-    return sha256(sorted([str(file.relative_to(folder)), file.stat().st_size] for file in folder.rglob("*.py")))
-
-
-def _same_version(name: str, version: Version) -> Iterator[Path]:
-    """Folders of the cache with the same version in other words: 0.33 and 0.33.0."""
-    if sources_folder().is_dir():
-        for folder in sorted(sources_folder().iterdir()):
-            head, _, text = folder.name.rpartition("-")
-            if head == name and (found := _version(text)) is not None and Version(found) == version:
-                yield folder
 
 
 # ---- paths
@@ -312,22 +246,16 @@ def _of_path(path: Path) -> Release:
         raise UsageError(f"{path} holds no source of vLLM (no {PACKAGE}/engine/arg_utils.py in it)")
     if not path.is_file():
         raise UsageError(f"{path} does not exist; give a version, a wheel, or a folder with the source of vLLM")
-    name = f"archive-{_digest(path)}"
-    place = sources_folder() / name
-    if _record(place) is None:
-        with _new_folder(name) as folder:
-            unpack(path, PACKAGE, folder)
-            record = {"file": path.name, "content": _content(folder / PACKAGE)}
-            (folder / "release.json").write_text(json.dumps(record), encoding="utf-8")
-    return _of_folder(place, place / PACKAGE, name=str(path))
-
-
-def _digest(path: Path) -> str:
     try:
         with path.open("rb") as archive:
-            return hashlib.file_digest(archive, "sha256").hexdigest()[:16]
+            name = f"archive-{hashlib.file_digest(archive, 'sha256').hexdigest()[:16]}"
     except OSError as error:
         raise UnreadableReleaseError(f"{path} cannot be read: {words(error)}") from None
+    place = sources_folder() / name
+    if not place.is_dir():
+        with _new_folder(name) as folder:
+            unpack(path, str(path), folder)
+    return _of_folder(place, place / PACKAGE, name=str(path))
 
 
 def _of_folder(root: Path, folder: Path, *, name: str = "", notes: tuple[str, ...] = ()) -> Release:
@@ -362,15 +290,8 @@ def _metadata_files(root: Path) -> Iterator[Path]:
 def _declared_version(folder: Path) -> str | None:
     """The version that ``_version.py`` or ``version.py`` gives as a literal; a checkout that was never built has none."""
     for file in (folder / "_version.py", folder / "version.py"):
-        try:
-            tree = syntax_tree(file.read_text(encoding="utf-8", errors="replace"))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-                names = {target.id for target in node.targets if isinstance(target, ast.Name)}
-                if names & {"__version__", "version"} and (version := _version(node.value.value)):
-                    return version
+        if file.is_file() and (found := _VERSION.search(file.read_text(encoding="utf-8", errors="replace"))):
+            return _version(found[1])
     return None
 
 

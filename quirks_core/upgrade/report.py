@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,15 +14,8 @@ from quirks_core.facts import trainers
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.engine_parser import Answer, Run, judge
-from quirks_core.upgrade.arguments import (
-    Suggestion,
-    changed_arguments,
-    changed_words,
-    deprecated,
-    read_findings,
-    source_findings,
-    suggestions,
-)
+from quirks_core.upgrade.arguments import deprecated, read_findings, source_findings, suggestions
+from quirks_core.upgrade.changes import Change, Form, changed_values, written_command
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
 from quirks_core.upgrade.finding import Finding, Level, Report, Section, Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, failed, judged_findings
@@ -31,7 +25,6 @@ from quirks_core.upgrade.quirk_changes import quirk_changes
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.requirements import requirement_changes, trainer_windows
 from quirks_core.upgrade.run import OnRelease, on_release
-from quirks_core.upgrade.suggestions import Form, rewritten
 
 #: A key of vLLM's configuration that is set: ``cache_config.block_size = 16``.
 _SETS = re.compile(r"\b(\w+_config\.\w+) = ")
@@ -45,7 +38,6 @@ class Upgrade:
         config: The run.
         options: What its plans are made with.
         registry: The quirks.
-        form: How changes are written.
         server: Options of the server alone that were typed.
         words: The words after ``vllm serve``; None for a configuration.
         read_only: No code of a release runs; its source alone is read.
@@ -55,18 +47,14 @@ class Upgrade:
     config: GenerationConfig
     options: PlanOptions
     registry: Registry
-    form: Form = field(default_factory=lambda: Form(is_command=False))
     server: tuple[str, ...] = ()
     words: tuple[str, ...] | None = None
     read_only: bool = False
     notify: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
-    _known: dict[Release, OnRelease] = field(default_factory=dict, repr=False, compare=False)
 
     def on(self, release: Release) -> OnRelease:
         """Returns the run on a release."""
-        if release not in self._known:
-            self._known[release] = on_release(release, self.config, self.options, self.registry)
-        return self._known[release]
+        return on_release(release, self.config, self.options, self.registry)
 
     def compare(self, before: Release, after: Release) -> Report:
         """Compares two releases for the run.
@@ -76,9 +64,12 @@ class Upgrade:
             after: The release in question.
         """
         a, b = self.on(before), self.on(after)
-        form = replace(self.form, source=after.source)  # suggested options must exist in the target release
+        form = Form(self.words is not None, after.source)  # suggested options must exist in the target release
         order = list(Section)
-        findings = tuple(sorted(self._findings(a, b, form), key=lambda item: order.index(item.section)))
+        found = sorted(self._findings(a, b, form), key=lambda item: order.index(item.section))
+        findings = tuple(
+            item.model_copy(update={"paste": form.paste(item.change)}) if item.change is not None else item for item in found
+        )
         return Report(
             before=before.side,
             after=after.side,
@@ -87,27 +78,25 @@ class Upgrade:
             purpose=b.context.purpose,
             digests=(a.plan.digest, b.plan.digest),
             findings=findings,
-            rewritten="" if verdict_of(findings) is Verdict.STOP else self._rewritten(a, b, form, findings),
+            rewritten="" if verdict_of(findings) is Verdict.STOP else self._rewritten(a, form, findings),
         )
 
-    def _rewritten(self, a: OnRelease, b: OnRelease, form: Form, findings: Iterable[Finding]) -> str:
+    def _rewritten(self, a: OnRelease, form: Form, findings: Iterable[Finding]) -> str:
         """The run with every change that the findings name."""
-        pastes = [item.paste for item in findings if item.level is Level.CHANGE and item.paste]
-        done = [one for one in suggestions(a, b, form, self.server) if one.finding.paste in pastes]
-        other = [text for text in pastes if text not in {one.finding.paste for one in done}]
+        changes = [item.change for item in findings if item.level is Level.CHANGE and item.change]
         if self.words is not None:
-            return rewritten(changed_words(self.words, done, a.release), self.config.env, other)
-        values = self.config.model_dump(mode="json", exclude_unset=True)
-        engine = changed_arguments(values.get("engine", {}), done)
-        return rewritten({**values, "engine": engine}, values.pop("env", {}), other)
+            words = form.changed_words(self.words, changes, a.release.source)
+            return written_command(words, self.config.env, changes)
+        values = changed_values(self.config.model_dump(mode="json", exclude_unset=True), changes)
+        return json.dumps({name: value for name, value in values.items() if value or name != "env"}, indent=2)
 
     def _findings(self, a: OnRelease, b: OnRelease, form: Form) -> Iterable[Finding]:
         with ThreadPoolExecutor(1) as pool:  # processes of the releases run while their source is read
             arguments = pool.submit(lambda: tuple(self._arguments(a, b, form)))
-            yield from quirk_changes(a, b, self.registry, form)
+            yield from quirk_changes(a, b, self.registry)
             yield from seam_changes(a, b)
             yield from source_findings(a, b)
-            yield from variable_changes(a, b, form)
+            yield from variable_changes(a, b)
             yield from variable_defaults(a, b, is_server=form.is_command)
             yield from model_changes(a, b)
             yield from requirement_changes(a, b)
@@ -116,10 +105,10 @@ class Upgrade:
 
     def _arguments(self, a: OnRelease, b: OnRelease, form: Form) -> Iterator[Finding]:
         """What the two releases make of the run; what their source shows, where their parsers cannot run."""
-        suggested = tuple(suggestions(a, b, form, self.server))
+        suggested = tuple(suggestions(a, b, is_command=form.is_command, server=self.server))
         why = "not decided, because no code of it runs (--read-only)"
         if not self.read_only:
-            before, after = self._answers(a, b, suggested)
+            before, after = self._answers(a, b, form, [item.change for item in suggested if item.change])
             why = failed(before, a.release.label) or failed(after, b.release.label)
             if not why:
                 changed = after.lines[1] if suggested else None
@@ -127,18 +116,18 @@ class Upgrade:
                 sources = (side.release.source.module_source("vllm.platforms.cpu") or "" for side in (a, b))
                 of_cpu = frozenset(name for text in sources for name in _SETS.findall(text))
                 judged = Judged(before.lines[0], after.lines[0], changed, names, b.context.platform, of_cpu)
-                yield from judged_findings(judged, suggested, form, deprecated(a, b))
+                yield from judged_findings(judged, suggested, deprecated(a, b))
                 return
-        yield from (one.finding for one in suggested)
+        yield from suggested
         yield from read_findings(a, b, why)
 
-    def _answers(self, a: OnRelease, b: OnRelease, suggested: tuple[Suggestion, ...]) -> tuple[Answer, Answer]:
+    def _answers(self, a: OnRelease, b: OnRelease, form: Form, changes: list[Change]) -> tuple[Answer, Answer]:
         run = engine_run(a, self.words, self.config.env)
         runs = [run]
-        if suggested and self.words is not None:
-            runs.append(replace(run, words=changed_words(self.words, suggested, a.release)))
-        elif suggested:
-            runs.append(replace(run, arguments=changed_arguments(run.arguments, suggested)))
+        if changes and self.words is not None:
+            runs.append(replace(run, words=form.changed_words(self.words, changes, a.release.source)))
+        elif changes:
+            runs.append(replace(run, arguments=changed_values({"engine": run.arguments}, changes)["engine"]))
         with ThreadPoolExecutor(2) as pool:
             before = pool.submit(judge, a.release.source, [run], notify=self.notify)
             after = judge(b.release.source, runs, notify=self.notify)

@@ -18,9 +18,10 @@ from quirks_core.base.text import listed
 from quirks_core.facts.packages import PACKAGES
 from quirks_core.facts.trainers import Trainer
 from quirks_core.source.vllm_source import INSTALLED
+from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.finding import Finding, Level, Section
-from quirks_core.upgrade.release import PACKAGE, Release
-from quirks_core.upgrade.run import OnRelease, holds, read_requirements, requirements
+from quirks_core.upgrade.release import Release
+from quirks_core.upgrade.run import OnRelease, read_requirements, requirements
 
 #: The major version of CUDA in the name or an extra of a requirement.
 _CUDA = re.compile(r"(?<![a-z])cu(1\d)(?!\d)|cu(1\d)\d\b")
@@ -37,13 +38,13 @@ def requirement_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding
     yield from _python(release)
     if release.requires is None:
         message = "its source names no requirements, so they are not held against what is installed"
-        yield _finding(Level.NOTE, release.name, message)
+        yield Section.REQUIREMENTS.finding(Level.NOTE, release.name, message)
         return
     installed = _installed()
     needs = requirements(release)
     if after.context.platform == "cpu" and release.distribution == PACKAGE and release.source != INSTALLED:
         message = f"the requirements of a CPU build of {release.label} are unknown; these are those of {release.name}, for CUDA"
-        yield _finding(Level.NOTE, "vllm-cpu", message)
+        yield Section.REQUIREMENTS.finding(Level.NOTE, "vllm-cpu", message)
     missing = [_short(need) for need in needs if canonicalize_name(need.name) not in installed]
     others = [
         f"{_short(need)} ({installed[canonicalize_name(need.name)].version} here)"
@@ -53,8 +54,7 @@ def requirement_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding
     parts = [f"other versions than those here of {', '.join(others)}"] if others else []
     parts += [f"{len(missing)} packages that are not here ({listed(missing)})"] if missing else []
     if parts:
-        yield _finding(Level.NOTE, "packages", f"{release.name} requires {'; and '.join(parts)}")
-    yield from _broken_by(needs, installed, release)
+        yield Section.REQUIREMENTS.finding(Level.NOTE, "packages", f"{release.name} requires {'; and '.join(parts)}")
     yield from _cuda(before.release, after)
 
 
@@ -68,7 +68,7 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
     version = after.release.version
     if version is None:
         message = "the release has no version, so that it cannot be held against the versions that other packages support"
-        yield Finding(section=Section.TRAINERS, level=Level.NOTE, subject=after.release.name, message=message)
+        yield Section.TRAINERS.finding(Level.NOTE, after.release.name, message)
         return
     named = set()
     for name, item in sorted(_installed().items()):
@@ -81,7 +81,7 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
                 continue  # an extra for the other build
             words = f"{item.name} {item.version} requires {need}, and {version} is asked for"
             level = Level.NOTE if is_optional else Level.STOP
-            yield Finding(section=Section.TRAINERS, level=level, subject=name, message=words)
+            yield Section.TRAINERS.finding(level, name, words)
     window = trainer.window if trainer is not None else ""
     if trainer is not None and window and trainer.name not in named:
         try:
@@ -90,7 +90,7 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
             return
         if not supports:
             message = f"{trainer.source} supports vLLM {window}, and {version} is asked for"
-            yield Finding(section=Section.TRAINERS, level=Level.NOTE, subject=trainer.name, message=message)
+            yield Section.TRAINERS.finding(Level.NOTE, trainer.name, message)
 
 
 def _python(release: Release) -> Iterator[Finding]:
@@ -100,31 +100,13 @@ def _python(release: Release) -> Iterator[Finding]:
     try:
         is_met = SpecifierSet(release.requires_python).contains(here, prereleases=True)
     except InvalidSpecifier:
-        yield _finding(Level.NOTE, "Python", f"{release.name} requires {release.requires_python!r}, which cannot be read")
+        yield Section.REQUIREMENTS.finding(
+            Level.NOTE, "Python", f"{release.name} requires {release.requires_python!r}, which cannot be read"
+        )
         return
     if not is_met:
         words = f"package {release.name} requires a different Python: {here} not in '{release.requires_python}'"
-        yield _finding(Level.STOP, "Python", words)
-
-
-def _broken_by(needs: list[Requirement], installed: Mapping[str, _Installed], release: Release) -> Iterator[Finding]:
-    """Installed packages that do not take a version that the release pins."""
-    pins = {
-        canonicalize_name(need.name): item.version
-        for need in needs
-        for item in need.specifier
-        if item.operator == "==" and not item.version.endswith("*")
-    }
-    for name, item in sorted(installed.items()):
-        if name in PACKAGES[PACKAGE]:
-            continue
-        for need in item.needs:
-            pin = pins.get(canonicalize_name(need.name))
-            if pin is None or not holds(need):
-                continue
-            if not need.specifier.contains(pin, prereleases=True):
-                words = f"{item.name} {item.version} requires {need}, but {release.name} brings {need.name} {pin}"
-                yield _finding(Level.NOTE, name, f"{words}; whether another version of it takes that cannot be told here")
+        yield Section.REQUIREMENTS.finding(Level.STOP, "Python", words)
 
 
 def _cuda(before: Release, after: OnRelease) -> Iterator[Finding]:
@@ -134,11 +116,11 @@ def _cuda(before: Release, after: OnRelease) -> Iterator[Finding]:
     old, new = (_cuda_of(release) for release in (before, after.release))
     if not new:
         message = f"the requirements of {after.release.name} name no version of CUDA; its build of torch decides"
-        yield _finding(Level.NOTE, "CUDA", message)
+        yield Section.REQUIREMENTS.finding(Level.NOTE, "CUDA", message)
     elif old != new:
         names = ", ".join(sorted(new)), ", ".join(sorted(old)) or "none"
         message = f"the requirements name CUDA {names[0]}, and those of {before.name} {names[1]}"
-        yield _finding(Level.NOTE, "CUDA", message)
+        yield Section.REQUIREMENTS.finding(Level.NOTE, "CUDA", message)
 
 
 def _cuda_of(release: Release) -> set[str]:
@@ -182,7 +164,3 @@ def _is_met(need: Requirement, installed: Mapping[str, _Installed]) -> bool:
 def _short(need: Requirement) -> str:
     """A requirement without its marker, which holds here."""
     return f"{need.name}{need.specifier}"
-
-
-def _finding(level: Level, subject: str, message: str) -> Finding:
-    return Finding(section=Section.REQUIREMENTS, level=level, subject=subject, message=message)

@@ -17,7 +17,8 @@ from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.source_tree import parsing
 from quirks_core.source.vllm_source import INSTALLED
-from quirks_core.upgrade.release import PACKAGE, Release
+from quirks_core.upgrade.archive import PACKAGE
+from quirks_core.upgrade.release import Release
 
 #: What a release without a version is taken for: a source build, which no range of versions can place, but probes can.
 _SOURCE_BUILD = "0.1.dev0"

@@ -58,28 +58,16 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-@pytest.mark.parametrize(("code", "status"), [("", 0), ("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)])
-def test_a_command_ends_as_it_does(code, status):
-    assert child_process.run(python(code)) == status
-
-
-def test_a_command_runs_in_the_given_environment_without_standard_input():
-    code = "import os, sys; sys.exit(os.environ['ACME'] + sys.stdin.read())"
+def test_a_command_has_its_own_environment_output_and_status(tmp_path):
+    """Its standard input is empty."""
+    code = "import os, sys; print(os.environ['ACME'] + sys.stdin.read(), 'b', sep='\\n', flush=True); sys.exit('c')"
     lines: list[str] = []
 
-    child_process.run(python(code), environ={"ACME": "here"}, output=lines.append)
-
-    assert lines == ["here"]
-
-
-def test_all_output_goes_to_a_function_by_lines_or_to_a_file(tmp_path):
-    code = "import sys; print('a\\nb', flush=True); print('c', file=sys.stderr)"
-    lines: list[str] = []
-
-    child_process.run(python(code), output=lines.append)
+    status = child_process.run(python(code), environ={"ACME": "a"}, output=lines.append)
     with (tmp_path / "log").open("wb") as file:
-        child_process.run(python(code), output=file)
+        child_process.run(python(code), environ={"ACME": "a"}, output=file)
 
+    assert status == 1
     assert lines == (tmp_path / "log").read_text(encoding="utf-8").splitlines() == ["a", "b", "c"]
 
 
@@ -88,18 +76,11 @@ def test_what_cannot_be_started_is_an_error(tmp_path):
         child_process.run([str(tmp_path / "none")])
 
 
-def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(family):
+@pytest.mark.parametrize(("then", "status"), [(_HANGS, None), ("", 0)], ids=["takes too long", "leaves a process"])
+def test_all_processes_of_a_command_are_ended(family, then, status):
     command, pids = family
 
-    assert child_process.run(command(_HANGS), limit_s=3, grace_s=0.2) is None
-
-    gone(pids())
-
-
-def test_what_a_command_leaves_running_is_ended(family):
-    command, pids = family
-
-    assert child_process.run(command(""), grace_s=0.2) == 0
+    assert child_process.run(command(then), limit_s=3, grace_s=0.2) == status
 
     gone(pids())
 

@@ -9,7 +9,6 @@ import pytest
 
 from quirks_core.configuration.config import EngineSection
 from quirks_core.configuration.slots import Place, engine_doubt, engine_problem, installed_slot, is_slot, slot_named
-from quirks_core.source.engine_arguments import UNREAD
 from quirks_core.source.vllm_source import INSTALLED
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
@@ -106,10 +105,10 @@ def test_arguments_are_read_from_every_form_of_declaration():
         "limited": (int, 4),
         "made": (dict, {}),
         "listed": (list, [1]),
-        "computed": (int, UNREAD),
+        "computed": (int, None),
         "foreign": (Any, None),
         "unknown_member": (Any, "a"),
-        "required": (str, UNREAD),
+        "required": (str, None),
         "enable_log_requests": (bool, False),
     }
 
@@ -120,7 +119,7 @@ def test_arguments_are_read_from_every_form_of_declaration():
 
 
 @pytest.mark.usefixtures("fake_vllm")
-def test_an_argument_without_help_has_that_of_its_configuration_class():
+def test_an_argument_has_the_help_of_its_configuration():
     swap, block, cache, model = map(INSTALLED.arguments.find, ("swap", "block_size", "cache_dtype", "model"))
 
     assert (swap.help, swap.owner, swap.attribute) == ("Swap space, in GiB.", "CacheConfig", "swap_space")
@@ -149,7 +148,7 @@ def test_the_slot_of_an_argument_takes_what_its_type_takes():
 
 
 @pytest.mark.usefixtures("fake_vllm")
-def test_a_value_that_is_not_listed_is_doubted_where_a_plugin_may_add_it():
+def test_a_value_that_a_plugin_may_add_is_doubted():
     doubt = (
         "engine.format: the installed vLLM does not list 'dumy'; did you mean 'dummy'? (listed: auto, dummy; a plugin may add"
     )
@@ -163,14 +162,14 @@ def test_a_value_that_is_not_listed_is_doubted_where_a_plugin_may_add_it():
 
 
 @pytest.mark.parametrize("modules", [{}, {"vllm/engine/__init__.py": ""}, {"vllm/engine/arg_utils.py": "class EngineArgs(:\n"}])
-def test_an_engine_whose_arguments_cannot_be_read_leaves_every_name_open(write_modules, modules):
+def test_an_engine_that_cannot_be_read_leaves_names_open(write_modules, modules):
     write_modules({"vllm/__init__.py": "", **modules})
 
     assert (INSTALLED.arguments.names(), INSTALLED.arguments.find("seed"), installed_slot("engine.seed")) == (None, None, None)
     assert engine_problem("engine.no_such_argument", 1) is None
 
 
-def test_every_argument_of_the_installed_vllm_but_a_secret_is_a_slot():
+def test_every_argument_of_vllm_but_a_secret_is_a_slot():
     slots = {name: installed_slot(f"engine.{name}") for name in INSTALLED.arguments.names()}
 
     assert len(slots) > 150
@@ -181,7 +180,7 @@ def test_every_argument_of_the_installed_vllm_but_a_secret_is_a_slot():
     assert [name for name in slots if not is_slot(f"engine.{name}")] == ["hf_token"]
 
 
-def test_every_engine_field_of_ours_is_an_argument_of_the_installed_vllm_or_says_that_it_is_none():
+def test_every_engine_field_of_ours_is_an_argument_of_vllm():
     slots = [slot_named(f"engine.{key}") for key in EngineSection.model_fields]
 
     assert [slot.name for slot in slots if slot.place is Place.ARGUMENT and engine_problem(slot.name)] == []
@@ -201,5 +200,5 @@ def test_every_engine_field_of_ours_is_an_argument_of_the_installed_vllm_or_says
         ("no_such_argument", "auto", False),
     ],
 )
-def test_auto_leaves_an_argument_open_where_vllm_chooses_among_listed_values(name, value, is_open):
+def test_auto_leaves_an_argument_open_where_vllm_chooses(name, value, is_open):
     assert INSTALLED.arguments.leaves_open(name, value) is is_open

@@ -66,7 +66,7 @@ def command(tmp_path_factory):
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_engine_arguments_that_were_typed_are_those_that_the_installed_vllm_reads(command, line):
+def test_typed_arguments_are_those_that_vllm_reads(command, line):
     assert command(f"vllm serve {line}").arguments == LINES[line]
 
 
@@ -121,7 +121,7 @@ def test_the_model_is_described_by_all_its_options(command):
     assert (model.path, model.tokenizer, model.revision) == ("M", "T", "main")
 
 
-def test_a_server_owns_its_data_parallel_ranks_unless_it_is_one_of_them(command):
+def test_a_server_owns_its_data_parallel_ranks(command):
     owner, rank = (command(f"vllm serve M -dp 2{more}").config() for more in ("", " --data-parallel-rank 1"))
 
     assert owner.parallel.dp_strategy == "engine"
@@ -178,7 +178,7 @@ def test_an_error_shows_no_value_of_an_option(command):
     assert "hush" not in str(error.value)
 
 
-def test_a_value_that_no_engine_takes_is_an_error_of_the_configuration(command):
+def test_a_value_that_no_engine_takes_is_an_error(command):
     with pytest.raises(UsageError, match=r"engine\.tensor_parallel_size"):
         command("vllm serve M -tp 0").config()
 

@@ -40,7 +40,7 @@ def test_every_option_of_the_installed_vllm_is_known():
     assert len(ours) > 200
 
 
-def test_options_of_an_older_vllm_are_read_from_where_that_keeps_them(site, forget_sources, monkeypatch):
+def test_options_of_an_older_vllm_are_known(site, forget_sources, monkeypatch):
     """A tiny package laid out as vLLM before 0.29: the server's options are in another module."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:  # of tests with engines
         monkeypatch.delitem(sys.modules, name)

@@ -57,13 +57,6 @@ def test_the_source_of_a_module_is_the_text_of_its_file():
     assert [INSTALLED.module_source(name) for name in ("fake_read", "fake_read.sub", *absent)] == [LOUD, LOUD, *[None] * 5]
 
 
-def test_a_module_without_a_package_is_read_too(write_modules):
-    write_modules({"fake_single.py": "def f():\n    return 1\n"})
-
-    assert INSTALLED.attribute_source("fake_single:f") == "def f():\n    return 1"
-    assert INSTALLED.module_source("fake_single.deeper") is None
-
-
 def test_the_source_of_an_attribute_is_found_without_an_import():
     found = {
         "Outer.method": "def method(self):\n    # a comment counts\n    return 1",
@@ -98,34 +91,19 @@ def switching():
 
 @pytest.mark.usefixtures("switching")
 def test_threads_parse_at_once_while_garbage_is_collected():
-    text = inspect.getsource(argparse)
-
-    with ThreadPoolExecutor(2) as pool:
-        trees = list(pool.map(source_tree.syntax_tree, [text] * 60))
-
-    assert len({len(tree.body) for tree in trees}) == 1
-
-
-@pytest.mark.usefixtures("switching")
-def test_requirements_are_read_while_another_thread_parses():
-    """The packaging library parses the texts in a marker as Python."""
+    """Also the packaging library, which parses the texts in a marker as Python."""
     text = inspect.getsource(argparse)
     need = 'torch==2.13.0; platform_machine == "x86_64" and python_version > "3.9"'
 
-    with ThreadPoolExecutor(1) as pool:
-        trees = pool.submit(lambda: [source_tree.syntax_tree(text) for _ in range(60)])
-        while not trees.done():
+    with ThreadPoolExecutor(2) as pool:
+        trees = [pool.submit(source_tree.syntax_tree, text) for _ in range(60)]
+        while not all(tree.done() for tree in trees):
             assert len(list(read_requirements([need]))) == 1
 
-    assert len({len(tree.body) for tree in trees.result()}) == 1
+    assert len({len(tree.result().body) for tree in trees}) == 1
 
 
-@pytest.mark.parametrize("target", ["..x:y", "a..b:c", ".:x", "a b:c", "\0:x", "sys:path", "builtins:len"])
-def test_a_strange_target_has_no_source(target):
-    assert INSTALLED.attribute_source(target) is None
-
-
-@pytest.mark.parametrize("content", [b'x = "\xff"\n', b'print "old"\n', b"def f(:\n", b"\0", b"\xef\xbb\xbfx = 1\n"])
+@pytest.mark.parametrize("content", [b'x = "\xff"\n', b"def f(:\n", b"\0", b"f = " + b"-" * 20000 + b"1"])
 def test_a_file_that_is_no_python_of_ours_raises_nothing(write_modules, site, content):
     write_modules({"fake_odd.py": ""})
     (site / "fake_odd.py").write_bytes(content)
@@ -151,14 +129,12 @@ def test_an_imported_name_is_reported_with_where_it_comes_from():
     [
         "def f():\n    return 2\n\ndef f():\n    return 1\n",  # the last of two counts
         "def f():\n    return 1\n\nf = print(f)\n",  # and a definition before an assignment
-        "if x:\n    pass\nelif y:\n    pass\nelse:\n    def f():\n        return 1\n",
-        "try:\n    def f():\n        return 1\nfinally:\n    pass\n",
         "try:\n    import fast\nexcept ImportError:\n    def f():\n        return 1\n",
         "try:\n    def f():\n        return 1\nexcept ImportError:\n    def f():\n        return 2\n",
         "if x:\n    try:\n        pass\n    finally:\n        def f():\n            return 1\n",
     ],
 )
-def test_the_definition_that_python_keeps_is_found_in_every_branch(write_modules, module):
+def test_the_definition_that_python_keeps_is_found(write_modules, module):
     write_modules({"fake_read/branches.py": module})
 
     assert INSTALLED.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
@@ -170,7 +146,7 @@ def test_a_search_tells_a_missing_text_from_a_missing_module():
     assert [INSTALLED.search(*one) for one in asked] == [True, False, None]
 
 
-def test_the_variables_that_an_engine_reads_are_found_anywhere_in_its_source_or_not_known_without(write_modules):
+def test_the_variables_that_an_engine_reads_are_found(write_modules):
     envs = 'environment_variables = {\n    "VLLM_PORT": lambda: 2,\n}\n'
     elsewhere = 'import os\n\nvalue = os.environ.get("VLLM_ELSEWHERE")\n'
     write_modules({"vllm/__init__.py": LOUD})
@@ -179,15 +155,6 @@ def test_the_variables_that_an_engine_reads_are_found_anywhere_in_its_source_or_
     write_modules({"vllm/envs.py": envs, "vllm/deep/down.py": elsewhere})
 
     assert INSTALLED.unread_by_engine(["VLLM_USE_V1", "VLLM_PORT", "VLLM_ELSEWHERE"]) == ("VLLM_USE_V1",)
-
-
-def test_a_class_whose_text_has_lines_without_indentation_has_all_that_follows_that_text(write_modules):
-    write_modules({"fake_cut.py": 'class Owner:\n    TEXT = """\nfirst line\n"""\n\n    def late(self):\n        return 1\n'})
-
-    assert INSTALLED.attribute_source("fake_cut:Owner.late") == "def late(self):\n    return 1"
-    assert INSTALLED.is_defined("fake_cut:Owner.late")
-    assert INSTALLED.attribute_source("fake_cut:Owner.never") is None
-    assert not INSTALLED.is_defined("fake_cut:Owner.never")
 
 
 def test_two_sources_of_vllm_are_read_side_by_side(tmp_path, write_modules):

@@ -7,7 +7,7 @@ import pytest
 from quirks_core.base import whole_file
 
 
-def test_a_text_that_cannot_be_written_leaves_the_folder_as_it_was(tmp_path):
+def test_a_text_that_cannot_be_written_changes_nothing(tmp_path):
     (tmp_path / "file").write_text("before")
 
     with pytest.raises(UnicodeEncodeError):

