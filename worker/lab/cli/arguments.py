@@ -25,11 +25,6 @@ def add_prompts(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the samples (%(default)s)")
 
 
-def add_samples(parser: argparse._ActionsContainer) -> None:
-    """Adds how many samples a dump has."""
-    parser.add_argument("--samples", metavar="N", type=positive, default=2, help="sampled rows from each prompt (%(default)s)")
-
-
 def add_limits(parser: argparse._ActionsContainer, default: str | None = "peers") -> None:
     """Adds the thresholds; no set of them is chosen where there is no default."""
     parser.add_argument(

@@ -34,9 +34,9 @@ def run_explain(options: argparse.Namespace) -> int:
     """Measures and prints a frontier; 0 whatever the difference is."""
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     if folder:
-        from worker.lab.drawing import new_figure
+        from worker.lab.parity.picture import new_figure
 
-        with new_figure((1, 1), 8):  # without matplotlib the minutes would be in vain
+        with new_figure():  # without matplotlib the minutes would be in vain
             pass
     console = Screen(stderr=options.json)
     with stages(console) as notify:
@@ -59,7 +59,7 @@ async def _measured(options: argparse.Namespace, config: GenerationConfig, notif
 
     taken = {"prompts": options.prompts, "num_prompts": options.num_prompts, "new_tokens": options.tokens}
     planning = plan_options(options, config)
-    asked = {"seed": options.seed, "device": options.trainer_device, "target": options.target, "notify": notify}
+    asked = {"seed": options.seed, "target": options.target, "notify": notify}
     return await Explain(config, planning, **taken, **asked).run()
 
 

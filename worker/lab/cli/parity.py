@@ -12,10 +12,9 @@ from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import positive, share
 from quirks_core.cli.options import installed_only, load_config, plan_options
 from quirks_core.cli.screen import Screen, line
-from worker.lab.cli.arguments import add_limits, add_prompts, add_samples, add_verbose, output_folder
-from worker.lab.cli.compare import run_compare
+from worker.lab.cli.arguments import add_limits, add_prompts, add_verbose, output_folder
+from worker.lab.cli.compare import run_compare, run_dump
 from worker.lab.cli.display import quiet_engine, stages
-from worker.lab.cli.dump import run_dump
 from worker.lab.cli.explain import run_explain, with_trainer
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="compute as this trainer does by default (trl), where the configuration leaves it open",
     )
-    what.add_argument("--trainer-device", metavar="DEVICE", help="where the trainer computes; a GPU if there is one")
     limits = parser.add_argument_group("verdict")
     add_limits(limits, default=None)
     limits.add_argument(
@@ -66,12 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --attribute: start an engine for every setting, also when others have restored all scenarios that failed",
     )  # fmt: skip
     dump = parser.add_argument_group("dump")
-    add_samples(dump)
     dump.add_argument("--tokens-of", metavar="FILE", type=Path, help="score the tokens of that dump, too")
     output = parser.add_argument_group("output")
     output.add_argument(
         "--output", metavar="FOLDER", type=Path,
-        help="write report.json, report.html and report.png; rerun the same command to resume an interrupted one",
+        help="write report.json and report.html; rerun the same command to resume an interrupted one",
     )  # fmt: skip
     add_verbose(output)
 
@@ -100,17 +97,17 @@ def run_parity(options: argparse.Namespace) -> int:
     with stages(console) as notify:
         report = asyncio.run(_measure(options, config, folder / "state.jsonl" if folder else None, notify)).without_samples()
     if folder:
-        from worker.lab.parity.page import write_report
+        from worker.lab.parity.report import write_report
 
         write_report(report, folder)
     if options.json:
         print(report.model_dump_json(indent=2))
     else:
-        from worker.lab.parity.table import show_report
+        from worker.lab.parity.report import show_report
 
         show_report(console, report)
         if folder:
-            console.say(f"written: report.html, report.png and report.json in {line(folder)}")
+            console.say(f"written: report.html and report.json in {line(folder)}")
     return 0 if report.passed else 1
 
 
@@ -128,7 +125,6 @@ async def _measure(options: argparse.Namespace, config: GenerationConfig, state:
         steps=options.steps,
         thresholds=tuple(options.threshold),
         epsilon=options.epsilon,
-        trainer_device=options.trainer_device,
         planning=plan_options(options, config),
     )
     if options.attribute:

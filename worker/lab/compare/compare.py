@@ -156,7 +156,7 @@ def _incomparable(a: Dump, b: Dump) -> list[str]:
         first = _first_difference(a.prompts, b.prompts)
         problems.append(f"they are of different prompts ({counts} {first}): make both with the same --prompts and tokenizer")
     elif [row.key for row in a.rows] != [row.key for row in b.rows]:
-        problems.append("their samples have different seeds or numbers: make both with the same --seed and --samples")
+        problems.append("their samples have different seeds or numbers: make both with the same --seed")
     return problems
 
 

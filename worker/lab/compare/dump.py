@@ -12,14 +12,11 @@ from pydantic import Field, ValidationError, model_validator
 
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import UsageError
-from quirks_core.plan.switches import SwitchNames
 from worker.lab.parity.records import ParityRecord
 from worker.lab.parity.store import write_text
 
 #: Version of the dumps' format; one of another is refused.
 DUMP_FORMAT = 1
-#: Prefix of the progress lines of a process that makes a dump.
-STAGE = "::stage "
 
 #: Prompt and generated tokens.
 Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
@@ -127,18 +124,3 @@ class Dump(ParityRecord):
 def digest(sequences: Sequences) -> str:
     """Returns the SHA-256 that names some sequences."""
     return hashlib.sha256(json.dumps(sequences).encode()).hexdigest()
-
-
-class Order(ParityRecord):
-    """What a separate process is to make a dump of."""
-
-    config: dict[str, Any]  #: the configuration: the keys that the user typed
-    switches: SwitchNames = SwitchNames()  #: names that the command line turns off and on
-    strict: bool = False  #: a broken plugin is an error
-    locked: str | None = None  #: lock file that the quirks must agree with
-    prompts: tuple[tuple[int, ...], ...]  #: token ids of each prompt
-    new_tokens: int = 64  #: most tokens to generate from each
-    samples: int = 2  #: sampled rows per prompt
-    seed: int = 0  #: seed of the first
-    tokens_of: str | None = None  #: a dump whose tokens are scored as well
-    output: str  #: where the dump goes

@@ -15,8 +15,6 @@ from worker.lab.parity.thresholds import strain
 
 Effect = Literal["restores", "worsens", "moves", "none", "error"]
 
-#: Bounds of the steps of the colour scale, in shares of a limit; from the fourth on the limit is crossed.
-HEAT = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
 #: Scenarios that a headline names; one more is named rather than counted.
 _NAMED = 4
 _EFFECTS: tuple[Effect, ...] = ("restores", "worsens", "moves", "none", "error")
@@ -25,19 +23,9 @@ _EFFECTS: tuple[Effect, ...] = ("restores", "worsens", "moves", "none", "error")
 # ---- verdicts
 
 
-def limit_of(result: Result, metric: str) -> Verdict | None:
-    """Returns the verdict on a metric that reaches most of its limit; None if the metric has no threshold."""
-    return max((verdict for verdict in result.verdicts if verdict.metric == metric), key=strain, default=None)
-
-
 def value_of(result: Result, metric: str) -> str:
     """Writes a metric with as many digits as tell it from its limits."""
     return number(result.metrics[metric], *(verdict.limit for verdict in result.verdicts if verdict.metric == metric))
-
-
-def heat(verdict: Verdict) -> int:
-    """Returns the step of the colour scale, 0 to 6, for the share of its limit that a verdict reaches."""
-    return sum(strain(verdict) > step for step in HEAT)
 
 
 def crossed(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -188,8 +176,6 @@ class Tried:
     metric: str = ""  #: the metric's name; empty if there is none
     before: float = math.nan  #: its value in the user's run
     after: float = math.nan  #: its value with the setting changed
-    strain_before: float = math.nan  #: how much of the metric's limit the run's value takes; NaN without a limit
-    strain_after: float = math.nan  #: the same with the setting changed
 
 
 def tried(report: Report) -> list[Tried]:
@@ -218,9 +204,7 @@ def _tried(report: Report, step: Step) -> Tried:
         values = old, new
     else:
         return Tried(step, effect, says)
-    limit = limit_of(before[scenario], metric) if scenario in before else None
-    strains = [math.nan if limit is None else strain(limit, value) for value in values]
-    return Tried(step, effect, says, scenario, metric, *values, *strains)
+    return Tried(step, effect, says, scenario, metric, *values)
 
 
 def _effect(item: Attribution | None) -> tuple[Effect, str]:
@@ -251,8 +235,3 @@ def state_of(quirk: Coverage) -> str:
 def changes(item: Change) -> list[tuple[str, str, str]]:
     """Writes what is changed together: names, and values before and after."""
     return [(visible(name), plain(before), plain(after)) for name, before, after in item.parts]
-
-
-def brief(item: Change) -> str:
-    """Writes a change on one short line: the last part of each name, and the new value."""
-    return ", ".join(f"{name.rpartition('.')[2]} = {after}" for name, _, after in changes(item))
