@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from worker.lab.parity.records import Attribution, Coverage, Result, Step, Verdict
-from worker.lab.parity.summary import brief, changes, crossed, headline, tried
+from worker.lab.parity.summary import changes, crossed, headline, tried
 
 
 def _cure(**fields):
@@ -147,7 +147,6 @@ def test_settings_that_are_changed_together_are_named_each_with_its_values(make_
     said = headline(make_report(results=(make_result("a", 1.0),), attributions=(joint,)))
 
     assert changes(joint) == [("engine.head_dtype", "not set", "float32"), ("train.head_dtype", "not set", "float32")]
-    assert brief(joint) == "head_dtype = float32, head_dtype = float32"
     assert said.advice.startswith(
         "Set engine.head_dtype to float32 (now not set) and train.head_dtype to float32 (now not set): "
         "that restores all of them."

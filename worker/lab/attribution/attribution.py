@@ -10,8 +10,7 @@ from typing import NamedTuple
 from quirks_core.base.json_values import canonical
 from quirks_core.plan.records import Plan
 from quirks_core.plugins.registry import Registry
-from worker.lab.attribution.coverage import covering, covers
-from worker.lab.attribution.draft import draft_of
+from worker.lab.attribution.coverage import covering, covers, draft_of
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.records import Attribution, Result, Step, worst_level
 
