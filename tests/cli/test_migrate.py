@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from patience import HUNG_S, until
 
 from worker.lab.compare.compare import Comparison
 from worker.lab.compare.dump import Dump, Row
@@ -101,7 +96,7 @@ def migrate(model, tmp_path):
     ("arguments", "message"),
     [
         (["--from", "no/python"], "'no/python' is no Python interpreter"),
-        (["--from", "0.30", "--to", "/nope"], "'/nope' is no Python interpreter"),  # before anything is fetched for 0.30
+        (["--from", "0.30"], "'0.30' is no Python interpreter"),
         (["--from", "0.30", "--profile", "float23"], "did you mean 'float32'"),
         (["--from", "0.30", "--threshold", "max_abs_delta=high"], "the limit must be a finite number"),
         (["--from", "0.30", "--prompts", "no/file"], "prompts no/file cannot be read"),
@@ -122,8 +117,6 @@ def test_a_usage_error_comes_before_anything_runs(quirks, migrate, arguments, me
     [
         (["--from", "0.30"], "--to"),
         (["--from", "0.30", "--to", "0.32", "--tokens", "0"], "--tokens"),
-        (["--from", "0.30", "--to", "0.32", "--samples", "two"], "--samples"),
-        (["--from", "0.30", "--to", "0.32", "--timeout", "nan"], "--timeout"),
     ],
 )
 def test_wrong_arguments_are_usage_errors(quirks, arguments, option):
@@ -131,16 +124,3 @@ def test_wrong_arguments_are_usage_errors(quirks, arguments, option):
 
     assert outcome.code == 2
     assert option in outcome.err
-
-
-def test_a_terminated_command_ends_pip(migrate, tmp_path):
-    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "quirks_core.cli", *migrate, "--from", "0.31.5"]
-    cache = tmp_path / "cache/model-quirks/environments"
-    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until(lambda: list(cache.glob("*/*")), "the first files of the environment")
-        started = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-
-    assert process.returncode == 130
-    assert not psutil.wait_procs(started, timeout=HUNG_S)[1]

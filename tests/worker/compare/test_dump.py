@@ -1,4 +1,4 @@
-"""What a dump's file promises, which of an engine's settings it holds, and what decides on how the engine is started."""
+"""What a dump's file promises, and which of an engine's settings it holds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from typing import Any
 import pytest
 
 from quirks_core.base.errors import UsageError
-from quirks_core.plugins.planning import make_plan
-from worker import GenerationConfig
 from worker.lab.compare import effective as module
 from worker.lab.compare.dump import DUMP_FORMAT, Dump, digest
-from worker.lab.compare.dumping import prepared
 from worker.lab.compare.effective import effective, variables
 
 # ---- the file
@@ -80,24 +77,6 @@ def test_the_digest_names_only_the_sequences(dumped):
 
     assert dump.digest == other.digest == digest(dump.sequences)
     assert dump.digest not in (dumped(dump.rows[:1]).digest, dumped(prompts=((1, 2), (7, 8))).digest)
-
-
-# ---- the configuration
-
-
-def test_what_the_command_puts_into_a_rollout_is_not_said_to_be_typed(model_folder):
-    config = GenerationConfig.parse({"model": str(model_folder), "engine": {"seed": 3}})
-
-    plan = make_plan(prepared(config, new_tokens=5))
-
-    assert (plan.value("engine.load_format"), plan.value("sampling.max_new_tokens")) == ("auto", 5)
-    assert plan.context.typed == {"engine.seed"}
-
-
-def test_a_load_format_that_was_typed_stays(parse):
-    found = prepared(parse(engine={"load_format": "dummy"}), new_tokens=5)
-
-    assert (found.engine.load_format, found.typed_slots()) == ("dummy", {"engine.load_format"})
 
 
 # ---- the engine's settings

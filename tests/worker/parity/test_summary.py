@@ -125,13 +125,6 @@ def test_the_ablation_is_ordered_from_cures_to_what_could_not_be_tried(faulty):
     ]
 
 
-def test_a_step_without_effect_is_shown_by_what_the_strongest_step_moves(faulty):
-    eager = next(item for item in tried(faulty) if item.step.setting == "engine.enforce_eager")
-
-    assert (eager.scenario, eager.metric) == ("temperature", "mean_abs_delta")
-    assert eager.before == eager.after == faulty.results[1].metrics["mean_abs_delta"]
-
-
 def test_a_setting_that_breaks_another_scenario_is_no_cure(make_report, make_result):
     step = Step(setting="engine.dtype", before=None, after="float32", how="restart", results=(make_result("a"),))
 

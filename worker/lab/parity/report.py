@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -65,13 +67,15 @@ class _Page(Screen):
 
 
 def show_report(screen: Screen, report: Report, *, whole: bool = False) -> None:
-    """Prints a report: scenarios, crossed limits, the ablation with the quirks that cover it, and the verdict at the end.
+    """Prints a report: scenarios, crossed limits, the ablation with the quirks that cover it, and the verdict.
 
     Args:
         screen: Where to.
         report: The report.
         whole: Also every setting, metric and limit, and the breakdowns and worst tokens of each scenario.
     """
+    if whole:
+        _show_verdict(screen, report)
     _show_scenarios(screen, report)
     for result in report.results:
         for reason in _reasons(result):
@@ -84,15 +88,20 @@ def show_report(screen: Screen, report: Report, *, whole: bool = False) -> None:
         _show_attribution(screen, cause)
     for warning in report.warnings:
         screen.say(f"[yellow]warning:[/] {line(warning)}")
-    head = headline(report)
     screen.print()
+    if not whole:
+        _show_verdict(screen, report)
+        return
+    _show_metrics(screen, report)
+    for result in report.measured:
+        _show_tokens(screen, result)
+    _show_limits(screen, report)
+    _show_settings(screen, report)
+
+
+def _show_verdict(screen: Screen, report: Report) -> None:
+    head = headline(report)
     screen.say(f"[{COLOURS[head.level]}]{line(head.verdict)}[/] {line(head.advice)}")
-    if whole:
-        _show_metrics(screen, report)
-        for result in report.measured:
-            _show_tokens(screen, result)
-        _show_limits(screen, report)
-        _show_settings(screen, report)
 
 
 def _show_scenarios(screen: Screen, report: Report) -> None:
@@ -144,16 +153,18 @@ def _show_step(screen: Screen, item: Tried) -> None:
     setting = "; ".join(f"{line(name)}: {line(old)} → {line(new)}" for name, old, new in changes(item.step))
     screen.say(setting, indent=2, hang=4)
     effect = f"[{_EFFECTS[item.effect]}]{'not tried: ' if item.effect == 'error' else ''}{line(item.says)}[/]"
-    values = f"{number(item.before)} → {number(item.after)}"
-    where = f" ({line(label(item.metric))} in {line(item.scenario)}: {values})" if item.metric else ""
-    screen.say(f"{effect}{where}", indent=4)
+    screen.say(f"{effect}{f' ({_moved(item.moved, label(item.moved.metric))})' if item.moved else ''}", indent=4)
+
+
+def _moved(item: Attribution, metric: str) -> str:
+    values = f"{number(item.value_before)} → {number(item.value_after)}"
+    return f"{line(metric)} in {line(item.scenario)}: {values}"
 
 
 def _show_attribution(screen: Screen, item: Attribution) -> None:
     screen.print()
     screen.say("; ".join(f"[bold]{line(name)}: {line(old)} → {line(new)}[/]" for name, old, new in changes(item)))
-    values = f"{number(item.value_before)} → {number(item.value_after)}"
-    screen.say(f"{line(item.metric)} in {line(item.scenario)}: {values}", indent=2)
+    screen.say(_moved(item, item.metric), indent=2)
     for quirk in item.quirks:
         switch = f". To activate it: {line(quirk.switch)}" if quirk.switch else ""
         screen.say(f"quirk {line(quirk.id)} sets it; {line(state_of(quirk))}: {line(quirk.because)}{switch}", indent=2)
@@ -180,10 +191,21 @@ def _show_tokens(screen: Screen, result: Result) -> None:
     screen.say(f"\n[bold]{line(result.scenario)}[/]: {line(result.title)}")
     notes = [f"{name}: {number(value) if isinstance(value, float) else plain(value)}" for name, value in result.notes.items()]
     screen.say(line("; ".join([f"{number(result.seconds)} s", *notes])))
+    if result.histogram is not None and any(result.histogram.counts):
+        edge = number(result.histogram.edges[-1])
+        screen.say(
+            f"tokens by log ratio, from -{edge} to {edge} nats, on a logarithmic scale: {_bars(result.histogram.counts)}"
+        )
     for title, bins in (("position", result.by_position), ("probability", result.by_probability)):
         screen.grid(title, ["tokens", "mean Δ", "mean |Δ|", "max |Δ|"], [(line(item.label), _bin(item)) for item in bins])
     headings = ["token id", "sample", "position", "rollout", "trainer", "Δ", "in context"]
     screen.grid("worst token", headings, [(line(token.text or token.token), _token(token)) for token in result.worst])
+
+
+def _bars(counts: Sequence[int]) -> str:
+    """Draws counts as a line of bars; a count of 0 is a blank."""
+    steps = [round(7 * math.log1p(count) / math.log1p(max(counts))) for count in counts]
+    return "".join("▁▂▃▄▅▆▇█"[step] if count else " " for step, count in zip(steps, counts, strict=True))
 
 
 def _bin(item: Bin) -> list[str]:

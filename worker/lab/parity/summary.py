@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -167,44 +166,27 @@ def _covering(cure: Attribution) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A step with the metric that shows its effect best."""
+    """A step with its effect."""
 
     step: Step  #: the step
     effect: Effect  #: ``restores``, ``worsens``, ``moves`` (a metric, but no verdict), ``none``, or ``error``: not tried
     says: str  #: the effect in words, with the scenarios
-    scenario: str = ""  #: where the metric was measured; empty if nowhere
-    metric: str = ""  #: the metric's name; empty if there is none
-    before: float = math.nan  #: its value in the user's run
-    after: float = math.nan  #: its value with the setting changed
+    moved: Attribution | None = None  #: what it moves most; None if nothing
 
 
 def tried(report: Report) -> list[Tried]:
     """Returns the steps: what restores parity first, the strongest first; what could not be tried last."""
-    order = {_key(item): place for place, item in enumerate(report.attributions)}
-    found = [_tried(report, step) for step in report.steps]
-    return sorted(found, key=lambda item: (_EFFECTS.index(item.effect), order.get(_key(item.step), len(order))))
+    moved = {_key(item): item for item in report.attributions}
+    order = list(moved)
+    found = []
+    for step in report.steps:
+        item = moved.get(_key(step))
+        found.append(Tried(step, "error", visible(step.error)) if step.error else Tried(step, *_effect(item), item))
+    return sorted(found, key=lambda one: (_EFFECTS.index(one.effect), order.index(_key(one.step)) if one.moved else 0))
 
 
 def _key(item: Change) -> tuple[str, str]:
     return item.setting, plain(item.after)
-
-
-def _tried(report: Report, step: Step) -> Tried:
-    if step.error:
-        return Tried(step, "error", visible(step.error))
-    item = next((item for item in report.attributions if _key(item) == _key(step)), None)
-    effect, says = _effect(item)
-    before = {result.scenario: result for result in report.measured}
-    after = {result.scenario: result for result in step.results if result.status == "measured" and result.scenario in before}
-    if item is not None:
-        scenario, metric, values = item.scenario, item.metric, (item.value_before, item.value_after)
-    elif after:
-        scenario, metric = _scenario_and_metric(report, [before[name] for name in after])
-        old, new = (side[scenario].metrics.get(metric, math.nan) for side in (before, after))
-        values = old, new
-    else:
-        return Tried(step, effect, says)
-    return Tried(step, effect, says, scenario, metric, *values)
 
 
 def _effect(item: Attribution | None) -> tuple[Effect, str]:
@@ -213,18 +195,6 @@ def _effect(item: Attribution | None) -> tuple[Effect, str]:
     parts = [f"{verb} {', '.join(names)}" for verb, names in (("restores", item.restores), ("worsens", item.worsens)) if names]
     # A setting that restores one scenario and breaks another does not count as restoring.
     return "worsens" if item.worsens else "restores" if item.restores else "moves", "; ".join(parts) or "moves, within limits"
-
-
-def _scenario_and_metric(report: Report, candidates: list[Result]) -> tuple[str, str]:
-    """Chooses scenario and metric for a step without effect: those of the strongest step, or the most strained ones."""
-    for item in report.attributions:
-        if any(result.scenario == item.scenario for result in candidates):
-            return item.scenario, item.metric
-    found = [(strain(verdict), result.scenario, verdict.metric) for result in candidates for verdict in result.verdicts]
-    if not found:
-        return candidates[0].scenario, "mean_abs_delta"
-    _, scenario, metric = max(found, key=lambda item: item[0])
-    return scenario, metric
 
 
 def state_of(quirk: Coverage) -> str:
