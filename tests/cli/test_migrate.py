@@ -39,25 +39,6 @@ def dumped(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_a_comparison_shows_crossed_limits_with_their_likely_cause(quirks, dumped):
-    a, b = dumped("A.json"), dumped("B.json", -1.5, effective=RAW, versions={"vllm": "0.32.0"}, quirks=("v1-runtime",))
-
-    outcome = quirks("parity", "compare", a, b)
-
-    expected = (
-        "tiny[b]: A = vLLM 0.30.0 on cpu, B = vLLM 0.32.0 on cpu",
-        "fail sampled: mean_abs_delta 0.500, limit ≤ 0.2",
-        "settings that differ and can change tokens or logprobs",
-        "model_config.logprobs_mode",
-        "quirk rollout-logprobs-processed: in force in neither",
-        "only B has: acme.new",
-        "v1-runtime",
-        "look at what a logprob means",
-    )
-    assert outcome.code == 1
-    assert [text for text in expected if text not in outcome.out] == []
-
-
 def test_json_is_the_comparison_alone(quirks, dumped):
     outcome = quirks("parity", "compare", dumped("A.json"), dumped("B.json", effective=RAW), "--json")
 
@@ -70,7 +51,8 @@ def test_limits_of_the_user_decide_on_the_exit_code(quirks, dumped):
     wide = ("mean_abs_delta=1", "mean_exp_abs_delta<=2", "mean_abs_dprob=1", "kl_k1=1", "kl_k3=1")
     options = [word for text in wide for word in ("--threshold", text)]
 
-    assert quirks("parity", "compare", dumped("A.json"), dumped("B.json", -1.5), *options).code == 0
+    a, b = dumped("A.json"), dumped("B.json", -1.5)
+    assert (quirks("parity", "compare", a, b).code, quirks("parity", "compare", a, b, *options).code) == (1, 0)
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])

@@ -120,14 +120,6 @@ async def test_an_ablation_goes_on_with_what_could_not_be_measured_before(user, 
     assert all(step.results and not step.error for step in steps)
 
 
-async def test_an_error_that_is_no_ones_finding_ends_the_ablation(user):
-    async def measure(*_: object) -> list[Result]:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await run_variants(variants(user(), only=["engine.dtype"]), [result("cold-start", 1.0)], measure)
-
-
 async def test_a_step_of_other_scenarios_is_not_taken_for_this_one(user, tmp_path):
     table, store = Table(STALE), Store(tmp_path / "s", {})
 
@@ -183,12 +175,6 @@ async def test_engines_are_started_until_every_failed_scenario_is_restored_by_so
     left = {step.error for step in steps if step.error}
     both = "engine.logprobs_mode and engine.enable_prefix_caching"
     assert left == {f"all that failed is restored by {both}; --every-setting tries it"}
-
-
-async def test_every_setting_is_tried_on_demand(user):
-    _, steps = await tried(user(**RAW_MODE), Table(RAW), every=True)
-
-    assert [step.error for step in steps if step.error] == []
 
 
 async def test_every_setting_is_tried_when_nothing_failed(user):

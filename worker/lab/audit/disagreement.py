@@ -18,6 +18,8 @@ from worker.batch import padded
 from worker.engine import vllm_adapter
 from worker.lab.audit.logprobs import Logprobs
 from worker.lab.audit.records import AuditError, Disagreement, Logits
+from worker.lab.parity.records import Sample
+from worker.lab.parity.scoring import logprobs as scored
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -58,8 +60,9 @@ async def disagreement_of(
         AuditError: transformers cannot compute the model.
     """
     dtype = vllm_adapter.model_dtype(worker.engine.llm)
+    samples = [Sample(prompt=tuple(row[:1]), tokens=tuple(row[1:]), rollout=()) for row in logprobs.rows]
     try:
-        expected = [value for row in logprobs.rows for value in _scored(trainer, row)]
+        expected = [value for row in scored(trainer, samples) for value in row]
     except Exception as error:
         raise AuditError(f"transformers cannot compute the model: {words(error)}; --no-logits skips this comparison") from error
     found = Logits.of(logprobs.expected, expected, _TOLERANCE.get(dtype, _COARSE))
@@ -81,15 +84,6 @@ async def _recorded(worker: VllmAsyncGenerationWorker, row: Sequence[int]) -> Ou
     finally:
         answers = await worker.engine.call(stop_recording)
     return {name: rows for answer in reversed(answers) for name, rows in answer.items()}
-
-
-def _scored(trainer: PreTrainedModel, row: Sequence[int]) -> list[float]:
-    """Returns the logprob of each token of a row except the first."""
-    ids = torch.tensor([list(row)])
-    with torch.inference_mode():
-        logprobs = trainer(ids, use_cache=False).logits[0, :-1].double().log_softmax(-1)
-    found: list[float] = logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist()
-    return found
 
 
 # ---- layers
