@@ -38,10 +38,6 @@ class _Move(NamedTuple):
 def distance(before: Result, after: Result) -> float:
     """Returns the share of a scenario's distance from parity that is left: the geometric mean over the metrics that failed.
 
-    Args:
-        before: The scenario in the user's run.
-        after: The same with something changed.
-
     Returns:
         1 if nothing moved, less if it is nearer.
     """
@@ -52,12 +48,6 @@ def distance(before: Result, after: Result) -> float:
 
 def attributions(baseline: Sequence[Result], steps: Sequence[Step], plan: Plan, registry: Registry) -> tuple[Attribution, ...]:
     """Finds the steps that affect parity.
-
-    Args:
-        baseline: The results of the user's run.
-        steps: Those of the ablation.
-        plan: The user's plan.
-        registry: The quirks.
 
     Returns:
         Those that restore something first, then those that move a metric by the largest factor.

@@ -25,13 +25,7 @@ _ORDER = (
 
 
 def covering(step: Change, plan: Plan, registry: Registry) -> tuple[Coverage, ...]:
-    """Returns the quirks that set what a step changed, with their state in the user's plan.
-
-    Args:
-        step: The settings that were changed.
-        plan: The user's plan.
-        registry: The quirks.
-    """
+    """Returns the quirks that set what a step changed, with their state in the user's plan."""
     verdicts = {verdict.id: verdict for verdict in plan.verdicts}
     found: dict[str, Coverage] = {}
     for name, _, wanted in step.parts:
@@ -42,14 +36,7 @@ def covering(step: Change, plan: Plan, registry: Registry) -> tuple[Coverage, ..
 
 
 def quirks_that_set(slot: str, registry: Registry, a: Container[str], b: Container[str]) -> tuple[Coverage, ...]:
-    """Returns the quirks that adjust a slot, and in which of two engines they are in force.
-
-    Args:
-        slot: Its name.
-        registry: The quirks of this installation.
-        a: Ids of the quirks in force in the first engine.
-        b: Those of the second.
-    """
+    """Returns the quirks that adjust a slot, and in which of two engines, given the ids in force in each, they are in force."""
     found = []
     for item in registry.loaded:
         if any(getattr(adjustment, "slot", None) == slot for adjustment in item.quirk.adjustments):

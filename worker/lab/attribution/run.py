@@ -80,18 +80,15 @@ async def run_variants(
     notify: Notify = lambda _: None,
     store: Store | None = None,
 ) -> list[Step]:
-    """Measures every variant, then combinations for scenarios that no single setting restores.
+    """Measures every variant in this order, then combinations for scenarios that no single setting restores.
 
     Args:
-        variants: What to try, in this order.
+        variants: What to try.
         baseline: The results of the user's run.
         measure: Measures scenarios.
         every: Start an engine also for what is left when every scenario that failed is restored.
         notify: Called before each variant.
         store: Keeps steps that were measured; those that could not be are tried again.
-
-    Returns:
-        A step for each variant and each combination, in the order in which they were tried.
     """
     ablation = _Ablation(variants, baseline, measure, notify, store or Store(None, {}))
     for number, variant in enumerate(variants, start=1):
@@ -139,12 +136,7 @@ class _Ablation:
         return " and ".join(names)
 
     async def step(self, variant: Variant, *, unless: str = "") -> Step:
-        """Tries a variant, unless an earlier run did.
-
-        Args:
-            variant: The variant.
-            unless: The settings that made it unnecessary; it is not tried then.
-        """
+        """Tries a variant, unless an earlier run did, or the settings `unless` made it unnecessary."""
         name = f"ablation: {variant.key}: {', '.join(self.scenarios)}"
         found = self.store.get(name, Step)
         if found is None:

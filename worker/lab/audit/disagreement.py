@@ -46,12 +46,7 @@ Outputs: TypeAlias = dict[str, list[list[float]]]
 async def disagreement_of(
     worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, logprobs: Logprobs
 ) -> Disagreement | None:
-    """Compares an engine that loaded the checkpoint with transformers.
-
-    Args:
-        worker: The worker of that engine, on which `logprobs` were taken.
-        trainer: The same checkpoint, in float32.
-        logprobs: The tokens to compare, with the engine's logprobs.
+    """Compares an engine that loaded the checkpoint, and on which `logprobs` were taken, with transformers in float32.
 
     Returns:
         How they differ, and from which layer on; None if they agree.

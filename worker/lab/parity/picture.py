@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.base.errors import UsageError
+from quirks_core.base.text import one_line
 from worker.lab.parity.frontier import LARGEST, Frontier, Pair
-from worker.lab.parity.notation import number, visible
+from worker.lab.parity.notation import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,10 +72,10 @@ def write_picture(found: Frontier, folder: Path) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(3, 1))
         _draw_pairs(left, found)
         _draw_layers(right, found)
-        figure.suptitle(textwrap.fill(visible(found.advice), 130), x=0.01, ha="left", fontsize=14, color=COLOURS["good"])
+        figure.suptitle(textwrap.fill(one_line(found.advice), 130), x=0.01, ha="left", fontsize=14, color=COLOURS["good"])
         versions = ", ".join(f"{name} {version}" for name, version in sorted(found.versions.items()))
         origin = f"{found.model} on {found.device}; {versions}; {found.tokens} tokens at temperature {found.temperature:g}"
-        figure.supxlabel(visible(origin), x=0.01, ha="left", fontsize=11.5, color=COLOURS["muted"])
+        figure.supxlabel(one_line(origin), x=0.01, ha="left", fontsize=11.5, color=COLOURS["muted"])
         figure.savefig(folder / "frontier.svg", metadata={"Date": None})
         metadata = {"Software": None}
         figure.savefig(folder / "frontier.png", dpi=100, facecolor=COLOURS["paper"], metadata=metadata)
@@ -126,7 +127,7 @@ def _draw_layers(axes: Axes, found: Frontier) -> None:
     axes.axvline(LARGEST, color=COLOURS["bad"], linewidth=1.2)
     axes.text(LARGEST, -0.6, "float16 ends ", ha="right", va="center", color=COLOURS["bad"])
     every = 1 + len(layers) // 24
-    axes.set_yticks(range(0, len(layers), every), [visible(name) for name, _ in layers][::every], fontsize=10)
+    axes.set_yticks(range(0, len(layers), every), [one_line(name) for name, _ in layers][::every], fontsize=10)
     axes.set(xscale="log", ylim=(len(layers) - 0.5, -1.2), xlabel="largest |activation| in float32")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.minorticks_off()

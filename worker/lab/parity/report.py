@@ -12,9 +12,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from quirks_core.base.text import one_line
 from quirks_core.cli.screen import Screen, line
 from worker.lab.parity.metrics import METRICS
-from worker.lab.parity.notation import bound, label, number, plain, visible
+from worker.lab.parity.notation import bound, label, number, plain
 from worker.lab.parity.records import Attribution, Bin, Level, Report, Result, WorstToken, worst_level
 from worker.lab.parity.summary import Tried, changes, crossed, headline, limits_of, metrics_of, state_of, tried, value_of
 
@@ -44,16 +45,11 @@ pre {{{{ font: 13px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospac
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Writes ``report.json``, and ``report.html``, which needs and fetches no other file.
-
-    Args:
-        report: The report; samples are left out.
-        folder: Where to write.
-    """
+    """Writes ``report.json`` without samples, and ``report.html``, which needs and fetches no other file."""
     report = report.without_samples()
     page = _Page()
     show_report(page, report, whole=True)
-    title = html.escape(visible(f"Parity of {report.model}")).replace("{", "{{").replace("}", "}}")
+    title = html.escape(one_line(f"Parity of {report.model}")).replace("{", "{{").replace("}", "}}")
     text = page.export_html(code_format=_PAGE.format(title=title))
     (folder / "report.json").write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (folder / "report.html").write_text(text, encoding="utf-8")
@@ -69,10 +65,7 @@ class _Page(Screen):
 def show_report(screen: Screen, report: Report, *, whole: bool = False) -> None:
     """Prints a report: scenarios, crossed limits, the ablation with the quirks that cover it, and the verdict.
 
-    Args:
-        screen: Where to.
-        report: The report.
-        whole: Also every setting, metric and limit, and the breakdowns and worst tokens of each scenario.
+    The `whole` of it has every setting, metric and limit, and the breakdowns and worst tokens of each scenario.
     """
     if whole:
         _show_verdict(screen, report)
@@ -171,7 +164,7 @@ def _show_attribution(screen: Screen, item: Attribution) -> None:
     if item.skeleton or (item.restores and not item.quirks):
         screen.say(f"no quirk sets it for this run{'; a new one could start like this:' if item.skeleton else ''}", indent=2)
     if item.skeleton:  # unwrapped, so that it can be copied
-        screen.print(Text("\n".join(map(visible, item.skeleton.splitlines()))), soft_wrap=True)
+        screen.print(Text(item.skeleton.rstrip()), soft_wrap=True)
 
 
 # ---- the whole
@@ -222,7 +215,8 @@ def _token(token: WorstToken) -> list[str]:
 def _show_limits(screen: Screen, report: Report) -> None:
     screen.say(f"\n[bold]limits[/] of the profile {line(report.profile)}")
     for item in limits_of(report.results):
-        what = f": {METRICS[item.metric].help}" if item.metric in METRICS else ""
+        metric = METRICS.get(item.metric)
+        what = f"{f' {metric.unit}' if metric.unit else ''}: {metric.help}" if metric else ""
         screen.say(f"{line(item.threshold)}: {line(item.metric)} {bound(item)}{line(what)}", indent=2)
         screen.say(f"[dim]{_linked(item.source)}[/]", indent=4)
 

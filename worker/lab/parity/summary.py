@@ -8,7 +8,7 @@ from typing import Literal
 
 from quirks_core.base.text import listed
 from worker.lab.parity.metrics import METRICS
-from worker.lab.parity.notation import bound, number, plain, visible
+from worker.lab.parity.notation import bound, number, plain
 from worker.lab.parity.records import LEVELS, Attribution, Change, Coverage, Level, Report, Result, Step, Verdict
 from worker.lab.parity.thresholds import strain
 
@@ -67,11 +67,6 @@ class Headline:
 
 def headline(report: Report) -> Headline:
     """Returns whether parity holds, in one sentence, and what to do, in another."""
-    found = _headline(report)
-    return Headline(found.level, visible(found.verdict), visible(found.advice))
-
-
-def _headline(report: Report) -> Headline:
     counted = report.counted
     if not counted:
         unknown = "Nothing that counts was measured, so parity is unknown."
@@ -123,7 +118,7 @@ def _remedy(report: Report, broken: list[Result]) -> str:
         restored = "all of them" if {result.scenario for result in broken} == set(cure.restores) else _names(cure.restores)
         return f"Set {settings}: that restores {restored}. {_covering(cure)}"
     if all(result.status == "failed" for result in broken):
-        return f"First fix the failure; {broken[0].scenario}: {visible(broken[0].reason)}"
+        return f"First fix the failure; {broken[0].scenario}: {broken[0].reason}"
     if not report.steps:
         return "To find the setting, run it again with --attribute."
     if _wrong_from_disk(report, broken):
@@ -181,7 +176,7 @@ def tried(report: Report) -> list[Tried]:
     found = []
     for step in report.steps:
         item = moved.get(_key(step))
-        found.append(Tried(step, "error", visible(step.error)) if step.error else Tried(step, *_effect(item), item))
+        found.append(Tried(step, "error", step.error) if step.error else Tried(step, *_effect(item), item))
     return sorted(found, key=lambda one: (_EFFECTS.index(one.effect), order.index(_key(one.step)) if one.moved else 0))
 
 
@@ -204,4 +199,4 @@ def state_of(quirk: Coverage) -> str:
 
 def changes(item: Change) -> list[tuple[str, str, str]]:
     """Writes what is changed together: names, and values before and after."""
-    return [(visible(name), plain(before), plain(after)) for name, before, after in item.parts]
+    return [(name, plain(before), plain(after)) for name, before, after in item.parts]
