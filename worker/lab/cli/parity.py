@@ -97,7 +97,7 @@ def run_parity(options: argparse.Namespace) -> int:
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     console = Screen(stderr=options.json)
     with stages(console) as notify:
-        report = asyncio.run(_measure(options, config, folder / "state.jsonl" if folder else None, notify)).without_samples()
+        report = asyncio.run(_measure(options, config, folder / "state.json" if folder else None, notify)).without_samples()
     if folder:
         from worker.lab.parity.report import write_report
 

@@ -70,7 +70,7 @@ async def run(
         config: The configuration of the rollout engine, and of the trainer under ``train``.
         options: What to measure.
         state: File that stores finished results, so that a second call resumes an interrupted one; its name gets a part of a
-            digest of the run's settings, versions and variables (`state-1a2b3c4d.jsonl`).
+            digest of the run's settings, versions and variables (`state-1a2b3c4d.json`).
         notify: Called with what comes next.
 
     Raises:
