@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 import math
 import re
@@ -12,7 +11,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from quirks_core.base.text import one_line
 from quirks_core.cli.screen import Screen, line
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.notation import bound, label, number, plain
@@ -33,13 +31,13 @@ _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<title>{title}</title>
+<title>Parity of rollout and trainer</title>
 <style>
-pre {{{{ font: 13px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; padding: 1.5rem; overflow-x: auto; }}}}
-{{stylesheet}}
+pre {{ font: 13px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; padding: 1.5rem; overflow-x: auto; }}
+{stylesheet}
 </style>
 </head>
-<body><pre>{{code}}</pre></body>
+<body><pre>{code}</pre></body>
 </html>
 """
 
@@ -49,10 +47,8 @@ def write_report(report: Report, folder: Path) -> None:
     report = report.without_samples()
     page = _Page()
     show_report(page, report, whole=True)
-    title = html.escape(one_line(f"Parity of {report.model}")).replace("{", "{{").replace("}", "}}")
-    text = page.export_html(code_format=_PAGE.format(title=title))
     (folder / "report.json").write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(text, encoding="utf-8")
+    (folder / "report.html").write_text(page.export_html(code_format=_PAGE), encoding="utf-8")
 
 
 class _Page(Screen):
