@@ -139,14 +139,6 @@ async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
     assert any("gives the same run as" in line for line in given)
 
 
-async def test_what_quirks_change_besides_is_said(user):
-    notified = []
-
-    await tried(user("gemma4"), Table(STALE), "refit.scope", notify=notified.append)
-
-    assert notified == ['1/1 refit.scope = "parameters" (restart); quirks then change engine.load_format: dummy to auto']
-
-
 # ---- when no further engine is started
 
 

@@ -132,7 +132,3 @@ def test_nothing_private_gets_into_a_dump(monkeypatch):
     assert (found["NCCL_ALGO"], found["VLLM_USE_FLASHINFER_SAMPLER"]) == ("Ring", True)
     assert not {"CUDA_HOME", "VLLM_BROKEN", *places} & found.keys()
     assert "/somewhere/private" not in map(str, found.values())
-
-
-def test_every_ignored_setting_is_one_that_walking_would_find():
-    assert {name.partition(".")[0] for name in module._IGNORED} <= set(module._SECTIONS)
