@@ -36,7 +36,7 @@ def run_dump(options: argparse.Namespace) -> int:
     console = Screen(stderr=options.json)
     config = load_config(options)
     others = [] if options.tokens_of is None else [Dump.read(options.tokens_of).sequences]
-    prompts = load_prompts(config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
+    prompts = load_prompts(config.model, file=options.prompts, seed=options.seed)
     for warning in prompts.warnings:
         console.say(f"[yellow]warning:[/] {lines(warning)}")
     planning = plan_options(options, config)

@@ -63,7 +63,7 @@ def _given(options: argparse.Namespace, folder: Path) -> list[str]:
     from worker.lab.parity.prompts import load_prompts
 
     config = load_config(options)
-    prompts = load_prompts(config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
+    prompts = load_prompts(config.model, file=options.prompts, seed=options.seed)
     run, rows = folder / "run.yaml", folder / "prompts.jsonl"
     run.write_text(config.model_dump_json(exclude_unset=True), encoding="utf-8")
     rows.write_text("".join(json.dumps({"prompt_token_ids": row}) + "\n" for row in prompts.rows), encoding="utf-8")

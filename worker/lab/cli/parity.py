@@ -120,7 +120,6 @@ async def _measure(options: argparse.Namespace, config: GenerationConfig, state:
     chosen = parity.Options(
         scenarios=tuple(options.scenario),
         prompts=options.prompts,
-        num_prompts=options.num_prompts,
         new_tokens=options.tokens,
         seed=options.seed,
         profile=options.profile,
@@ -176,7 +175,7 @@ def run_explain(options: argparse.Namespace) -> int:
 async def _explained(options: argparse.Namespace, config: GenerationConfig, notify: Notify) -> Frontier:
     from worker.lab.parity.explain import Explain
 
-    taken = {"prompts": options.prompts, "num_prompts": options.num_prompts, "new_tokens": options.tokens}
+    taken = {"prompts": options.prompts, "new_tokens": options.tokens}
     planning = plan_options(options, config)
     asked = {"seed": options.seed, "target": options.target, "notify": notify}
     return await Explain(config, planning, **taken, **asked).run()

@@ -44,7 +44,6 @@ class Explain:
         planning: PlanOptions,
         *,
         prompts: Path | None = None,
-        num_prompts: int | None = None,
         new_tokens: int = 64,
         seed: int = 0,
         target: float = TARGET,
@@ -56,7 +55,6 @@ class Explain:
             config: The engine, and the trainer under ``train``; `train.dtype` must be set.
             planning: Plan options.
             prompts: File of prompts; built-in ones if None.
-            num_prompts: How many to take at most.
             new_tokens: Tokens generated from each.
             seed: Seed of the samples.
             target: Mean |Δ| in nats that the advised pair may leave.
@@ -75,7 +73,7 @@ class Explain:
         self._planning, self._notify = planning, notify
         self._tokens, self._seed, self._target = new_tokens, seed, target
         self._config = config.overridden({"engine.load_format": "auto"})
-        self._prompts: Prompts = load_prompts(config.model, file=prompts, count=num_prompts, seed=seed)
+        self._prompts: Prompts = load_prompts(config.model, file=prompts, seed=seed)
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         head = FLOAT32 if train.head_dtype == FLOAT32 else None
         self._as_is = TrainerOptions(train.dtype, train.attn_implementation, head, "cpu", train.autocast)

@@ -51,7 +51,6 @@ class Options:
 
     scenarios: tuple[str, ...] = ()  #: names; all if empty
     prompts: Path | None = None  #: file with prompts; built-in ones if None
-    num_prompts: int | None = None  #: how many prompts to take at most
     new_tokens: int = 64  #: tokens generated from each prompt
     seed: int = 0  #: seed of the samples
     profile: str | None = None  #: name of the set of thresholds; ``prime-rl`` for steps, else ``peers``, if None
@@ -119,7 +118,7 @@ class ParityRun:
             worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         self.plan = worker.plan
         self.registry = options.planning.registry()
-        self._prompts = load_prompts(self.config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
+        self._prompts = load_prompts(self.config.model, file=options.prompts, seed=options.seed)
         if longest := self.plan.value("engine.max_model_len"):  # otherwise the engine reports it
             self._prompts.check(longest, options.new_tokens)
         self._warnings += [*self._prompts.warnings, *worker.warnings]
