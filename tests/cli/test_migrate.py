@@ -106,3 +106,10 @@ def test_wrong_arguments_are_usage_errors(quirks, arguments, option):
 
     assert outcome.code == 2
     assert option in outcome.err
+
+
+def test_prompts_without_a_tokenizer_are_warned_of(quirks, model):
+    outcome = quirks("migrate", "--from", "no/python", "--to", sys.executable, "--model", model(vocab_size=1000))
+
+    assert "warning: no tokenizer" in outcome.out
+    assert "'no/python' is no Python interpreter" in outcome.err

@@ -15,8 +15,10 @@ from quirks_core.cli.screen import Screen, lines
 from worker.lab.cli.display import stages
 
 if TYPE_CHECKING:
+    from quirks_core.configuration.config import GenerationConfig
     from worker.lab.compare.compare import Comparison
     from worker.lab.compare.dump import Dump
+    from worker.lab.parity.prompts import Prompts
 
 
 def run_dump(options: argparse.Namespace) -> int:
@@ -31,14 +33,11 @@ def run_dump(options: argparse.Namespace) -> int:
         raise UsageError(f"--output {options.output} is a folder; name a file")
     from worker.lab.compare.dump import Dump
     from worker.lab.compare.dumping import dump_of
-    from worker.lab.parity.prompts import load_prompts
 
     console = Screen(stderr=options.json)
     config = load_config(options)
     others = [] if options.tokens_of is None else [Dump.read(options.tokens_of).sequences]
-    prompts = load_prompts(config.model, file=options.prompts, seed=options.seed)
-    for warning in prompts.warnings:
-        console.say(f"[yellow]warning:[/] {lines(warning)}")
+    prompts = prompts_for(options, config, console)
     planning = plan_options(options, config)
     with stages(console) as notify:
         made = dump_of(config, planning, prompts.rows, options.tokens, seed=options.seed, tokens_of=others, notify=notify)
@@ -50,6 +49,16 @@ def run_dump(options: argparse.Namespace) -> int:
     else:
         console.say(lines(f"{len(dump.rows)} rows by vLLM {dump.versions.get('vllm')} in {options.output}"))
     return 0
+
+
+def prompts_for(options: argparse.Namespace, config: GenerationConfig, console: Screen) -> Prompts:
+    """Reads the prompts that the options name, and prints what is odd about them."""
+    from worker.lab.parity.prompts import load_prompts
+
+    found = load_prompts(config.model, file=options.prompts, seed=options.seed)
+    for warning in found.warnings:
+        console.say(f"[yellow]warning:[/] {lines(warning)}")
+    return found
 
 
 def run_compare(options: argparse.Namespace, files: Sequence[str]) -> int:

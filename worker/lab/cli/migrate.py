@@ -14,7 +14,7 @@ from quirks_core.cli.command import Command
 from quirks_core.cli.options import installed_only, load_config
 from quirks_core.cli.screen import Screen, line
 from worker.lab.cli.arguments import add_limits, add_prompts, add_verbose, output_folder
-from worker.lab.cli.compare import compared, show
+from worker.lab.cli.compare import compared, prompts_for, show
 from worker.lab.cli.display import quiet_engine, stages
 
 
@@ -43,7 +43,7 @@ def run_migrate(options: argparse.Namespace) -> int:
     console = Screen(stderr=options.json)
     with tempfile.TemporaryDirectory(prefix="quirks-migrate-") as temporary, _ended_by_termination():
         folder = output_folder(options.output) or Path(temporary)
-        given = _given(options, Path(temporary))
+        given = _given(options, Path(temporary), console)
         a, b = Environment.of(options.a), Environment.of(options.b)
         with stages(console) as notify:
             found = compared(options, *dumps(a, b, given, folder, notify=notify))
@@ -54,16 +54,14 @@ def run_migrate(options: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
-def _given(options: argparse.Namespace, folder: Path) -> list[str]:
+def _given(options: argparse.Namespace, folder: Path, console: Screen) -> list[str]:
     """Returns the options of both dumps: the run, and the prompts as token ids, so that one tokenizer makes them.
 
     Raises:
         UsageError: Something in them is wrong.
     """
-    from worker.lab.parity.prompts import load_prompts
-
     config = load_config(options)
-    prompts = load_prompts(config.model, file=options.prompts, seed=options.seed)
+    prompts = prompts_for(options, config, console)
     run, rows = folder / "run.yaml", folder / "prompts.jsonl"
     run.write_text(config.model_dump_json(exclude_unset=True), encoding="utf-8")
     rows.write_text("".join(json.dumps({"prompt_token_ids": row}) + "\n" for row in prompts.rows), encoding="utf-8")
