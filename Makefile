@@ -69,14 +69,13 @@ docs: $(STAMP)
 	$(VENV)/bin/sphinx-build -W --keep-going -q -b html docs build/site
 	@echo "open build/site/index.html"
 
-# An engine without processes of its own starts in half the time, and several at once share the cores. `make prove VLLM=0.29.0`
-# runs what is missing or stale for another release, in an environment of its own (quirks migrate uses the same ones).
+# An engine without processes of its own starts in half the time, and several at once share the cores. `make prove
+# PYTHON=FILE` runs what is missing or stale for the vLLM of another environment, given by its interpreter.
 prove: export VLLM_ENABLE_V1_MULTIPROCESSING = 0
 prove: export OMP_NUM_THREADS = 1
 prove: $(STAMP)
-ifdef VLLM
-	python=$$($(VENV)/bin/python -m worker.lab.compare.environments $(VLLM)) && \
-	$$python -m quirks_core.cli prove --changed --jobs $(JOBS) --record
+ifeq ($(origin PYTHON),command line)
+	$(PYTHON) -m quirks_core.cli prove --changed --jobs $(JOBS) --record
 else
 	$(VENV)/bin/quirks prove --all --jobs $(JOBS) --record
 endif

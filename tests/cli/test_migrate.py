@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from patience import HUNG_S, until
 
 from worker.lab.compare.compare import Comparison
 from worker.lab.compare.dump import Dump, Row
@@ -44,25 +39,6 @@ def dumped(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_a_comparison_shows_crossed_limits_with_their_likely_cause(quirks, dumped):
-    a, b = dumped("A.json"), dumped("B.json", -1.5, effective=RAW, versions={"vllm": "0.32.0"}, quirks=("v1-runtime",))
-
-    outcome = quirks("parity", "compare", a, b)
-
-    expected = (
-        "tiny[b]: A = vLLM 0.30.0 on cpu, B = vLLM 0.32.0 on cpu",
-        "fail sampled: mean_abs_delta 0.500, limit ≤ 0.2",
-        "settings that differ and can change tokens or logprobs",
-        "model_config.logprobs_mode",
-        "quirk rollout-logprobs-processed: in force in neither",
-        "only B has: acme.new",
-        "v1-runtime",
-        "look at what a logprob means",
-    )
-    assert outcome.code == 1
-    assert [text for text in expected if text not in outcome.out] == []
-
-
 def test_json_is_the_comparison_alone(quirks, dumped):
     outcome = quirks("parity", "compare", dumped("A.json"), dumped("B.json", effective=RAW), "--json")
 
@@ -75,7 +51,8 @@ def test_limits_of_the_user_decide_on_the_exit_code(quirks, dumped):
     wide = ("mean_abs_delta=1", "mean_exp_abs_delta<=2", "mean_abs_dprob=1", "kl_k1=1", "kl_k3=1")
     options = [word for text in wide for word in ("--threshold", text)]
 
-    assert quirks("parity", "compare", dumped("A.json"), dumped("B.json", -1.5), *options).code == 0
+    a, b = dumped("A.json"), dumped("B.json", -1.5)
+    assert (quirks("parity", "compare", a, b).code, quirks("parity", "compare", a, b, *options).code) == (1, 0)
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
@@ -101,7 +78,7 @@ def migrate(model, tmp_path):
     ("arguments", "message"),
     [
         (["--from", "no/python"], "'no/python' is no Python interpreter"),
-        (["--from", "0.30", "--to", "/nope"], "'/nope' is no Python interpreter"),  # before anything is fetched for 0.30
+        (["--from", "0.30"], "'0.30' is no Python interpreter"),
         (["--from", "0.30", "--profile", "float23"], "did you mean 'float32'"),
         (["--from", "0.30", "--threshold", "max_abs_delta=high"], "the limit must be a finite number"),
         (["--from", "0.30", "--prompts", "no/file"], "prompts no/file cannot be read"),
@@ -122,8 +99,6 @@ def test_a_usage_error_comes_before_anything_runs(quirks, migrate, arguments, me
     [
         (["--from", "0.30"], "--to"),
         (["--from", "0.30", "--to", "0.32", "--tokens", "0"], "--tokens"),
-        (["--from", "0.30", "--to", "0.32", "--samples", "two"], "--samples"),
-        (["--from", "0.30", "--to", "0.32", "--timeout", "nan"], "--timeout"),
     ],
 )
 def test_wrong_arguments_are_usage_errors(quirks, arguments, option):
@@ -133,14 +108,8 @@ def test_wrong_arguments_are_usage_errors(quirks, arguments, option):
     assert option in outcome.err
 
 
-def test_a_terminated_command_ends_pip(migrate, tmp_path):
-    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "quirks_core.cli", *migrate, "--from", "0.31.5"]
-    cache = tmp_path / "cache/model-quirks/environments"
-    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until(lambda: list(cache.glob("*/*")), "the first files of the environment")
-        started = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
+def test_prompts_without_a_tokenizer_are_warned_of(quirks, model):
+    outcome = quirks("migrate", "--from", "no/python", "--to", sys.executable, "--model", model(vocab_size=1000))
 
-    assert process.returncode == 130
-    assert not psutil.wait_procs(started, timeout=HUNG_S)[1]
+    assert "warning: no tokenizer" in outcome.out
+    assert "'no/python' is no Python interpreter" in outcome.err

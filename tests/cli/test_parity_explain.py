@@ -6,7 +6,7 @@ import pytest
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
-from worker.lab.cli.explain import with_trainer
+from worker.lab.cli.parity import with_trainer
 
 
 def test_a_trainers_defaults_fill_what_is_open() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from quirks_core.cli import main
 from worker.lab.parity.frontier import LARGEST, Frontier
+from worker.lab.parity.prompts import TEXTS
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -17,13 +18,15 @@ _ENGINE = (*_ENGINE, "engine.distributed_executor_backend=uni", "env.VLLM_ENABLE
 
 
 @pytest.fixture
-def explained(capsys):
+def explained(capsys, tmp_path):
     """Measures a model's frontier on the command line."""
 
     def explain(model: Path, *arguments: str, output: Path | None = None) -> Frontier:
+        prompts = tmp_path / "prompts.txt"
+        prompts.write_text("\n".join(TEXTS[:3]), encoding="utf-8")
         settings = [part for text in (*_ENGINE, *arguments) for part in ("--set", text)]
         written = ("--output", str(output)) if output else ()
-        given = ("--model", str(model), "--tokens", "12", "--num-prompts", "3", "--target", "0.02", *written)
+        given = ("--model", str(model), "--tokens", "12", "--prompts", str(prompts), "--target", "0.02", *written)
         assert main(["parity", "explain", "--trainer", "trl", *given, *settings, "--json"]) == 0
         return Frontier.model_validate_json(capsys.readouterr().out)
 

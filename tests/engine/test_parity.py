@@ -116,7 +116,6 @@ def test_the_command_line_writes_reports_without_measuring_twice(arguments, tmp_
     assert sorted(file.name.partition("-")[0] for file in folder.iterdir()) == [
         "report.html",
         "report.json",
-        "report.png",
         "state",
     ]
     assert json.loads((folder / "report.json").read_text())["plan"] == report.plan

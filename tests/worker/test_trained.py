@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
-from collections import namedtuple
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
 import pytest
 
 from quirks_core.base.errors import QuirksError, UsageError
@@ -30,12 +26,6 @@ try:
     trained_model(notify=lambda _: None)
 except QuirksError as error:
     print(error)
-"""
-#: Files end at 100 MB.
-_SMALL_FILES = """
-import resource, signal
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000_000, 100_000_000))
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 """
 #: No more memory than that, in GB.
 _SMALL_MEMORY = """
@@ -116,23 +106,6 @@ def test_an_interrupted_conversion_leaves_nothing(cache: Path, monkeypatch: pyte
         assert "No space left" in str(raised.value)
 
 
-@pytest.mark.usefixtures("verified")
-def test_a_disk_without_room_is_refused_before_the_conversion(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")(10**9, 10**9 - 10**7, 10**7)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(UsageError, match="10 MB free, and the checkpoint takes 300 MB"):
-        trained.trained_model()
-    assert list(cache.iterdir()) == []
-
-
-@pytest.mark.usefixtures("verified", "cache")
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir(mode=0o500)
-    with pytest.raises(UsageError, match="cannot be used: Permission denied; set XDG_CACHE_HOME"):
-        trained.trained_model()
-
-
 @pytest.mark.usefixtures("verified", "cache")
 def test_a_cache_below_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").touch()
@@ -187,32 +160,6 @@ def test_the_converted_model_answers(converted: tuple[Path, str]) -> None:
     answer = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1] :]
     assert model.dtype == torch.bfloat16
     assert "Paris" in tokenizer.decode(answer)
-
-
-@needs_package
-def test_a_disk_that_becomes_full_during_the_conversion_leaves_nothing(cache: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", _SMALL_FILES + _CONVERT], capture_output=True, text=True, check=True)
-    assert "could not be converted" in ended.stdout
-    assert len(ended.stdout.splitlines()) == 1
-    assert list(cache.iterdir()) == []
-
-
-@needs_package
-def test_a_conversion_whose_memory_runs_out_leaves_nothing(cache: Path) -> None:
-    program = [sys.executable, "-c", _SMALL_MEMORY.format(1.2) + _CONVERT]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # each has a stack and a heap, which count
-    ended = subprocess.run(program, env=one_thread, capture_output=True, text=True, check=True)
-    (line,) = ended.stdout.splitlines()
-    assert re.search(r"could not be converted into .* and 1\.2 GB of memory: .*allocate", line)
-    assert list(cache.iterdir()) == []
-
-
-@pytest.mark.usefixtures("verified")
-def test_too_little_memory_is_refused_before_the_conversion(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: namedtuple("memory", "available")(600_000_000))
-    with pytest.raises(UsageError, match=r"takes 1\.2 GB of memory, and 0\.6 GB are available"):
-        trained.trained_model()
-    assert list(cache.iterdir()) == []
 
 
 @needs_package

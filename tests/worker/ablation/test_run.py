@@ -120,14 +120,6 @@ async def test_an_ablation_goes_on_with_what_could_not_be_measured_before(user, 
     assert all(step.results and not step.error for step in steps)
 
 
-async def test_an_error_that_is_no_ones_finding_ends_the_ablation(user):
-    async def measure(*_: object) -> list[Result]:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await run_variants(variants(user(), only=["engine.dtype"]), [result("cold-start", 1.0)], measure)
-
-
 async def test_a_step_of_other_scenarios_is_not_taken_for_this_one(user, tmp_path):
     table, store = Table(STALE), Store(tmp_path / "s", {})
 
@@ -145,14 +137,6 @@ async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
     assert len(table.calls) == 1
     assert steps[0].results == steps[1].results != ()
     assert any("gives the same run as" in line for line in given)
-
-
-async def test_what_quirks_change_besides_is_said(user):
-    notified = []
-
-    await tried(user("gemma4"), Table(STALE), "refit.scope", notify=notified.append)
-
-    assert notified == ['1/1 refit.scope = "parameters" (restart); quirks then change engine.load_format: dummy to auto']
 
 
 # ---- when no further engine is started
@@ -183,12 +167,6 @@ async def test_engines_are_started_until_every_failed_scenario_is_restored_by_so
     left = {step.error for step in steps if step.error}
     both = "engine.logprobs_mode and engine.enable_prefix_caching"
     assert left == {f"all that failed is restored by {both}; --every-setting tries it"}
-
-
-async def test_every_setting_is_tried_on_demand(user):
-    _, steps = await tried(user(**RAW_MODE), Table(RAW), every=True)
-
-    assert [step.error for step in steps if step.error] == []
 
 
 async def test_every_setting_is_tried_when_nothing_failed(user):

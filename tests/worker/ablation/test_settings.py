@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from quirks_core.base.errors import UsageError
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import GenerationConfig
 from worker.lab.attribution.settings import SETTINGS, InForce, changed
@@ -88,30 +87,6 @@ def test_every_setting_has_something_to_try_in_some_run(in_force):
     runs.append(in_force({"engine": {"dtype": "bfloat16"}, "train": {"dtype": "bfloat16"}}))
 
     assert [name for name in SETTINGS if not any(tried(now, name) for now in runs)] == []
-
-
-def test_every_setting_gives_its_reason_with_a_source():
-    assert all(setting.why and setting.source.startswith("https://") for setting in SETTINGS.values())
-
-
-def test_a_change_types_only_its_path(folder):
-    config = GenerationConfig.parse({"model": str(folder), "engine": {"seed": 7}, "env": {"NCCL_DEBUG": "INFO"}})
-
-    other = changed(config, {"engine.dtype": "float32", "engine.block_size": 16, "env.VLLM_BATCH_INVARIANT": "1"})
-
-    assert other.typed_slots() == {"engine.seed", "engine.dtype", "engine.block_size"}
-    assert (other.engine.seed, other.engine.dtype, other.engine.further) == (7, "float32", {"block_size": 16})
-    assert other.env == {"NCCL_DEBUG": "INFO", "VLLM_BATCH_INVARIANT": "1"}
-    assert config.engine.dtype is None
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [({"engine.dtype": 3}, "engine.dtype takes"), ({"train.dtyp": "float32"}, "did you mean 'train.dtype'")],
-)
-def test_a_change_that_the_configuration_does_not_take_is_a_usage_error(values, message, folder):
-    with pytest.raises(UsageError, match=message):
-        changed(GenerationConfig.parse({"model": str(folder)}), values)
 
 
 @pytest.mark.parametrize(

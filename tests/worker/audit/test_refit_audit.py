@@ -12,10 +12,9 @@ from quirks_core.base.errors import UsageError
 from quirks_core.cli import main
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import GenerationConfig
-from worker.lab.attribution.draft import draft
-from worker.lab.audit.coverage import adjustment, candidates, changes_weights, covering, remedy
+from worker.lab.attribution.coverage import draft
 from worker.lab.audit.records import Audit, AuditError, Disagreement, Hazard, Logits, Refit
-from worker.lab.audit.refit_audit import audit, opened
+from worker.lab.audit.refit_audit import adjustment, audit, candidates, changes_weights, covering, opened
 from worker.lab.audit.table import show_audit
 
 CLOSE = Logits(tokens=8, max_abs_delta=0.0, mean_abs_delta=0.0, nonfinite=0, tolerance=1e-3)
@@ -203,7 +202,7 @@ def test_without_a_quirk_the_users_setting_is_credited(plan, values, after, cred
 def test_an_uncovered_hazard_gives_the_lines_of_a_new_quirk(found, words, wanted):
     text = draft("acme_text", "rollout", [adjustment([found])])
 
-    assert words in remedy(found)
+    assert words in found.remedy
     assert wanted in text
     assert 'match=model_type("acme_text") & purpose("rollout"),' in text
     compile(f"Quirk({text})", "draft", "exec")

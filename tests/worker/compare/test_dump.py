@@ -1,4 +1,4 @@
-"""What a dump's file promises, which of an engine's settings it holds, and what decides on how the engine is started."""
+"""What a dump's file promises, and which of an engine's settings it holds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from typing import Any
 import pytest
 
 from quirks_core.base.errors import UsageError
-from quirks_core.plugins.planning import make_plan
-from worker import GenerationConfig
 from worker.lab.compare import effective as module
 from worker.lab.compare.dump import DUMP_FORMAT, Dump, digest
-from worker.lab.compare.dumping import prepared
 from worker.lab.compare.effective import effective, variables
 
 # ---- the file
@@ -39,10 +36,9 @@ def test_a_dump_comes_back_from_its_file_as_it_was_also_with_logprobs_that_are_n
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "cannot be read"),
-        ("{", "is not valid JSON"),
-        ("[]", "is not a dump"),
-        ('{"slots": 1}', "is not a dump"),
+        (None, "No such file"),
+        ("{", "JSONDecodeError"),
+        ('{"slots": 1}', "date: Field required"),
         (json.dumps({"format": DUMP_FORMAT + 1, "rows": []}), f"is a dump of format {DUMP_FORMAT + 1}"),
     ],
 )
@@ -51,27 +47,8 @@ def test_what_is_no_dump_is_refused_with_its_name(tmp_path, text, message):
     if text is not None:
         file.write_text(text)
 
-    with pytest.raises(UsageError, match=r"A\.json") as caught:
+    with pytest.raises(UsageError, match=rf"A\.json .*{message}"):
         Dump.read(file)
-
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rows": [{"kind": "greedy"}]}, r"rows\.0\.prompt: Field required"),
-        ({"prompts": []}, "row 0 is of prompt 0, and there are 0"),
-        ({"rows": [{"kind": "greedy", "prompt": 0, "tokens": [1, 2], "logprobs": [-1]}]}, "row 0 has 2 tokens and 1 logprobs"),
-        ({"scored": "own"}, "there are 4 rows, and 1 were scored"),
-    ],
-)
-def test_a_dump_whose_parts_do_not_fit_together_is_refused(tmp_path, dumped, change, message):
-    change = {"scored": {dumped().digest: [[-1, -1]]}} if "scored" in change else change
-    (tmp_path / "A.json").write_text(json.dumps({**dumped().model_dump(mode="json"), **change}))
-
-    with pytest.raises(UsageError, match=message):
-        Dump.read(tmp_path / "A.json")
 
 
 def test_the_digest_names_only_the_sequences(dumped):
@@ -80,24 +57,6 @@ def test_the_digest_names_only_the_sequences(dumped):
 
     assert dump.digest == other.digest == digest(dump.sequences)
     assert dump.digest not in (dumped(dump.rows[:1]).digest, dumped(prompts=((1, 2), (7, 8))).digest)
-
-
-# ---- the configuration
-
-
-def test_what_the_command_puts_into_a_rollout_is_not_said_to_be_typed(model_folder):
-    config = GenerationConfig.parse({"model": str(model_folder), "engine": {"seed": 3}})
-
-    plan = make_plan(prepared(config, new_tokens=5))
-
-    assert (plan.value("engine.load_format"), plan.value("sampling.max_new_tokens")) == ("auto", 5)
-    assert plan.context.typed == {"engine.seed"}
-
-
-def test_a_load_format_that_was_typed_stays(parse):
-    found = prepared(parse(engine={"load_format": "dummy"}), new_tokens=5)
-
-    assert (found.engine.load_format, found.typed_slots()) == ("dummy", {"engine.load_format"})
 
 
 # ---- the engine's settings
@@ -173,7 +132,3 @@ def test_nothing_private_gets_into_a_dump(monkeypatch):
     assert (found["NCCL_ALGO"], found["VLLM_USE_FLASHINFER_SAMPLER"]) == ("Ring", True)
     assert not {"CUDA_HOME", "VLLM_BROKEN", *places} & found.keys()
     assert "/somewhere/private" not in map(str, found.values())
-
-
-def test_every_ignored_setting_is_one_that_walking_would_find():
-    assert {name.partition(".")[0] for name in module._IGNORED} <= set(module._SECTIONS)

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from worker.lab.cli.explain import show
+from worker.lab.cli.parity import show_frontier
 from worker.lab.parity.frontier import Frontier, Pair, Range, Side
 
 
@@ -91,7 +91,9 @@ def test_a_run_within_the_target_is_left_alone_unless_another_is_cheaper() -> No
 
 
 def test_a_terminal_shows_every_pair_both_sides_costs_and_what_to_do(screened) -> None:
-    text = screened(lambda screen: show(screen, _frontier(engines=(BF16, _engine("float32", 0, failed="no memory")))), width=80)
+    text = screened(
+        lambda screen: show_frontier(screen, _frontier(engines=(BF16, _engine("float32", 0, failed="no memory")))), width=80
+    )
 
     rows = [line.split() for line in text.splitlines()]
     assert ["fp16", "fp16", "autocast", "0.005", "0.005", "0.005", "1.00", "*"] in rows

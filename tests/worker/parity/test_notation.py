@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from worker.lab.parity.notation import bound, number, plain, short, visible
+from worker.lab.parity.notation import bound, number, plain, short
 from worker.lab.parity.thresholds import judge, parse_threshold
 
 
@@ -34,10 +34,6 @@ def test_a_limit_is_written_with_its_side():
 
 def test_a_setting_that_is_left_open_is_said_to_be_open():
     assert [plain(value) for value in (None, False, "bfloat16", [1, 2])] == ["not set", "false", "bfloat16", "[1, 2]"]
-
-
-def test_what_does_not_print_is_escaped():
-    assert visible("a\n\t\x1b[31m\u202eé 中") == "a\\n\\t\\x1b[31m\\u202eé 中"
 
 
 def test_a_number_has_as_many_digits_as_tell_it_from_its_limits():

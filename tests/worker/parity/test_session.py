@@ -45,12 +45,3 @@ def test_compilation_is_switched_off_only_while_an_eager_engine_starts_on_the_cp
 def test_every_other_engine_starts_with_its_compilation_as_it_is(worker, platform, values):
     with _without_compilation(worker(platform, **values)):
         assert switches() == {}
-
-
-def test_what_the_environment_says_stays(worker, monkeypatch):
-    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "0")
-
-    with _without_compilation(worker()):
-        assert switches() == {"TORCH_COMPILE_DISABLE": "0"}
-
-    assert switches() == {"TORCH_COMPILE_DISABLE": "0"}

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from quirks_core.base.json_values import canonical
 from quirks_core.plan.records import Plan
 from quirks_core.plugins.registry import Registry
-from worker.lab.attribution.coverage import covering, covers
-from worker.lab.attribution.draft import draft_of
+from worker.lab.attribution.coverage import covering, covers, draft_of
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.records import Attribution, Result, Step, worst_level
 
@@ -39,10 +38,6 @@ class _Move(NamedTuple):
 def distance(before: Result, after: Result) -> float:
     """Returns the share of a scenario's distance from parity that is left: the geometric mean over the metrics that failed.
 
-    Args:
-        before: The scenario in the user's run.
-        after: The same with something changed.
-
     Returns:
         1 if nothing moved, less if it is nearer.
     """
@@ -53,12 +48,6 @@ def distance(before: Result, after: Result) -> float:
 
 def attributions(baseline: Sequence[Result], steps: Sequence[Step], plan: Plan, registry: Registry) -> tuple[Attribution, ...]:
     """Finds the steps that affect parity.
-
-    Args:
-        baseline: The results of the user's run.
-        steps: Those of the ablation.
-        plan: The user's plan.
-        registry: The quirks.
 
     Returns:
         Those that restore something first, then those that move a metric by the largest factor.

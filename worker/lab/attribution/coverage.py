@@ -1,8 +1,9 @@
-"""Which quirks cover a slot: those that adjust it, those that set it in a plan, and why others have no effect."""
+"""Which quirks cover a slot, why others have no effect, and what to declare if none does."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import json
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError
@@ -24,13 +25,7 @@ _ORDER = (
 
 
 def covering(step: Change, plan: Plan, registry: Registry) -> tuple[Coverage, ...]:
-    """Returns the quirks that set what a step changed, with their state in the user's plan.
-
-    Args:
-        step: The settings that were changed.
-        plan: The user's plan.
-        registry: The quirks.
-    """
+    """Returns the quirks that set what a step changed, with their state in the user's plan."""
     verdicts = {verdict.id: verdict for verdict in plan.verdicts}
     found: dict[str, Coverage] = {}
     for name, _, wanted in step.parts:
@@ -41,14 +36,7 @@ def covering(step: Change, plan: Plan, registry: Registry) -> tuple[Coverage, ..
 
 
 def quirks_that_set(slot: str, registry: Registry, a: Container[str], b: Container[str]) -> tuple[Coverage, ...]:
-    """Returns the quirks that adjust a slot, and in which of two engines they are in force.
-
-    Args:
-        slot: Its name.
-        registry: The quirks of this installation.
-        a: Ids of the quirks in force in the first engine.
-        b: Those of the second.
-    """
+    """Returns the quirks that adjust a slot, and in which of two engines, given the ids in force in each, they are in force."""
     found = []
     for item in registry.loaded:
         if any(getattr(adjustment, "slot", None) == slot for adjustment in item.quirk.adjustments):
@@ -143,3 +131,36 @@ def _condition(item: Loaded, slot: str, value: Any, plan: Plan) -> str:
             if trace.answer is not Answer.YES:
                 return f"its condition on {slot} does not hold: {trace.decisive}"
     return "every condition holds"
+
+
+# ---- a new quirk
+
+
+def draft(model_type: str | None, purpose: str, adjustments: Iterable[str]) -> str:
+    """Returns the match and the adjustments of a new quirk, as Python, below the command that makes its package.
+
+    Args:
+        model_type: The ``model_type`` of the run's model; None if it is unknown.
+        purpose: The purpose of the run.
+        adjustments: Calls such as ``Require("refit.scope", "state_dict")``.
+    """
+    model = f'model_type("{model_type}") & ' if model_type else ""
+    return "\n".join(
+        [
+            "# quirks new NAME makes a package with a quirk and its tests; write into its declaration:",
+            f'match={model}purpose("{purpose}"),',
+            "adjustments=[",
+            *(f"    {adjustment}," for adjustment in adjustments),
+            "],",
+        ]
+    )
+
+
+def draft_of(step: Change, plan: Plan) -> str:
+    """Returns the draft of a quirk that sets what a step changed; it requires what a default could not set."""
+    adjustments = []
+    for slot, _, value in step.parts:
+        is_set = plan.context.is_typed(slot) or any(line.slot == slot and line.in_force for line in plan.adjustments)
+        shown = json.dumps(value) if isinstance(value, str) else repr(value)
+        adjustments.append(f'{"Require" if is_set else "Default"}("{slot}", {shown})')
+    return draft(plan.context.model.model_type, plan.context.purpose, adjustments)

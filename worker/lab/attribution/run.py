@@ -19,8 +19,6 @@ from worker.lab.parity.store import Store
 
 #: Most settings that are changed together.
 _MOST_TOGETHER = 3
-#: Most combinations that are tried for one scenario.
-_MOST_TRIES = 4
 #: A setting that reduces a scenario's distance from parity by less than this share is not combined with others.
 _LEAST_GAIN = 0.02
 
@@ -82,18 +80,15 @@ async def run_variants(
     notify: Notify = lambda _: None,
     store: Store | None = None,
 ) -> list[Step]:
-    """Measures every variant, then combinations for scenarios that no single setting restores.
+    """Measures every variant in this order, then combinations for scenarios that no single setting restores.
 
     Args:
-        variants: What to try, in this order.
+        variants: What to try.
         baseline: The results of the user's run.
         measure: Measures scenarios.
         every: Start an engine also for what is left when every scenario that failed is restored.
         notify: Called before each variant.
         store: Keeps steps that were measured; those that could not be are tried again.
-
-    Returns:
-        A step for each variant and each combination, in the order in which they were tried.
     """
     ablation = _Ablation(variants, baseline, measure, notify, store or Store(None, {}))
     for number, variant in enumerate(variants, start=1):
@@ -141,12 +136,7 @@ class _Ablation:
         return " and ".join(names)
 
     async def step(self, variant: Variant, *, unless: str = "") -> Step:
-        """Tries a variant, unless an earlier run did.
-
-        Args:
-            variant: The variant.
-            unless: The settings that made it unnecessary; it is not tried then.
-        """
+        """Tries a variant, unless an earlier run did, or the settings `unless` made it unnecessary."""
         name = f"ablation: {variant.key}: {', '.join(self.scenarios)}"
         found = self.store.get(name, Step)
         if found is None:
@@ -169,7 +159,7 @@ class _Ablation:
         if unless:
             return step.model_copy(update={"error": f"all that failed is restored by {unless}; --every-setting tries it"})
         also = ", ".join(f"{slot}: {before} to {after}" for slot, (before, after) in variant.also.items())
-        self.notify(f"{self.place}{variant.key} ({self._cost(variant)}){f'; quirks then change {also}' if also else ''}")
+        self.notify(f"{self.place}{variant.key} ({variant.how}){f'; quirks then change {also}' if also else ''}")
         begun = time.monotonic()
         try:
             results = tuple(await self.measure(variant, self.scenarios))
@@ -177,29 +167,18 @@ class _Ablation:
             return step.model_copy(update={"error": str(error)})
         return step.model_copy(update={"results": results, "seconds": time.monotonic() - begun})
 
-    def _cost(self, variant: Variant) -> str:
-        """What a variant takes; if such ones were timed, with the seconds of the last."""
-        took = [step.seconds for step in self.steps.values() if step.how == variant.how and step.seconds >= 1]
-        return f"{variant.how}, about {took[-1]:.0f} s" if took else variant.how
-
     async def combine(self, scenario: str) -> None:
-        """Combines the settings that help a scenario most, adding one at a time, until the scenario is restored."""
-        order = self._by_gain(scenario)
-        if len(order) < 2 or any(_restores(step, scenario) for step in self.steps.values()):
+        """Adds the settings that help a scenario to each other, the best first, until it is restored."""
+        if any(_restores(step, scenario) for step in self.steps.values()):
             return
-        best, tries = order[0], 0
-        for other in order[1:]:
-            together = best.combined(other)
-            if together is None or len(together.changes) > _MOST_TOGETHER:
+        together: Variant | None = None
+        for variant in self._by_gain(scenario):
+            more = variant if together is None else together.combined(variant)
+            if more is None or len(more.changes) > _MOST_TOGETHER:
                 continue
-            if tries == _MOST_TRIES:
+            if together is not None and _restores(self.steps.get(more.key) or await self.step(more), scenario):
                 return
-            tries += 1
-            step = self.steps.get(together.key) or await self.step(together)
-            if _restores(step, scenario):
-                return
-            if self._left(step, scenario) < self._left(self.steps[best.key], scenario):
-                best = together
+            together = more
 
     def _by_gain(self, scenario: str) -> list[Variant]:
         """The variants that bring a scenario nearer to parity, the best first."""

@@ -36,13 +36,7 @@ class InForce:
 
     @classmethod
     def of(cls, config: GenerationConfig, plan: Plan, engine: Mapping[str, Any] | None = None) -> InForce:
-        """Reads it from a run.
-
-        Args:
-            config: The user's configuration.
-            plan: The plan for it.
-            engine: Values by slot that the running engine reported; they apply to slots that are not set.
-        """
+        """Reads it from a run; what the engine reported, by slot, applies to slots that are not set."""
         paths = dict.fromkeys(path for setting in SETTINGS.values() for path in setting.paths)
         planned = {path: plan.value(path) for path in paths}
         reported = {path: value for path, value in (engine or {}).items() if planned.get(path) in (None, "auto")}

@@ -1,20 +1,28 @@
-"""Compares an engine that loaded the checkpoint with transformers: where they differ, a refit is not the cause."""
+"""Compares an engine that loaded the checkpoint with transformers: where they differ, a refit is not the cause.
+
+To name the first layer whose output differs, forward hooks record the outputs of both models on the same tokens. Each output is
+reduced to a few numbers per token before a worker returns it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import nn
 
 from quirks_core.base.errors import words
 from worker.batch import padded
 from worker.engine import vllm_adapter
-from worker.lab.audit import layers
 from worker.lab.audit.logprobs import Logprobs
 from worker.lab.audit.records import AuditError, Disagreement, Logits
+from worker.lab.parity.records import Sample
+from worker.lab.parity.scoring import logprobs as scored
 
 if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
     from transformers import PreTrainedModel
 
     from worker.async_worker import VllmAsyncGenerationWorker
@@ -26,17 +34,19 @@ _COARSE = 1.0
 #: Largest difference between the outputs of a layer, relative to the largest output.
 _OF_LAYERS = {"float32": 3e-3}
 _OF_COARSE_LAYERS = 0.1
+#: Where a worker keeps its recording between two calls.
+_RECORDING = "_model_quirks_recording"
+#: Numbers that the output of a layer for one token is reduced to.
+_NUMBERS = 4
+
+#: By layer (``layers.0``): N tokens by `_NUMBERS` numbers.
+Outputs: TypeAlias = dict[str, list[list[float]]]
 
 
 async def disagreement_of(
     worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, logprobs: Logprobs
 ) -> Disagreement | None:
-    """Compares an engine that loaded the checkpoint with transformers.
-
-    Args:
-        worker: The worker of that engine, on which `logprobs` were taken.
-        trainer: The same checkpoint, in float32.
-        logprobs: The tokens to compare, with the engine's logprobs.
+    """Compares an engine that loaded the checkpoint, and on which `logprobs` were taken, with transformers in float32.
 
     Returns:
         How they differ, and from which layer on; None if they agree.
@@ -45,8 +55,9 @@ async def disagreement_of(
         AuditError: transformers cannot compute the model.
     """
     dtype = vllm_adapter.model_dtype(worker.engine.llm)
+    samples = [Sample(prompt=tuple(row[:1]), tokens=tuple(row[1:]), rollout=()) for row in logprobs.rows]
     try:
-        expected = [value for row in logprobs.rows for value in _scored(trainer, row)]
+        expected = [value for row in scored(trainer, samples) for value in row]
     except Exception as error:
         raise AuditError(f"transformers cannot compute the model: {words(error)}; --no-logits skips this comparison") from error
     found = Logits.of(logprobs.expected, expected, _TOLERANCE.get(dtype, _COARSE))
@@ -54,26 +65,98 @@ async def disagreement_of(
         return None
     row = logprobs.rows[0]
     got = await _recorded(worker, row)
-    theirs = layers.computed(trainer, row)
-    layer = layers.first_that_differs(got, theirs, _OF_LAYERS.get(dtype, _OF_COARSE_LAYERS))
+    theirs = computed(trainer, row)
+    layer = first_that_differs(got, theirs, _OF_LAYERS.get(dtype, _OF_COARSE_LAYERS))
     return Disagreement(logits=found, layer=layer, compared=len(got.keys() & theirs.keys()))
 
 
-async def _recorded(worker: VllmAsyncGenerationWorker, row: Sequence[int]) -> layers.Outputs:
+async def _recorded(worker: VllmAsyncGenerationWorker, row: Sequence[int]) -> Outputs:
     """Returns the outputs of the engine's layers for a row of tokens."""
-    await worker.engine.call(layers.start_recording, len(row))
+    await worker.engine.call(start_recording, len(row))
     try:
         async for _ in worker.score_async(padded([row])):
             pass
     finally:
-        answers = await worker.engine.call(layers.stop_recording)
+        answers = await worker.engine.call(stop_recording)
     return {name: rows for answer in reversed(answers) for name, rows in answer.items()}
 
 
-def _scored(trainer: PreTrainedModel, row: Sequence[int]) -> list[float]:
-    """Returns the logprob of each token of a row except the first."""
-    ids = torch.tensor([list(row)])
-    with torch.inference_mode():
-        logprobs = trainer(ids, use_cache=False).logits[0, :-1].double().log_softmax(-1)
-    found: list[float] = logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist()
+# ---- layers
+
+
+def start_recording(worker: Any, tokens: int) -> None:
+    """Has a worker of the engine record the layers' outputs for the next prompt of this many tokens (`Engine.call`)."""
+    outputs: Outputs = {}
+    setattr(worker, _RECORDING, (outputs, _hooks(worker.weight_transfer_engine.model, tokens, outputs)))
+
+
+def stop_recording(worker: Any) -> Outputs:
+    """Returns what was recorded: nothing for layers of other pipeline stages, and for compiled layers (`Engine.call`)."""
+    found, hooks = getattr(worker, _RECORDING)
+    delattr(worker, _RECORDING)
+    for hook in hooks:
+        hook.remove()
+    return dict(found)
+
+
+def computed(model: nn.Module, row: Sequence[int]) -> Outputs:
+    """Returns the outputs of the layers of a transformers model for a row of tokens."""
+    found: Outputs = {}
+    hooks = _hooks(model, len(row), found)
+    try:
+        with torch.inference_mode():
+            model(torch.tensor([list(row)]), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
     return found
+
+
+def first_that_differs(got: Mapping[str, Sequence[Sequence[float]]], expected: Outputs, tolerance: float) -> str | None:
+    """Names the first layer whose output differs, of those that were recorded on both sides.
+
+    Args:
+        got: The outputs of the engine's layers.
+        expected: The outputs of transformers' layers for the same tokens, in the order of the layers.
+        tolerance: Largest difference that counts as equal, relative to the largest number of the layer.
+    """
+    for name, rows in expected.items():
+        if name in got:
+            ours, theirs = torch.tensor(got[name], dtype=torch.float64), torch.tensor(rows, dtype=torch.float64)
+            if not bool(((ours - theirs).abs() <= tolerance * theirs.abs().max()).all()):  # false for NaN as well
+                return name
+    return None
+
+
+def _hooks(model: nn.Module, tokens: int, into: Outputs) -> list[RemovableHandle]:
+    return [module.register_forward_hook(partial(_note, name, tokens, into)) for name, module in _layers(model)]
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yields the layers of every stack by the last two parts of their path; the rest differs between the two sides."""
+    for path, module in model.named_modules():
+        above, _, number = path.rpartition(".")
+        stacks = above.split(".")
+        if number.isdecimal() and not any(part.isdecimal() for part in stacks):  # experts within a layer are not layers
+            yield f"{stacks[-1]}.{number}", module
+
+
+def _note(name: str, tokens: int, into: Outputs, _module: nn.Module, _inputs: Any, output: Any) -> None:
+    """Keeps the first output of a layer that is as long as the prompt."""
+    outputs = output if isinstance(output, tuple | list) else [output]
+    parts = [part for part in outputs if isinstance(part, torch.Tensor) and part.dim() > 1 and part.is_floating_point()]
+    if name in into or not parts:
+        return
+    # vLLM returns the residual separately, and adds it in the next layer's norm.
+    hidden = [part for part in parts[:2] if part.shape == parts[0].shape]
+    whole = torch.stack([part.detach().double() for part in hidden]).sum(0)
+    rows = whole.reshape(-1, whole.shape[-1])
+    if len(rows) >= tokens:
+        into[name] = _reduced(rows[:tokens]).tolist()
+
+
+def _reduced(rows: torch.Tensor) -> torch.Tensor:
+    """Projects [N, W] onto N rows of `_NUMBERS`, the same on every machine."""
+    generator = torch.Generator().manual_seed(rows.shape[-1])
+    onto = torch.randn(rows.shape[-1], _NUMBERS, generator=generator, dtype=torch.float64)
+    return rows @ onto.to(rows.device) / rows.shape[-1] ** 0.5

@@ -9,6 +9,7 @@ from quirks_core.configuration.config import SamplingSection
 from worker.batch import padded
 from worker.engine import vllm_adapter
 from worker.lab.audit.records import Logits
+from worker.lab.parity.session import prefilled
 
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker
@@ -54,8 +55,5 @@ class Logprobs:
         return Logits.of(await self._score(worker), self.expected, _TOLERANCE.get(dtype, _COARSE))
 
     async def _score(self, worker: VllmAsyncGenerationWorker) -> list[float]:
-        found: list[float] = []
-        for row in self.rows:  # one by one: other batches may mean other kernels
-            async for _, output in worker.score_async(padded([row])):
-                found += output["logprobs"][0, 1:].tolist()
-        return found
+        # One by one: other batches may mean other kernels.
+        return [value for row in self.rows for values in await prefilled(worker, [(row[:1], row[1:])]) for value in values]

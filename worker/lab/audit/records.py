@@ -63,6 +63,17 @@ class Hazard(Record):
         """With the plan in force it is right."""
         return self.planned == ()
 
+    @property
+    def remedy(self) -> str:
+        """What to do where nothing covers it, as far as the refits show."""
+        if self.state_dict_restores:
+            return "a refit of the state dict restores it: refit.scope=state_dict"
+        if not self.in_checkpoint and self.kind == "buffer":
+            return "no checkpoint holds it, so no refit can send it: a patch must compute it again"
+        if {FIRST, COMPLETE, AGAIN} <= set(self.after) and self.kind != "buffer":
+            return "no refit takes effect: the engine must process the layer again, which needs a patch"
+        return "no refit restores it: try engine.load_format=auto; if that does not help, it needs a patch"
+
 
 class Refit(Record):
     """One refit and its result."""

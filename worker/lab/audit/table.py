@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from rich.text import Text
 
 from quirks_core.cli.screen import Screen, line
-from worker.lab.audit.coverage import remedy
 from worker.lab.audit.records import Audit, Disagreement, Hazard, Logits
 
 
@@ -78,7 +77,7 @@ def _show_group(screen: Screen, group: list[Hazard]) -> None:
         screen.say(f"[green]covered by {line(', '.join(first.covered_by)) or 'the plan'}[/]", indent=4)
     else:
         stays = "no quirk covers it" if first.planned is None else "it stays with the plan in force"
-        screen.say(f"[bold red]{stays}[/]; {line(remedy(first))}", indent=4)
+        screen.say(f"[bold red]{stays}[/]; {line(first.remedy)}", indent=4)
 
 
 def _disagreement(found: Disagreement) -> str:

@@ -20,14 +20,8 @@ def add_prompts(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--prompts", metavar="FILE", type=Path, help="texts, one per line, or .jsonl with prompt or prompt_token_ids"
     )
-    parser.add_argument("--num-prompts", metavar="N", type=positive, help="take the first N prompts only")
     parser.add_argument("--tokens", metavar="N", type=positive, default=64, help="tokens generated from each (%(default)s)")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the samples (%(default)s)")
-
-
-def add_samples(parser: argparse._ActionsContainer) -> None:
-    """Adds how many samples a dump has."""
-    parser.add_argument("--samples", metavar="N", type=positive, default=2, help="sampled rows from each prompt (%(default)s)")
 
 
 def add_limits(parser: argparse._ActionsContainer, default: str | None = "peers") -> None:

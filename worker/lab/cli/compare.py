@@ -1,18 +1,64 @@
-"""``quirks parity compare``: two dumps, without an engine."""
+"""``quirks parity dump`` and ``compare``: what this installation's engine generates, in a file, and two such files."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quirks_core.base.errors import UsageError
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.options import load_config, plan_options
+from quirks_core.cli.screen import Screen, lines
+from worker.lab.cli.display import stages
 
 if TYPE_CHECKING:
+    from quirks_core.configuration.config import GenerationConfig
     from worker.lab.compare.compare import Comparison
     from worker.lab.compare.dump import Dump
+    from worker.lab.parity.prompts import Prompts
+
+
+def run_dump(options: argparse.Namespace) -> int:
+    """Writes what this installation's engine generates to ``options.output``.
+
+    Raises:
+        UsageError: An option, the configuration or a prompt is wrong, which is found before an engine starts.
+    """
+    if options.output is None:
+        raise UsageError("quirks parity dump needs --output FILE")
+    if options.output.is_dir():
+        raise UsageError(f"--output {options.output} is a folder; name a file")
+    from worker.lab.compare.dump import Dump
+    from worker.lab.compare.dumping import dump_of
+
+    console = Screen(stderr=options.json)
+    config = load_config(options)
+    others = [] if options.tokens_of is None else [Dump.read(options.tokens_of).sequences]
+    prompts = prompts_for(options, config, console)
+    planning = plan_options(options, config)
+    with stages(console) as notify:
+        made = dump_of(config, planning, prompts.rows, options.tokens, seed=options.seed, tokens_of=others, notify=notify)
+        dump = asyncio.run(made)
+    dump.write(options.output)
+    if options.json:
+        facts = {"output": str(options.output), "rows": len(dump.rows), "plan": dump.plan, "versions": dump.versions}
+        print(json.dumps(facts, indent=2))
+    else:
+        console.say(lines(f"{len(dump.rows)} rows by vLLM {dump.versions.get('vllm')} in {options.output}"))
+    return 0
+
+
+def prompts_for(options: argparse.Namespace, config: GenerationConfig, console: Screen) -> Prompts:
+    """Reads the prompts that the options name, and prints what is odd about them."""
+    from worker.lab.parity.prompts import load_prompts
+
+    found = load_prompts(config.model, file=options.prompts, seed=options.seed)
+    for warning in found.warnings:
+        console.say(f"[yellow]warning:[/] {lines(warning)}")
+    return found
 
 
 def run_compare(options: argparse.Namespace, files: Sequence[str]) -> int:

@@ -28,12 +28,7 @@ def quiet_engine(*, verbose: bool) -> None:
 
 @contextmanager
 def stages(console: Screen, total: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Shows what is being done and for how long; a console that is not a terminal gets a line for each stage.
-
-    Args:
-        console: Where to show it.
-        total: How many stages there are, if that is known.
-    """
+    """Shows what is being done and for how long; a console that is not a terminal gets a line for each stage."""
     counted = (BarColumn(), MofNCompleteColumn()) if total else ()
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *counted, TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -10,32 +11,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quirks_core.cli.command import Command
-from quirks_core.cli.numbers import seconds
-from quirks_core.cli.options import installed_only
+from quirks_core.cli.options import installed_only, load_config
 from quirks_core.cli.screen import Screen, line
-from worker.lab.cli.arguments import add_limits, add_prompts, add_samples, add_verbose, output_folder
-from worker.lab.cli.compare import compared, show
+from worker.lab.cli.arguments import add_limits, add_prompts, add_verbose, output_folder
+from worker.lab.cli.compare import compared, prompts_for, show
 from worker.lab.cli.display import quiet_engine, stages
-from worker.lab.cli.dump import make_order
-
-_TIMEOUT_S = 1800.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the two environments, what to generate, and where to write."""
-    engine = "PYTHON|VERSION"
     parser.add_argument(
-        "--from", dest="a", metavar=engine, required=True,
-        help="the reference: an environment's interpreter or folder, or a version of vLLM (0.30), created once",
+        "--from", dest="a", metavar="PYTHON", required=True,
+        help="the reference: the interpreter of an environment with vLLM and model-quirks, or the environment's folder",
     )  # fmt: skip
-    parser.add_argument("--to", dest="b", metavar=engine, required=True, help="the candidate, likewise")
-    what = parser.add_argument_group("what to generate")
-    add_prompts(what)
-    add_samples(what)
+    parser.add_argument("--to", dest="b", metavar="PYTHON", required=True, help="the candidate, likewise")
+    add_prompts(parser.add_argument_group("what to generate"))
     add_limits(parser.add_argument_group("verdict"))
-    parser.add_argument(
-        "--timeout", metavar="S", type=seconds, default=_TIMEOUT_S, help="time limit of each side (%(default)g s)"
-    )
     parser.add_argument("--output", metavar="FOLDER", type=Path, help="keep A.json, B.json and comparison.json there")
     add_verbose(parser)
 
@@ -43,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_migrate(options: argparse.Namespace) -> int:
     """Makes both dumps and compares them; 1 if a threshold is crossed."""
     installed_only(options, "name them with --from and --to")
-    from worker.lab.compare.environments import environments
-    from worker.lab.compare.migrate import dumps
+    from worker.lab.compare.migrate import Environment, dumps
     from worker.lab.parity.store import write_text
     from worker.lab.parity.thresholds import chosen_thresholds
 
@@ -53,10 +43,10 @@ def run_migrate(options: argparse.Namespace) -> int:
     console = Screen(stderr=options.json)
     with tempfile.TemporaryDirectory(prefix="quirks-migrate-") as temporary, _ended_by_termination():
         folder = output_folder(options.output) or Path(temporary)
-        order = make_order(options, console)
+        given = _given(options, Path(temporary), console)
+        a, b = Environment.of(options.a), Environment.of(options.b)
         with stages(console) as notify:
-            a, b = environments((options.a, options.b), notify=notify)
-            found = compared(options, *dumps(a, b, order, folder, timeout_s=options.timeout, notify=notify))
+            found = compared(options, *dumps(a, b, given, folder, notify=notify))
         write_text(folder / "comparison.json", found.model_dump_json(indent=2) + "\n")
     show(options, console, found)
     if options.output and not options.json:
@@ -64,9 +54,26 @@ def run_migrate(options: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
+def _given(options: argparse.Namespace, folder: Path, console: Screen) -> list[str]:
+    """Returns the options of both dumps: the run, and the prompts as token ids, so that one tokenizer makes them.
+
+    Raises:
+        UsageError: Something in them is wrong.
+    """
+    config = load_config(options)
+    prompts = prompts_for(options, config, console)
+    run, rows = folder / "run.yaml", folder / "prompts.jsonl"
+    run.write_text(config.model_dump_json(exclude_unset=True), encoding="utf-8")
+    rows.write_text("".join(json.dumps({"prompt_token_ids": row}) + "\n" for row in prompts.rows), encoding="utf-8")
+    names = {"--disable": options.disable, "--force": options.force, "--locked": [options.locked] if options.locked else []}
+    switches = [word for option, values in names.items() for value in values for word in (option, str(value))]
+    what = ["--config", str(run), "--prompts", str(rows), "--tokens", str(options.tokens), "--seed", str(options.seed)]
+    return [*what, *switches, *(["--strict"] if options.strict else []), *(["--verbose"] if options.verbose else [])]
+
+
 @contextmanager
 def _ended_by_termination() -> Iterator[None]:
-    """Handles SIGTERM like Ctrl-C, so that no process and no incomplete environment is left behind."""
+    """Handles SIGTERM like Ctrl-C, so that no process is left behind."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

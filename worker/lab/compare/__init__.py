@@ -1,1 +1,1 @@
-"""Two engines on the same prompts: dumps, their comparison, and environments for versions of vLLM."""
+"""Two engines on the same prompts: their dumps, and the comparison of these."""

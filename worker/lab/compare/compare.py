@@ -13,7 +13,7 @@ from quirks_core.base.errors import UsageError, shown
 from quirks_core.plan.diff import Change, changes
 from worker.lab.compare.causes import KNOWN, Concern, key, rank, slot_of
 from worker.lab.compare.dump import Dump, Row
-from worker.lab.parity.metrics import Decode, measured
+from worker.lab.parity.metrics import measured
 from worker.lab.parity.records import Bin, Coverage, Histogram, Level, ParityRecord, Sample, Verdict, WorstToken, worst_level
 from worker.lab.parity.thresholds import DEFAULT_PROFILE, Threshold, chosen_thresholds, judge
 
@@ -104,7 +104,6 @@ def compare(
     profile: str = DEFAULT_PROFILE,
     thresholds: Iterable[str] = (),
     cover: Cover = lambda _: (),
-    decode: Decode | None = None,
 ) -> Comparison:
     """Compares two dumps.
 
@@ -114,7 +113,6 @@ def compare(
         profile: Name of a set of thresholds.
         thresholds: Further ones, as ``metric=limit``.
         cover: Gives the quirks that set a slot.
-        decode: Turns token ids into text, for the worst tokens.
 
     Raises:
         UsageError: The dumps are of different models, prompts or seeds; or profile or thresholds are wrong.
@@ -122,10 +120,10 @@ def compare(
     limits = chosen_thresholds(profile, thresholds)
     if problems := _incomparable(a, b):
         raise UsageError(f"these dumps cannot be compared: {'; '.join(problems)}")
-    forced = _forced(a, b, limits, decode)
+    forced = _forced(a, b, limits)
     if forced is not None:  # rows that differ from their first token on leave nothing to compare, which is no failure then
         limits = tuple(limit for limit in limits if limit.metric != "tokens")
-    generated = [_generated(kind, a, b, limits, decode) for kind in _GENERATED]
+    generated = [_generated(kind, a, b, limits) for kind in _GENERATED]
     kinds = [found for found in (*generated, forced) if found is not None]
     effective = tuple(changes(a.effective, b.effective, str))
     sides = [Side.model_validate(dump.model_dump(include=set(Side.model_fields))) for dump in (a, b)]
@@ -156,21 +154,19 @@ def _incomparable(a: Dump, b: Dump) -> list[str]:
         first = _first_difference(a.prompts, b.prompts)
         problems.append(f"they are of different prompts ({counts} {first}): make both with the same --prompts and tokenizer")
     elif [row.key for row in a.rows] != [row.key for row in b.rows]:
-        problems.append("their samples have different seeds or numbers: make both with the same --seed and --samples")
+        problems.append("their samples have different seeds or numbers: make both with the same --seed")
     return problems
 
 
-def _generated(
-    kind: Literal["greedy", "sampled"], a: Dump, b: Dump, limits: Sequence[Threshold], decode: Decode | None
-) -> Compared | None:
+def _generated(kind: Literal["greedy", "sampled"], a: Dump, b: Dump, limits: Sequence[Threshold]) -> Compared | None:
     """Compares the rows that both engines generated, up to the first token that differs."""
     pairs = [(x, y) for x, y in zip(a.rows, b.rows, strict=True) if x.kind == kind]
     diverged = [_first_difference(x.tokens, y.tokens) for x, y in pairs]
     samples = [_sample(a, x, x.logprobs[:end], y.logprobs[:end]) for (x, y), end in zip(pairs, diverged, strict=True)]
-    return _compared(kind, samples, diverged, sum(len(x.tokens) for x, _ in pairs), limits, decode) if pairs else None
+    return _compared(kind, samples, diverged, sum(len(x.tokens) for x, _ in pairs), limits) if pairs else None
 
 
-def _forced(a: Dump, b: Dump, limits: Sequence[Threshold], decode: Decode | None) -> Compared | None:
+def _forced(a: Dump, b: Dump, limits: Sequence[Threshold]) -> Compared | None:
     """Compares both engines' prefill logprobs of A's tokens; None if B has not scored them."""
     ours, theirs = a.scored.get(a.digest), b.scored.get(a.digest)
     if ours is None or theirs is None:
@@ -178,7 +174,7 @@ def _forced(a: Dump, b: Dump, limits: Sequence[Threshold], decode: Decode | None
     rows = zip(a.rows, ours, theirs, strict=True)
     samples = [_sample(a, row, left, right, f"{row.kind}, ") for row, left, right in rows]
     tokens = sum(len(sample.tokens) for sample in samples)
-    return _compared("teacher-forced", samples, [None] * len(samples), tokens, limits, decode)
+    return _compared("teacher-forced", samples, [None] * len(samples), tokens, limits)
 
 
 def _sample(a: Dump, row: Row, left: Sequence[float], right: Sequence[float], note: str = "") -> Sample:
@@ -199,9 +195,8 @@ def _compared(
     diverged: Sequence[int | None],
     tokens: int,
     limits: Sequence[Threshold],
-    decode: Decode | None,
 ) -> Compared:
-    found = measured(samples, decode=decode)
+    found = measured(samples)
     return Compared(
         kind=kind,
         rows=len(samples),

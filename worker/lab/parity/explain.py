@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.configuration.config import GenerationConfig
@@ -22,7 +23,6 @@ from quirks_core.plugins.planning import PlanOptions
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
 from worker.lab.parity.frontier import FLOAT16, FLOAT32, LARGEST, SMALLEST, TARGET, Frontier, Pair, Range, Side
-from worker.lab.parity.held import held
 from worker.lab.parity.metrics import measured
 from worker.lab.parity.prompts import Prompts, load_prompts
 from worker.lab.parity.records import Notify, Sample
@@ -44,10 +44,8 @@ class Explain:
         planning: PlanOptions,
         *,
         prompts: Path | None = None,
-        num_prompts: int | None = None,
         new_tokens: int = 64,
         seed: int = 0,
-        device: str | None = None,
         target: float = TARGET,
         notify: Notify = lambda _: None,
     ) -> None:
@@ -57,10 +55,8 @@ class Explain:
             config: The engine, and the trainer under ``train``; `train.dtype` must be set.
             planning: Plan options.
             prompts: File of prompts; built-in ones if None.
-            num_prompts: How many to take at most.
             new_tokens: Tokens generated from each.
             seed: Seed of the samples.
-            device: Where the trainer computes; a GPU if there is one, if None.
             target: Mean |Δ| in nats that the advised pair may leave.
             notify: Called with each step.
 
@@ -77,8 +73,8 @@ class Explain:
         self._planning, self._notify = planning, notify
         self._tokens, self._seed, self._target = new_tokens, seed, target
         self._config = config.overridden({"engine.load_format": "auto"})
-        self._prompts: Prompts = load_prompts(config.model, file=prompts, count=num_prompts, seed=seed)
-        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._prompts: Prompts = load_prompts(config.model, file=prompts, seed=seed)
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
         head = FLOAT32 if train.head_dtype == FLOAT32 else None
         self._as_is = TrainerOptions(train.dtype, train.attn_implementation, head, "cpu", train.autocast)
         notify("loading the trainer's model")
@@ -224,3 +220,23 @@ def _largest_activations(model: torch.nn.Module) -> Iterator[dict[str, float]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def held(worker: Any, tokens: int) -> tuple[int, float]:
+    """Returns the bytes of weights and of the KV cache of some tokens, and the cache's bytes for a token (`Engine.call`).
+
+    A CPU's kernels pack weights where no tensor shows them; there the first is the resident memory of the process.
+
+    Args:
+        worker: VLLM's worker.
+        tokens: How many tokens are in the cache.
+    """
+    runner, config = worker.model_runner, worker.vllm_config.cache_config
+    storages = [tensor.untyped_storage() for tensor in tree_leaves(runner.kv_caches)]
+    caches = {storage.data_ptr(): storage.nbytes() for storage in storages}
+    of_a_token = sum(caches.values()) / (config.num_gpu_blocks * config.block_size)
+    if torch.device(worker.device).type == "cpu":
+        import psutil
+
+        return psutil.Process().memory_info().rss, of_a_token
+    return int(runner.model_memory_usage + of_a_token * tokens), of_a_token

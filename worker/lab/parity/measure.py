@@ -51,9 +51,6 @@ async def measure(
         notify: Called before each scenario.
         done: Called with each result as soon as it is known.
 
-    Returns:
-        A result for each, also for those that are skipped or failed.
-
     Raises:
         EngineDiedError: The engine died, so the remaining scenarios cannot run.
     """

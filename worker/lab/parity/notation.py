@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from quirks_core.base.text import one_line
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.records import Verdict
 
@@ -44,12 +45,7 @@ def plain(value: Any) -> str:
     """Writes a setting's value on one line: None is ``not set``, texts are bare, the rest is JSON."""
     if value is None:
         return "not set"
-    return visible(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
-
-
-def visible(text: str) -> str:
-    """Returns the text with everything that does not print escaped: line ends, terminal codes, marks of direction."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return one_line(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
 
 
 def label(metric: str) -> str:

@@ -62,13 +62,12 @@ class Prompts:
         return tuple(found)
 
 
-def load_prompts(model: ModelSection, *, file: Path | None = None, count: int | None = None, seed: int = 0) -> Prompts:
+def load_prompts(model: ModelSection, *, file: Path | None = None, seed: int = 0) -> Prompts:
     """Reads prompts, or generates random ones.
 
     Args:
         model: The model, and whose tokenizer it has.
         file: Texts, one per line, or JSON lines with ``prompt`` or ``prompt_token_ids``; `TEXTS` if None.
-        count: How many to take at most.
         seed: Seed of the random token ids for a model without a tokenizer.
 
     Raises:
@@ -85,7 +84,6 @@ def load_prompts(model: ModelSection, *, file: Path | None = None, count: int | 
         warnings.append(f"no tokenizer ({problem}); the prompts are random token ids, and tokens are shown by number")
         generator = random.Random(seed)  # noqa: S311 - not a secret
         rows = [[generator.randrange(3, vocab_size or 1000) for _ in range(length)] for length in _RANDOM_LENGTHS]
-    rows = rows[:count]
     if isinstance(vocab_size, int):
         warnings += _check_vocabulary(rows, tokenizer, vocab_size)
     return Prompts(tuple(map(tuple, rows)), tokenizer, tuple(warnings))

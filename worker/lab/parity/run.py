@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import Any, Self
 import torch
 
 from quirks_core.apply.read_back import read_configuration, slots_to_read
-from quirks_core.base.errors import UsageError
+from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan
@@ -23,19 +24,15 @@ from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
+from worker.errors import EngineDiedError
 from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
 from worker.lab.parity.measure import chosen, judged, measure, rounding_of
 from worker.lab.parity.prompts import load_prompts
-from worker.lab.parity.records import Attribution, Notify, ParityRecord, Report, Result, Step
+from worker.lab.parity.records import OLD, Attribution, Notify, ParityRecord, Report, Result, Step
+from worker.lab.parity.scenarios import power
 from worker.lab.parity.session import Refits, Session, running
-from worker.lab.parity.steps import measure_steps
 from worker.lab.parity.store import Store
-from worker.lab.parity.thresholds import (
-    DEFAULT_PROFILE,
-    STEPS_PROFILE,
-    ZERO_PROFILE,
-    chosen_thresholds,
-)
+from worker.lab.parity.thresholds import DEFAULT_PROFILE, STEPS_PROFILE, ZERO_PROFILE, chosen_thresholds
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 #: Slots whose value in force the report shows.
@@ -44,6 +41,9 @@ _SHOWN = ("engine", "refit", "sampling", "train")
 _ENGINE = "engine"
 #: Scenarios that compare the engine with itself, so that settings of the trainer do not affect them.
 _WITHOUT_TRAINER = frozenset({"decode-prefill"})
+#: Noise that stands for a step of the optimizer, in standard deviations of each parameter's own values.
+_STEP = 0.01
+_STEP_TITLE = f"rollouts of new weights: each step adds noise of {_STEP:.0%} to every parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,12 @@ class Options:
 
     scenarios: tuple[str, ...] = ()  #: names; all if empty
     prompts: Path | None = None  #: file with prompts; built-in ones if None
-    num_prompts: int | None = None  #: how many prompts to take at most
     new_tokens: int = 64  #: tokens generated from each prompt
     seed: int = 0  #: seed of the samples
     profile: str | None = None  #: name of the set of thresholds; ``prime-rl`` for steps, else ``peers``, if None
     steps: int = 0  #: how many steps with new weights to measure, instead of scenarios
     thresholds: tuple[str, ...] = ()  #: further ones, as ``metric=limit``; they replace the profile's for that metric
     epsilon: float = 0.2  #: ratios outside of 1 ± epsilon count as clipped
-    trainer_device: str | None = None  #: where the trainer computes; a GPU if there is one, if None
     planning: PlanOptions = field(default_factory=PlanOptions)  #: plan options
 
 
@@ -72,7 +70,7 @@ async def run(
         config: The configuration of the rollout engine, and of the trainer under ``train``.
         options: What to measure.
         state: File that stores finished results, so that a second call resumes an interrupted one; its name gets a part of a
-            digest of the run's settings, versions and variables (`state-1a2b3c4d.jsonl`).
+            digest of the run's settings, versions and variables (`state-1a2b3c4d.json`).
         notify: Called with what comes next.
 
     Raises:
@@ -113,7 +111,7 @@ class ParityRun:
         self._names = tuple(_WITHOUT_TRAINER) if exact else chosen(options.scenarios)
         self._thresholds = chosen_thresholds(self._profile, options.thresholds)
         self._warnings: list[str] = []
-        self._device = options.trainer_device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._trainer, self.config = self._load_trainer(config)
         worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         if self._profile == ZERO_PROFILE:
@@ -121,7 +119,7 @@ class ParityRun:
             worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         self.registry = Registry.load(strict=options.planning.strict)  # also what is switched off, which may be the cause
         self.plan = make_plan(self.config, options.planning, registry=self.registry)
-        self._prompts = load_prompts(self.config.model, file=options.prompts, count=options.num_prompts, seed=options.seed)
+        self._prompts = load_prompts(self.config.model, file=options.prompts, seed=options.seed)
         if longest := self.plan.value("engine.max_model_len"):  # otherwise the engine reports it
             self._prompts.check(longest, options.new_tokens)
         self._warnings += [*self._prompts.warnings, *worker.warnings]
@@ -151,13 +149,42 @@ class ParityRun:
         return [found[name] for name in self._names]
 
     async def over_steps(self) -> list[Result]:
-        """Measures the steps; an interrupted run begins again, because each step's weights build on the last one's."""
+        """Measures the steps; an interrupted run begins again, because each step's weights build on the last one's.
+
+        Returns:
+            A result for each step; the last one is that of a step that failed.
+        """
         session = await self._start(self.config, self._options.planning)
-        found = await measure_steps(
-            session, self._options.steps, self._thresholds, epsilon=self._options.epsilon, notify=self._notify
-        )
+        found: list[Result] = []
+        before = OLD
+        for number in range(1, self._options.steps + 1):
+            empty, begun = Result(scenario=f"step {number}", title=_STEP_TITLE), time.monotonic()
+            self._notify(empty.scenario)
+            try:
+                result = await self._step(session, empty, before, number)
+            except EngineDiedError:
+                raise
+            except (QuirksError, TimeoutError) as error:
+                reason = str(error) or "it took too long"
+                found.append(empty.model_copy(update={"status": "failed", "reason": reason}))
+                break
+            found.append(result.model_copy(update={"seconds": time.monotonic() - begun}))
+            before = empty.scenario
         self.store.put(_ENGINE, _values_of(session))
         return found
+
+    async def _step(self, session: Session, empty: Result, before: str, seed: int) -> Result:
+        """Changes the weights that the last step had, refits, generates and scores."""
+        if self._trainer is None:
+            raise QuirksError("no trainer's model was loaded, so there is nothing to compare with")
+        label = empty.scenario
+        self._trainer.perturb(label, scale=_STEP, since=before, seed=seed)
+        await session.refit(label)
+        samples, _ = await session.generate()
+        changed = empty.model_copy(update={"notes": await power(session, samples, before, label)})
+        self._trainer.forget(before)
+        scored = await session.scored(samples)
+        return judged(changed, scored, self._thresholds, epsilon=self._options.epsilon, decode=self._prompts.decode)
 
     async def on_another_engine(self, config: GenerationConfig, planning: PlanOptions, names: Sequence[str]) -> list[Result]:
         """Measures scenarios on an engine of another configuration."""
@@ -204,7 +231,7 @@ class ParityRun:
     async def _rescored(self, result: Result, options: TrainerOptions) -> Result:
         if self._trainer is None or result.scenario in _WITHOUT_TRAINER or result.status != "measured":
             return result
-        bare = [sample.model_copy(update={"trainer": (), "whole": ()}) for sample in result.samples]
+        bare = [sample.model_copy(update={"trainer": ()}) for sample in result.samples]
         samples = await asyncio.to_thread(self._trainer.score, bare, options)
         return self._judged(result.model_copy(update={"samples": tuple(samples), "rounding": {}}), options)
 
@@ -280,7 +307,7 @@ class ParityRun:
             "config": self.config.model_dump(mode="json"),
             "versions": _versions(self.plan),
             "prompts": self._prompts.rows,
-            "options": (options.new_tokens, options.seed, options.epsilon, options.trainer_device),
+            "options": (options.new_tokens, options.seed, options.epsilon, self._device),
         }
 
 

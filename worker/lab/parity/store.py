@@ -30,67 +30,40 @@ class Store:
         """Reads the results of an earlier run of the same kind.
 
         Args:
-            file: JSON lines; created with the first result, with a part of the digest of `run` in its name, so that runs that
-                differ keep their results side by side.
+            file: Where they are; a part of the digest of `run` is put into its name, so that runs that differ keep theirs
+                side by side.
             run: Everything that affects the measurement.
         """
-        self._parts = {key: _digest(value) for key, value in run.items()}
-        self._run = _digest(self._parts)
-        self._file = None if file is None else file.with_stem(f"{file.stem}-{self._run[:8]}")
-        self._begun = False
-        self._pieces = self._read()
-        self.found = len(self._pieces)
-        self.last, self.differs = (None, ()) if file is None or self.found else self._compare(file)
+        parts = {key: _digest(value) for key, value in run.items()}
+        digest = _digest([FORMAT, parts])
+        self._file = None if file is None else file.with_stem(f"{file.stem}-{digest[:8]}")
+        self._held: dict[str, Any] = {"run": digest, "parts": parts, "pieces": {}}
+        if self._file is not None and self._file.is_file():
+            held = json.loads(self._file.read_bytes())
+            self._held = held if held["run"] == digest else self._held
+        self.found = len(self._held["pieces"])
+        self.last: Path | None = None
+        self.differs: tuple[str, ...] = ()
+        if file is not None and not self.found:
+            others = [other for other in file.parent.glob(f"{file.stem}-*{file.suffix}") if other != self._file]
+            self.last = max(others, key=lambda other: other.stat().st_mtime, default=None)
+        if self.last is not None:
+            theirs = json.loads(self.last.read_bytes())["parts"]
+            self.differs = tuple(sorted(key for key in {*parts, *theirs} if parts.get(key) != theirs.get(key)))
 
     def get(self, name: str, kind: type[_R]) -> _R | None:
         """Returns a result; None if it is missing or unreadable."""
+        pieces = self._held["pieces"]
         try:
-            return kind.model_validate(self._pieces[name]) if name in self._pieces else None
+            return kind.model_validate(pieces[name]) if name in pieces else None
         except ValidationError:
             return None
 
     def put(self, name: str, piece: ParityRecord) -> None:
         """Stores a result."""
-        self._pieces[name] = piece.model_dump(mode="json")
-        if self._file is None:
-            return
-        if self._begun:
-            with self._file.open("a", encoding="utf-8") as out:
-                out.write(self._line(name))
-        else:  # all of it: an earlier run may have been killed in the middle of a line
-            head = json.dumps({"format": FORMAT, "run": self._run, "parts": self._parts}) + "\n"
-            write_text(self._file, head + "".join(map(self._line, self._pieces)))
-        self._begun = True
-
-    def _line(self, name: str) -> str:
-        return json.dumps({"name": name, "piece": self._pieces[name]}) + "\n"
-
-    def _read(self) -> dict[str, Any]:
-        if self._file is None or not self._file.is_file():
-            return {}
-        head, *found = _lines(self._file) or [{}]
-        if (head.get("format"), head.get("run")) != (FORMAT, self._run):
-            return {}
-        return {item["name"]: item["piece"] for item in found}
-
-    def _compare(self, file: Path) -> tuple[Path | None, tuple[str, ...]]:
-        """Returns the newest file of another run, and the keys in which that run differs."""
-        others = [other for other in file.parent.glob(f"{file.stem}-*{file.suffix}") if other != self._file]
-        if not others:
-            return None, ()
-        last = max(others, key=lambda other: other.stat().st_mtime)
-        parts = (_lines(last) or [{}])[0].get("parts", {})
-        return last, tuple(sorted(key for key in {*parts, *self._parts} if parts.get(key) != self._parts.get(key)))
-
-
-def _lines(file: Path) -> list[Any]:
-    found = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break  # the run was killed while it wrote
-    return found
+        self._held["pieces"][name] = piece.model_dump(mode="json")
+        if self._file is not None:
+            write_text(self._file, json.dumps(self._held))
 
 
 def _digest(value: Any) -> str:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from quirks_core.base.text import listed
 from worker.lab.parity.metrics import METRICS
-from worker.lab.parity.notation import bound, number, plain, visible
+from worker.lab.parity.notation import bound, number, plain
 from worker.lab.parity.records import LEVELS, Attribution, Change, Coverage, Level, Report, Result, Step, Verdict
 from worker.lab.parity.thresholds import strain
 
 Effect = Literal["restores", "worsens", "moves", "none", "error"]
 
-#: Bounds of the steps of the colour scale, in shares of a limit; from the fourth on the limit is crossed.
-HEAT = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
 #: Scenarios that a headline names; one more is named rather than counted.
 _NAMED = 4
 _EFFECTS: tuple[Effect, ...] = ("restores", "worsens", "moves", "none", "error")
@@ -25,19 +22,9 @@ _EFFECTS: tuple[Effect, ...] = ("restores", "worsens", "moves", "none", "error")
 # ---- verdicts
 
 
-def limit_of(result: Result, metric: str) -> Verdict | None:
-    """Returns the verdict on a metric that reaches most of its limit; None if the metric has no threshold."""
-    return max((verdict for verdict in result.verdicts if verdict.metric == metric), key=strain, default=None)
-
-
 def value_of(result: Result, metric: str) -> str:
     """Writes a metric with as many digits as tell it from its limits."""
     return number(result.metrics[metric], *(verdict.limit for verdict in result.verdicts if verdict.metric == metric))
-
-
-def heat(verdict: Verdict) -> int:
-    """Returns the step of the colour scale, 0 to 6, for the share of its limit that a verdict reaches."""
-    return sum(strain(verdict) > step for step in HEAT)
 
 
 def crossed(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -80,11 +67,6 @@ class Headline:
 
 def headline(report: Report) -> Headline:
     """Returns whether parity holds, in one sentence, and what to do, in another."""
-    found = _headline(report)
-    return Headline(found.level, visible(found.verdict), visible(found.advice))
-
-
-def _headline(report: Report) -> Headline:
     counted = report.counted
     if not counted:
         unknown = "Nothing that counts was measured, so parity is unknown."
@@ -136,7 +118,7 @@ def _remedy(report: Report, broken: list[Result]) -> str:
         restored = "all of them" if {result.scenario for result in broken} == set(cure.restores) else _names(cure.restores)
         return f"Set {settings}: that restores {restored}. {_covering(cure)}"
     if all(result.status == "failed" for result in broken):
-        return f"First fix the failure; {broken[0].scenario}: {visible(broken[0].reason)}"
+        return f"First fix the failure; {broken[0].scenario}: {broken[0].reason}"
     if not report.steps:
         return "To find the setting, run it again with --attribute."
     if _wrong_from_disk(report, broken):
@@ -179,48 +161,27 @@ def _covering(cure: Attribution) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A step with the metric that shows its effect best."""
+    """A step with its effect."""
 
     step: Step  #: the step
     effect: Effect  #: ``restores``, ``worsens``, ``moves`` (a metric, but no verdict), ``none``, or ``error``: not tried
     says: str  #: the effect in words, with the scenarios
-    scenario: str = ""  #: where the metric was measured; empty if nowhere
-    metric: str = ""  #: the metric's name; empty if there is none
-    before: float = math.nan  #: its value in the user's run
-    after: float = math.nan  #: its value with the setting changed
-    strain_before: float = math.nan  #: how much of the metric's limit the run's value takes; NaN without a limit
-    strain_after: float = math.nan  #: the same with the setting changed
+    moved: Attribution | None = None  #: what it moves most; None if nothing
 
 
 def tried(report: Report) -> list[Tried]:
     """Returns the steps: what restores parity first, the strongest first; what could not be tried last."""
-    order = {_key(item): place for place, item in enumerate(report.attributions)}
-    found = [_tried(report, step) for step in report.steps]
-    return sorted(found, key=lambda item: (_EFFECTS.index(item.effect), order.get(_key(item.step), len(order))))
+    moved = {_key(item): item for item in report.attributions}
+    order = list(moved)
+    found = []
+    for step in report.steps:
+        item = moved.get(_key(step))
+        found.append(Tried(step, "error", step.error) if step.error else Tried(step, *_effect(item), item))
+    return sorted(found, key=lambda one: (_EFFECTS.index(one.effect), order.index(_key(one.step)) if one.moved else 0))
 
 
 def _key(item: Change) -> tuple[str, str]:
     return item.setting, plain(item.after)
-
-
-def _tried(report: Report, step: Step) -> Tried:
-    if step.error:
-        return Tried(step, "error", visible(step.error))
-    item = next((item for item in report.attributions if _key(item) == _key(step)), None)
-    effect, says = _effect(item)
-    before = {result.scenario: result for result in report.measured}
-    after = {result.scenario: result for result in step.results if result.status == "measured" and result.scenario in before}
-    if item is not None:
-        scenario, metric, values = item.scenario, item.metric, (item.value_before, item.value_after)
-    elif after:
-        scenario, metric = _scenario_and_metric(report, [before[name] for name in after])
-        old, new = (side[scenario].metrics.get(metric, math.nan) for side in (before, after))
-        values = old, new
-    else:
-        return Tried(step, effect, says)
-    limit = limit_of(before[scenario], metric) if scenario in before else None
-    strains = [math.nan if limit is None else strain(limit, value) for value in values]
-    return Tried(step, effect, says, scenario, metric, *values, *strains)
 
 
 def _effect(item: Attribution | None) -> tuple[Effect, str]:
@@ -231,18 +192,6 @@ def _effect(item: Attribution | None) -> tuple[Effect, str]:
     return "worsens" if item.worsens else "restores" if item.restores else "moves", "; ".join(parts) or "moves, within limits"
 
 
-def _scenario_and_metric(report: Report, candidates: list[Result]) -> tuple[str, str]:
-    """Chooses scenario and metric for a step without effect: those of the strongest step, or the most strained ones."""
-    for item in report.attributions:
-        if any(result.scenario == item.scenario for result in candidates):
-            return item.scenario, item.metric
-    found = [(strain(verdict), result.scenario, verdict.metric) for result in candidates for verdict in result.verdicts]
-    if not found:
-        return candidates[0].scenario, "mean_abs_delta"
-    _, scenario, metric = max(found, key=lambda item: item[0])
-    return scenario, metric
-
-
 def state_of(quirk: Coverage) -> str:
     """Writes a quirk's state as words."""
     return quirk.state.replace("_", " ")
@@ -250,9 +199,4 @@ def state_of(quirk: Coverage) -> str:
 
 def changes(item: Change) -> list[tuple[str, str, str]]:
     """Writes what is changed together: names, and values before and after."""
-    return [(visible(name), plain(before), plain(after)) for name, before, after in item.parts]
-
-
-def brief(item: Change) -> str:
-    """Writes a change on one short line: the last part of each name, and the new value."""
-    return ", ".join(f"{name.rpartition('.')[2]} = {after}" for name, _, after in changes(item))
+    return [(name, plain(before), plain(after)) for name, before, after in item.parts]

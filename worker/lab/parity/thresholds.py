@@ -170,11 +170,7 @@ def chosen_thresholds(profile: str = DEFAULT_PROFILE, overrides: Iterable[str] =
 
 
 def judge(metrics: Mapping[str, float], thresholds: Sequence[Threshold]) -> tuple[Verdict, ...]:
-    """Compares metrics with thresholds.
-
-    Args:
-        metrics: Values by name.
-        thresholds: The limits; those of a metric without a value are left out.
+    """Compares metrics with thresholds; those of a metric without a value are left out.
 
     Returns:
         One verdict per threshold: failures first, then warnings, then what is within its limit.

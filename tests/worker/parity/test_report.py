@@ -1,14 +1,15 @@
-"""The report in a terminal: everything is there, also in 80 columns and without colours."""
+"""The report: in 80 columns and without colours everything is there; in the page all of it, and nothing in it is obeyed."""
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
 from rich.cells import cell_len
 
 from worker.lab.parity.records import Report
-from worker.lab.parity.table import show_report
+from worker.lab.parity.report import show_report, write_report
 
 
 @pytest.fixture
@@ -105,3 +106,71 @@ def test_foreign_codes_are_shown_without_being_obeyed(hostile, shown):
 
     assert "\x1b" not in text
     assert all(words in text for words in ("\\x1b[31m[red]", "nan✗", "inf✗"))
+
+
+# ---- the page
+
+
+@pytest.fixture
+def page(tmp_path):
+    """Writes a report and returns its page: as it is, and as its words."""
+
+    def write(report: Report) -> tuple[str, str]:
+        write_report(report, tmp_path)
+        source = (tmp_path / "report.html").read_text(encoding="utf-8")
+        return source, " ".join(html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", "", source, flags=re.DOTALL)).split())
+
+    return write
+
+
+def test_everything_that_was_found_is_in_the_page(faulty, page):
+    _, text = page(faulty)
+
+    expected = [*faulty.settings, *faulty.active_quirks, *faulty.warnings, faulty.profile, faulty.date]
+    expected += [f"{name} {version}" for name, version in faulty.versions.items()]
+    for result in faulty.results:
+        expected += [result.scenario, result.reason]
+        expected += [part for verdict in result.verdicts for part in (verdict.threshold, verdict.metric, verdict.source)]
+    for result in faulty.measured:
+        expected += [result.title, *(token.text for token in result.worst), *(item.label for item in result.by_position)]
+    expected += [part for step in faulty.steps for part in (step.setting, step.error)]
+    for item in faulty.attributions:
+        quirks = [part for quirk in item.quirks for part in (quirk.id, quirk.state, quirk.because, quirk.switch)]
+        expected += [" ".join(item.skeleton.split()), *quirks]
+    assert [part for part in expected if part not in text] == []
+
+
+@pytest.mark.parametrize("name", ["faulty", "hostile"])
+def test_the_page_neither_fetches_nor_runs_anything(name, request, page):
+    source, text = page(request.getfixturevalue(name))
+
+    tags = re.findall(r"<(\w+)([^>]*)>", source)
+    assert {tag for tag, _ in tags} <= {"html", "head", "meta", "title", "style", "body", "pre", "span", "a"}
+    assert [more for tag, more in tags if "href" in more and not re.fullmatch(r' .*href="https://[^"]+"', more)] == []
+    assert "\x1b" not in source
+    if name == "hostile":
+        assert all(words in text for words in ("<script>alert('x')</script>&\"\\x1b[31m[red]", "nan✗", "inf✗", "-inf"))
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    [
+        ("javascript:alert(1)", []),
+        ('https://x.test/"onclick="x', ["https://x.test/"]),
+        ("seen in https://x.test/a.md, and there", ["https://x.test/a.md"]),
+    ],
+)
+def test_only_the_web_address_in_a_source_becomes_a_link(text, links, sound, page):
+    verdict = sound.results[0].verdicts[0].model_copy(update={"source": text})
+    result = sound.results[0].model_copy(update={"verdicts": (verdict,)})
+
+    source, words = page(sound.model_copy(update={"results": (result,)}))
+
+    assert re.findall(r'href="([^"]*)"', source) == links
+    assert text in words
+
+
+def test_a_run_without_results_has_a_page(make_report, page):
+    fields = {"steps": (), "attributions": (), "versions": {}, "settings": {}}
+
+    assert "Nothing that counts was measured" in page(make_report(results=(), active_quirks=(), **fields))[1]
