@@ -90,6 +90,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     settings = HookSettings.read()
     if settings is None:
         return None
+    typed = typed_of(arguments)  # before anything is put there
     put(arguments, {} if settings.only_reports else settings.given)
     mine = identity(arguments)
     if os.environ.get(PLANNED_FOR) == mine and PLAN_VARIABLE in os.environ and not settings.only_reports:
@@ -112,13 +113,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         except RefusedError as error:
             error.add_note(f"  purpose {purpose} ({why})")
             raise
-    report.log_plan(
-        planned,
-        typed_of(arguments),
-        why,
-        quiet=settings.is_quiet,
-        only_reports=settings.only_reports,
-    )
+    report.log_plan(planned, typed, why, quiet=settings.is_quiet, only_reports=settings.only_reports)
     if settings.only_reports:
         if settings.needs_receipt:
             _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
