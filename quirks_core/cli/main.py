@@ -10,16 +10,16 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from importlib.metadata import version
 from typing import Any, NoReturn
 
 from quirks_core.base.errors import QuirksError, UsageError, nearest, shown
 from quirks_core.base.text import one_line
 from quirks_core.cli.command import Command, find_commands, load_command, what_is_missing
-from quirks_core.cli.help import GroupedHelp, in_groups
-from quirks_core.cli.screen import Screen, lines
+from quirks_core.cli.help import FIRST_STEPS, GroupedHelp, in_groups
+from quirks_core.reporting.terminal import Screen, lines
 
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except BrokenPipeError:  # the reader has seen enough
-        _discard_output()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at exit
         return _STREAM_CLOSED
     except KeyboardInterrupt:
         return 130
@@ -80,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     own = words[: words.index("--")] if "--" in words else words  # what follows is another program's
     as_json = "--json" in own  # known also where the arguments cannot be read
+    if not words:
+        print(FIRST_STEPS)
+        return 0
     place = ""
     codes: Mapping[int, int] = {}
     try:
@@ -87,8 +90,14 @@ def _run(words: list[str]) -> int:
         codes = options.error_codes
         as_json, place = as_json or options.json, options.run.__module__
         if options.json and not options.streams:
-            with _only_prints() as text:
-                code: int = options.run(options)
+            text, ours = io.StringIO(), os.dup(1)
+            os.dup2(2, 1)  # what child processes and libraries write
+            try:
+                with redirect_stdout(text):
+                    code: int = options.run(options)
+            finally:
+                os.dup2(ours, 1)
+                os.close(ours)
             sys.stdout.write(text.getvalue())
         else:
             code = options.run(options)
@@ -125,24 +134,6 @@ def _parsed(words: list[str]) -> argparse.Namespace:
         hint = "; write options after the command" if name in known else nearest(name, known)
         options.parser.error(f"unrecognized arguments: {' '.join(names) or unknown[0]}{hint}")
     return options
-
-
-@contextmanager
-def _only_prints() -> Iterator[io.StringIO]:
-    """Yields what a command prints; what child processes and libraries write to standard output goes to standard error."""
-    ours = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with redirect_stdout(io.StringIO()) as text:
-            yield text
-    finally:
-        os.dup2(ours, 1)
-        os.close(ours)
-
-
-def _discard_output() -> None:
-    """Takes what is left to write; without this, Python complains again while it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(error: QuirksError, *, as_json: bool = False) -> int:

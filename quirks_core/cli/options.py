@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable
 
 from quirks_core.base.errors import UsageError
-from quirks_core.cli.screen import Screen, line
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
 from quirks_core.facts.context import assumed_as
@@ -14,6 +13,7 @@ from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.reporting.terminal import Screen, line
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 
@@ -28,6 +28,17 @@ def load_config(options: argparse.Namespace) -> GenerationConfig:
     """
     settings = [f"purpose={options.purpose}"] if options.purpose else []
     return GenerationConfig.load(options.config, model=options.model, settings=[*settings, *_settings(options)])
+
+
+def load_run(options: argparse.Namespace) -> GenerationConfig:
+    """Reads the run that the options describe: a server's command line, or a configuration."""
+    return load_server_command(options)[1] if options.cmd else load_config(options)
+
+
+def describes_run(options: argparse.Namespace, *, with_command: bool = True) -> bool:
+    """Returns whether the options describe a run at all, or the words after ``--`` do."""
+    given = (options.model, options.config, options.purpose, options.set, options.assume, with_command and options.cmd)
+    return any(given)
 
 
 def _settings(options: argparse.Namespace) -> list[str]:

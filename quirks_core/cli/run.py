@@ -17,9 +17,9 @@ from quirks_core.apply.handed_down import HOOK_VARIABLE, VLLM_PLUGINS
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, lines
 from quirks_core.hook import receipts
 from quirks_core.hook.settings import RECEIPT_VARIABLE, REQUIRE_VARIABLE, SET_VARIABLE, HookSettings
+from quirks_core.reporting.terminal import Screen, lines
 
 _FOLDERS = "model-quirks-run-"
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

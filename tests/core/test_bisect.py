@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quirks_core.cli.delta_debugging import Finding, bisect
+from quirks_core.cli.bisect import Outcome, bisect
 
 NAMES = tuple(f"q{number:02}" for number in range(12))
 CAUSES = st.lists(st.frozensets(st.sampled_from(NAMES), min_size=1, max_size=4), min_size=1, max_size=3)

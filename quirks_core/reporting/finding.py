@@ -1,0 +1,33 @@
+"""A finding, and how a log and JSON have it; `quirks_core.reporting.terminal` has the terminal's form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quirks_core.base.record import Record
+
+
+class Finding(Record):
+    """One thing that was checked.
+
+    Attributes:
+        level: How grave it is: ``ok``, ``note``, ``error``, ``broken``.
+        subject: What it is about.
+        message: What is so, and what to do.
+        lines: Lines that show it.
+        change: What to change, as it is typed or written.
+    """
+
+    level: str
+    subject: str
+    message: str
+    lines: tuple[str, ...] = ()
+    change: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.level}: {self.subject}: {self.message}"
+        return "\n    ".join([text, *self.lines, *([f"change: {self.change}"] if self.change else [])])
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields that hold something."""
+        return {name: value for name, value in self.model_dump(mode="json").items() if value}
