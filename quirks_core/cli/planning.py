@@ -52,7 +52,7 @@ def run_plan(options: argparse.Namespace) -> int:
     elif options.format:
         _print_format(options.format, plan)
     else:
-        show_plan(Screen(), plan, verbose=options.verbose)
+        show_plan(Screen(), plan, verbose=options.verbose, whom="vllm serve" if options.cmd else "")
     return 1 if plan.refusals else 0
 
 

@@ -64,12 +64,12 @@ def _explain(options: argparse.Namespace) -> int:
         return 0
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {_STATES[verdict.state]}", hang=4)
-    texts = [f"without it: {verdict.title}", verdict.because]
+    texts = [verdict.because]
     if verdict.state is State.ACTIVE:
         found = [row for row in rows(plan) if verdict.id in row.quirks]
         texts += [f"{row.group.replace('_', ' ')}: {row.whole}{f' ({row.why})' if row.why else ''}" for row in found]
         texts += [note.text for note in plan.warnings if note.quirk == verdict.id and note.kind is not NoteKind.ADVICE]
-        texts += [f"cost: {verdict.cost}"] if verdict.cost else []
+        texts += [f"without it: {verdict.title}", *([f"cost: {verdict.cost}"] if verdict.cost else [])]
     for text in texts:
         screen.say(lines(text), indent=2)
     for refusal in plan.refusals:

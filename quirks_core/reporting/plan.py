@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from quirks_core.base.text import listed
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.formats import option_for, supply
@@ -23,22 +24,23 @@ _GROUPS: dict[Group, tuple[str, str]] = {
     Group.SUPERSEDED: ("cyan", "another quirk replaces it"),
     Group.DISABLED: ("yellow", "switched off"),
 }
-#: Facts that decide quirks of this model and have a line of their own; the others share one.
+#: Undecided quirks of this model that have a line of their own, and the options in it.
 _MOST = 3
 
 
-def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False) -> None:
+def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False, whom: str = "") -> None:
     """Prints a plan; a plain run's fits a screen.
 
     Args:
         screen: Where.
         plan: The plan.
         verbose: Every row with its reason and cost, everything that cannot be decided, and every warning.
+        whom: The program that starts the engine; our worker, or the trainer, if empty.
     """
     found = list(rows(plan))
     to_do = [row for row in found if row.group is Group.ADVISED]
     screen.say(_verdict(plan, to_do))
-    screen.say(_run(plan))
+    screen.say(_run(plan, whom))
     for refusal in plan.refusals:
         show_refusal(screen, refusal)
     if verbose:
@@ -63,10 +65,9 @@ def _verdict(plan: Plan, to_do: list[Entry]) -> str:
     return "[bold green]fine[/]: there is nothing to do"
 
 
-def _run(plan: Plan) -> str:
+def _run(plan: Plan, whom: str) -> str:
     context = plan.context
-    trainer = plan.value("train.framework")
-    whom = "our worker" if of_our_worker(plan) else f"an engine that {trainer or 'another program'} starts"
+    whom = whom or ("our worker" if of_our_worker(plan) else "an engine that another program starts")
     model = f"{context.model.name} ({context.model.model_type})"
     return line(f"{model}, purpose {context.purpose}, for {whom}, plan {plan.digest[:12]}; {versions(plan)}")
 
@@ -126,20 +127,24 @@ def _is_of_model(verdict: Verdict) -> bool:
 
 
 def _undecided(plan: Plan, *, verbose: bool) -> Iterator[str]:
-    """Yields what is undecided, as markup: facts that decide quirks of this model first, the others in one line."""
-    notes = plan.warnings if verbose else plan.notes  # a fact that no run has cannot be supplied
-    reasons = [line(note.text) for note in notes if note.kind is NoteKind.UNDECIDED]
-    if verbose and reasons:
-        yield "\n[yellow]undecided[/]: a fact is missing; what depends on it does nothing"
-    specific = {verdict.id for verdict in plan.verdicts if verbose or _is_of_model(verdict)}
-    own = {fact: names for fact, names in plan.undecided.items() if specific & set(names)}
-    shown = own if verbose else dict(list(own.items())[:_MOST])
-    for fact, names in shown.items():
-        text = f"[bold]{line(option_for(fact) or fact)}[/] decides {line(', '.join(names))}"
-        yield f"  {text}" if verbose else f"[yellow]undecided[/]: {text}"
-    left = {fact: names for fact, names in plan.undecided.items() if fact not in shown}
+    """Yields what is undecided, as markup: quirks of this model with the options that decide them, the others in one line."""
+    if verbose:
+        reasons = [line(note.text) for note in plan.warnings if note.kind is NoteKind.UNDECIDED]
+        if reasons:
+            yield "\n[yellow]undecided[/]: a fact is missing; what depends on it does nothing"
+        for fact, names in plan.undecided.items():
+            yield f"  [bold]{line(option_for(fact) or fact)}[/] decides {line(', '.join(names))}"
+        yield from (f"  {text}" for text in reasons)
+        return
+    of_model = {verdict.id for verdict in plan.verdicts if _is_of_model(verdict)}
+    own = sorted({name for names in plan.undecided.values() for name in names if name in of_model})[:_MOST]
+    for name in own:
+        options = [option_for(fact) for fact, names in plan.undecided.items() if name in names]
+        yield f"[yellow]undecided[/]: [bold]{line(name)}[/], decided by {line(listed(filter(None, options), _MOST))}"
+    left = {fact: others for fact, names in plan.undecided.items() if (others := set(names) - set(own))}
     yield from (f"[yellow]{line(text)}[/]" for text in [in_one_line(left, supply(left))] if text)
-    yield from (f"  {text}" if verbose else text for text in reasons)
+    # A fact that no run has cannot be supplied.
+    yield from (line(note.text) for note in plan.notes if note.kind is NoteKind.UNDECIDED)
 
 
 def _warnings(plan: Plan, *, verbose: bool) -> Iterator[str]:

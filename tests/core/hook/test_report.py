@@ -77,13 +77,6 @@ def test_a_plan_that_changes_nothing_is_an_all_clear_in_one_line(lines, plan_of,
     assert line.endswith("; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything")
 
 
-def test_what_is_switched_off_is_no_all_clear(lines, plan_of):
-    (line,) = lines(log_plan, plan_of(Default("engine.seed", 3), disable=["q0"]), TYPED, "told")
-
-    assert "; no change, checked: 0 quirks for vLLM 0.32.0 on cpu, none changes anything; " in line
-    assert line.endswith("; switched off: q0")
-
-
 def test_advice_on_precision_comes_first(lines, make_quirk, make_plan):
     others = make_quirk(
         id="a", adjustments=[Default("engine.seed", 3), Require("refit.scope", "state_dict"), Advise("careful")]
@@ -123,12 +116,6 @@ def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, p
         "  undecided without refit.scope: q0",
         "  undecided without refit.transport: q1",
     ]
-
-
-def test_advice_is_shown_whatever_its_words(lines, plan_of):
-    plan = plan_of(Advise("what refit.scope means cannot be decided here"), undeclared=frozenset({"refit.scope"}))
-
-    assert lines(log_plan, plan, TYPED, "told")[1:] == ["  advised: q0: what refit.scope means cannot be decided here"]
 
 
 def test_a_quiet_log_counts_what_it_does_not_list(lines, plan_of):
@@ -171,25 +158,6 @@ def test_a_log_is_cut_after_nine_lines(lines, plan_of):
     assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 13 more lines, which MODEL_QUIRKS=report prints"
 
 
-def test_a_report_is_never_cut(lines, plan_of):
-    plan = plan_of(*TWENTY)
-
-    assert len(lines(log_plan, plan, TYPED, "told", only_reports=True)) == 21
-
-
-def test_a_quiet_log_is_one_line(lines, plan_of):
-    plan = plan_of(*TWENTY)
-
-    (line,) = lines(log_plan, plan, TYPED, "told", quiet=True)
-    assert "20 settings, 0 patches: q0, q1, q10" in line
-
-
-def test_advice_that_is_cut_is_counted(lines, plan_of):
-    plan = plan_of(*TWENTY, Default("request.timeout_s", 7.0))
-
-    assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 14 more lines (1 advised), which MODEL_QUIRKS=report prints"
-
-
 def test_lines_about_kept_values_or_warnings_are_never_cut(lines, plan_of):
     kept = {f"engine.kept_{n}": n for n in range(5)}
     warned = [Advise(f"careful {n}") for n in range(6)]
@@ -202,27 +170,12 @@ def test_lines_about_kept_values_or_warnings_are_never_cut(lines, plan_of):
     assert found[-1] == "  and 12 more lines, which MODEL_QUIRKS=report prints"
 
 
-def test_one_setting_is_one_setting(lines, plan_of):
-    (line,) = lines(log_plan, plan_of(Default("engine.seed", 3)), TYPED, "told", quiet=True)
-
-    assert "; 1 setting, 0 patches: q0" in line
-
-
 def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_typed(lines, plan_of):
     plan = plan_of(typed={"engine.seed": 3}, untyped={"engine.dtype": "auto"})
 
     (line,) = lines(log_plan, plan, Typed(frozenset({"dtype", "seed"}), "command line", exact=True), "told")
 
     assert "typed: known exactly (command line): seed; all clear" in line
-
-
-def test_a_report_says_what_would_be_refused(lines, plan_of):
-    plan = plan_of(Require("engine.seed", 3), typed={"engine.seed": 4})
-
-    first, second, *_ = lines(log_plan, plan, TYPED, "told", only_reports=True)
-
-    assert first.startswith("would apply ")
-    assert second.startswith("  would be refused: q0 ")
 
 
 def test_a_receipt_is_one_line_with_every_value_that_was_read_back(lines):
