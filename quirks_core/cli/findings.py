@@ -10,4 +10,4 @@ from quirks_core.reporting.terminal import Screen
 
 def show_findings(screen: Screen, findings: Iterable[tuple[str, str, str]]) -> None:
     """Prints findings: level, subject and message of each."""
-    screen.findings(Finding(level=level, subject=subject, message=message) for level, subject, message in findings)
+    screen.findings(Finding(*one) for one in findings)

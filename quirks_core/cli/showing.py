@@ -6,6 +6,7 @@ import argparse
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +17,8 @@ from quirks_core.configuration.slots import engine_problem, find_slot, installed
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.data_file import since
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.records import NoteKind, State
-from quirks_core.plan.summary import rows
+from quirks_core.plan.records import Plan, State, Status
+from quirks_core.plan.summary import call, is_done
 from quirks_core.plugins.discovery import discover
 from quirks_core.plugins.planning import make_plan
 from quirks_core.plugins.registry import Registry
@@ -66,16 +67,27 @@ def _explain(options: argparse.Namespace) -> int:
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {_STATES[verdict.state]}", hang=4)
     texts = [verdict.because]
     if verdict.state is State.ACTIVE:
-        found = [row for row in rows(plan) if verdict.id in row.quirks]
-        texts += [f"{row.group.replace('_', ' ')}: {row.whole}{f' ({row.why})' if row.why else ''}" for row in found]
-        texts += [note.text for note in plan.warnings if note.quirk == verdict.id and note.kind is not NoteKind.ADVICE]
-        texts += [f"without it: {verdict.title}", *([f"cost: {verdict.cost}"] if verdict.cost else [])]
+        costs = [f"cost: {verdict.cost}"] if verdict.cost else []
+        texts += [*_effects(plan, verdict.id), f"without it: {verdict.title}", *costs]
     for text in texts:
         screen.say(lines(text), indent=2)
     for refusal in plan.refusals:
         if any(quirk.id == verdict.id for quirk in refusal.quirks):
             show_refusal(screen, refusal, indent=2)
     return 0
+
+
+def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
+    """Everything that a quirk does to a run, in words; refusals are shown in full."""
+    for item in plan.adjustments:
+        if any(quirk.id == quirk_id for quirk in item.quirks):
+            if item.status is Status.APPLIED and not is_done(plan, item.slot):
+                how = call(item.slot, plan.changes.get(item.slot, item.value))
+                yield f"{item.wanted} (advised, and not put into force here: {how})"
+            else:
+                yield f"{item.wanted} ({item.status.replace('_', ' ')}: {item.reason})"
+    yield from (f"patch {patch.target}: {patch.quirk.reason}" for patch in plan.patches if patch.quirk.id == quirk_id)
+    yield from (note.text for note in plan.warnings if note.quirk == quirk_id)
 
 
 def _show_quirk(options: argparse.Namespace) -> int:

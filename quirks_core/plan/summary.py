@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -34,21 +33,10 @@ _CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
 )
 
 
-class Group(StrEnum):
-    """What became of a row's subject, in the order in which groups are shown."""
-
-    IN_FORCE = "in force"
-    ADVISED = "advised"
-    ALREADY_SET = Status.ALREADY_SET.value
-    KEPT_USER = Status.KEPT_USER.value
-    OUTRANKED = Status.OUTRANKED.value
-    DORMANT = State.DORMANT.value
-    SUPERSEDED = State.SUPERSEDED.value
-    DISABLED = State.DISABLED.value
-
-
-_BY_STATUS = {one: Group(one.value) for one in (Status.ALREADY_SET, Status.KEPT_USER, Status.OUTRANKED)}
-_BY_STATE = {one: Group(one.value) for one in (State.DORMANT, State.SUPERSEDED, State.DISABLED)}
+#: The groups of what is done, and of what somebody else has to do; the others are words of `Status` and `State`.
+IN_FORCE, ADVISED = "in force", "advised"
+_OF_STATUS = (Status.ALREADY_SET, Status.KEPT_USER, Status.OUTRANKED)
+_OF_STATE = (State.DORMANT, State.SUPERSEDED, State.DISABLED)
 
 
 class Entry(Record):
@@ -63,7 +51,7 @@ class Entry(Record):
         required: Correctness needs it.
     """
 
-    group: Group = Field(exclude=True)
+    group: str = Field(exclude=True)
     quirks: tuple[str, ...]
     what: str
     why: str = ""
@@ -96,7 +84,7 @@ class Summary(Record):
     @classmethod
     def of(cls, plan: Plan) -> Summary:
         """Sorts what a plan holds into the lists."""
-        in_force, advised = ([row for row in rows(plan) if row.group is group] for group in (Group.IN_FORCE, Group.ADVISED))
+        in_force, advised = ([row for row in rows(plan) if row.group == group] for group in (IN_FORCE, ADVISED))
         return cls(in_force=tuple(in_force), advised=tuple(advised), undecided=plan.undecided)
 
 
@@ -105,22 +93,22 @@ def rows(plan: Plan) -> Iterator[Entry]:
     applied = [item for item in plan.adjustments if item.status is Status.APPLIED]
     for item in applied:
         if is_done(plan, item.slot):
-            yield Entry(group=Group.IN_FORCE, quirks=_ids(item), what=item.wanted, why=item.quirks[0].reason)
+            yield Entry(group=IN_FORCE, quirks=_ids(item), what=item.wanted, why=item.quirks[0].reason)
     for patch in plan.patches:
         what = f"patch {patch.target.rpartition(':')[2]}"
-        yield Entry(group=Group.IN_FORCE, quirks=(patch.quirk.id,), what=what, why=patch.quirk.reason)
+        yield Entry(group=IN_FORCE, quirks=(patch.quirk.id,), what=what, why=patch.quirk.reason)
     advised = [_advice(plan, item) for item in applied if not is_done(plan, item.slot)]
     notes = [note for note in plan.warnings if note.kind is NoteKind.ADVICE]
     advised += [
-        Entry(group=Group.ADVISED, quirks=(note.quirk or "",), what=note.text.removeprefix(f"{note.quirk}: ")) for note in notes
+        Entry(group=ADVISED, quirks=(note.quirk or "",), what=note.text.removeprefix(f"{note.quirk}: ")) for note in notes
     ]
     yield from sorted(advised, key=lambda entry: not entry.required)
     for item in plan.adjustments:
-        if (group := _BY_STATUS.get(item.status)) is not None:
-            yield Entry(group=group, quirks=_ids(item), what=item.wanted, why=item.reason)
+        if item.status in _OF_STATUS:
+            yield Entry(group=item.status, quirks=_ids(item), what=item.wanted, why=item.reason)
     for verdict in plan.verdicts:
-        if (state := _BY_STATE.get(verdict.state)) is not None:
-            yield Entry(group=state, quirks=(verdict.id,), what=verdict.because)
+        if verdict.state in _OF_STATE:
+            yield Entry(group=verdict.state, quirks=(verdict.id,), what=verdict.because)
 
 
 def in_one_line(undecided: Mapping[str, Collection[str]], remedy: str) -> str:
@@ -171,7 +159,7 @@ def _advice(plan: Plan, item: PlannedAdjustment) -> Entry:
         title = next(verdict.title for verdict in plan.verdicts if verdict.id == item.quirks[0].id)
         why += f"; without it: {title}" if title != why else ""
     what, how = f"{item.slot} = {_shown(value)}", call(item.slot, value)
-    return Entry(group=Group.ADVISED, quirks=_ids(item), what=what, why=why, how=how, required=required)
+    return Entry(group=ADVISED, quirks=_ids(item), what=what, why=why, how=how, required=required)
 
 
 def _ids(item: PlannedAdjustment) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from quirks_core.base.record import Record
 
-
-class Finding(Record):
+@dataclass(frozen=True, slots=True)
+class Finding:  # no model of pydantic, which would double the time of commands that need none
     """One thing that was checked.
 
     Attributes:
@@ -30,4 +30,4 @@ class Finding(Record):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields that hold something."""
-        return {name: value for name, value in self.model_dump(mode="json").items() if value}
+        return {name: value for name, value in asdict(self).items() if value}

@@ -9,20 +9,20 @@ from quirks_core.base.text import listed
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.formats import option_for, supply
-from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Verdict
-from quirks_core.plan.summary import Entry, Group, in_one_line, of_our_worker, rows
+from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
+from quirks_core.plan.summary import ADVISED, IN_FORCE, Entry, in_one_line, of_our_worker, rows
 from quirks_core.reporting.terminal import Screen, line, lines
 
 #: The groups of rows, each with its colour and what its heading adds to the word.
-_GROUPS: dict[Group, tuple[str, str]] = {
-    Group.IN_FORCE: ("green", ""),
-    Group.ADVISED: ("yellow", "what the trainer or the client does; nothing here puts it into force"),
-    Group.ALREADY_SET: ("green", "the value is that without the quirk"),
-    Group.KEPT_USER: ("yellow", "what the user typed wins"),
-    Group.OUTRANKED: ("yellow", "another quirk asks for more"),
-    Group.DORMANT: ("cyan", "the installed version is not affected"),
-    Group.SUPERSEDED: ("cyan", "another quirk replaces it"),
-    Group.DISABLED: ("yellow", "switched off"),
+_GROUPS: dict[str, tuple[str, str]] = {
+    IN_FORCE: ("green", ""),
+    ADVISED: ("yellow", "what the trainer or the client does; nothing here puts it into force"),
+    Status.ALREADY_SET: ("green", "the value is that without the quirk"),
+    Status.KEPT_USER: ("yellow", "what the user typed wins"),
+    Status.OUTRANKED: ("yellow", "another quirk asks for more"),
+    State.DORMANT: ("cyan", "the installed version is not affected"),
+    State.SUPERSEDED: ("cyan", "another quirk replaces it"),
+    State.DISABLED: ("yellow", "switched off"),
 }
 #: Undecided quirks of this model that have a line of their own, and the options in it.
 _MOST = 3
@@ -38,7 +38,7 @@ def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False, whom: str = 
         whom: The program that starts the engine; our worker, or the trainer, if empty.
     """
     found = list(rows(plan))
-    to_do = [row for row in found if row.group is Group.ADVISED]
+    to_do = [row for row in found if row.group == ADVISED]
     screen.say(_verdict(plan, to_do))
     screen.say(_run(plan, whom))
     for refusal in plan.refusals:
@@ -91,12 +91,12 @@ def show_refusal(screen: Screen, refusal: Refusal, *, indent: int = 0) -> None:
 def _show_groups(screen: Screen, plan: Plan, found: list[Entry]) -> None:
     costs = {verdict.id: verdict.cost for verdict in plan.active if verdict.cost}
     for group, (colour, meaning) in _GROUPS.items():
-        mine = [(name, row) for row in found if row.group is group for name in row.quirks]
+        mine = [(name, row) for row in found if row.group == group for name in row.quirks]
         if mine:
             screen.say(f"\n[{colour}]{group.replace('_', ' ')}[/]{f': {meaning}' if meaning else ''}")
         for name, row in sorted(mine, key=lambda pair: pair[0]):
             screen.say(f"[bold]{line(name)}[/]  {'required: ' if row.required else ''}{line(row.whole)}", indent=2)
-            cost = costs.pop(name, "") if group is Group.IN_FORCE else ""
+            cost = costs.pop(name, "") if group == IN_FORCE else ""
             for text in filter(None, (row.why, f"cost: {cost}" if cost else "")):
                 screen.say(f"[dim]{line(text)}[/]", indent=4, hang=0)
 
@@ -105,7 +105,7 @@ def _show_in_force(screen: Screen, plan: Plan, found: list[Entry]) -> None:
     """A line for each cure, with what goes wrong without it, those of this model first; one for all that is speed."""
     done: dict[str, list[str]] = {}
     for row in found:
-        for name in row.quirks if row.group is Group.IN_FORCE else ():
+        for name in row.quirks if row.group == IN_FORCE else ():
             done.setdefault(name, []).append(row.what)
     mine = [verdict for verdict in plan.verdicts if verdict.id in done]
     cures = sorted((one for one in mine if one.kind is not Kind.FEATURE), key=lambda one: not _is_of_model(one))

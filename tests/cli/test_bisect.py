@@ -137,15 +137,6 @@ def test_the_candidates_of_a_run_are_the_quirks_in_force_for_it(bisected, model,
     assert "nothing to disable" in nothing.json["summary"]
 
 
-def test_the_candidates_without_a_run_are_all_installed_quirks(bisected, install):
-    install("acme-seed", THIRD_PARTY)
-
-    of_none = bisected("sys.exit('acme-seed' in off)")
-
-    assert {X, Y, Z} <= set(of_none.json["candidates"])
-    assert of_none.json["explanation"] == ["acme-seed"]
-
-
 def test_the_command_keeps_its_own_double_dash(quirks):
     outcome = quirks("bisect", "--json", *command("sys.exit(sys.argv[1:] != ['--', '--json', 'a'])"), "--", "--json", "a")
 

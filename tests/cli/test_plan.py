@@ -18,13 +18,6 @@ def find(items, **wanted):
     return found
 
 
-def test_plan_needs_nothing_but_a_config_json(quirks, model):
-    planned = quirks("plan", "--model", model())
-
-    assert (planned.code, planned.err) == (0, "")
-    assert "engine.logprobs_mode = processed_logprobs" in planned.out
-
-
 def test_the_json_has_the_keys_that_are_promised(quirks, model):
     plan = quirks("plan", "--model", model(GEMMA), *OLD, "--json").json
 
@@ -39,17 +32,6 @@ def test_the_json_has_the_keys_that_are_promised(quirks, model):
     assert {"id", "kind", "verdict", "trace"} <= verdict.keys()
     assert {"fact", "wanted", "got"} <= verdict["trace"][0].keys()
     assert len(plan["digest"]) == 64
-
-
-def test_the_json_is_the_same_in_every_process(model, program):
-    options = ["--set", "refit.scope=state_dict", "--set", "engine.seed=1", "--assume", "torch==2.8.0", "--json"]
-
-    first, second = (
-        program("plan", "--model", model(GEMMA), *DUMMY, *OLD, *options, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")
-    )
-
-    assert first == second
-    assert -1 < first.index('"adjustments"') < first.index('"context"') < first.index('"digest"')
 
 
 @pytest.mark.parametrize("parallel", ["", "engine: {data_parallel_size: 2}\nparallel: {dp_strategy: engine}\n"])
@@ -155,16 +137,6 @@ def test_a_refused_plan_shows_every_reason_with_its_ways_out(quirks, model):
     assert planned.out.count("remedy:") == 3
 
 
-def test_options_override_the_configuration_file(quirks, model, tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text("model: some/model\npurpose: serve\nengine: {seed: 1}\n", encoding="utf-8")
-    options = ["--model", model(), "--purpose", "eval", "--set", "engine.seed=2"]
-
-    context = quirks("plan", "--config", file, *options, "--json").json["context"]
-
-    assert (context["model"]["name"], context["purpose"], context["settings"]["engine.seed"]) == ("qwen3", "eval", 2)
-
-
 @pytest.mark.parametrize("slot", ["engine.swap_spaces", "engine.vllm_kwargs.swap_spaces"])
 def test_the_arguments_of_an_assumed_engine_are_not_checked(quirks, model, slot):
     here = quirks("plan", "--model", model(), "--set", f"{slot}=4")
@@ -212,25 +184,8 @@ def test_the_command_line_of_a_server_describes_a_run(quirks, model):
     assert for_training["context"]["settings"]["engine.load_format"] == "auto"
 
 
-def test_settings_are_laid_over_a_command(quirks, model):
-    command = ("--", "vllm", "serve", model())
-
-    laid = quirks("plan", "--json", "--set", "refit.scope=state_dict", *command).json
-
-    assert laid["context"]["settings"]["refit.scope"] == "state_dict"
-
-
 def test_a_command_excludes_a_model(quirks, model):
     twice = quirks("plan", "--model", model(), "--", "vllm", "serve", model())
 
     assert twice.code == 2
     assert "leave out --model" in twice.err
-
-
-def test_a_command_that_starts_no_server_is_an_error(quirks, model):
-    other = quirks("plan", "--json", "--", "vllm", "bench", "latency")
-    wrong = quirks("plan", "--", "vllm", "serve", model(), "--enforce-eagr")
-
-    assert (other.code, wrong.code) == (2, 2)
-    assert "starts no server" in other.json["error"]
-    assert "did you mean '--enforce-eager'" in " ".join(wrong.err.split())

@@ -104,12 +104,6 @@ def test_one_version_makes_the_plan_that_assumes_it(quirks, model):
     assert alone.json["context"]["packages"]["vllm"] == "0.9.1"
 
 
-def test_a_servers_command_line_describes_the_run_on_every_version(quirks, model):
-    outcome = quirks("plan", "--vllm", "0.31,0.32", "--json", "--", "vllm", "serve", model())
-
-    assert (outcome.json["purpose"], [column["version"] for column in outcome.json["columns"]]) == ("serve", ["0.31", "0.32"])
-
-
 def test_a_version_that_refuses_the_run_is_a_finding_with_its_reason(quirks, model):
     outcome = quirks("plan", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.1,0.32", "--json")
 
