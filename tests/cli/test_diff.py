@@ -97,12 +97,9 @@ def test_one_of_the_plans_but_not_both_may_come_from_standard_input(quirks, plan
     ("content", "message"),
     [
         (b"", "is not valid JSON"),
-        (b"\xff\xfe{}", "is not valid JSON"),
-        (b"[" * 100_000, "is not valid JSON"),
         (b"[]", "is not a plan (the whole: "),
         (b"{}", "is not a plan (digest: Field required; context: Field required)"),
         (b'{"error": "no model", "notes": [], "refusals": []}', "is not a plan (digest: Field required"),
-        (b'{"digest": "0", "verdicts": [{"id": "x"}]}', "more)"),
     ],
     ids=lambda value: value[:12] if isinstance(value, bytes) else "",
 )

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.declaration import data_file
-from quirks_core.source.fingerprints import line_digests
-from quirks_core.source.vllm_source import INSTALLED
-
 RAISES = "raise RuntimeError('imported')\n"
 TARGET = "pluggy._manager:PluginManager.register"
 DRIFTED = f"""
@@ -90,20 +86,6 @@ def test_a_patch_for_other_versions_of_the_engine_is_not_checked(quirks, install
 
     assert (examined.code, subjects(examined, "error")) == (0, [])
     assert "no run on this installation needs the patch" in found_about(examined, "acme-patch")[0]
-
-
-def test_a_drifted_patch_shows_the_lines_that_are_new_if_its_distribution_keeps_a_data_file(quirks, install, site):
-    package = site / "acme_patch"
-    package.mkdir()
-    (package / "__init__.py").write_text(DRIFTED, encoding="utf-8")
-    install("acme-patch", {"acme-patch": "acme_patch:QUIRK"})
-    known = data_file.KnownSource(versions=("1.0",), lines="000000" + line_digests(INSTALLED.attribute_source(TARGET))[6:])
-    data_file.write(package / data_file.NAME, data_file.DataFile(fingerprints={TARGET: {"000000000000": known}}))
-
-    (message,) = found_about(quirks("doctor", "--json"), "acme-patch")
-
-    assert "\n    + def register(" in message
-    assert "lines as before" in message
 
 
 @pytest.mark.parametrize(

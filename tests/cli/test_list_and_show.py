@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections import Counter
 
@@ -116,13 +115,6 @@ def test_show_says_why_a_plugin_is_broken(quirks, install):
     assert shown.code == 3
     assert "plugin 'acme-broken' of acme-broken 1.2" in shown.err
     assert "RuntimeError: imported" in shown.err
-
-
-def test_showing_a_quirk_asks_nothing_of_the_modules_that_happen_to_be_loaded(quirks, install):
-    install("acme-lazy", "def __getattr__(name):\n    raise RuntimeError(f'asked for {name}')\n")
-    importlib.import_module("acme_lazy")
-
-    assert quirks("show", BUILT_IN).code == 0
 
 
 def test_a_third_partys_quirk_is_shown_with_its_distribution(quirks, install):

@@ -82,12 +82,6 @@ def test_the_heads_dtype_is_a_change_to_the_checkpoints_configuration_beside_tho
     assert python(found).lines == (f"hf_overrides={whole!r},",)
 
 
-def test_a_quirk_that_changes_the_overrides_keeps_the_heads_dtype_of_the_user(plan):
-    found = plan(Require("engine.hf_overrides", {"x": 1}), engine={"head_dtype": "float32"})
-
-    assert read_back(vllm_args(found))["hf_overrides"] == {"x": 1, "head_dtype": "float32"}
-
-
 def test_exports_give_a_shell_the_exact_values(plan):
     found = plan(Require("env.NCCL_ALGO", NASTY))
 
@@ -95,13 +89,6 @@ def test_exports_give_a_shell_the_exact_values(plan):
     script = "\n".join([*lines, 'printf %s "$NCCL_ALGO"'])
     assert shell(script) == NASTY
     assert shlex.split(lines[0]) == ["export", f"NCCL_ALGO={NASTY}"]
-
-
-def test_the_other_forms_name_the_variables_to_export(plan):
-    found = plan(Require("env.NCCL_ALGO", NASTY))
-
-    assert vllm_args(found) == (type(env(found))((), (f"{env(found).lines[0]}, before the server starts",)))
-    assert python(found).notes == (f"os.environ['NCCL_ALGO'] = {NASTY!r}, before vllm is imported",)
 
 
 def test_what_no_form_expresses_is_a_note(plan):

@@ -37,9 +37,7 @@ def lines(caplog):
     [
         "",
         "logging.basicConfig(level='INFO')",
-        "logging.basicConfig(level='WARNING')",
         "logging.basicConfig(); from model_hosting_container_standards import logging_config as it; it.configure_root_logger()",
-        "logging.root.addHandler(logging.NullHandler())",
     ],
 )
 def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_logging(program):
