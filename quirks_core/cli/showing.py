@@ -46,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_explain(options: argparse.Namespace) -> int:
     """Explains a quirk for a run; shows a declaration or a slot where no run is described."""
-    if describes_run(options) or options.disable or options.force:
-        return _explain(options)
-    return _show_slot(options) if "." in options.id else _show_quirk(options)
+    if "." in options.id:
+        return _show_slot(options)
+    return _explain(options) if describes_run(options) or options.disable or options.force else _show_quirk(options)
 
 
 def _explain(options: argparse.Namespace) -> int:

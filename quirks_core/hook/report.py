@@ -11,7 +11,7 @@ from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
 from quirks_core.declaration.flags import ModelFlag
 from quirks_core.hook.explicit import Typed
-from quirks_core.plan.formats import option_for
+from quirks_core.plan.formats import is_setting
 from quirks_core.plan.records import NoteKind, Plan, State, Status
 from quirks_core.plan.summary import Summary, in_one_line, is_done
 
@@ -190,7 +190,7 @@ def _unchanged(plan: Plan, lines: Iterable[_Line]) -> str:
 
 def _remedy(plan: Plan) -> str:
     """Returns how the user supplies what is missing, as far as it is a setting, and sees everything."""
-    return (_SUPPLY if any(option_for(fact).startswith("--set") for fact in plan.undecided) else "") + _SEE_ALL
+    return (_SUPPLY if any(map(is_setting, plan.undecided)) else "") + _SEE_ALL
 
 
 def _counted(number: int, one: str, many: str = "") -> str:

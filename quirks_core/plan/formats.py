@@ -23,7 +23,6 @@ from quirks_core.source.vllm_source import INSTALLED
 _OVERRIDES = "hf_overrides"
 #: The variable that has vLLM's processes apply a plan, patches included.
 _HOOK = "MODEL_QUIRKS"
-_SETS = "--set SLOT=VALUE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,8 @@ FORMATS: Mapping[str, Callable[[Plan], Formatted]] = MappingProxyType({"vllm-arg
 
 def supply(facts: Iterable[str]) -> str:
     """Returns how our command line supplies missing facts, and shows what is undecided."""
-    options = [option_for(fact) for fact in facts]
-    given = " or ".join(dict.fromkeys(_SETS if text.startswith("--set") else text for text in options if text))
+    options = ["--set SLOT=VALUE" if is_setting(fact) else option_for(fact) for fact in facts]
+    given = " or ".join(dict.fromkeys(filter(None, options)))
     supplied = f"{given} supplies {'it' if len(options) == 1 else 'them'}, " if given else ""
     return f"{supplied}--verbose lists everything"
 
@@ -93,10 +92,15 @@ def option_for(fact: str) -> str:
     """Returns our command line's option that supplies a fact; an empty string if there is none."""
     if name := assumed_as(fact):
         return f"--assume {name}==…"
-    slot = slot_around(fact)
-    if problem_of_name(slot) is not None:
+    if problem_of_name(slot_around(fact)) is not None:
         return ""
-    return "--assume vllm==…" if engine_problem(slot) else f"--set {fact}=…"  # of a version that has the argument
+    return f"--set {fact}=…" if is_setting(fact) else "--assume vllm==…"  # of a version that has the argument
+
+
+def is_setting(fact: str) -> bool:
+    """Returns whether a missing fact is a slot that the user can set."""
+    slot = slot_around(fact)
+    return not assumed_as(fact) and problem_of_name(slot) is None and not engine_problem(slot)
 
 
 def setting(slot: str, value: Any, *, as_option: bool) -> str:

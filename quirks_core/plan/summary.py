@@ -44,6 +44,7 @@ class Entry(Record):
 
     Attributes:
         group: What became of it.
+        slot: The slot that it is about; empty for a patch, and for a sentence.
         quirks: Ids of the quirks.
         what: What it is: ``engine.seed = 3``, ``patch Scheduler.schedule``; a sentence of advice.
         why: The reason.
@@ -52,6 +53,7 @@ class Entry(Record):
     """
 
     group: str = Field(exclude=True)
+    slot: str = Field("", exclude=True)
     quirks: tuple[str, ...]
     what: str
     why: str = ""
@@ -93,7 +95,7 @@ def rows(plan: Plan) -> Iterator[Entry]:
     applied = [item for item in plan.adjustments if item.status is Status.APPLIED]
     for item in applied:
         if is_done(plan, item.slot):
-            yield Entry(group=IN_FORCE, quirks=_ids(item), what=item.wanted, why=item.quirks[0].reason)
+            yield Entry(group=IN_FORCE, slot=item.slot, quirks=_ids(item), what=item.wanted, why=item.quirks[0].reason)
     for patch in plan.patches:
         what = f"patch {patch.target.rpartition(':')[2]}"
         yield Entry(group=IN_FORCE, quirks=(patch.quirk.id,), what=what, why=patch.quirk.reason)

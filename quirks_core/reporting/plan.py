@@ -62,7 +62,7 @@ def _verdict(plan: Plan, to_do: list[Entry]) -> str:
         return f"[bold red]refused[/] for {number} reason{'s' if number > 1 else ''}: the engine does not start"
     if to_do:
         return "[bold yellow]do this[/]: what only your program can do; the rest is in force by itself"
-    return "[bold green]fine[/]: there is nothing to do"
+    return f"[bold green]fine[/]: there is nothing to do{', as far as is decided' if plan.undecided else ''}"
 
 
 def _run(plan: Plan, whom: str) -> str:
@@ -104,21 +104,17 @@ def _show_groups(screen: Screen, plan: Plan, found: list[Entry]) -> None:
 def _show_in_force(screen: Screen, plan: Plan, found: list[Entry]) -> None:
     """A line for each cure, with what goes wrong without it, those of this model first; one for all that is speed."""
     done: dict[str, list[str]] = {}
-    for row in found:
-        for name in row.quirks if row.group == IN_FORCE else ():
-            done.setdefault(name, []).append(row.what)
+    for row in (row for row in found if row.group == IN_FORCE):
+        for name in row.quirks:
+            done.setdefault(name, []).extend([row.what] if row.slot else [])
     mine = [verdict for verdict in plan.verdicts if verdict.id in done]
     cures = sorted((one for one in mine if one.kind is not Kind.FEATURE), key=lambda one: not _is_of_model(one))
     if mine:
         screen.say(f"{'would be ' if plan.refusals else ''}[green]in force[/], and what goes wrong without it")
-    screen.entries([(f"[bold]{line(one.id)}[/]", f"{line(one.title)}{_settings(done[one.id])}") for one in cures])
+    settings = {name: f" [dim]({line(', '.join(texts))})[/]" if texts else "" for name, texts in done.items()}
+    screen.entries([(f"[bold]{line(one.id)}[/]", f"{line(one.title)}{settings[one.id]}") for one in cures])
     if faster := [one.id for one in mine if one.kind is Kind.FEATURE]:
         screen.say(f"features: {line(', '.join(faster))}", indent=2)
-
-
-def _settings(effects: list[str]) -> str:
-    settings = [text for text in effects if not text.startswith("patch ")]
-    return f" [dim]({line(', '.join(settings))})[/]" if settings else ""
 
 
 def _is_of_model(verdict: Verdict) -> bool:
