@@ -1,4 +1,4 @@
-"""A finding, and how a log and JSON have it; `quirks_core.reporting.terminal` has the terminal's form."""
+"""A finding, and how JSON has it; `quirks_core.reporting.terminal` has the terminal's form."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class Finding:  # no model of pydantic, which would double the time of commands 
     lines: tuple[str, ...] = ()
     change: str = ""
 
-    def __str__(self) -> str:
-        text = f"{self.level}: {self.subject}: {self.message}"
-        return "\n    ".join([text, *self.lines, *([f"change: {self.change}"] if self.change else [])])
+    @property
+    def text(self) -> str:
+        """The message, the lines that show it, and the change."""
+        return "\n".join([self.message, *self.lines, *([f"change: {self.change}"] if self.change else [])])
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields that hold something."""

@@ -75,9 +75,7 @@ class Screen(Console):
 
     def findings(self, found: Iterable[Finding]) -> None:
         """Prints findings, each with its level in front."""
-        rows = [
-            (f"[{_COLOURS[one.level]}]{one.level}[/]", f"[bold]{line(one.subject)}[/]: {lines(one.message)}") for one in found
-        ]
+        rows = [(f"[{_COLOURS[one.level]}]{one.level}[/]", f"[bold]{line(one.subject)}[/]: {lines(one.text)}") for one in found]
         self.entries(rows, indent=0)
 
     def entries(self, rows: Sequence[tuple[str, str]], *, indent: int = 2) -> None:
