@@ -13,7 +13,7 @@ from quirks_core.declaration.flags import ModelFlag
 from quirks_core.hook.explicit import Typed
 from quirks_core.plan.formats import is_setting
 from quirks_core.plan.records import NoteKind, Plan, State, Status
-from quirks_core.plan.summary import Summary, in_one_line, is_done
+from quirks_core.plan.summary import ADVISED, IN_FORCE, Entry, Summary, in_one_line, is_done, rows
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
@@ -24,6 +24,11 @@ _SUPPLY, _SEE_ALL = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, ", "M
 
 #: How the trainer computes, as far as nobody typed it.
 _NUMERICS = ("train.dtype", "train.trainable_dtype", "train.autocast", "train.head_dtype")
+
+
+#: What a row's group is called in the log, in the order of the lines.
+_WORDS = {IN_FORCE: "in force", ADVISED: "advised", Status.KEPT_USER: "kept", Status.ALREADY_SET: "set already"}
+_ENFORCED_BY_NOBODY = 1  # a rank
 
 
 class _Line(NamedTuple):
@@ -120,50 +125,42 @@ def error(text: str) -> None:
 
 
 def lines_of(plan: Plan, remedy: str, *, only_reports: bool = False) -> Iterator[_Line]:
-    """Yields what a plan does: refusals in a report, what nothing enforces, what is in force, advised, undecided, the rest.
+    """Yields what a plan does: refusals in a report, warnings, what nothing enforces, what is in force, advised, undecided.
 
     Args:
         plan: The plan.
         remedy: How the user supplies facts, and how to see everything.
-        only_reports: Nothing is put into force; what is undecided is one line for each missing fact.
+        only_reports: Nothing is put into force; what is undecided is one line for each missing fact, and each patch has a line.
     """
     if only_reports:
         yield from (_Line(f"would be refused: {refusal}", always=True) for refusal in plan.refusals)
-    summary = Summary.of(plan)
-    precision = {verdict.id for verdict in plan.active if verdict.flag == ModelFlag.DTYPE}  # what a run gains most from
-    first = [entry for entry in summary.advised if not precision.isdisjoint(entry.quirks)]
-    required = [entry for entry in summary.advised if entry.required]
     notes = [note for note in plan.notes if note.kind is not NoteKind.ADVICE]
-    yield from (_Line(f"advised: {entry}", always=True) for entry in first)
-    yield from (_Line(f"warning: nothing here enforces {entry}", always=True) for entry in required)
-    yield from _in_force(plan, summary, each=only_reports)
     for note in sorted(notes, key=lambda one: one.kind is not NoteKind.PLUGIN):
         yield _Line(f"warning: {note.text}", always=True, is_change=note.kind is not NoteKind.PLUGIN)
-    for entry in summary.advised:
-        if entry not in (*required, *first):
-            yield _Line(f"advised: {entry}", always=not entry.how)
+    precision = {verdict.id for verdict in plan.active if verdict.flag == ModelFlag.DTYPE}  # what a run gains most from
+    found = [(_rank(row, precision), row) for row in rows(plan) if row.group in _WORDS]
+    for rank, row in sorted(found, key=lambda pair: pair[0]):
+        if row.group == ADVISED:
+            text = f"warning: nothing here enforces {row}" if rank == _ENFORCED_BY_NOBODY else f"advised: {row}"
+            yield _Line(text, always=rank <= _ENFORCED_BY_NOBODY or not row.how)
+        elif row.slot and is_done(plan, row.slot):
+            yield _Line(f"{_WORDS[row.group]}: {row}", row.group == Status.KEPT_USER, row.group != Status.ALREADY_SET)
+        elif not row.slot and (only_reports or len(plan.patches) == 1):
+            yield _Line(f"in force: {row}")
+    if len(plan.patches) > 1 and not only_reports:  # settings have a line each, because users compare them with theirs
+        ids = ", ".join(dict.fromkeys(patch.quirk.id for patch in plan.patches))
+        yield _Line(f"in force: {len(plan.patches)} patches: {ids} ('quirks explain ID --model …' has the reason)", always=True)
     if only_reports:
         yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in plan.undecided.items())
     elif text := in_one_line(plan.undecided, remedy):
         yield _Line(text, always=True, is_change=False)
-    for item in plan.adjustments:
-        who = ", ".join(quirk.id for quirk in item.quirks)
-        if item.status is Status.KEPT_USER and is_done(plan, item.slot):
-            yield _Line(f"kept: {item.reason}: {item.wanted} ({who})", always=True)
-    for item in plan.adjustments:
-        who = ", ".join(quirk.id for quirk in item.quirks)
-        if item.status is Status.ALREADY_SET and is_done(plan, item.slot):
-            yield _Line(f"set already: {item.wanted} ({who})", is_change=False)
 
 
-def _in_force(plan: Plan, summary: Summary, *, each: bool) -> Iterator[_Line]:
-    """Yields a line for each setting, because users compare it with theirs, and one for all patches."""
-    entries, number = summary.in_force, len(plan.patches)
-    shown = entries if each or number < 2 else entries[:-number]
-    yield from (_Line(f"in force: {entry}") for entry in shown)
-    if len(shown) < len(entries):
-        ids = dict.fromkeys(patch.quirk.id for patch in plan.patches)
-        yield _Line(f"in force: {number} patches: {', '.join(ids)} ('quirks explain ID --model …' has the reason)", always=True)
+def _rank(row: Entry, precision: set[str]) -> int:
+    """Advice on precision comes first, then what correctness requires of others, then the groups."""
+    if row.group == ADVISED and not precision.isdisjoint(row.quirks):
+        return 0
+    return _ENFORCED_BY_NOBODY if row.required else _ENFORCED_BY_NOBODY + 1 + list(_WORDS).index(row.group)
 
 
 def _in_short(plan: Plan) -> str:

@@ -107,7 +107,7 @@ def rows(plan: Plan) -> Iterator[Entry]:
     yield from sorted(advised, key=lambda entry: not entry.required)
     for item in plan.adjustments:
         if item.status in _OF_STATUS:
-            yield Entry(group=item.status, quirks=_ids(item), what=item.wanted, why=item.reason)
+            yield Entry(group=item.status, slot=item.slot, quirks=_ids(item), what=item.wanted, why=item.reason)
     for verdict in plan.verdicts:
         if verdict.state in _OF_STATE:
             yield Entry(group=verdict.state, quirks=(verdict.id,), what=verdict.because)
