@@ -16,6 +16,7 @@ from quirks_core.cli.options import add_server_command, describes_run, load_run,
 from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.data_file import since
+from quirks_core.declaration.flags import Kind
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Plan, State, Status
 from quirks_core.plan.summary import call, is_done
@@ -68,7 +69,8 @@ def _explain(options: argparse.Namespace) -> int:
     texts = [verdict.because]
     if verdict.state is State.ACTIVE:
         costs = [f"cost: {verdict.cost}"] if verdict.cost else []
-        texts += [*_effects(plan, verdict.id), f"without it: {verdict.title}", *costs]
+        why = "without it" if verdict.kind is Kind.WORKAROUND else "about"
+        texts += [*_effects(plan, verdict.id), f"{why}: {verdict.title}", *costs]
     for text in texts:
         screen.say(lines(text), indent=2)
     for refusal in plan.refusals:
