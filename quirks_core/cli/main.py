@@ -10,8 +10,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from typing import Any, NoReturn
 
@@ -90,14 +90,8 @@ def _run(words: list[str]) -> int:
         codes = options.error_codes
         as_json, place = as_json or options.json, options.run.__module__
         if options.json and not options.streams:
-            text, ours = io.StringIO(), os.dup(1)
-            os.dup2(2, 1)  # what child processes and libraries write
-            try:
-                with redirect_stdout(text):
-                    code: int = options.run(options)
-            finally:
-                os.dup2(ours, 1)
-                os.close(ours)
+            with _only_prints() as text:
+                code: int = options.run(options)
             sys.stdout.write(text.getvalue())
         else:
             code = options.run(options)
@@ -134,6 +128,19 @@ def _parsed(words: list[str]) -> argparse.Namespace:
         hint = "; write options after the command" if name in known else nearest(name, known)
         options.parser.error(f"unrecognized arguments: {' '.join(names) or unknown[0]}{hint}")
     return options
+
+
+@contextmanager
+def _only_prints() -> Iterator[io.StringIO]:
+    """Yields what a command prints; what child processes and libraries write to standard output goes to standard error."""
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(io.StringIO()) as text:
+            yield text
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
 
 
 def _failed(error: QuirksError, *, as_json: bool = False) -> int:
