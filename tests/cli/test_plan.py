@@ -69,7 +69,7 @@ def test_a_verbose_plan_groups_all_by_what_became_of_it(quirks, model):
 SERVE = ("plan", "--purpose", "rollout", "--", "vllm", "serve")
 
 
-def test_what_only_the_program_can_do_comes_before_what_is_in_force(quirks, model):
+def test_what_only_the_program_can_do_comes_first(quirks, model):
     """An undecided quirk of this model has a line with the option that decides it; the others share one."""
     shown = quirks(*SERVE, model("gemma4")).out.splitlines()
 
