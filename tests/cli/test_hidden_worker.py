@@ -105,3 +105,11 @@ def test_neither_our_own_package_nor_a_mere_folder_is_in_the_way(tmp_path):
     (tmp_path / "worker").mkdir()
 
     assert (in_the_way(), in_the_way(ROOT), in_the_way(tmp_path)) == (None, None, None)
+
+
+@pytest.mark.usefixtures("trainer")
+def test_a_command_that_needs_only_the_core_works(python):
+    listed = python("-m", "quirks_core.cli", "list")
+
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "the trainer speaks" not in listed.stdout

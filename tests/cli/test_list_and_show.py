@@ -157,3 +157,18 @@ def test_a_slot_that_does_not_exist_or_is_refused_says_why(quirks, slot, words):
 
     assert (shown.code, shown.out) == (2, "")
     assert words in shown.err
+
+
+def test_list_filters_by_kind(quirks):
+    rules = quirks("list", "--kind", "rule", "--json").json
+    staged = quirks("list", "--kind", "feature", "--stage", "any", "--json").json
+
+    assert {row["kind"] for row in rules} == {"rule"}
+    assert {row["kind"] for row in staged} == {"feature"}
+    assert len(staged) == sum(item.quirk.kind is Kind.FEATURE for item in Registry.load().loaded)
+
+
+def test_show_works_beside_a_broken_plugin(quirks, install):
+    install("acme-broken", RAISES)
+
+    assert quirks("show", BUILT_IN).code == 0

@@ -138,3 +138,14 @@ def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
     assert list(data["fingerprints"][TARGET]) == [INSTALLED.fingerprint(TARGET)]
     assert len(known["lines"]) > 100
     assert quirks("show", "acme-patch", "--json").json["since"] == "1.2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [([], "give a TARGET, or --write DIST"), (["a:b", "--write", "x"], "give a TARGET"), (["--write", "no-dist"], "'no-dist'")],
+)
+def test_one_target_or_a_distribution_with_quirks_is_wanted(quirks, arguments, words):
+    printed = quirks("fingerprint", *arguments)
+
+    assert printed.code == 2
+    assert words in printed.err

@@ -189,3 +189,12 @@ def test_a_command_excludes_a_model(quirks, model):
 
     assert twice.code == 2
     assert "leave out --model" in twice.err
+
+
+def test_standard_output_holds_only_the_options_to_paste(quirks, model):
+    planned = quirks("plan", "--model", model(), "--format", "vllm-args")
+
+    assert (planned.code, len(planned.out.splitlines())) == (0, 1)
+    assert "--logprobs-mode processed_logprobs" in planned.out
+    assert planned.err
+    assert all(line.startswith("# ") for line in planned.err.splitlines())

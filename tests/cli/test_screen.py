@@ -18,6 +18,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
+from quirks_core.base.errors import UsageError
+from quirks_core.base.text import printable
 from quirks_core.reporting.terminal import Screen
 
 #: A window title, a link, cleared screen, 8-bit CSI, reversed writing, hidden letters, and a line as if it were ours.
@@ -170,3 +172,29 @@ def test_no_color_removes_all_emphasis(model: Callable[[str], Path]) -> None:
 
     assert "\x1b" not in plain
     assert max(len(row) for row in plain.split("\r\n") if " " in row.strip()) <= 80
+
+
+@pytest.mark.parametrize(
+    "command", [["plan"], ["show", "acme-evil"], ["doctor"], ["diff", EVIL, "b.json"]], ids=lambda words: words[0]
+)
+def test_json_escapes_what_steers_a_terminal(quirks, evil, command):
+    more = ["--model", evil] if command[0] == "plan" else []
+
+    assert UNSAFE.findall(quirks(*command, *more, "--json").out) == []
+
+
+def test_an_error_that_a_trainer_prints_is_as_harmless():
+    assert str(UsageError(EVIL)) == printable(EVIL)
+    assert UNSAFE.sub("", printable(EVIL)).count("\\x1b") == EVIL.count("\x1b")
+
+
+def test_no_command_writes_foreign_text_past_the_screen():
+    """The console and the escaping of markup are taken from one module."""
+    root = Path(__file__).resolve().parents[2]
+    sources = [file for folder in ("quirks_core", "worker") for file in (root / folder).rglob("*.py")]
+
+    wrong = [
+        file.name for file in sources if re.search(r"rich\.(markup|console|table) import", file.read_text(encoding="utf-8"))
+    ]
+
+    assert wrong == ["terminal.py"]

@@ -204,3 +204,18 @@ def test_what_the_user_has_set_already_is_no_change(lines, plan_of):
         "; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything; set already: engine.seed = 3 (q0: the user typed the same value)"
         in line
     )
+
+
+def test_a_report_is_never_cut(lines, plan_of):
+    plan = plan_of(*TWENTY)
+
+    assert len(lines(log_plan, plan, TYPED, "told", only_reports=True)) == 21
+
+
+def test_a_report_says_what_would_be_refused(lines, plan_of):
+    plan = plan_of(Require("engine.seed", 3), typed={"engine.seed": 4})
+
+    first, second, *_ = lines(log_plan, plan, TYPED, "told", only_reports=True)
+
+    assert first.startswith("would apply ")
+    assert second.startswith("  would be refused: q0 ")
