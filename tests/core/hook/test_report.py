@@ -200,10 +200,8 @@ def test_what_the_user_has_set_already_is_no_change(lines, plan_of):
     plan = plan_of(Default("engine.seed", 3), typed={"engine.seed": 3})
 
     (line,) = lines(log_plan, plan, TYPED, "told")
-    assert (
-        "; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything; set already: engine.seed = 3 (q0: the user typed the same value)"
-        in line
-    )
+    assert "; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything; " in line
+    assert line.endswith("; set already: engine.seed = 3 (q0: the user typed the same value)")
 
 
 def test_a_report_is_never_cut(lines, plan_of):
