@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import shlex
@@ -11,21 +12,23 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from quirks_core.base import child_process
 from quirks_core.base.errors import UsageError
+from quirks_core.base.record import Record
 from quirks_core.cli.command import Command
-from quirks_core.cli.delta_debugging import Finding, bisect
 from quirks_core.cli.numbers import seconds
-from quirks_core.cli.options import plan_for, plan_options
-from quirks_core.cli.screen import Screen, line
+from quirks_core.cli.options import describes_run, plan_for, plan_options
 from quirks_core.plan.records import State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
+from quirks_core.reporting.terminal import Screen, line
 
 _STANDARD_ERROR = 2
+#: Runs the command with these quirks disabled; True if it passes.
+Attempt = Callable[[frozenset[str]], bool]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +56,7 @@ def run_bisect(options: argparse.Namespace) -> int:
         options.cmd, SwitchNames(options.disable, options.force), options.timeout, logs, console, len(names)
     )
     try:
-        finding = bisect(names, command)
+        outcome = bisect(names, command)
     except UsageError:
         if logs:
             shutil.rmtree(logs)
@@ -62,11 +65,14 @@ def run_bisect(options: argparse.Namespace) -> int:
         command.print_folder()
         raise
     if options.json:
-        print(json.dumps(_record(finding, command), indent=2, sort_keys=True))
+        found = {**outcome.model_dump(mode="json"), "explained": outcome.explained, "summary": str(outcome)}
+        found |= {"command": options.cmd, "logs": str(logs) if logs else None}
+        found["runs"] = [{**asdict(run), "passes": run.status == 0} for run in command.runs]
+        print(json.dumps(found, indent=2, sort_keys=True))
     else:
-        console.say(f"[bold]{line(finding)}[/]")
+        console.say(f"[bold]{line(outcome)}[/]")
     command.print_folder()
-    return 0 if finding.explained else 1
+    return 0 if outcome.explained else 1
 
 
 def candidates(options: argparse.Namespace) -> list[str]:
@@ -75,7 +81,7 @@ def candidates(options: argparse.Namespace) -> list[str]:
     Raises:
         UsageError: The options describe no run: something is wrong with them, or they name no model.
     """
-    if options.model or options.config or options.purpose or options.set or options.assume:
+    if describes_run(options, with_command=False):
         plan = plan_for(options)
         # What an active quirk supersedes comes into force when that one is off.
         return [verdict.id for verdict in plan.verdicts if verdict.state in (State.ACTIVE, State.SUPERSEDED)]
@@ -83,6 +89,65 @@ def candidates(options: argparse.Namespace) -> list[str]:
     registry = making.registry()
     registry.check_names(making.switches)
     return [item.quirk.id for item in registry.loaded if (switch := making.switches.of(item)) is None or switch.on]
+
+
+class Outcome(Record):
+    """The result of a bisection.
+
+    Attributes:
+        candidates: The quirks that were tried.
+        passes: The command passes with all candidates enabled; None if it was not run because there is no candidate.
+        passes_without: The command passes with all candidates disabled; None as above.
+        explanation: A minimal set of quirks: disabling it turns the first outcome into the second, and with one quirk less
+            it does not. Other sets may do the same.
+        flaky: Repeating the two base runs gave another outcome, so the result is not reliable.
+    """
+
+    candidates: tuple[str, ...]
+    passes: bool | None = None
+    passes_without: bool | None = None
+    explanation: tuple[str, ...] = ()
+    flaky: bool = False
+
+    @property
+    def explained(self) -> bool:
+        """Quirks explain the outcome, and the command is not known to be flaky."""
+        return bool(self.explanation) and not self.flaky
+
+    def __str__(self) -> str:
+        if self.flaky:
+            return "the command is flaky: run again with the same quirks, it ends differently"
+        if not self.candidates:
+            return "no quirk is a candidate: there is nothing to disable"
+        if not self.explanation:
+            return f"no quirk explains it: the command {'passes' if self.passes else 'fails'} with and without them"
+        together = " together" if len(self.explanation) > 1 else ""
+        return f"it {'fails' if self.passes else 'passes'} with {' and '.join(self.explanation)} disabled{together}"
+
+
+def bisect(names: Sequence[str], attempt: Attempt) -> Outcome:
+    """Finds which quirks explain a command's outcome, by halves; the two base runs are repeated at the end.
+
+    Args:
+        names: Ids of the quirks to disable.
+        attempt: Runs the command with these quirks disabled; True if it passes.
+    """
+    if not names:
+        return Outcome(candidates=())
+    none, everything = frozenset[str](), frozenset(names)
+    passes: Attempt = functools.cache(attempt)
+    before, after = passes(none), passes(everything)
+    size, found = len(names), tuple(names) if before is not after else ()
+    while size > 1 and found:
+        size, start = (size + 1) // 2, 0
+        while start < len(found):
+            rest = found[:start] + found[start + size :]
+            if rest and passes(frozenset(rest)) is after:
+                found = rest
+            else:
+                start += size
+    flaky = attempt(none) is not before or attempt(everything) is not after
+    return Outcome(candidates=tuple(names), passes=before, passes_without=after, explanation=found, flaky=flaky)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +166,12 @@ class Run:
     seconds: float
     log: str | None
 
-    @property
-    def passes(self) -> bool:
-        """It exited with 0."""
-        return self.status == 0
-
     def __str__(self) -> str:
         if self.status is None:
             return "fails (time limit)"
         if self.status < 0:
             return f"fails ({signal.Signals(-self.status).name})"
-        return "passes" if self.passes else f"fails (exit status {self.status})"
+        return f"fails (exit status {self.status})" if self.status else "passes"
 
 
 @dataclass(slots=True)
@@ -151,7 +211,7 @@ class TestedCommand:
         run = Run(tuple(sorted(disabled)), status, round(time.monotonic() - start, 3), str(log) if log else None)
         self.runs.append(run)
         self.console.say(f"{what}: {run} after {run.seconds:.1f} s")
-        return run.passes
+        return status == 0
 
     def print_folder(self) -> None:
         """Prints the folder of the output."""
@@ -178,31 +238,14 @@ def environment(variables: Mapping[str, str], names: SwitchNames, disabled: Iter
         names: Names to disable and to force in every run; they beat those of the environment.
         disabled: Ids to disable in this run; they beat both.
     """
-    switches = dict.fromkeys(_listed(variables.get(DISABLE_VARIABLE, "")), DISABLE_VARIABLE)
-    switches |= dict.fromkeys(_listed(variables.get(FORCE_VARIABLE, "")), FORCE_VARIABLE)
-    switches |= dict.fromkeys(names.force, FORCE_VARIABLE) | dict.fromkeys(names.disable, DISABLE_VARIABLE)
-    switches |= dict.fromkeys(sorted(disabled), DISABLE_VARIABLE)
-    changed = dict(variables)
-    for variable in (DISABLE_VARIABLE, FORCE_VARIABLE):
-        changed.pop(variable, None)
+    given = {name: variables.get(name, "").split(",") for name in (DISABLE_VARIABLE, FORCE_VARIABLE)}
+    layers = [*given.items(), (FORCE_VARIABLE, names.force), (DISABLE_VARIABLE, [*names.disable, *sorted(disabled)])]
+    switches = {name.strip(): variable for variable, listed in layers for name in listed if name.strip()}
+    changed = {name: text for name, text in variables.items() if name not in given}
+    for variable in given:
         if listed := [name for name, where in switches.items() if where == variable]:
             changed[variable] = ",".join(listed)
     return changed
-
-
-def _listed(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _record(finding: Finding, command: TestedCommand) -> dict[str, object]:
-    return {
-        **finding.model_dump(mode="json"),
-        "explained": finding.explained,
-        "summary": str(finding),
-        "command": list(command.arguments),
-        "runs": [{**asdict(run), "passes": run.passes} for run in command.runs],
-        "logs": str(command.logs) if command.logs else None,
-    }
 
 
 COMMAND = Command("find the quirks that change how a command ends", run_bisect, add_arguments, describes_run=True)

@@ -11,7 +11,6 @@ from packaging.version import Version
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.base.json_values import canonical
 from quirks_core.cli.options import plan_options
-from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.formats import supply
@@ -19,6 +18,7 @@ from quirks_core.plan.records import NoteKind, Plan, State
 from quirks_core.plan.summary import in_one_line
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.terminal import Screen, line, lines
 
 ENGINE = "vllm"
 #: How a state is shown, and its text in the legend.
@@ -49,50 +49,22 @@ def parse_versions(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ..
             version = Version(text)
         except ValueError:  # InvalidVersion, or a number of thousands of digits
             raise UsageError(f"--vllm: {shown(text, 100)} is not a version; write for example --vllm 0.26,0.32.0") from None
-        if version in seen:
+        if seen.setdefault(version, text) is not text:
             again.append(text)
-        else:
-            seen[version] = text
     return tuple(seen.values()), tuple(again)
 
 
 def make_plans(registry: Registry, context: RunContext, versions: Iterable[str], switches: Switches) -> dict[str, Plan]:
-    """Resolves one run for several versions of vLLM.
-
-    Args:
-        registry: The quirks.
-        context: The facts of the run; the version of vLLM in it does not matter.
-        versions: The versions; each counts as assumed.
-        switches: What the user switched on or off.
+    """Resolves one run for several versions of vLLM, each of which counts as assumed.
 
     Raises:
         UsageError: A switch names nothing.
     """
-    return {version: registry.resolve(_on(context, version), switches) for version in versions}
-
-
-def _rows(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
-    """A row for each quirk, with its state on each version and the reason."""
-    rows: dict[str, dict[str, Any]] = {}
-    for version, plan in plans.items():
-        for one in plan.verdicts:
-            more = {"title": one.title, "flag": one.flag, "kind": one.kind, "distribution": f"{one.distribution} {one.version}"}
-            row = rows.setdefault(one.id, {"id": one.id, **more, "cells": {}})
-            row["cells"][version] = {"state": one.state, "because": one.because}
-    return list(rows.values())
-
-
-def _columns(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
-    kept = {"digest", "refusals", "warnings"}
-    return [
-        {"version": version, "undecided": plan.undecided, **plan.model_dump(mode="json", include=kept)}
-        for version, plan in plans.items()
-    ]
-
-
-def _on(context: RunContext, version: str) -> RunContext:
-    changed = {"packages": {**context.packages, ENGINE: version}, "assumed": context.assumed | {ENGINE}}
-    return context.model_copy(update=changed)
+    plans = {}
+    for version in versions:
+        changed = {"packages": {**context.packages, ENGINE: version}, "assumed": context.assumed | {ENGINE}}
+        plans[version] = registry.resolve(context.model_copy(update=changed), switches)
+    return plans
 
 
 def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: Sequence[str], again: Iterable[str]) -> int:
@@ -108,28 +80,40 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
     registry = making.registry()
     context = RunContext.gather(config, fact_names=registry.fact_names, assume=making.assume)
     plans = make_plans(registry, context, versions, making.switches)
-    everything = _rows(plans)
-    rows = [
-        row for row in everything if options.verbose or {cell["state"] for cell in row["cells"].values()} != {State.NOT_MATCHED}
-    ]
-    about = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
-    left_out = len(everything) - len(rows)
-    notes = [f"--vllm {text} is given already, and left out" for text in again]
+    every = _rows(plans)
+    rows = [row for row in every if options.verbose or {one["state"] for one in row["cells"].values()} != {State.NOT_MATCHED}]
+    about: dict[str, Any] = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
+    about["left_out"], about["notes"] = (
+        len(every) - len(rows),
+        [f"--vllm {text} is given already, and left out" for text in again],
+    )
     if options.json:
-        print(canonical({**about, "columns": _columns(plans), "rows": rows, "left_out": left_out, "notes": notes}, indent=2))
+        kept = {"digest", "refusals", "warnings"}
+        columns = [
+            {"version": version, "undecided": plan.undecided, **plan.model_dump(mode="json", include=kept)}
+            for version, plan in plans.items()
+        ]
+        print(canonical({**about, "columns": columns, "rows": rows}, indent=2))
     else:
-        screen = Screen()
-        screen.say(f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(context.purpose)}, by version of vLLM")
-        _show(screen, plans, rows)
-        if left_out:
-            screen.say(f"[dim]{left_out} other quirks concern the run on none of them (--verbose)[/]")
-        for note in notes:
-            screen.say(f"note: {line(note)}")
-        _show_notes(screen, plans, verbose=options.verbose)
+        _show(Screen(), plans, rows, about, verbose=options.verbose)
     return 1 if any(plan.refusals for plan in plans.values()) else 0
 
 
-def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]]) -> None:
+def _rows(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+    """A row for each quirk, with its state on each version and the reason."""
+    rows: dict[str, dict[str, Any]] = {}
+    for version, plan in plans.items():
+        for one in plan.verdicts:
+            more = {"title": one.title, "flag": one.flag, "kind": one.kind, "distribution": f"{one.distribution} {one.version}"}
+            row = rows.setdefault(one.id, {"id": one.id, **more, "cells": {}})
+            row["cells"][version] = {"state": one.state, "because": one.because}
+    return list(rows.values())
+
+
+def _show(
+    screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]], about: Mapping[str, Any], *, verbose: bool
+) -> None:
+    screen.say(f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}, by version of vLLM")
     states = {row["id"]: [cell["state"] for cell in row["cells"].values()] for row in rows}
     shown = [(line(name), [_LEGEND[state][0] for state in found]) for name, found in states.items()]
     shown.append(("the run", ["[bold red]refused[/]" if plan.refusals else "ok" for plan in plans.values()]))
@@ -138,26 +122,23 @@ def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, An
     for sign, (word, meaning) in _LEGEND.items():
         if sign in seen:
             screen.say(f"[dim]{word}: {meaning}[/]")
-
-
-def _show_notes(screen: Screen, plans: Mapping[str, Plan], *, verbose: bool) -> None:
-    texts = ((text, version) for version, plan in plans.items() for text in _warnings(plan, verbose=verbose))
-    _show_grouped(screen, "[yellow]warning[/]", texts)
-    refusals = ((str(refusal), version) for version, plan in plans.items() for refusal in plan.refusals)
-    _show_grouped(screen, "[bold red]refused[/]", refusals)
+    if about["left_out"]:
+        screen.say(f"[dim]{about['left_out']} other quirks concern the run on none of them (--verbose)[/]")
+    for note in about["notes"]:
+        screen.say(f"note: {line(note)}")
+    where: dict[tuple[str, str], list[str]] = {}
+    for version, plan in plans.items():
+        for key in [("[yellow]warning[/]", text) for text in _warnings(plan, verbose=verbose)] + [
+            ("[bold red]refused[/]", str(refusal)) for refusal in plan.refusals
+        ]:
+            where.setdefault(key, []).append(version)
+    for (label, text), found_on in where.items():
+        screen.say(f"{label} on {line(', '.join(dict.fromkeys(found_on)))}: {lines(text)}")
 
 
 def _warnings(plan: Plan, *, verbose: bool) -> Iterator[str]:
-    """What is undecided is one line, or one for each reason."""
-    notes = [note for note in plan.warnings if note.kind is not NoteKind.UNEXAMINED]  # the table shows it
+    """What is undecided is one line, or one for each reason; what is not checked is known of every assumed version."""
+    left_out = {NoteKind.UNEXAMINED} if verbose else {NoteKind.UNEXAMINED, NoteKind.UNCHECKED}  # the table shows the first
+    notes = [note for note in plan.warnings if note.kind not in left_out]
     yield from (note.text for note in notes if verbose or note.kind is not NoteKind.UNDECIDED or not note.about)
     yield from filter(None, [in_one_line({} if verbose else plan.undecided, supply(plan.undecided))])
-
-
-def _show_grouped(screen: Screen, label: str, found: Iterable[tuple[str, str]]) -> None:
-    """Prints each text once, with the versions that it holds for."""
-    versions: dict[str, list[str]] = {}
-    for text, version in found:
-        versions.setdefault(text, []).append(version)
-    for text, where in versions.items():
-        screen.say(f"{label} on {line(', '.join(dict.fromkeys(where)))}: {lines(text)}")

@@ -46,9 +46,9 @@ class Command:
 #: The commands that need no engine, in the order of the help, each with where it is; a module is imported when it is used.
 BUILT_IN: Mapping[str, str] = {
     "list": "listing:COMMAND",
-    "show": "showing:COMMAND",
     "plan": "planning:PLAN",
-    "explain": "planning:EXPLAIN",
+    "explain": "showing:COMMAND",
+    "show": "showing:SHOW",
     "run": "run:COMMAND",
     "upgrade": "upgrade:COMMAND",
     "diff": "diff:COMMAND",

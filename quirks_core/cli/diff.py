@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from quirks_core.base.errors import UsageError
 from quirks_core.base.json_values import canonical
 from quirks_core.base.text import listed
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, line, lines
 from quirks_core.plan.diff import Change, PlanDiff, diff
 from quirks_core.plan.records import Plan
+from quirks_core.reporting.terminal import Screen, line, lines
 
 _EXPECTED = "expected a plan as 'quirks plan --json' writes it"
 _STANDARD_INPUT = "-"
@@ -63,42 +64,35 @@ def read_plan(name: str) -> Plan:
 
 
 def _show(screen: Screen, found: PlanDiff, a: str, b: str) -> None:
-    """Prints what differs as ``diff -u`` does: the first plan's side behind a minus, the second's behind a plus."""
+    """Prints paths with two values; refusals and warnings, which are texts, behind a minus or a plus."""
     ours, theirs = (digest[:12] for digest in found.digests)
     if found.same:
         screen.say(f"the same plan: {ours}")
         return
-    if ours == theirs:
-        screen.say(f"both do the same in every process ({ours}), but differ in:")
-    screen.say(f"[red]--- {line(a)}[/]")
-    screen.say(f"[green]+++ {line(b)}[/]")
-    if ours != theirs:
-        _show_change(screen, Change(name="digest", a=ours, b=theirs))
-    for kind in ("facts", "slots", "quirks", "patches", "refusals", "warnings"):
-        if found_of_kind := getattr(found, kind):
-            screen.say(f"\n[bold]{kind}[/]")
-        for change in found_of_kind:
-            if kind in ("refusals", "warnings"):  # the name is the text, the values are how often it occurs
-                is_first = (change.a or 0) > (change.b or 0)
-                screen.say(f"[{'red' if is_first else 'green'}]{'-' if is_first else '+'}[/] {lines(change.name)}", indent=4)
-            else:
-                _show_change(screen, change)
+    whole = f"both do the same in every process ({ours}), but differ in:" if ours == theirs else f"digest: {ours} → {theirs}"
+    screen.say(f"[red]{line(a)}[/] → [green]{line(b)}[/]\n{whole}")
+    for kind in ("facts", "slots", "quirks", "patches"):
+        for change in getattr(found, kind):
+            for path, left, right in _paths(change):
+                screen.say(f"[bold]{kind}[/] {line(path)}: [red]{lines(_text(left))}[/] → [green]{lines(_text(right))}[/]")
+    for change in (*found.refusals, *found.warnings):  # the name is the text, the values are how often it occurs
+        sign, colour = ("-", "red") if (change.a or 0) > (change.b or 0) else ("+", "green")
+        screen.say(f"[{colour}]{sign}[/] {lines(change.name)}")
 
 
-def _show_change(screen: Screen, change: Change) -> None:
-    screen.say(lines(change.name), indent=2)
-    sides = {side: getattr(change, side) for side in ("a", "b") if change.missing != side}
-    for sign, colour, side in (("-", "red", "a"), ("+", "green", "b")):
-        if side in sides:
-            screen.say(f"[{colour}]{sign}[/] {lines(_text(sides[side], list(sides.values())))}", indent=4)
+def _paths(change: Change) -> Iterator[tuple[str, Any, Any]]:
+    """Yields what differs: the value, or the keys of a mapping."""
+    if not isinstance(change.a or change.b, dict):
+        yield change.name, change.a, change.b
+        return
+    left, right = change.a or {}, change.b or {}
+    for key in {**left, **right}:
+        if left.get(key) != right.get(key):
+            yield f"{change.name}.{key}", left.get(key), right.get(key)
 
 
-def _text(value: Any, both: list[Any]) -> str:
-    """A side of a difference; of a mapping, what differs."""
-    if not isinstance(value, dict):
-        return value if isinstance(value, str) else canonical(value)
-    differing = {key: item for key, item in value.items() if len(both) == 1 or both[0].get(key) != both[1].get(key)}
-    return "\n".join(f"{key}: {_text(item, [])}" for key, item in differing.items() if item is not None)
+def _text(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else canonical(value)
 
 
 COMMAND = Command("show what differs between two plans", run_diff, add_arguments)

@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import GROUP as COMMANDS
 from quirks_core.cli.command import Command
-from quirks_core.cli.findings import show_findings
-from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options
-from quirks_core.cli.screen import Screen
+from quirks_core.cli.options import add_server_command, load_run, plan_options
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.probes import Probe, ask, in_words
@@ -48,6 +45,8 @@ from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
 from quirks_core.plugins.proof_status import Standing, standing
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.terminal import Screen
 from quirks_core.source.vllm_source import INSTALLED
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
@@ -66,15 +65,6 @@ _LEVELS = ("error", "note", "ok")
 _SUMMARIES = ("plugins", "this run")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was checked."""
-
-    level: str
-    subject: str
-    message: str
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what is listed."""
     parser.add_argument("--verbose", action="store_true", help="list what is ok, too")
@@ -91,7 +81,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     findings.sort(key=lambda finding: _LEVELS.index(finding.level))
     wrong = any(finding.level == "error" for finding in findings)
     if options.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2, sort_keys=True))
+        print(json.dumps([finding.to_json() for finding in findings], indent=2, sort_keys=True))
     else:
         _show(findings, verbose=options.verbose)
     return 3 if registry.broken else 1 if wrong else 0
@@ -99,10 +89,9 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 def _show(findings: Sequence[Finding], *, verbose: bool) -> None:
     shown = [one for one in findings if verbose or one.level != "ok" or one.subject in _SUMMARIES]
-    rows = [(one.level, one.subject, one.message) for one in shown]
     if more := len(findings) - len(shown):
-        rows.append(("ok", f"{more} more", "--verbose lists them"))
-    show_findings(Screen(), rows)
+        shown.append(Finding("ok", f"{more} more", "--verbose lists them"))
+    Screen().findings(shown)
 
 
 def _versions(registry: Registry) -> list[Finding]:
@@ -225,7 +214,7 @@ def _evidence(registry: Registry) -> list[Finding]:
 
 def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     """What supports each quirk that concerns a run."""
-    config = load_server_command(options)[1] if options.cmd else load_config(options)
+    config = load_run(options)
     plan = make_plan(config, plan_options(options, config), registry=registry)
     context = plan.context
     counts: Counter[Standing] = Counter()
@@ -244,7 +233,9 @@ def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
         )
         counts[how] += 1
         level = "note" if how in (Standing.REFUTED, Standing.RANGE, Standing.UNTESTED) else "ok"
-        found.append(Finding(level, verdict.id, f"{how}{f' ({where})' if where else ''}: {verdict.title}"))
+        found.append(
+            Finding(level=level, subject=verdict.id, message=f"{how}{f' ({where})' if where else ''}: {verdict.title}")
+        )
     unknown = [verdict for verdict in plan.verdicts if verdict.state is State.UNKNOWN]
     found += [Finding("note", verdict.id, f"cannot be decided: {verdict.because}") for verdict in unknown]
     found += [Finding("note", _ENGINE, note.text) for note in plan.notes if note.kind in (NoteKind.UNREAD, NoteKind.UNEXAMINED)]

@@ -1,23 +1,13 @@
-"""Findings as ``doctor`` and ``validate`` print them."""
+"""Findings as ``validate`` prints them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quirks_core.cli.screen import Screen, line, lines
-
-_COLOURS = {"ok": "green", "note": "cyan", "error": "bold red", "broken": "bold red"}
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.terminal import Screen
 
 
 def show_findings(screen: Screen, findings: Iterable[tuple[str, str, str]]) -> None:
-    """Prints findings, each with its level in front.
-
-    Args:
-        screen: Where.
-        findings: Level, subject and message of each.
-    """
-    rows = [
-        (f"[{_COLOURS[level]}]{level}[/]", f"[bold]{line(subject)}[/]: {lines(message)}")
-        for level, subject, message in findings
-    ]
-    screen.entries(rows, indent=0)
+    """Prints findings: level, subject and message of each."""
+    screen.findings(Finding(*one) for one in findings)

@@ -10,10 +10,10 @@ from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration import data_file
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.terminal import Screen, line
 from quirks_core.source.vllm_source import INSTALLED
 
 

@@ -10,11 +10,18 @@ from quirks_core.declaration.flags import BUILT_IN
 
 #: Our commands, by what a user wants; those that start engines are in `worker`, and are listed if it is installed.
 _GROUPS: Mapping[str, Sequence[str]] = {
-    "look at quirks and plans": ("list", "show", "plan", "explain", "upgrade", "diff"),
+    "look at quirks and plans": ("list", "plan", "explain", "show", "upgrade", "diff"),
     "run, prove and compare on engines": ("run", "prove", "audit", "parity", "weights", "migrate", "bisect"),
     "maintain an installation or a package": ("doctor", "lock", "new", "validate", "fingerprint"),
 }
 _OTHERS = "commands of other packages"
+#: What ``quirks`` alone prints.
+FIRST_STEPS = """\
+quirks plan --model FOLDER|ID           what applies to a run and why; or: quirks plan -- vllm serve MODEL …
+quirks explain QUIRK                    what goes wrong without a quirk, and what it changes
+quirks run -- COMMAND …                 a program with quirks in every vLLM engine that it starts (or MODEL_QUIRKS=on)
+quirks doctor                           whether this installation is sound
+quirks --help                           all commands"""
 
 
 class GroupedHelp(argparse.ArgumentParser):

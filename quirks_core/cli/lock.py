@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, line
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.lock import Lock
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.terminal import Screen, line
 
 _FILE = "quirks.lock"
 

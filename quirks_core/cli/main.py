@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from quirks_core.base.errors import QuirksError, UsageError, nearest, shown
 from quirks_core.base.text import one_line
 from quirks_core.cli.command import Command, find_commands, load_command, what_is_missing
-from quirks_core.cli.help import GroupedHelp, in_groups
-from quirks_core.cli.screen import Screen, lines
+from quirks_core.cli.help import FIRST_STEPS, GroupedHelp, in_groups
+from quirks_core.reporting.terminal import Screen, lines
 
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except BrokenPipeError:  # the reader has seen enough
-        _discard_output()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at exit
         return _STREAM_CLOSED
     except KeyboardInterrupt:
         return 130
@@ -80,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     own = words[: words.index("--")] if "--" in words else words  # what follows is another program's
     as_json = "--json" in own  # known also where the arguments cannot be read
+    if not words:
+        print(FIRST_STEPS)
+        return 0
     place = ""
     codes: Mapping[int, int] = {}
     try:
@@ -138,11 +141,6 @@ def _only_prints() -> Iterator[io.StringIO]:
     finally:
         os.dup2(ours, 1)
         os.close(ours)
-
-
-def _discard_output() -> None:
-    """Takes what is left to write; without this, Python complains again while it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(error: QuirksError, *, as_json: bool = False) -> int:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from quirks_core.base.errors import UsageError
-from quirks_core.cli.screen import Screen, line
-from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.config import EngineSection, GenerationConfig
 from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
 from quirks_core.facts.context import assumed_as
 from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.reporting.terminal import Screen, line
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
+
+#: So much alike, a name is a misspelt one; without vLLM, others may be arguments of one.
+_ALMOST = 0.88
 
 
 def load_config(options: argparse.Namespace) -> GenerationConfig:
@@ -30,10 +34,25 @@ def load_config(options: argparse.Namespace) -> GenerationConfig:
     return GenerationConfig.load(options.config, model=options.model, settings=[*settings, *_settings(options)])
 
 
+def load_run(options: argparse.Namespace) -> GenerationConfig:
+    """Reads the run that the options describe: a server's command line, or a configuration."""
+    return load_server_command(options)[1] if options.cmd else load_config(options)
+
+
+def describes_run(options: argparse.Namespace, *, with_command: bool = True) -> bool:
+    """Returns whether the options describe a run at all, or the words after ``--`` do."""
+    given = (options.model, options.config, options.purpose, options.set, options.assume, with_command and options.cmd)
+    return any(given)
+
+
 def _settings(options: argparse.Namespace) -> list[str]:
     for name in (text.partition("=")[0].strip() for text in options.set):
         if assumed_as(name):
             raise UsageError(f"--set {name}: it is a fact, no setting; write {option_for(name)}")
+        family, _, key = name.partition(".")
+        known = () if family != "engine" or INSTALLED.arguments.names() is not None else EngineSection.model_fields
+        if key not in known and (near := get_close_matches(key, known, 1, _ALMOST)):
+            raise UsageError(f"unknown slot {name!r}; did you mean 'engine.{near[0]}'? No vLLM is installed to ask")
     return list(options.set)
 
 

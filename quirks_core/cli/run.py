@@ -17,11 +17,10 @@ from quirks_core.apply.handed_down import HOOK_VARIABLE, VLLM_PLUGINS
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, lines
 from quirks_core.hook import receipts
 from quirks_core.hook.settings import RECEIPT_VARIABLE, REQUIRE_VARIABLE, SET_VARIABLE, HookSettings
+from quirks_core.reporting.terminal import Screen, lines
 
-_STARTUP = Path(receipts.__file__).parent / "startup"
 _FOLDERS = "model-quirks-run-"
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 #: What the terminal sends to all of its foreground processes by itself.
@@ -86,7 +85,6 @@ def environment(options: argparse.Namespace, environ: dict[str, str]) -> dict[st
         environ[RECEIPT_VARIABLE] = str(Path(options.receipt).absolute())
     if options.require_receipt:
         environ[REQUIRE_VARIABLE] = "1"
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STARTUP), environ.get("PYTHONPATH")]))
     if (names := environ.get("VLLM_PLUGINS")) is not None:  # a list without us keeps us out without a word
         environ["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*filter(None, names.split(",")), *VLLM_PLUGINS]))
     return environ
@@ -108,9 +106,8 @@ def _supervise(program: str, words: Sequence[str], environ: dict[str, str], file
         found = receipts.read(file)
     problems = [f"an engine could have no receipt: {text}" for text in found.problems]
     if not found.engines and not problems:
-        problems = [
-            f"no engine of {words[0]!r} wrote a receipt: it started none, or one in a Python without PYTHONPATH (-I, -E)"
-        ]
+        why = "it started none, or one in a Python without model-quirks, or with a VLLM_PLUGINS that keeps it out"
+        problems = [f"no engine of {words[0]!r} wrote a receipt: {why}"]
     screen = Screen(stderr=True)
     for text in problems:
         screen.say(f"[bold red]error:[/] {lines(text)}")

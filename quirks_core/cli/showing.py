@@ -1,4 +1,4 @@
-"""``quirks show``: a quirk's declaration, or a slot with the quirks that adjust it."""
+"""``quirks explain``: what a quirk does to a run and why; without a run, its declaration, or a slot with its quirks."""
 
 from __future__ import annotations
 
@@ -6,28 +6,90 @@ import argparse
 import inspect
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.cli.options import add_server_command, describes_run, load_run, plan_options
 from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.data_file import since
+from quirks_core.declaration.flags import Kind
 from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import Plan, State, Status
+from quirks_core.plan.summary import call, is_done
 from quirks_core.plugins.finder import discover
+from quirks_core.plugins.planning import make_plan
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import documentation
+from quirks_core.reporting.plan import show_refusal
+from quirks_core.reporting.terminal import Screen, line, lines
+
+#: What a state means for a run.
+_STATES = {
+    State.ACTIVE: "applies",
+    State.DORMANT: "is dormant: the installed version is not affected",
+    State.NOT_MATCHED: "does not concern this run",
+    State.NOT_EXAMINED: "is off: nobody examined it on that version",
+    State.UNKNOWN: "cannot be decided",
+    State.DISABLED: "is switched off",
+    State.SUPERSEDED: "is replaced",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what to show."""
+    """Adds what to explain, and the command line of a server."""
     parser.add_argument("id", metavar="ID", help="a quirk's id, or a slot (engine.block_size)")
+    add_server_command(parser)
 
 
-def run_show(options: argparse.Namespace) -> int:
-    """Shows one quirk's declaration and the documentation beside it, or a slot."""
-    return _show_slot(options) if "." in options.id else _show_quirk(options)
+def run_explain(options: argparse.Namespace) -> int:
+    """Explains a quirk for a run; shows a declaration or a slot where no run is described."""
+    if "." in options.id:
+        return _show_slot(options)
+    return _explain(options) if describes_run(options) or options.disable or options.force else _show_quirk(options)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    config = load_run(options)
+    making = plan_options(options, config)
+    registry = making.registry()
+    if registry.skipped and options.id not in {item.quirk.id for item in registry.loaded}:
+        registry = Registry.load(strict=making.strict)  # the user named it, so it may be imported
+    registry.find(options.id)
+    plan = make_plan(config, making, registry=registry)
+    verdict = next(verdict for verdict in plan.verdicts if verdict.id == options.id)
+    if options.json:
+        print(json.dumps(verdict.model_dump(mode="json"), indent=2, sort_keys=True, default=str))
+        return 0
+    screen = Screen()
+    screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {_STATES[verdict.state]}", hang=4)
+    texts = [verdict.because]
+    if verdict.state is State.ACTIVE:
+        costs = [f"cost: {verdict.cost}"] if verdict.cost else []
+        why = "without it" if verdict.kind is Kind.WORKAROUND else "about"
+        texts += [*_effects(plan, verdict.id), f"{why}: {verdict.title}", *costs]
+    for text in texts:
+        screen.say(lines(text), indent=2)
+    for refusal in plan.refusals:
+        if any(quirk.id == verdict.id for quirk in refusal.quirks):
+            show_refusal(screen, refusal, indent=2)
+    return 0
+
+
+def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
+    """Everything that a quirk does to a run, in words; refusals are shown in full."""
+    for item in plan.adjustments:
+        if any(quirk.id == quirk_id for quirk in item.quirks):
+            if item.status is Status.APPLIED and not is_done(plan, item.slot):
+                how = call(item.slot, plan.changes.get(item.slot, item.value))
+                yield f"{item.wanted} (advised, and not put into force here: {how})"
+            else:
+                yield f"{item.wanted} ({item.status.replace('_', ' ')}: {item.reason})"
+    yield from (f"patch {patch.target}: {patch.quirk.reason}" for patch in plan.patches if patch.quirk.id == quirk_id)
+    yield from (note.text for note in plan.warnings if note.quirk == quirk_id)
 
 
 def _show_quirk(options: argparse.Namespace) -> int:
@@ -53,8 +115,8 @@ def _show_quirk(options: argparse.Namespace) -> int:
 
 def _reflowed(paragraph: str) -> str:
     """Joins the lines of prose, for terminals of any width; lists, tables and code keep theirs."""
-    rows = paragraph.splitlines()
-    return paragraph if any(re.match(r"\s|[-*] |[|#>$]|```", row) for row in rows) else " ".join(rows)
+    parts = paragraph.splitlines()
+    return paragraph if any(re.match(r"\s|[-*] |[|#>$]|```", part) for part in parts) else " ".join(parts)
 
 
 def _show_slot(options: argparse.Namespace) -> int:
@@ -80,8 +142,8 @@ def _show_slot(options: argparse.Namespace) -> int:
     screen = Screen()
     screen.say(f"[bold]{line(slot.name)}[/]  {line(slot.help)}")
     default = "left open" if slot.default is None else str(slot.default)
-    rows = [("takes", slot.takes), ("default", default), *(("adjusted by", text) for text in record["adjusted by"])]
-    screen.entries([(key, lines(text, 0)) for key, text in rows])
+    shown = [("takes", slot.takes), ("default", default), *(("adjusted by", text) for text in record["adjusted by"])]
+    screen.entries([(key, lines(text, 0)) for key, text in shown])
     return 0
 
 
@@ -135,4 +197,10 @@ def describe(item: Loaded) -> dict[str, Any]:
     }
 
 
-COMMAND = Command("show a quirk's declaration, or a slot", run_show, add_arguments)
+COMMAND = Command(
+    "say what a quirk does to a run and why; without a run, what it declares, or what a slot takes",
+    run_explain,
+    add_arguments,
+    describes_run=True,
+)
+SHOW = replace(COMMAND, help="the same as explain")

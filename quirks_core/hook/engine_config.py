@@ -6,7 +6,7 @@ import functools
 import gc
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -16,13 +16,14 @@ from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, HOOK_VARI
 from quirks_core.apply.read_back import contradictions
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.configuration.slots import Place, placed
+from quirks_core.declaration.adjustments import Relation
 from quirks_core.facts.model import ModelFacts
 from quirks_core.hook import receipts, report, vllm_functions
 from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
 from quirks_core.hook.processes import values_of
 from quirks_core.hook.settings import HookSettings
-from quirks_core.plan.formats import in_keywords, in_options
-from quirks_core.plan.records import Plan, ProcessPlan, Refusal, RefusedError
+from quirks_core.plan.formats import setting
+from quirks_core.plan.records import Plan, ProcessPlan, Refusal, RefusedError, Status
 from quirks_core.plan.switches import DISABLE_VARIABLE
 from quirks_core.plugins.planning import make_plan
 
@@ -90,6 +91,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     settings = HookSettings.read()
     if settings is None:
         return None
+    typed = typed_of(arguments)  # before anything is put there
     put(arguments, {} if settings.only_reports else settings.given)
     mine = identity(arguments)
     if os.environ.get(PLANNED_FOR) == mine and PLAN_VARIABLE in os.environ and not settings.only_reports:
@@ -112,13 +114,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         except RefusedError as error:
             error.add_note(f"  purpose {purpose} ({why})")
             raise
-    report.log_plan(
-        planned,
-        typed_of(arguments),
-        why,
-        quiet=settings.is_quiet,
-        only_reports=settings.only_reports,
-    )
+    report.log_plan(planned, typed, why, quiet=settings.is_quiet, only_reports=settings.only_reports)
     if settings.only_reports:
         if settings.needs_receipt:
             _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
@@ -162,8 +158,8 @@ def check_refusals(arguments: Any, plan: Plan) -> None:
         RefusedError: The plan holds refusals.
     """
     if plan.refusals:
-        in_words = in_options if typed_of(arguments).as_options else in_keywords
-        raise RefusedError(tuple(_for_programs(refusal, in_words) for refusal in plan.refusals))
+        as_option = typed_of(arguments).as_options
+        raise RefusedError(tuple(_for_programs(refusal, plan, as_option=as_option) for refusal in plan.refusals))
 
 
 def hand_down(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
@@ -197,11 +193,13 @@ def carry(arguments: Any, plan: ProcessPlan) -> None:
         )
 
 
-def _for_programs(refusal: Refusal, in_words: Callable[[str], str]) -> Refusal:
-    """Writes a refusal for a program that has no options of ours: its own arguments, and a variable as the switch."""
+def _for_programs(refusal: Refusal, plan: Plan, *, as_option: bool) -> Refusal:
+    """Writes a refusal for a program that has no options of ours: its own argument, and a variable as the switch."""
     switch = " or ".join(f"{DISABLE_VARIABLE}={','.join(ids)}" for ids in refusal.off)
-    words = {"reason": in_words(refusal.reason), "remedy": in_words(refusal.remedy), "switch": switch}
-    return refusal.model_copy(update=words)
+    wanted = [item for item in plan.adjustments if item.slot == refusal.slot and item.status is Status.REFUSED]
+    spelled = [setting(item.slot, item.value, as_option=as_option) for item in wanted if item.relation is Relation.EQUALS]
+    remedy = "; here: ".join([refusal.remedy, *filter(None, spelled)])
+    return refusal.model_copy(update={"remedy": remedy, "switch": switch})
 
 
 def undo() -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import functools
 import os
 import socket
-import sys
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 from quirks_core.apply import process
-from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, VLLM_PLUGINS
+from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE
 from quirks_core.apply.imports import when_imported
 from quirks_core.apply.parent_watchdog import end_with_parent
 from quirks_core.apply.read_back import contradictions, read_configuration, slots_to_read
@@ -29,6 +28,7 @@ from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.records import ProcessPlan
 
 _MARK = "_model_quirks_proven"
+_NO_PLAN = "no plan was made for it, because its configuration was made by something that the hook does not reach"
 #: How vLLM names the processes of engine cores.
 _CORE = "EngineCore"
 _OTHER_RUNNER = (
@@ -109,25 +109,6 @@ def _problems(plan: ProcessPlan, rows: Iterable[Acknowledgement]) -> Iterable[st
         yield from (f"{who}: {text}" for text in contradictions(plan, row.engine))
 
 
-def _report_missing_plan(settings: HookSettings) -> None:
-    """Logs why an engine has no plan; one that must have a receipt does not start.
-
-    Raises:
-        ReceiptError: It must have one.
-    """
-    is_loaded = "quirks_core.hook.start" in sys.modules  # the front end has logged already why it made no plan
-    reason = "no plan was made for it, because its configuration was made by something that the hook does not reach"
-    if not is_loaded:
-        names = os.environ.get("VLLM_PLUGINS")
-        reason = "vLLM did not load our plugin; its log says why"
-        if names is not None and VLLM_PLUGINS[0] not in names.split(","):
-            reason = f"VLLM_PLUGINS={names!r} keeps our plugin out; add {','.join(VLLM_PLUGINS)}, or unset it"
-    if settings.needs_receipt:
-        _refuse(reason, settings)
-    if not is_loaded:
-        report.error(f"THIS ENGINE STARTS WITHOUT QUIRKS: {reason}")
-
-
 def _refuse(problem: str, settings: HookSettings) -> None:
     if settings.receipt is not None:
         receipts.add_problem(settings.receipt, problem)
@@ -142,8 +123,8 @@ def _wrap_executor(module: ModuleType) -> None:
 
     @functools.wraps(init)
     def with_plan(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        if plan_of(vllm_config) is None:
-            _report_missing_plan(HookSettings.read() or HookSettings())
+        if plan_of(vllm_config) is None and (settings := HookSettings.read()) is not None and settings.needs_receipt:
+            _refuse(_NO_PLAN, settings)
         _into_force(vllm_config)
         init(self, vllm_config, *args, **kwargs)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
 from quirks_core.declaration.flags import ModelFlag
 from quirks_core.hook.explicit import Typed
-from quirks_core.plan.formats import option_for
+from quirks_core.plan.formats import is_setting
 from quirks_core.plan.records import NoteKind, Plan, State, Status
-from quirks_core.plan.summary import Summary, in_one_line, is_done
+from quirks_core.plan.summary import ADVISED, IN_FORCE, Entry, Summary, in_one_line, is_done, rows
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
@@ -22,12 +22,21 @@ _MOST = 9
 _SUPPLY, _SEE_ALL = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, ", "MODEL_QUIRKS=report lists everything"
 
 
+#: How the trainer computes, as far as nobody typed it.
+_NUMERICS = ("train.dtype", "train.trainable_dtype", "train.autocast", "train.head_dtype")
+
+
+#: What a row's group is called in the log, in the order of the lines.
+_WORDS = {IN_FORCE: "in force", ADVISED: "advised", Status.KEPT_USER: "kept", Status.ALREADY_SET: "set already"}
+_ENFORCED_BY_NOBODY = 1  # a rank
+
+
 class _Line(NamedTuple):
-    """A line, whether it is shown however many there are, and whether it is advice."""
+    """A line, whether it is shown however many there are, and whether it is about a change."""
 
     text: str
     always: bool = False
-    advised: bool = False
+    is_change: bool = True
 
 
 class _Fallback(logging.Handler):
@@ -75,42 +84,25 @@ def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
     first = f"{'would apply' if only_reports else 'plan'} {plan.digest[:12]} to {plan.context.model.name}, purpose "
     first += f"{plan.context.purpose} ({why}); typed: {typed}"
     if quiet:
-        summary = Summary.of(plan)
-        ids = sorted({name for entry in summary.in_force for name in entry.quirks})
-        changes = _counted(sum(is_done(plan, slot) for slot in plan.changes), "setting")
-        patches = _counted(len(plan.patches), "patch", "patches")
-        undecided = len({name for names in summary.undecided.values() for name in names})
-        unexamined = sum(verdict.state is State.NOT_EXAMINED for verdict in plan.verdicts)
-        others = f"; {len(summary.advised)} advised, {undecided} undecided" if summary.advised or undecided else ""
-        others += f"; {unexamined} not examined" if unexamined else ""
-        info(f"{first}; {changes}, {patches}: {', '.join(ids) or 'no quirk'}{others}")
+        info(f"{first}; {_in_short(plan)}")
         return
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     left_open = plan.context.settings.keys() - plan.context.typed
     first += f": {', '.join(name for name in sorted(typed.names) if f'engine.{name}' not in left_open) or 'nothing'}"
-    read = (f"{slot} = {plan.value(slot)} ({source})" for slot, source in _numerics(plan))
-    first += f"; read: {text}" if (text := ", ".join(read)) else ""
+    read = [f"{slot} = {plan.value(slot)} ({where})" for slot in _NUMERICS if (where := plan.context.sources.get(slot))]
+    first += f"; read: {', '.join(read)}" if read else ""
     lines = list(lines_of(plan, _remedy(plan), only_reports=only_reports))
-    # A report lists what is undecided; the log counts it.
-    open_facts = [] if only_reports else _undecided(plan, _remedy(plan), only_reports=False)
-    if not set(lines) - {*_plugins(plan), *open_facts, *_set_already(plan)}:
-        info(f"{first}; {_unchanged(plan)}")
+    if not any(line.is_change for line in lines):
+        info(f"{first}; {_unchanged(plan, lines)}")
         return
     info(first)
-    shown = lines if only_reports or len(lines) < _MOST else _folded(lines)
+    room = len(lines) if only_reports or len(lines) < _MOST else _MOST - 2 - sum(line.always for line in lines)
+    others = [line for line in lines if not line.always][: max(room, 0)]
+    shown = [line for line in lines if line.always or line in others]
     for line in shown:
         info(f"  {line.text}")
     if left := len(lines) - len(shown):
-        advised = sum(line.advised for line in lines) - sum(line.advised for line in shown)
-        among = f" ({advised} advised)" if advised else ""
-        info(f"  and {_counted(left, 'more line')}{among}, which MODEL_QUIRKS=report prints")
-
-
-def _numerics(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yields how the trainer computes, as far as nobody typed it, by slot with where it was read."""
-    for slot in ("train.dtype", "train.trainable_dtype", "train.autocast", "train.head_dtype"):
-        if slot in plan.context.sources:
-            yield slot, plan.context.sources[slot]
+        info(f"  and {_counted(left, 'more line')}, which MODEL_QUIRKS=report prints")
 
 
 def log_receipt(receipt: Receipt, slots: Collection[str]) -> None:
@@ -132,92 +124,71 @@ def error(text: str) -> None:
     _log(logging.ERROR, text)
 
 
-def _counted(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or f'{one}s'}"
-
-
-def _folded(lines: Sequence[_Line]) -> list[_Line]:
-    """Returns the lines that are always shown, and as many of the others as there is room for, in their order."""
-    room = max(_MOST - 2 - sum(line.always for line in lines), 0)
-    others = [line for line in lines if not line.always][:room]
-    return [line for line in lines if line.always or line in others]
-
-
 def lines_of(plan: Plan, remedy: str, *, only_reports: bool = False) -> Iterator[_Line]:
-    """Yields what a plan does: refusals in a report, what nothing enforces, what is in force, advised, undecided, the rest.
+    """Yields what a plan does: refusals in a report, warnings, what nothing enforces, what is in force, advised, undecided.
 
     Args:
         plan: The plan.
         remedy: How the user supplies facts, and how to see everything.
-        only_reports: Nothing is put into force; what is undecided is one line for each missing fact.
+        only_reports: Nothing is put into force; what is undecided is one line for each missing fact, and each patch has a line.
     """
     if only_reports:
-        for refusal in plan.refusals:
-            yield _Line(f"would be refused: {refusal}", always=True)
-    summary = Summary.of(plan)
+        yield from (_Line(f"would be refused: {refusal}", always=True) for refusal in plan.refusals)
+    notes = [note for note in plan.notes if note.kind is not NoteKind.ADVICE]
+    for note in sorted(notes, key=lambda one: one.kind is not NoteKind.PLUGIN):
+        yield _Line(f"warning: {note.text}", always=True, is_change=note.kind is not NoteKind.PLUGIN)
     precision = {verdict.id for verdict in plan.active if verdict.flag == ModelFlag.DTYPE}  # what a run gains most from
-    first = [entry for entry in summary.advised if not precision.isdisjoint(entry.quirks)]
-    yield from (_Line(f"advised: {entry}", always=True, advised=True) for entry in first)
-    yield from _plugins(plan)
-    required = [entry for entry in summary.advised if entry.required]
-    yield from (_Line(f"warning: nothing here enforces {entry}", always=True) for entry in required)
-    yield from _in_force(plan, summary, each=only_reports)
-    notes = [note for note in plan.notes if note.kind not in (NoteKind.ADVICE, NoteKind.PLUGIN)]
-    yield from (_Line(f"warning: {note.text}", always=True) for note in notes)
-    advised = [entry for entry in summary.advised if not entry.required and entry not in first]
-    yield from (_Line(f"advised: {entry}", always=not entry.how, advised=True) for entry in advised)
-    yield from _undecided(plan, remedy, only_reports=only_reports)
-    for item in plan.adjustments:
-        if item.status is Status.KEPT_USER and is_done(plan, item.slot):
-            who = ", ".join(quirk.id for quirk in item.quirks)
-            yield _Line(f"kept: {item.reason}: {item.wanted} ({who})", always=True)
-    yield from _set_already(plan)
+    found = [(_rank(row, precision), row) for row in rows(plan) if row.group in _WORDS]
+    for rank, row in sorted(found, key=lambda pair: pair[0]):
+        if row.group == ADVISED:
+            text = f"warning: nothing here enforces {row}" if rank == _ENFORCED_BY_NOBODY else f"advised: {row}"
+            yield _Line(text, always=rank <= _ENFORCED_BY_NOBODY or not row.how)
+        elif row.slot and is_done(plan, row.slot):
+            yield _Line(f"{_WORDS[row.group]}: {row}", row.group == Status.KEPT_USER, row.group != Status.ALREADY_SET)
+        elif not row.slot and (only_reports or len(plan.patches) == 1):
+            yield _Line(f"in force: {row}")
+    if len(plan.patches) > 1 and not only_reports:  # settings have a line each, because users compare them with theirs
+        ids = ", ".join(dict.fromkeys(patch.quirk.id for patch in plan.patches))
+        yield _Line(f"in force: {len(plan.patches)} patches: {ids} ('quirks explain ID --model …' has the reason)", always=True)
+    if only_reports:
+        yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in plan.undecided.items())
+    elif text := in_one_line(plan.undecided, remedy):
+        yield _Line(text, always=True, is_change=False)
 
 
-def _in_force(plan: Plan, summary: Summary, *, each: bool) -> Iterator[_Line]:
-    """Yields a line for each setting, because users compare it with theirs, and one for all patches."""
-    entries, number = summary.in_force, len(plan.patches)
-    shown = entries if each or number < 2 else entries[:-number]
-    yield from (_Line(f"in force: {entry}") for entry in shown)
-    if len(shown) < len(entries):
-        ids = dict.fromkeys(patch.quirk.id for patch in plan.patches)
-        yield _Line(f"in force: {number} patches: {', '.join(ids)} ('quirks explain ID --model …' has the reason)", always=True)
+def _rank(row: Entry, precision: set[str]) -> int:
+    """Advice on precision comes first, then what correctness requires of others, then the groups."""
+    if row.group == ADVISED and not precision.isdisjoint(row.quirks):
+        return 0
+    return _ENFORCED_BY_NOBODY if row.required else _ENFORCED_BY_NOBODY + 1 + list(_WORDS).index(row.group)
 
 
-def _plugins(plan: Plan) -> Iterator[_Line]:
-    """Yields a warning for each plugin that was not loaded."""
-    for note in plan.notes:
-        if note.kind is NoteKind.PLUGIN:
-            yield _Line(f"warning: {note.text}", always=True)
+def _in_short(plan: Plan) -> str:
+    summary = Summary.of(plan)
+    ids = sorted({name for entry in summary.in_force for name in entry.quirks})
+    changes = _counted(sum(is_done(plan, slot) for slot in plan.changes), "setting")
+    undecided = len({name for names in summary.undecided.values() for name in names})
+    unexamined = sum(verdict.state is State.NOT_EXAMINED for verdict in plan.verdicts)
+    others = f"; {len(summary.advised)} advised, {undecided} undecided" if summary.advised or undecided else ""
+    others += f"; {unexamined} not examined" if unexamined else ""
+    return f"{changes}, {_counted(len(plan.patches), 'patch', 'patches')}: {', '.join(ids) or 'no quirk'}{others}"
 
 
-def _set_already(plan: Plan) -> Iterator[_Line]:
-    for item in plan.adjustments:
-        if item.status is Status.ALREADY_SET and is_done(plan, item.slot):
-            yield _Line(f"set already: {item.wanted} ({', '.join(quirk.id for quirk in item.quirks)})")
-
-
-def _unchanged(plan: Plan) -> str:
+def _unchanged(plan: Plan, lines: Iterable[_Line]) -> str:
     """Returns, for a plan that changes nothing, what was checked and what is not known; without the latter, an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
-    rest = [f"switched off: {listed(off)}"] if off else []
-    rest += [line.text for line in (*_plugins(plan), *_undecided(plan, _remedy(plan), only_reports=False))]
-    where = (
-        f"vLLM {plan.context.packages.get('vllm', 'of an unknown version')} on {plan.context.platform or 'an unknown platform'}"
-    )
+    rest = [*([f"switched off: {listed(off)}"] if off else []), *(line.text for line in lines if line.always)]
+    context = plan.context
+    where = f"vLLM {context.packages.get('vllm', 'of an unknown version')} on {context.platform or 'an unknown platform'}"
     checked = f"{_counted(len(plan.verdicts) - len(off), 'quirk')} for {where}, none changes anything"
-    checked += "".join(f"; {line.text}" for line in _set_already(plan))
+    checked += "".join(f"; {line.text}" for line in lines if not line.always)
     return "; ".join([f"{'no change' if rest else 'all clear'}, checked: {checked}", *rest])
 
 
 def _remedy(plan: Plan) -> str:
     """Returns how the user supplies what is missing, as far as it is a setting, and sees everything."""
-    return (_SUPPLY if any(option_for(fact).startswith("--set") for fact in plan.undecided) else "") + _SEE_ALL
+    return (_SUPPLY if any(map(is_setting, plan.undecided)) else "") + _SEE_ALL
 
 
-def _undecided(plan: Plan, remedy: str, *, only_reports: bool) -> Iterator[_Line]:
-    """Yields one line for all that is undecided; in a report, one for each missing fact."""
-    if only_reports:
-        yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in plan.undecided.items())
-    elif text := in_one_line(plan.undecided, remedy):
-        yield _Line(text, always=True)
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or f'{one}s'}"

@@ -49,7 +49,6 @@ def start(carried: Any = None) -> None:
         return
     _done = True
     explicit.watch()
-    explicit.look_at_first_call()
     when_imported("vllm.engine.arg_utils", engine_config.install)
 
 

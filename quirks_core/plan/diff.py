@@ -1,14 +1,14 @@
-"""What differs between two plans: facts, slots, quirks, patches, refusals and warnings. Pure."""
+"""What differs between two plans, as paths and two values: facts, slots, quirks, patches, refusals and warnings. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
-from quirks_core.plan.records import Plan, PlannedPatch, Status
+from quirks_core.plan.records import Plan, Status
 
 K = TypeVar("K", str, tuple[str, ...])
 _NO = object()  # marks a missing value; None is JSON's null, which is a value
@@ -71,16 +71,37 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
     Returns:
         Everything that differs. ``diff(b, a)`` is the same with the sides exchanged.
     """
-    slots = {*_names_of_slots(a), *_names_of_slots(b)}
+    plans = a, b
+    slots = {name for plan in plans for name in (*plan.context.settings, *plan.context.typed, *_adjusted(plan))}
+    names = {"state", "distribution", "version", "because"}
+    quirks = [{one.id: one.model_dump(include=names) for one in plan.verdicts} for plan in plans]
+    warnings = [Counter(note.text for note in plan.warnings) for plan in plans]
     return PlanDiff(
         digests=(a.digest, b.digest),
         facts=tuple(changes(_facts(a), _facts(b), ".".join)),
-        slots=tuple(changes(_slots(a, slots), _slots(b, slots), str)),
-        quirks=tuple(_quirks(a, b)),
+        slots=tuple(changes({name: _slot(a, name) for name in slots}, {name: _slot(b, name) for name in slots}, str)),
+        quirks=tuple(one for one in changes(quirks[0], quirks[1], str) if not _is_reason_alone(one)),
         patches=tuple(changes(_patches(a), _patches(b), ".".join)),
         refusals=tuple(changes(_refusals(a), _refusals(b), str)),
-        warnings=tuple(changes(_warnings(a), _warnings(b), str)),
+        warnings=tuple(changes(warnings[0], warnings[1], str)),
     )
+
+
+def changes(a: Mapping[K, Any], b: Mapping[K, Any], name: Callable[[K], str]) -> Iterator[Change]:
+    """Yields the keys whose values differ, or that only one mapping has, in order.
+
+    Args:
+        a: The first mapping, of JSON values.
+        b: The second one.
+        name: Returns the name of a key.
+    """
+    for key in sorted(a.keys() | b.keys()):
+        sides = a.get(key, _NO), b.get(key, _NO)
+        # As JSON: True, 1 and 1.0 are equal in Python, but not in a plan; and NaN equals NaN.
+        if _NO in sides or canonical(sides[0]) != canonical(sides[1]):
+            missing: Literal["a", "b"] | None = "a" if sides[0] is _NO else "b" if sides[1] is _NO else None
+            left, right = (None if side is _NO else side for side in sides)
+            yield Change(name=name(key), a=left, b=right, missing=missing)
 
 
 def _facts(plan: Plan) -> dict[tuple[str, ...], Any]:
@@ -98,90 +119,41 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def _patches(plan: Plan) -> dict[tuple[str, ...], Any]:
-    return {(patch.target, patch.quirk.id): _patch(patch) for patch in plan.patches}
+    found: dict[tuple[str, ...], Any] = {}
+    for patch in plan.patches:
+        body = patch.model_dump(mode="json", exclude={"target": True, "quirk": {"id", "location"}})
+        found[patch.target, patch.quirk.id] = body | body.pop("quirk")
+    return found
 
 
-def _patch(patch: PlannedPatch) -> dict[str, Any]:
-    body: dict[str, Any] = patch.model_dump(mode="json", exclude={"target": True, "quirk": {"id", "location"}})
-    quirk: dict[str, Any] = body.pop("quirk")
-    return body | quirk
-
-
-def changes(a: Mapping[K, Any], b: Mapping[K, Any], name: Callable[[K], str]) -> Iterator[Change]:
-    """Yields the keys whose values differ, or that only one mapping has, in order.
-
-    Args:
-        a: The first mapping, of JSON values.
-        b: The second one.
-        name: Returns the name of a key.
-    """
-    for key in sorted(a.keys() | b.keys()):
-        sides = a.get(key, _NO), b.get(key, _NO)
-        # As JSON: True, 1 and 1.0 are equal in Python, but not in a plan; and NaN equals NaN.
-        if _NO in sides or canonical(sides[0]) != canonical(sides[1]):
-            missing: Literal["a", "b"] | None = "a" if sides[0] is _NO else "b" if sides[1] is _NO else None
-            yield Change(
-                name=name(key), missing=missing, **{side: v for side, v in zip("ab", sides, strict=True) if v is not _NO}
-            )
-
-
-def _names_of_slots(plan: Plan) -> set[str]:
-    return {*plan.context.settings, *plan.context.typed, *(item.slot for item in plan.adjustments)}
-
-
-def _slots(plan: Plan, names: Iterable[str]) -> dict[str, Any]:
-    return {name: _slot(plan, name) for name in names}
+def _adjusted(plan: Plan) -> set[str]:
+    return {item.slot for item in plan.adjustments}
 
 
 def _slot(plan: Plan, slot: str) -> dict[str, Any]:
-    context = plan.context
+    context, before = plan.context, plan.context.value(slot)
     items = [item for item in plan.adjustments if item.slot == slot]
     who = sorted({quirk.id for item in items if item.status is Status.APPLIED for quirk in item.quirks})
     if not who:
         who = ["the user"] if context.is_typed(slot) else ["the configuration's default"] if slot in context.settings else []
-    before = context.value(slot)
-    return {
-        "value": plan.changes.get(slot, before),
-        "who": who,
-        "before": before,
-        "typed": context.is_typed(slot),
-        "ledger": [
-            f"{item.strength} {item.relation} {item.value!r} of {', '.join(quirk.id for quirk in item.quirks)}: "
-            f"{item.status.replace('_', ' ')}"
-            for item in items
-        ],
-    }
+    ledger = [
+        f"{item.strength} {item.relation} {item.value!r} of {', '.join(quirk.id for quirk in item.quirks)}: "
+        f"{item.status.replace('_', ' ')}"
+        for item in items
+    ]
+    value = plan.changes.get(slot, before)
+    return {"value": value, "who": who, "before": before, "typed": context.is_typed(slot), "ledger": ledger}
 
 
-def _quirks(a: Plan, b: Plan) -> Iterator[Change]:
-    """The quirks whose state, distribution or version differs, with the reasons of both states."""
-    ours, theirs = ({verdict.id: verdict for verdict in plan.verdicts} for plan in (a, b))
-    names = {"state", "distribution", "version"}
-    left, right = ({one.id: one.model_dump(include=names) for one in known.values()} for known in (ours, theirs))
-    for change in changes(left, right, str):
-        reasons = {
-            side: {**getattr(change, side), "because": known[change.name].because}
-            for side, known in (("a", ours), ("b", theirs))
-            if change.missing != side
-        }
-        yield change.model_copy(update=reasons)
+def _is_reason_alone(change: Change) -> bool:
+    return not change.missing and {**change.a, "because": ""} == {**change.b, "because": ""}
 
 
 def _refusals(plan: Plan) -> Counter[str]:
     """How often a plan has each refusal, as a person reads it, without the places of declarations."""
-    return Counter(
-        "\n".join(
-            [
-                f"{' '.join(filter(None, [one.kind, one.slot, one.target]))} ({', '.join(quirk.id for quirk in one.quirks)})",
-                one.reason,
-                *one.lines,
-                f"remedy: {one.remedy}",
-                f"override: {one.switch}",
-            ]
-        )
-        for one in plan.refusals
-    )
-
-
-def _warnings(plan: Plan) -> Counter[str]:
-    return Counter(note.text for note in plan.warnings)
+    found: Counter[str] = Counter()
+    for one in plan.refusals:
+        about = " ".join(filter(None, [one.kind, one.slot, one.target]))
+        head = f"{about} ({', '.join(quirk.id for quirk in one.quirks)})"
+        found["\n".join([head, one.reason, *one.lines, f"remedy: {one.remedy}", f"override: {one.switch}"])] += 1
+    return found

@@ -7,14 +7,11 @@ which need the hook in the engine's processes, and what the trainer or the clien
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
-
-import yaml
 
 from quirks_core.configuration.slots import Place, engine_problem, placed, problem_of_name, slot_around, slot_named
 from quirks_core.facts.context import assumed_as
@@ -26,8 +23,6 @@ from quirks_core.source.vllm_source import INSTALLED
 _OVERRIDES = "hf_overrides"
 #: The variable that has vLLM's processes apply a plan, patches included.
 _HOOK = "MODEL_QUIRKS"
-#: An engine argument in a sentence, with keys below it and its value, if they follow: ``engine.load_format: auto``.
-_ARGUMENT = re.compile(r"\bengine\.(\w+)((?:\.\w+)*)(?:(?:=|: )([\w-]+(?:\.[\w-]+)*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,7 @@ FORMATS: Mapping[str, Callable[[Plan], Formatted]] = MappingProxyType({"vllm-arg
 
 def supply(facts: Iterable[str]) -> str:
     """Returns how our command line supplies missing facts, and shows what is undecided."""
-    options = [re.sub(r"^--set .*", "--set SLOT=VALUE", option_for(fact)) for fact in facts]
+    options = ["--set SLOT=VALUE" if is_setting(fact) else option_for(fact) for fact in facts]
     given = " or ".join(dict.fromkeys(filter(None, options)))
     supplied = f"{given} supplies {'it' if len(options) == 1 else 'them'}, " if given else ""
     return f"{supplied}--verbose lists everything"
@@ -97,45 +92,24 @@ def option_for(fact: str) -> str:
     """Returns our command line's option that supplies a fact; an empty string if there is none."""
     if name := assumed_as(fact):
         return f"--assume {name}==…"
-    slot = slot_around(fact)
-    if problem_of_name(slot) is not None:
+    if problem_of_name(slot_around(fact)) is not None:
         return ""
-    return "--assume vllm==…" if engine_problem(slot) else f"--set {fact}=…"  # of a version that has the argument
+    return f"--set {fact}=…" if is_setting(fact) else "--assume vllm==…"  # of a version that has the argument
 
 
-def in_options(sentence: str) -> str:
-    """Writes the engine arguments in a sentence as options of ``vllm serve``."""
-
-    def written(name: str, keys: str, value: Any) -> str | None:
-        option = INSTALLED.option_of(name)
-        if option is None:
-            return None
-        if keys or value is None:
-            return f"{option.name}{keys}{'' if value is None else f' {_json(value)}'}"
-        words = _option(name, value)
-        return None if isinstance(words, str) else shlex.join(words)
-
-    return _rewritten(sentence, written)
+def is_setting(fact: str) -> bool:
+    """Returns whether a missing fact is a slot that the user can set."""
+    slot = slot_around(fact)
+    return not assumed_as(fact) and problem_of_name(slot) is None and not engine_problem(slot)
 
 
-def in_keywords(sentence: str) -> str:
-    """Writes the engine arguments in a sentence as keyword arguments of ``LLM(...)``."""
-
-    def written(name: str, keys: str, value: Any) -> str:
-        place = name + "".join(f"[{key!r}]" for key in keys.split(".")[1:])
-        return place if value is None else f"{place}={value!r}"
-
-    return _rewritten(sentence, written)
-
-
-def _rewritten(sentence: str, written: Callable[[str, str, Any], str | None]) -> str:
-    def replacement(match: re.Match[str]) -> str:
-        name, keys, value = match.groups()
-        if slot_named(f"engine.{name}").place is not Place.ARGUMENT:
-            return match[0]
-        return written(name, keys, None if value is None else yaml.safe_load(value)) or match[0]
-
-    return _ARGUMENT.sub(replacement, sentence)
+def setting(slot: str, value: Any, *, as_option: bool) -> str:
+    """Returns how a program sets an engine argument: as an option of ``vllm serve``, or as a keyword; empty for other slots."""
+    if slot_named(slot).place is not Place.ARGUMENT:
+        return ""
+    name = slot_named(slot).key
+    found = _option(name, value) if as_option else [f"{name}={value!r}"]
+    return "" if isinstance(found, str) else shlex.join(found) if as_option else found[0]
 
 
 def _engine_arguments(plan: Plan) -> dict[str, Any]:

@@ -292,31 +292,6 @@ class Plan(Record):
     warnings: tuple[Note, ...] = ()
     patches: tuple[PlannedPatch, ...] = ()
 
-    @classmethod
-    def build(
-        cls,
-        context: RunContext,
-        *,
-        changes: dict[str, Any],
-        adjustments: tuple[PlannedAdjustment, ...],
-        verdicts: tuple[Verdict, ...],
-        refusals: tuple[Refusal, ...],
-        warnings: tuple[Note, ...],
-        patches: tuple[PlannedPatch, ...],
-    ) -> Plan:
-        """Builds the plan and names it by its digest."""
-        plan = cls.model_construct(  # the parts are validated records already
-            digest="",
-            context=context,
-            changes=changes,
-            adjustments=adjustments,
-            verdicts=verdicts,
-            refusals=refusals,
-            warnings=warnings,
-            patches=patches,
-        )
-        return plan.model_copy(update={"digest": plan.for_processes.digest})
-
     def __getitem__(self, flag: str) -> tuple[PlannedAdjustment, ...]:
         """Returns the adjustments that quirks of one flag requested, whatever became of them.
 

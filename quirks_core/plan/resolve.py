@@ -43,8 +43,9 @@ def resolve(
     evaluated = judge_advice(planned, evaluated, switches)
     advised = propose(planned, evaluated, advice=True)
     notes = sorted((*proposed.warnings, *advised.warnings), key=lambda note: note.quirk or "")
-    return Plan.build(
-        context,
+    plan = Plan.model_construct(  # the parts are validated records already
+        digest="",
+        context=context,
         changes=settled.changes,
         adjustments=settled.adjustments,
         verdicts=tuple(one.verdict for one in evaluated),
@@ -52,6 +53,7 @@ def resolve(
         warnings=(*warnings, *_of_versions(context, evaluated), *notes),
         patches=proposed.planned_patches,
     )
+    return plan.model_copy(update={"digest": plan.for_processes.digest})
 
 
 def _of_versions(context: RunContext, evaluated: Iterable[Evaluated]) -> Iterator[Note]:

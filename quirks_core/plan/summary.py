@@ -1,4 +1,4 @@
-"""What a plan comes to, in three lists that every rendering uses: what is in force, what is advised, what is undecided."""
+"""What a plan comes to, as rows that every rendering uses: what is in force, advised, undecided, and what is left."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import Field
+
 from quirks_core.base.record import Record
 from quirks_core.configuration.slots import slot_named
-from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Status, Strength
+from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, State, Status, Strength
 
 #: How everything is seen, in messages of a program that supplies its own facts.
 SEE_ALL = "'quirks plan --verbose' lists everything"
@@ -31,10 +33,18 @@ _CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
 )
 
 
+#: The groups of what is done, and of what somebody else has to do; the others are words of `Status` and `State`.
+IN_FORCE, ADVISED = "in force", "advised"
+_OF_STATUS = (Status.ALREADY_SET, Status.KEPT_USER, Status.OUTRANKED)
+_OF_STATE = (State.DORMANT, State.SUPERSEDED, State.DISABLED)
+
+
 class Entry(Record):
-    """One thing that quirks do to a run, or require of the trainer or the client.
+    """One thing that quirks do to a run, require of the trainer or the client, or do not do.
 
     Attributes:
+        group: What became of it.
+        slot: The slot that it is about; empty for a patch, and for a sentence.
         quirks: Ids of the quirks.
         what: What it is: ``engine.seed = 3``, ``patch Scheduler.schedule``; a sentence of advice.
         why: The reason.
@@ -42,6 +52,8 @@ class Entry(Record):
         required: Correctness needs it.
     """
 
+    group: str = Field(exclude=True)
+    slot: str = Field("", exclude=True)
     quirks: tuple[str, ...]
     what: str
     why: str = ""
@@ -50,12 +62,16 @@ class Entry(Record):
 
     def __str__(self) -> str:
         who = ", ".join(self.quirks)
-        text = f"{self.what}: {self.how}" if self.how else self.what
-        return f"{text} ({who}: {self.why})" if self.why else f"{who}: {text}"
+        return f"{self.whole} ({who}: {self.why})" if self.why else f"{who}: {self.whole}"
+
+    @property
+    def whole(self) -> str:
+        """What it is, and how it is done."""
+        return f"{self.what}: {self.how}" if self.how else self.what
 
 
 class Summary(Record):
-    """The three lists.
+    """The lists of what matters.
 
     Attributes:
         in_force: What the engine, or our worker, does: settings, then patches; values that were set already are not among it.
@@ -70,20 +86,31 @@ class Summary(Record):
     @classmethod
     def of(cls, plan: Plan) -> Summary:
         """Sorts what a plan holds into the lists."""
-        applied = [item for item in plan.adjustments if item.status is Status.APPLIED]
-        done = [item for item in applied if is_done(plan, item.slot)]
-        advised = [_advice(plan, item) for item in applied if not is_done(plan, item.slot)]
-        notes = [note for note in plan.warnings if note.kind is NoteKind.ADVICE]
-        advised += [Entry(quirks=(note.quirk or "",), what=note.text.removeprefix(f"{note.quirk}: ")) for note in notes]
-        patches = [
-            Entry(quirks=(patch.quirk.id,), what=f"patch {patch.target.rpartition(':')[2]}", why=patch.quirk.reason)
-            for patch in plan.patches
-        ]
-        return cls(
-            in_force=(*(Entry(quirks=_ids(item), what=item.wanted, why=item.quirks[0].reason) for item in done), *patches),
-            advised=tuple(sorted(advised, key=lambda entry: not entry.required)),
-            undecided=plan.undecided,
-        )
+        in_force, advised = ([row for row in rows(plan) if row.group == group] for group in (IN_FORCE, ADVISED))
+        return cls(in_force=tuple(in_force), advised=tuple(advised), undecided=plan.undecided)
+
+
+def rows(plan: Plan) -> Iterator[Entry]:
+    """Yields what becomes of everything that quirks ask of a run; what is undecided or refused is not among it."""
+    applied = [item for item in plan.adjustments if item.status is Status.APPLIED]
+    for item in applied:
+        if is_done(plan, item.slot):
+            yield Entry(group=IN_FORCE, slot=item.slot, quirks=_ids(item), what=item.wanted, why=item.quirks[0].reason)
+    for patch in plan.patches:
+        what = f"patch {patch.target.rpartition(':')[2]}"
+        yield Entry(group=IN_FORCE, quirks=(patch.quirk.id,), what=what, why=patch.quirk.reason)
+    advised = [_advice(plan, item) for item in applied if not is_done(plan, item.slot)]
+    notes = [note for note in plan.warnings if note.kind is NoteKind.ADVICE]
+    advised += [
+        Entry(group=ADVISED, quirks=(note.quirk or "",), what=note.text.removeprefix(f"{note.quirk}: ")) for note in notes
+    ]
+    yield from sorted(advised, key=lambda entry: not entry.required)
+    for item in plan.adjustments:
+        if item.status in _OF_STATUS:
+            yield Entry(group=item.status, slot=item.slot, quirks=_ids(item), what=item.wanted, why=item.reason)
+    for verdict in plan.verdicts:
+        if verdict.state in _OF_STATE:
+            yield Entry(group=verdict.state, quirks=(verdict.id,), what=verdict.because)
 
 
 def in_one_line(undecided: Mapping[str, Collection[str]], remedy: str) -> str:
@@ -104,10 +131,14 @@ def messages(plan: Plan, remedy: str = SEE_ALL) -> Iterator[str]:
     yield from filter(None, [in_one_line(plan.undecided, remedy)])
 
 
+def of_our_worker(plan: Plan) -> bool:
+    """Returns whether a plan is for an engine of our worker, rather than for one that another program starts."""
+    return plan.context.settings.get("engine.generate_from_dummy") is not None
+
+
 def is_done(plan: Plan, slot: str) -> bool:
     """Returns whether a slot is put into force: by the engine, or by our worker, which does all but the trainer's part."""
-    of_our_worker = plan.context.settings.get("engine.generate_from_dummy") is not None
-    return slot_named(slot).is_enforced or (of_our_worker and slot_named(slot).family != "train")
+    return slot_named(slot).is_enforced or (of_our_worker(plan) and slot_named(slot).family != "train")
 
 
 def call(slot: str, value: Any) -> str:
@@ -129,8 +160,8 @@ def _advice(plan: Plan, item: PlannedAdjustment) -> Entry:
     if required:
         title = next(verdict.title for verdict in plan.verdicts if verdict.id == item.quirks[0].id)
         why += f"; without it: {title}" if title != why else ""
-    how = call(item.slot, value)
-    return Entry(quirks=_ids(item), what=f"{item.slot} = {_shown(value)}", why=why, how=how, required=required)
+    what, how = f"{item.slot} = {_shown(value)}", call(item.slot, value)
+    return Entry(group=ADVISED, quirks=_ids(item), what=what, why=why, how=how, required=required)
 
 
 def _ids(item: PlannedAdjustment) -> tuple[str, ...]:

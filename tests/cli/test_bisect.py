@@ -70,14 +70,6 @@ def test_the_quirks_that_explain_how_a_command_ends_are_named(bisected, code, ex
     assert (outcome.json["explanation"], outcome.json["summary"]) == (explanation, summary)
 
 
-def test_two_ways_to_fail_count_as_one_outcome(bisected):
-    outcome = bisected(f"os.kill(os.getpid(), 9) if {X!r} in off else sys.exit(3)")
-
-    assert (outcome.code, outcome.json["explained"], outcome.json["explanation"]) == (1, False, [])
-    assert outcome.json["summary"].endswith("the command fails with and without them")
-    assert [run["status"] for run in outcome.json["runs"]] == [3, -9, 3, -9]
-
-
 def test_the_time_limit_is_a_failure(bisected, only_y):
     outcome = bisected(f"{Y!r} in off or time.sleep(600)", "--timeout", "2", *only_y)
 
@@ -124,17 +116,6 @@ def test_the_output_is_kept_in_a_log_for_each_run_unless_it_is_to_be_shown(progr
     assert (json.loads(shown.stdout)["logs"], list((tmp_path / "verbose").iterdir())) == (None, [])
 
 
-def test_the_text_output_describes_every_run(quirks):
-    outcome = quirks("bisect", *command(f"sys.exit(3 if {X!r} in off else 0)"))
-
-    first, second, *_ = outcome.out.splitlines()
-    assert first.startswith("run 1, 0 of ")
-    assert " quirks disabled: passes after " in first
-    assert ": fails (exit status 3) after " in second
-    assert f"it fails with {X} disabled" in outcome.out.splitlines()
-    assert outcome.err == ""
-
-
 def test_a_quirk_that_is_disabled_already_stays_disabled_in_every_run(bisected, monkeypatch):
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", X)
 
@@ -154,15 +135,6 @@ def test_the_candidates_of_a_run_are_the_quirks_in_force_for_it(bisected, model,
     assert (Y in of_a_run, X in of_a_run) == (True, False)
     assert (nothing.code, nothing.json["candidates"], file.exists()) == (1, [], False)
     assert "nothing to disable" in nothing.json["summary"]
-
-
-def test_the_candidates_without_a_run_are_all_installed_quirks(bisected, install):
-    install("acme-seed", THIRD_PARTY)
-
-    of_none = bisected("sys.exit('acme-seed' in off)")
-
-    assert {X, Y, Z} <= set(of_none.json["candidates"])
-    assert of_none.json["explanation"] == ["acme-seed"]
 
 
 def test_the_command_keeps_its_own_double_dash(quirks):
@@ -190,18 +162,6 @@ def test_what_cannot_be_run_is_a_usage_error(quirks, messages, arguments):
 
     assert outcome.code == 2
     messages(outcome.err.splitlines()[-1])
-
-
-def test_a_file_that_the_system_cannot_execute_is_a_usage_error(quirks, tmp_path):
-    file = tmp_path / "strange"
-    file.write_bytes(b"\x7fELF, but not really")
-    file.chmod(0o755)
-
-    outcome = quirks("bisect", "--", file)
-
-    assert outcome.code == 2
-    assert "strange' cannot be started: " in outcome.err
-    assert list(tmp_path.glob("quirks-bisect-*")) == []
 
 
 @pytest.mark.parametrize(

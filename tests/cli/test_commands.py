@@ -59,14 +59,6 @@ def test_the_help_lists_every_command_in_a_group(quirks):
     assert "commands of other packages" not in groups
 
 
-def test_an_unknown_command_is_an_error_that_lists_every_command(quirks):
-    wrong = quirks("plam")
-
-    assert wrong.code == 2
-    assert wrong.err.startswith("usage: quirks")
-    assert all(f"'{name}'" in wrong.err for name in COMMANDS)
-
-
 def test_commands_of_other_packages_have_a_group_of_their_own(quirks, install):
     command = "from quirks_core.cli.command import Command\nCOMMAND = Command('50% \\x1b[2J', print)\n"
     points = {"acme": "acme_verb:COMMAND", "audit": "acme_verb:COMMAND"}

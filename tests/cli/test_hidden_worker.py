@@ -58,22 +58,6 @@ def test_a_command_that_needs_our_worker_fails_with_one_line(python, trainer):
     assert "rename it" in line
 
 
-@pytest.mark.usefixtures("trainer")
-def test_a_command_that_needs_only_the_core_works(python):
-    listed = python("-m", "quirks_core.cli", "list")
-
-    assert (listed.returncode, listed.stderr) == (0, "")
-    assert "the trainer speaks" not in listed.stdout
-
-
-def test_the_help_names_the_file_that_hides_our_worker(python, trainer):
-    helped = python("-m", "quirks_core.cli", "--help")
-
-    assert (helped.returncode, helped.stderr) == (0, "")
-    assert place(trainer) in "".join(helped.stdout.split())
-    assert "the trainer speaks" not in helped.stdout
-
-
 def test_the_doctor_reports_the_file_that_hides_our_worker(python, trainer):
     on_path, beside = (python(*safe, "-m", "quirks_core.cli", "doctor", "--json") for safe in ([], ["-P"]))
 
@@ -121,3 +105,11 @@ def test_neither_our_own_package_nor_a_mere_folder_is_in_the_way(tmp_path):
     (tmp_path / "worker").mkdir()
 
     assert (in_the_way(), in_the_way(ROOT), in_the_way(tmp_path)) == (None, None, None)
+
+
+@pytest.mark.usefixtures("trainer")
+def test_a_command_that_needs_only_the_core_works(python):
+    listed = python("-m", "quirks_core.cli", "list")
+
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "the trainer speaks" not in listed.stdout

@@ -113,6 +113,13 @@ def test_what_needs_no_engine_works(light, folder, command):
     assert "broken" not in done.stdout
 
 
+def test_a_misspelt_slot_is_an_error_without_an_engine_too(light, folder):
+    done = light("plan", "--model", folder, "--set", "engine.enforce_eagre=true")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "did you mean 'engine.enforce_eager'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("module", "engine", "remedy"),
     [

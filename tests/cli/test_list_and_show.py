@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections import Counter
 
@@ -71,15 +70,6 @@ def test_list_counts_the_quirks_of_each_kind(quirks):
     assert rules.out.splitlines()[-1] == f"0 workarounds, {kinds[Kind.RULE]} rules, 0 features"
 
 
-def test_list_filters_by_kind(quirks):
-    rules = quirks("list", "--kind", "rule", "--json").json
-    staged = quirks("list", "--kind", "feature", "--stage", "any", "--json").json
-
-    assert {row["kind"] for row in rules} == {"rule"}
-    assert {row["kind"] for row in staged} == {"feature"}
-    assert len(staged) == sum(item.quirk.kind is Kind.FEATURE for item in Registry.load().loaded)
-
-
 def test_show_says_what_a_quirk_declares(quirks):
     shown = quirks("show", BUILT_IN)
 
@@ -127,19 +117,6 @@ def test_show_says_why_a_plugin_is_broken(quirks, install):
     assert "RuntimeError: imported" in shown.err
 
 
-def test_show_works_beside_a_broken_plugin(quirks, install):
-    install("acme-broken", RAISES)
-
-    assert quirks("show", BUILT_IN).code == 0
-
-
-def test_showing_a_quirk_asks_nothing_of_the_modules_that_happen_to_be_loaded(quirks, install):
-    install("acme-lazy", "def __getattr__(name):\n    raise RuntimeError(f'asked for {name}')\n")
-    importlib.import_module("acme_lazy")
-
-    assert quirks("show", BUILT_IN).code == 0
-
-
 def test_a_third_partys_quirk_is_shown_with_its_distribution(quirks, install):
     install("acme-patch", PATCHES_PLUGGY)
 
@@ -180,3 +157,18 @@ def test_a_slot_that_does_not_exist_or_is_refused_says_why(quirks, slot, words):
 
     assert (shown.code, shown.out) == (2, "")
     assert words in shown.err
+
+
+def test_list_filters_by_kind(quirks):
+    rules = quirks("list", "--kind", "rule", "--json").json
+    staged = quirks("list", "--kind", "feature", "--stage", "any", "--json").json
+
+    assert {row["kind"] for row in rules} == {"rule"}
+    assert {row["kind"] for row in staged} == {"feature"}
+    assert len(staged) == sum(item.quirk.kind is Kind.FEATURE for item in Registry.load().loaded)
+
+
+def test_show_works_beside_a_broken_plugin(quirks, install):
+    install("acme-broken", RAISES)
+
+    assert quirks("show", BUILT_IN).code == 0

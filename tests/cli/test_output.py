@@ -66,10 +66,15 @@ def test_the_output_of_a_program_that_is_run_stays_its_own(program):
     assert (done.returncode, done.stdout) == (0, "its own\n")
 
 
+def test_the_command_alone_prints_the_first_steps(quirks):
+    outcome = quirks()
+
+    assert (outcome.code, outcome.err, len(outcome.out.splitlines())) == (0, "", 5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        ([], "the following arguments are required: COMMAND"),
         (["show"], "the following arguments are required: ID"),
         (["plam"], "did you mean 'plan'?"),
         (["doctr"], "did you mean 'doctor'?"),

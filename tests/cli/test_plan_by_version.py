@@ -104,12 +104,6 @@ def test_one_version_makes_the_plan_that_assumes_it(quirks, model):
     assert alone.json["context"]["packages"]["vllm"] == "0.9.1"
 
 
-def test_a_servers_command_line_describes_the_run_on_every_version(quirks, model):
-    outcome = quirks("plan", "--vllm", "0.31,0.32", "--json", "--", "vllm", "serve", model())
-
-    assert (outcome.json["purpose"], [column["version"] for column in outcome.json["columns"]]) == ("serve", ["0.31", "0.32"])
-
-
 def test_a_version_that_refuses_the_run_is_a_finding_with_its_reason(quirks, model):
     outcome = quirks("plan", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.1,0.32", "--json")
 
@@ -145,16 +139,6 @@ def test_an_equal_version_is_left_out_with_a_note(quirks, model):
     assert "note: --vllm 0.32 is given" in quirks(*line).out
 
 
-def test_the_model_is_read_once(quirks, model, monkeypatch):
-    reads = []
-    read = ModelFacts.read.__func__
-    monkeypatch.setattr(ModelFacts, "read", classmethod(lambda cls, *rest: reads.append(rest) or read(cls, *rest)))
-
-    quirks("plan", "--model", model(), "--vllm", "0.26,0.30,0.31,0.32")
-
-    assert len(reads) == 1
-
-
 def test_what_was_worked_out_for_one_version_counts_for_no_other():
     model = ModelFacts(name="qwen3", path="qwen3", config={"model_type": "qwen3"})
     context = RunContext(model=model, packages=installed_versions(), environment={"VLLM_MADE_UP": "1"})
@@ -163,24 +147,6 @@ def test_what_was_worked_out_for_one_version_counts_for_no_other():
     plan = make_plans(Registry.load(), context, ["0.9.1"], Switches())["0.9.1"]
 
     assert [verdict.state for verdict in plan.verdicts if verdict.id == "unread-environment"] == ["unknown"]
-
-
-def test_the_configuration_holds_for_every_version(quirks, model, tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text(f"model: {model()}\nquirks: {{disable: [logprobs]}}\n", encoding="utf-8")
-
-    outcome = quirks("plan", "--config", file, "--assume", "platform==cuda", "--vllm", "0.31,0.32", "--json")
-
-    assert states(outcome, "rollout-logprobs-processed") == {"0.31": "disabled", "0.32": "disabled"}
-
-
-def test_a_broken_plugin_is_one_warning_on_every_version(quirks, model, install):
-    install("acme-broken", "raise RuntimeError('imported')\n")
-
-    outcome = quirks("plan", "--model", model(), "--assume", "platform==cuda", "--vllm", "0.31,0.32")
-
-    assert [text for text in outcome.out.splitlines() if text.startswith("warning on 0.31, 0.32: ") and "acme-broken" in text]
-    assert outcome.out.count("RuntimeError: imported") == 1
 
 
 @pytest.mark.parametrize(

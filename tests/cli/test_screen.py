@@ -15,14 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.text import printable
-from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.reporting.terminal import Screen
 
 #: A window title, a link, cleared screen, 8-bit CSI, reversed writing, hidden letters, and a line as if it were ours.
 EVIL = "a\x1b]0;x\x07\x1b]8;;https://e.example\x1b\\b\x1b[2J\x9b31m\u202etxt\u2066\u200b\U000e0041\r:x:[bold]\nerror: forged"
@@ -98,20 +96,6 @@ def test_json_has_foreign_text_as_it_is(quirks, evil):
     assert error.startswith(f"{EVIL} cannot be read: ")
 
 
-@pytest.mark.parametrize(
-    "command", [["plan"], ["show", "acme-evil"], ["doctor"], ["diff", EVIL, "b.json"]], ids=lambda words: words[0]
-)
-def test_json_escapes_what_steers_a_terminal(quirks, evil, command):
-    more = ["--model", evil] if command[0] == "plan" else []
-
-    assert UNSAFE.findall(quirks(*command, *more, "--json").out) == []
-
-
-def test_an_error_that_a_trainer_prints_is_as_harmless():
-    assert str(UsageError(EVIL)) == printable(EVIL)
-    assert UNSAFE.sub("", printable(EVIL)).count("\\x1b") == EVIL.count("\x1b")
-
-
 def test_what_did_not_go_through_our_functions_is_escaped_as_well(capsys):
     screen = Screen()
     table = Table(title=EVIL)
@@ -120,22 +104,6 @@ def test_what_did_not_go_through_our_functions_is_escaped_as_well(capsys):
         screen.print(thing)
 
     assert UNSAFE.sub("", capsys.readouterr().out.replace("error: forged", "")).count("\\x1b") >= 12
-
-
-def test_letters_of_every_script_stay_what_they_are(capsys):
-    text = "Größe 日本 شكرا क्‍ष 👩‍👩 :x: [b] \\["
-
-    Screen().say(line(text))
-    Screen().say(lines(text))
-
-    assert capsys.readouterr().out == f"{text}\n{text}\n"
-
-
-@given(st.text(st.sampled_from("a/b\\[]#:x")), st.sampled_from(["{}", "[bold]{}[/]", "{}[dim]x[/]", "({})"]))
-def test_markup_characters_in_a_text_are_shown_as_they_are(text, around):
-    shown = Screen().render_str(around.format(line(text)))
-
-    assert shown.plain == re.sub(r"\[(bold|dim|/)\]", "", around).format(text)
 
 
 def test_a_pipe_gets_every_line_whole(capsys, monkeypatch):
@@ -206,6 +174,20 @@ def test_no_color_removes_all_emphasis(model: Callable[[str], Path]) -> None:
     assert max(len(row) for row in plain.split("\r\n") if " " in row.strip()) <= 80
 
 
+@pytest.mark.parametrize(
+    "command", [["plan"], ["show", "acme-evil"], ["doctor"], ["diff", EVIL, "b.json"]], ids=lambda words: words[0]
+)
+def test_json_escapes_what_steers_a_terminal(quirks, evil, command):
+    more = ["--model", evil] if command[0] == "plan" else []
+
+    assert UNSAFE.findall(quirks(*command, *more, "--json").out) == []
+
+
+def test_an_error_that_a_trainer_prints_is_as_harmless():
+    assert str(UsageError(EVIL)) == printable(EVIL)
+    assert UNSAFE.sub("", printable(EVIL)).count("\\x1b") == EVIL.count("\x1b")
+
+
 def test_no_command_writes_foreign_text_past_the_screen():
     """The console and the escaping of markup are taken from one module."""
     root = Path(__file__).resolve().parents[2]
@@ -215,4 +197,4 @@ def test_no_command_writes_foreign_text_past_the_screen():
         file.name for file in sources if re.search(r"rich\.(markup|console|table) import", file.read_text(encoding="utf-8"))
     ]
 
-    assert wrong == ["screen.py"]
+    assert wrong == ["terminal.py"]

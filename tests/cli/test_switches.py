@@ -15,34 +15,6 @@ OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtim
 BY = pytest.mark.parametrize("by", ["option", "environment"])
 
 
-@pytest.fixture
-def acme(install):
-    """Installs a third party's quirk that concerns the models of these tests."""
-    install("acme-eager", ACME)
-
-
-@pytest.mark.parametrize(
-    ("options", "state"), [(["--force", "deepscaler-eager"], "active"), (["--disable", "enforce_eager"], "disabled")], ids=str
-)
-def test_explain_obeys_a_switch_as_the_plan_does(quirks, model, messages, options, state):
-    line = ["--model", model(), *options]
-
-    verdicts = {verdict["id"]: verdict for verdict in quirks("plan", *line, "--json").json["verdicts"]}
-
-    assert quirks("explain", "deepscaler-eager", *line, "--json").json == verdicts["deepscaler-eager"]
-    assert verdicts["deepscaler-eager"]["state"] == state
-    messages(quirks("explain", "deepscaler-eager", *line).out)
-
-
-@pytest.mark.usefixtures("acme")
-@pytest.mark.parametrize("name", ["third-party", "all"])
-def test_explain_says_who_switched_a_quirk_off_with_its_whole_distribution(quirks, model, name):
-    explained = quirks("explain", "acme-eager", "--model", model(), "--disable", name)
-
-    assert explained.code == 0
-    assert f"switched off by '{name}' in the command line (--disable)" in explained.out
-
-
 @OF_A_RUN
 @BY
 def test_strict_makes_every_broken_plugin_that_is_loaded_fatal_at_once(quirks, model, install, monkeypatch, command, by):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quirks_core.cli.delta_debugging import Finding, bisect
+from quirks_core.cli.bisect import bisect
 
 NAMES = tuple(f"q{number:02}" for number in range(12))
 CAUSES = st.lists(st.frozensets(st.sampled_from(NAMES), min_size=1, max_size=4), min_size=1, max_size=3)
@@ -51,33 +51,6 @@ def test_a_single_cause_among_many_takes_few_runs():
 
     assert bisect([f"q{number}" for number in range(1000)], oracle).explanation == ("q617",)
     assert len(oracle.asked) <= 4 + 2 * 10
-
-
-@pytest.mark.parametrize(
-    ("passes", "summary"),
-    [
-        # what passes, given the set of disabled quirks
-        (lambda off: "q03" in off, "it passes with q03 disabled"),
-        (lambda off: {"q03", "q07"} <= off, "it passes with q03 and q07 disabled together"),
-        (lambda off: "q03" not in off, "it fails with q03 disabled"),
-        (lambda _: True, "no quirk explains it: the command passes with and without them"),
-        (lambda _: False, "no quirk explains it: the command fails with and without them"),
-    ],
-)
-def test_the_summary_says_which_quirks_make_the_difference(passes, summary):
-    finding = bisect(NAMES, passes)
-
-    assert (str(finding), finding.explained) == (summary, "explains" not in summary)
-
-
-@pytest.mark.parametrize(("names", "asked"), [([], 0), (["q00"], 4), (NAMES, 4)])
-def test_a_command_that_no_candidate_changes_costs_only_the_base_runs(names, asked):
-    oracle = Oracle(lambda _: True)
-
-    finding = bisect(names, oracle)
-
-    assert oracle.asked == [frozenset(), frozenset(names)] * (asked // 2)
-    assert (finding == Finding(candidates=()), "nothing to disable" in str(finding)) == (not names, not names)
 
 
 @pytest.mark.parametrize("liar", [frozenset(), frozenset(NAMES)], ids=["nothing disabled", "everything disabled"])

@@ -149,10 +149,6 @@ def test_a_slots_value_is_a_quirks_else_the_users_else_the_configurations_whatev
     }
 
 
-def test_an_adjustment_reads_as_a_relation_of_its_slot_to_a_value(full_plan):
-    assert "engine.max_num_seqs ≤ 8" in [item.wanted for item in full_plan.adjustments]
-
-
 def test_a_refusal_reads_as_a_reason_with_its_ways_out(full_plan):
     assert str(full_plan.refusals[0]).splitlines() == [
         "hangs (example-quirks 1.2, a/b.py:3): it hangs",

@@ -11,7 +11,7 @@ import pytest
 from quirks_core import Advise, Default, Patch, Require
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import read_serve_command
-from quirks_core.plan.formats import env, in_keywords, in_options, python, vllm_args
+from quirks_core.plan.formats import env, python, setting, vllm_args
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
@@ -82,12 +82,6 @@ def test_the_heads_dtype_is_a_change_to_the_checkpoints_configuration_beside_tho
     assert python(found).lines == (f"hf_overrides={whole!r},",)
 
 
-def test_a_quirk_that_changes_the_overrides_keeps_the_heads_dtype_of_the_user(plan):
-    found = plan(Require("engine.hf_overrides", {"x": 1}), engine={"head_dtype": "float32"})
-
-    assert read_back(vllm_args(found))["hf_overrides"] == {"x": 1, "head_dtype": "float32"}
-
-
 def test_exports_give_a_shell_the_exact_values(plan):
     found = plan(Require("env.NCCL_ALGO", NASTY))
 
@@ -95,13 +89,6 @@ def test_exports_give_a_shell_the_exact_values(plan):
     script = "\n".join([*lines, 'printf %s "$NCCL_ALGO"'])
     assert shell(script) == NASTY
     assert shlex.split(lines[0]) == ["export", f"NCCL_ALGO={NASTY}"]
-
-
-def test_the_other_forms_name_the_variables_to_export(plan):
-    found = plan(Require("env.NCCL_ALGO", NASTY))
-
-    assert vllm_args(found) == (type(env(found))((), (f"{env(found).lines[0]}, before the server starts",)))
-    assert python(found).notes == (f"os.environ['NCCL_ALGO'] = {NASTY!r}, before vllm is imported",)
 
 
 def test_what_no_form_expresses_is_a_note(plan):
@@ -139,18 +126,12 @@ def test_an_argument_without_an_option_is_a_note_that_names_the_form_that_has_it
 
 
 @pytest.mark.parametrize(
-    ("sentence", "options", "keywords"),
+    ("slot", "value", "option", "keyword"),
     [
-        ("set engine.load_format=auto.", "set --load-format auto.", "set load_format='auto'."),
-        ("set engine.enforce_eager: true", "set --enforce-eager", "set enforce_eager=True"),
-        ("engine.enforce_eager: false", "--no-enforce-eager", "enforce_eager=False"),
-        ("leave engine.max_num_seqs out", "leave --max-num-seqs out", "leave max_num_seqs out"),
-        ("engine.max_num_seqs: 8, or", "--max-num-seqs 8, or", "max_num_seqs=8, or"),
-        ("engine.hf_overrides.rope_theta is", "--hf-overrides.rope_theta is", "hf_overrides['rope_theta'] is"),
-        ("engine.runtime: v1", "engine.runtime: v1", "engine.runtime: v1"),  # no argument of vLLM
-        ("refit.scope=state_dict", "refit.scope=state_dict", "refit.scope=state_dict"),
+        ("engine.load_format", "auto", "--load-format auto", "load_format='auto'"),
+        ("engine.enforce_eager", False, "--no-enforce-eager", "enforce_eager=False"),
+        ("refit.scope", "state_dict", "", ""),  # no argument of vLLM
     ],
 )
-def test_engine_arguments_in_a_sentence_are_written_for_the_program(sentence, options, keywords):
-    assert in_options(sentence) == options
-    assert in_keywords(sentence) == keywords
+def test_a_setting_is_written_for_the_program(slot, value, option, keyword):
+    assert [setting(slot, value, as_option=as_option) for as_option in (True, False)] == [option, keyword]

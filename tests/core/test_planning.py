@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
-import sys
 
 import pytest
 
@@ -154,16 +151,3 @@ def test_an_unknown_argument_is_an_error_only_under_the_installed_version(config
     plan = make_plan(run, PlanOptions(assume=("vllm==0.9.1",)), environ={})
 
     assert [note.about for note in plan.warnings if note.kind is NoteKind.UNCHECKED] == [("engine.no_such_argument",)]
-
-
-def test_the_command_line_makes_the_same_plan_as_the_library(model, config, tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text("engine: {seed: 3, block_size: 16}\nquirks: {disable: [v1-runtime]}\n", encoding="utf-8")
-    command = [sys.executable, "-m", "quirks_core.cli", "plan", "--json", "--model", model, "--config", str(file)]
-    run = config(engine={"seed": 3, "vllm_kwargs": {"block_size": 16}}, quirks={"disable": ["v1-runtime"]})
-
-    given = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-    plan, options = make_plan(run), PlanOptions.gather(run)
-    assert (given["digest"], given["changes"]) == (plan.digest, plan.changes)
-    assert make_plan(run, options, registry=options.registry()).digest == plan.digest

@@ -31,7 +31,7 @@ def test_a_script_can_catch_a_refusal_in_the_words_of_its_keywords(model, shell,
 
     assert found["kinds"] == ["refuse", "require"]
     assert "enforce_eager must be True" in found["text"]
-    assert "or set enforce_eager=True (or leave it open)" in found["text"]
+    assert "; here: enforce_eager=True" in found["text"]
     assert "override: MODEL_QUIRKS_DISABLE=kv-connector-stale" in found["text"]
 
 

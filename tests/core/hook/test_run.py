@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from patience import HUNG_S, until
 
-_ROOT = Path(__file__).resolve().parents[3]
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('MODEL_QUIRKS', 'VLLM_'))}))"
 
 
@@ -71,27 +69,6 @@ def test_an_impossible_run_is_an_error(run, arguments, message):
 
 def test_a_hook_that_is_off_is_an_error(run):
     assert "MODEL_QUIRKS=off turns off what 'quirks run' is for" in run("--", "true", MODEL_QUIRKS="off").stderr
-
-
-def test_our_sitecustomize_records_without_replacing_the_next_one(run, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.NEXT = True\n", encoding="utf-8")
-    text = (
-        "import sys; print(NEXT, 'quirks_core.hook.explicit' in sys.modules, 'pydantic' in sys.modules, 'vllm' in sys.modules)"
-    )
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-
-    assert run("--", sys.executable, "-c", text, PYTHONPATH=path).stdout == "True True False False\n"
-
-
-def test_a_python_that_lacks_us_imports_no_engine_where_a_receipt_is_required(run, tmp_path):
-    # -S leaves out what is installed, and so model-quirks, and with it the first look for sitecustomize.
-    program = f"import sys; sys.path = [p for p in sys.path if {str(_ROOT)!r} != p]; import sitecustomize; import vllm"
-
-    ended = run("--require-receipt", "--", sys.executable, "-S", "-c", program, cwd=tmp_path)
-
-    assert ended.returncode == 1
-    assert "ImportError: model-quirks: this Python" in ended.stderr
-    assert "cannot load model-quirks" in ended.stderr
 
 
 def test_a_signal_ends_the_command_with_a_report(run, tmp_path):  # noqa: ARG001 - for its environment

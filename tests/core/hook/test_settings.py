@@ -74,14 +74,14 @@ def test_a_wrong_value_is_an_error_that_names_its_variable(name, value, message)
     assert message in str(error.value)
 
 
+def test_a_trainer_without_autocast_can_be_given():
+    settings = HookSettings.read({"MODEL_QUIRKS": "on", "MODEL_QUIRKS_SET": "train.dtype=float32;train.autocast=null"})
+
+    assert settings.given == {"train.dtype": "float32", "train.autocast": "none"}
+
+
 def test_all_wrong_values_are_listed_at_once():
     with pytest.raises(UsageError) as error:
         HookSettings.read({"MODEL_QUIRKS": "rolout", "MODEL_QUIRKS_LOG": "quite", "MODEL_QUIRKS_SET": "a=1;b=2"})
 
     assert all(text in str(error.value) for text in ("rolout", "quite", "'a'", "'b'"))
-
-
-def test_a_trainer_without_autocast_can_be_given():
-    settings = HookSettings.read({"MODEL_QUIRKS": "on", "MODEL_QUIRKS_SET": "train.dtype=float32;train.autocast=null"})
-
-    assert settings.given == {"train.dtype": "float32", "train.autocast": "none"}

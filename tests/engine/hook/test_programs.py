@@ -200,25 +200,6 @@ def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, r
     assert "purpose eval (no sign of a trainer, and no server)" in ended.said[0]
 
 
-BYPASSED = """
-import os, sys
-os.environ["VLLM_PLUGINS"] = "lora"
-from vllm import LLM
-
-if __name__ == "__main__":
-    LLM(model=sys.argv[1], max_model_len=128, max_num_seqs=8, enforce_eager=True, num_gpu_blocks_override=64)
-    print("RESULT 1", flush=True)
-"""
-
-
-def test_a_program_that_keeps_our_plugin_out_gets_no_engine_where_a_receipt_is_required(programs, quirks_run, checkpoint):
-    ended = programs.script(BYPASSED, checkpoint("qwen3"), before=quirks_run("--require-receipt"))
-
-    assert ended.code != 0
-    assert "RESULT" not in ended.text
-    assert "error: an engine could have no receipt: VLLM_PLUGINS='lora' keeps our plugin out" in ended.text
-
-
 STARTED = """
 import sys
 from vllm import LLM
@@ -258,14 +239,6 @@ def test_a_report_prints_what_would_be_done_without_doing_it(programs, checkpoin
     assert ended.result() == "auto"
     assert ended.said[0].startswith("would apply ")
     assert any("engine.generation_config = vllm (generation-config-leak" in line for line in ended.said)
-
-
-def test_recorders_that_are_on_before_vllm_know_the_first_engine_arguments_exactly(programs, quirks_run, checkpoint):
-    """Without them, the first are known by value: see `test_typed`."""
-    ended = programs.script(CONFIGURED, checkpoint("qwen3"), before=quirks_run("--purpose", "rollout"))
-
-    assert ended.result() == "vllm"
-    assert "typed: known exactly (keywords): logprobs_mode, max_model_len" in ended.said[0]
 
 
 def test_a_command_that_starts_no_engine_has_no_receipt(programs, quirks_run):
