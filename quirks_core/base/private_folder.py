@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,16 @@ def make(prefix: str, parent: str | Path | None = None) -> Path:
         where = f" in {parent}" if parent is not None else ""
         raise QuirksError(f"cannot make a temporary folder{where}: {error}; free space there, or set TMPDIR") from error
     return folder
+
+
+def is_ours(folder: Path) -> bool:
+    """Returns whether `make` made a folder for this user, and no other user can enter it."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    is_private = found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(found.st_mode) and is_private and (folder / _LOCK).is_file()
 
 
 def remove(folder: Path) -> None:
@@ -87,9 +98,8 @@ def _hold(folder: Path) -> None:
     lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # a file system without locks: the folder must not look abandoned
+    except OSError:  # a file system without locks, on which no folder looks abandoned
         os.close(lock)
-        file.unlink()
         return
     _held[folder] = lock
 

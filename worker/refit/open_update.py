@@ -32,13 +32,18 @@ class UpdateSteps:
         self._open: OpenUpdate | None = None
         self._last_problem = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether an update is open; the engine is paused then, and cannot be queried while it waits for a part."""
+        return self._open is not None and not self._open.is_over
+
     def check_closed(self) -> None:
         """Makes sure that no update is open.
 
         Raises:
             UpdateOrderError: One is.
         """
-        if self._open is not None and not self._open.is_over:
+        if self.is_open:
             raise UpdateOrderError(
                 "a weight update is open: finish it first. It is given up, and another one can begin, when no call comes for "
                 f"{self._refitting.sender.section.timeout_s:g} s (refit.timeout_s)"
@@ -49,7 +54,7 @@ class UpdateSteps:
 
         async def work() -> None:
             async with self._refitting.paused(clear_cache=False):
-                await self._engine.call(receiving.join, init_info)
+                await self._engine.call(receiving.join, self._limited(init_info))
 
         self.check_closed()
         await self._refitting.lock.run(work)
@@ -83,7 +88,7 @@ class UpdateSteps:
         refitting.last = "http"
         if refitting.backend == BACKEND and isinstance(update_info, dict):
             finite = refitting.sender.section.finite or bool(update_info.get("finite"))
-            update_info = {**update_info, "finite": finite, "dummy": refitting.dummy}
+            update_info = {**self._limited(update_info), "finite": finite, "dummy": refitting.dummy}
         await update.step(receiving.part, update_info=update_info)
 
     async def finish(self, version: str | None = None) -> None:
@@ -93,10 +98,15 @@ class UpdateSteps:
             version: Their label; None for the next number.
 
         Raises:
-            UpdateOrderError: No update is open.
+            UpdateOrderError: No update is open, or it still takes a part.
             RefitError: The weights could not be put in force; the message says what the engine holds now.
         """
         await self._opened().end(version)
+
+    def _limited(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Returns what our backend is given, with the time limit of this engine; other backends have no such field."""
+        is_ours = self._refitting.backend == BACKEND
+        return {**info, "timeout_s": self._refitting.sender.section.timeout_s} if is_ours else info
 
     def _opened(self) -> OpenUpdate:
         if self._open is None or self._open.is_over:
@@ -135,6 +145,7 @@ class OpenUpdate:
         self._finite = finite
         self._steps: asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]] = asyncio.Queue()
         self._version: str | None = None
+        self._under_way = 0
         self.is_over = False
 
     async def step(self, function: Callable[..., Any], **named: Any) -> None:
@@ -146,12 +157,23 @@ class OpenUpdate:
         """
         made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._steps.put_nowait((function, named, made))
-        await asyncio.wait((made, self.refit), return_when=asyncio.FIRST_COMPLETED)
+        self._under_way += 1
+        try:
+            await asyncio.wait((made, self.refit), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._under_way -= 1
         if not made.done():
             self.refit.result()  # raises why it has ended
 
     async def end(self, version: str | None) -> None:
-        """Ends the update; returns once the weights are in force. Errors as for `step`."""
+        """Ends the update; returns once the weights are in force.
+
+        Raises:
+            UpdateOrderError: A part is still being taken, which may wait for its trainer.
+            RefitError: As for `step`; so `EngineDiedError`.
+        """
+        if self._under_way:
+            raise UpdateOrderError("a step of the weight update is under way: finish it when update_weights has returned")
         self._version = version
         await self.step(receiving.end)
         await asyncio.shield(self.refit)
