@@ -123,6 +123,25 @@ class Routes:
         return reply if isinstance(reply, Response) else _reply(reply)
 
 
+class RefuseTwoLengths:
+    """Refuses a request that gives its length in two ways: a proxy may take a part of its body for another request.
+
+    Args:
+        app: The protected application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope.get("headers", ())}:
+            body = problem("the request has both Content-Length and Transfer-Encoding: send one of them", status=400)
+            await refusal(body, {"Connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
 class RequireKey:
     """Requires a key, except for the health check.
 
