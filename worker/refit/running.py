@@ -144,14 +144,6 @@ class Server:
         """
         return self._account(self.rpc("trainer_at", updates))
 
-    def report_skipped(self) -> None:
-        """Reports that the trainer's gradient scaler skipped a step, so that its next update changes nothing.
-
-        Raises:
-            UsageError: As for `look`.
-        """
-        self.rpc("trainer_skipped")
-
     def _account(self, answers: Sequence[Any]) -> Account:
         if answers[0] is None:
             raise UsageError(f"{self.url}: {_NO_LEDGER}")
@@ -167,17 +159,9 @@ def look(llm: Any) -> list[Entry]:
     Raises:
         UsageError: The engine has no ledger.
     """
-    return [Entry.model_validate(row) for row in _rpc(llm, "look")]
-
-
-def report_skipped(llm: Any) -> None:
-    """Reports what `Server.report_skipped` does to an engine in this process."""
-    _rpc(llm, "trainer_skipped")
-
-
-def _rpc(llm: Any, function: str) -> list[Any]:
     _check(llm.llm_engine.vllm_config.additional_config, "LLM")
-    return _values(llm.collective_rpc(worker_calls.METHOD, args=(f"{_LEDGER}:{function}", [], {})))
+    answers = llm.collective_rpc(worker_calls.METHOD, args=(f"{_LEDGER}:look", [], {}))
+    return [Entry.model_validate(row) for row in _values(answers)]
 
 
 def _check(additional_config: Any, where: str) -> None:
