@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -49,14 +48,14 @@ def make(prefix: str, parent: str | Path | None = None) -> Path:
     return folder
 
 
+def is_private(folder: Path) -> bool:
+    """Returns whether a folder is there, this user's, and closed to all others."""
+    return folder.is_dir() and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o077
+
+
 def is_ours(folder: Path) -> bool:
-    """Returns whether `make` made a folder for this user, and no other user can enter it."""
-    try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    is_private = found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return stat.S_ISDIR(found.st_mode) and is_private and (folder / _LOCK).is_file()
+    """Returns whether `make` made a folder for this user."""
+    return is_private(folder) and not folder.is_symlink() and (folder / _LOCK).is_file()
 
 
 def remove(folder: Path) -> None:

@@ -145,7 +145,7 @@ class OpenUpdate:
         self._finite = finite
         self._steps: asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]] = asyncio.Queue()
         self._version: str | None = None
-        self._under_way = 0
+        self._last: asyncio.Future[None] | None = None
         self.is_over = False
 
     async def step(self, function: Callable[..., Any], **named: Any) -> None:
@@ -155,13 +155,9 @@ class OpenUpdate:
             RefitError: The step failed, which ended the update.
             EngineDiedError: A process of the engine died.
         """
-        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last = made = asyncio.get_running_loop().create_future()
         self._steps.put_nowait((function, named, made))
-        self._under_way += 1
-        try:
-            await asyncio.wait((made, self.refit), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._under_way -= 1
+        await asyncio.wait((made, self.refit), return_when=asyncio.FIRST_COMPLETED)
         if not made.done():
             self.refit.result()  # raises why it has ended
 
@@ -172,7 +168,7 @@ class OpenUpdate:
             UpdateOrderError: A part is still being taken, which may wait for its trainer.
             RefitError: As for `step`; so `EngineDiedError`.
         """
-        if self._under_way:
+        if self._last is not None and not self._last.done():
             raise UpdateOrderError("a step of the weight update is under way: finish it when update_weights has returned")
         self._version = version
         await self.step(receiving.end)
