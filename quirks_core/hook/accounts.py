@@ -89,13 +89,11 @@ def _refuse_requests() -> None:
     Not before it is needed: quirks wrap the same functions, and each must find them as vLLM wrote them. A front end in the
     core's process refuses first: it would wait for ever for a request that it knows and its core does not.
     """
-    for name, owner in (("core", "EngineCore.preprocess_add_request"), ("input_processor", "InputProcessor.process_inputs")):
-        if (module := sys.modules.get(f"vllm.v1.engine.{name}")) is None:
-            continue
-        kind, method = getattr(module, owner.partition(".")[0]), owner.partition(".")[2]
-        original = getattr(kind, method)
-        if not hasattr(original, _ATTRIBUTE):
-            setattr(kind, method, _refusing(original))
+    doors = (("core", "EngineCore", "preprocess_add_request"), ("input_processor", "InputProcessor", "process_inputs"))
+    for module, kind, method in doors:
+        owner = getattr(sys.modules.get(f"vllm.v1.engine.{module}"), kind, None)
+        if owner is not None and not hasattr(original := getattr(owner, method), _ATTRIBUTE):
+            setattr(owner, method, _refusing(original))
 
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +211,6 @@ class _Accountant:
         self._verdicts += verdicts
         for verdict in verdicts:
             (report.error if verdict.is_grave else report.info)(f"ledger: {verdict.text}")
-
         if self.refusal:
             _refuse_requests()
 
@@ -262,7 +259,8 @@ class _Accountant:
         if self._has_lora and (new := scheduler_output.scheduled_new_reqs):
             used = sum(one.lora_request is not None for one in new)
             self._is_open = self._is_open or used > 0  # the step loads the request's adapter
-            self._log(self._judge.served(used, len(new) - used) if self._is_rollout else [])
+            if self._is_rollout:
+                self._log(self._judge.served(used, len(new) - used))
         return self._step(scheduler_output, *args, **named)
 
 

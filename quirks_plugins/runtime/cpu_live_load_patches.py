@@ -11,6 +11,8 @@ from functools import wraps
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from quirks_core.base.text import listed
+
 if TYPE_CHECKING:
     import torch
 
@@ -105,10 +107,10 @@ class _LiveLoad:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         if partly := list(self._partly_loaded()):
-            shown = ", ".join(partly[:_SHOWN]) + (f" and {len(partly) - _SHOWN} more" if len(partly) > _SHOWN else "")
             raise RuntimeError(
-                f"load_weights: {shown} got only a part of their weights, and vLLM's CPU platform does not keep the old values "
-                "of the rest; send all weights of a layer (those of q, k and v, of gate and up) before the next request"
+                f"load_weights: {listed(partly, _SHOWN)} got only a part of their weights, and vLLM's CPU platform does not "
+                "keep the old values of the rest; send all weights of a layer (those of q, k and v, of gate and up) before the "
+                "next request"
             )
         self._hook.remove()
         self._hook = None
