@@ -9,10 +9,10 @@ engine's dtype for the CPU (bfloat16 without AVX-512, float16 without AVX-512 FP
 Linux does not show whether an AVX2 CPU with AVX-VNNI has such products, so the quirk stays active there.
 
 What this changes: ``load_weights`` of a running model uses vLLM's own layerwise reload, which restores, loads and packs each
-layer. The first call opens the reload, the next forward pass closes it. Calls inside a reload that other code has opened
-(``reload_weights``, a weight transfer) work as before. A trainer must send all parts of a fused layer (q, k and v; gate and
-up) before the next request; otherwise the request fails with the names of those layers, because the old values are gone. The
-quirk is a patch, because no setting keeps the weights unpacked.
+layer. The first call opens the reload, the next forward pass closes it, or the next update: a tensor comes again whose layer
+was complete. Calls inside a reload that other code has opened (``reload_weights``, a weight transfer) work as before. A trainer
+must send all parts of a fused layer (q, k and v; gate and up) before the next request; otherwise the request fails with the
+names of those layers, because the old values are gone. The quirk is a patch, because no setting keeps the weights unpacked.
 
 When it can go: when vLLM's CPU platform supports ``load_weights`` after the first load. We found no report of it for the CPU
 platform; vllm-project/vllm#34201 is the same error from ``reload_weights`` of an older vLLM. Layerwise reload exists since

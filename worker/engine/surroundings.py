@@ -57,10 +57,9 @@ def cause(folder: Path) -> str | None:
 
 def unreadable_program() -> str | None:
     """Returns that spawned processes cannot import this program again; None if it is a file, or has none to import."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    if file is None or Path(file).exists():
+    if (name := getattr(sys.modules["__main__"], "__file__", None)) != "<stdin>":
         return None
-    return f"its processes import the program again, and {file} is no file: save the program in one"
+    return f"its processes import the program again, and {name} is no file: save the program in one"
 
 
 def full_disk() -> str | None:
