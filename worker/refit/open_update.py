@@ -54,9 +54,11 @@ class UpdateSteps:
 
         async def work() -> None:
             async with self._refitting.paused(clear_cache=False):
-                await self._engine.call(receiving.join, self._limited(init_info))
+                await self._engine.call(receiving.join, init_info)
 
         self.check_closed()
+        if self._refitting.backend == BACKEND:
+            init_info = {**init_info, "timeout_s": self._refitting.sender.section.timeout_s}
         await self._refitting.lock.run(work)
 
     async def begin(self, *, draft: bool = False) -> None:
@@ -87,8 +89,9 @@ class UpdateSteps:
         update, refitting = self._opened(), self._refitting
         refitting.last = "http"
         if refitting.backend == BACKEND and isinstance(update_info, dict):
-            finite = refitting.sender.section.finite or bool(update_info.get("finite"))
-            update_info = {**self._limited(update_info), "finite": finite, "dummy": refitting.dummy}
+            section = refitting.sender.section
+            finite = section.finite or bool(update_info.get("finite"))
+            update_info = {**update_info, "finite": finite, "dummy": refitting.dummy, "timeout_s": section.timeout_s}
         await update.step(receiving.part, update_info=update_info)
 
     async def finish(self, version: str | None = None) -> None:
@@ -102,11 +105,6 @@ class UpdateSteps:
             RefitError: The weights could not be put in force; the message says what the engine holds now.
         """
         await self._opened().end(version)
-
-    def _limited(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Returns what our backend is given, with the time limit of this engine; other backends have no such field."""
-        is_ours = self._refitting.backend == BACKEND
-        return {**info, "timeout_s": self._refitting.sender.section.timeout_s} if is_ours else info
 
     def _opened(self) -> OpenUpdate:
         if self._open is None or self._open.is_over:
@@ -162,12 +160,7 @@ class OpenUpdate:
             self.refit.result()  # raises why it has ended
 
     async def end(self, version: str | None) -> None:
-        """Ends the update; returns once the weights are in force.
-
-        Raises:
-            UpdateOrderError: A part is still being taken, which may wait for its trainer.
-            RefitError: As for `step`; so `EngineDiedError`.
-        """
+        """Ends the update; returns once the weights are in force. Errors as for `step`, and `UpdateOrderError` during one."""
         if self._last is not None and not self._last.done():
             raise UpdateOrderError("a step of the weight update is under way: finish it when update_weights has returned")
         self._version = version
