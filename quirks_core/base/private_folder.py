@@ -48,6 +48,16 @@ def make(prefix: str, parent: str | Path | None = None) -> Path:
     return folder
 
 
+def is_private(folder: Path) -> bool:
+    """Returns whether a folder is there, this user's, and closed to all others."""
+    return folder.is_dir() and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o077
+
+
+def is_ours(folder: Path) -> bool:
+    """Returns whether `make` made a folder for this user."""
+    return is_private(folder) and not folder.is_symlink() and (folder / _LOCK).is_file()
+
+
 def remove(folder: Path) -> None:
     """Removes a folder with all that is in it, and gives up its lock; one that is gone is no error."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -87,9 +97,8 @@ def _hold(folder: Path) -> None:
     lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # a file system without locks: the folder must not look abandoned
+    except OSError:  # a file system without locks, on which no folder looks abandoned
         os.close(lock)
-        file.unlink()
         return
     _held[folder] = lock
 

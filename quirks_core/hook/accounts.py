@@ -20,7 +20,7 @@ from typing import Any
 
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.facts.installation import HiddenPackageError, check_ours
-from quirks_core.hook import receipts, report, trainer_process, worker_calls
+from quirks_core.hook import receipts, report, worker_calls
 from quirks_core.hook.settings import SET_VARIABLE, HookSettings
 from quirks_core.ledger.account import LEDGER_VARIABLE, Account, Entry, LedgerSettings, Line, Verdict
 from quirks_core.ledger.verdicts import Judge
@@ -89,13 +89,11 @@ def _refuse_requests() -> None:
     Not before it is needed: quirks wrap the same functions, and each must find them as vLLM wrote them. A front end in the
     core's process refuses first: it would wait for ever for a request that it knows and its core does not.
     """
-    for name, owner in (("core", "EngineCore.preprocess_add_request"), ("input_processor", "InputProcessor.process_inputs")):
-        if (module := sys.modules.get(f"vllm.v1.engine.{name}")) is None:
-            continue
-        kind, method = getattr(module, owner.partition(".")[0]), owner.partition(".")[2]
-        original = getattr(kind, method)
-        if not hasattr(original, _ATTRIBUTE):
-            setattr(kind, method, _refusing(original))
+    doors = (("core", "EngineCore", "preprocess_add_request"), ("input_processor", "InputProcessor", "process_inputs"))
+    for module, kind, method in doors:
+        owner = getattr(sys.modules.get(f"vllm.v1.engine.{module}"), kind, None)
+        if owner is not None and not hasattr(original := getattr(owner, method), _ATTRIBUTE):
+            setattr(owner, method, _refusing(original))
 
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,13 +118,13 @@ class _Accountant:
             ranks=config.parallel_config.world_size,
             has_lora=config.lora_config is not None,
             is_quantized=config.model_config.quantization is not None,
-            may_skip=_trains_in_float16(),
         )
         self._needs_finite = _needs_finite(config)
         self._is_float16 = str(config.model_config.dtype) == "torch.float16"
         self._is_spoilt = False
         self._settings = settings
         self._has_lora = config.lora_config is not None
+        self._is_rollout = (HookSettings.read() or HookSettings()).purpose == "rollout"
         self._call, self._step = executor.collective_rpc, executor.execute_model
         self._is_open = False
         self._loads = 0
@@ -213,7 +211,6 @@ class _Accountant:
         self._verdicts += verdicts
         for verdict in verdicts:
             (report.error if verdict.is_grave else report.info)(f"ledger: {verdict.text}")
-
         if self.refusal:
             _refuse_requests()
 
@@ -239,10 +236,8 @@ class _Accountant:
         if method in _STEPS:
             return self._call(method, timeout, args, kwargs, **named)
         function = args[0].removeprefix(f"{_LEDGER}:") if method == worker_calls.METHOD and args else ""
-        if function in ("account", "trainer_at", "trainer_skipped"):
+        if function in ("account", "trainer_at"):
             self.settle()
-            if function == "trainer_skipped":
-                self._judge.trainer_skipped()
             if function == "trainer_at" and (new := self._judge.trainer_at(*args[1])):
                 self._log(new)
                 self._write()
@@ -261,8 +256,11 @@ class _Accountant:
     def _around_step(self, scheduler_output: Any, *args: Any, **named: Any) -> Any:
         if self._is_open or self._loads != self._raw_loads():
             self.settle()
-        if self._has_lora and any(new.lora_request is not None for new in scheduler_output.scheduled_new_reqs):
-            self._is_open = True  # the step loads the request's adapter
+        if self._has_lora and (new := scheduler_output.scheduled_new_reqs):
+            used = sum(one.lora_request is not None for one in new)
+            self._is_open = self._is_open or used > 0  # the step loads the request's adapter
+            if self._is_rollout:
+                self._log(self._judge.served(used, len(new) - used))
         return self._step(scheduler_output, *args, **named)
 
 
@@ -271,10 +269,3 @@ def _needs_finite(config: Any) -> bool:
     settings = HookSettings.read()
     ours = getattr(config.weight_transfer_config, "backend", "") == _OURS
     return settings is not None and not ours and bool(settings.given.get("refit.finite", True))
-
-
-def _trains_in_float16() -> bool:
-    """Returns whether the trainer computes in float16: the user said so, or its accelerate, which is in this process."""
-    settings = HookSettings.read() or HookSettings()
-    is_mixed = trainer_process.accelerate_state().get("_mixed_precision") == "fp16"
-    return is_mixed or "float16" in (settings.given.get("train.autocast"), settings.given.get("train.dtype"))

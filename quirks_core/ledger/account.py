@@ -21,8 +21,9 @@ COMPUTES = " (as it computes)"
 Way = Literal["start", "transfer", "reload", "raw", "lora"]
 #: What a verdict is about, for programs.
 Kind = Literal[
-    "unchanged", "partial", "ranks", "adapter-missing", "adapter-names", "adapter-zero", "not-finite", "no-update", "behind"
-]
+    "unchanged", "partial", "ranks", "adapter-missing", "adapter-names", "adapter-zero", "adapter-unused", "not-finite",
+    "no-update", "behind",
+]  # fmt: skip
 Mode = Literal["warn", "stop", "off"]
 
 
@@ -31,7 +32,7 @@ class LedgerSettings(Record):
 
     Attributes:
         mode: ``warn`` logs verdicts, ``stop`` refuses to generate as well, ``off`` keeps no account.
-        unchanged: After how many updates in a row that change nothing a verdict is grave.
+        unchanged: After how many updates in a row a verdict is grave that must not last: new weights that change nothing.
         behind: How many updates the engine may be behind the trainer, where the trainer reports its own.
         whole: Read every byte for the digests, not a sample of large tensors.
     """
@@ -81,7 +82,8 @@ class Entry(Record):
         sampled: The digests are of samples (`worker.refit.weights.digest.Digester` with ``whole=False``).
         adapter: The adapter's name, for ``lora``.
         unmatched: The adapter's modules that are no modules of the model.
-        is_zero: The adapter adds nothing: all of its B matrices are zero.
+        is_zero: The adapter adds nothing: in each module A, B or the factor before them is zero.
+        is_cast: What came is wider than the dtype that the engine computes in, which may round a small change away.
         seconds: What the entry cost.
     """
 
@@ -100,6 +102,7 @@ class Entry(Record):
     adapter: str = ""
     unmatched: tuple[str, ...] = ()
     is_zero: bool = False
+    is_cast: bool = False
     seconds: float = 0.0
 
     @property

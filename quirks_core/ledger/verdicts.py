@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from quirks_core.base.text import listed
-from quirks_core.ledger.account import Entry, LedgerSettings, Verdict
+from quirks_core.ledger.account import Entry, Kind, LedgerSettings, Verdict
 
 #: A layer in the name of a tensor, as in ``model.layers.3.mlp``: its stack, and its number there.
 _LAYER = re.compile(r"^(?:(.*?)\.)?(\d+)\.")
 #: How the digest of a tensor begins whose words add up to zero: nothing can be learned from it.
 _ZERO = "0" * 16
-#: How many steps in a row a gradient scaler may skip: PyTorch's begins at 65 536 and halves at each (``torch.amp.GradScaler``).
-_SKIPPED = 16
+#: After how many updates in a row weights that never changed are no warm-up any more. A gradient scaler may skip 16 steps:
+#: PyTorch's begins at 65 536 and halves at each (``torch.amp.GradScaler``).
+_WARM_UP = 17
+#: After how many requests of the base model alone an engine that takes adapters has a note.
+_BASE_REQUESTS = 1024
 
 
 class Judge:
@@ -25,15 +28,7 @@ class Judge:
         names: All tensors that the engine runs on.
     """
 
-    def __init__(
-        self,
-        settings: LedgerSettings,
-        *,
-        ranks: int = 1,
-        has_lora: bool = False,
-        is_quantized: bool = False,
-        may_skip: bool = False,
-    ) -> None:
+    def __init__(self, settings: LedgerSettings, *, ranks: int = 1, has_lora: bool = False, is_quantized: bool = False) -> None:
         """Begins with an engine that had no update.
 
         Args:
@@ -41,7 +36,6 @@ class Judge:
             ranks: How many processes have an entry for each update.
             has_lora: The engine takes adapters.
             is_quantized: Its weights are rounded again after they came.
-            may_skip: The trainer computes in float16, and its gradient scaler skips steps.
         """
         self.problems: dict[str, Verdict] = {}
         self.names: set[str] = set()
@@ -49,16 +43,17 @@ class Judge:
         self._ranks = ranks
         self._has_lora = has_lora
         self._is_quantized = is_quantized
-        self._may_skip = may_skip
-        self._patience = max(settings.unchanged, _SKIPPED + 1) if may_skip else settings.unchanged
-        self._has_skipped = False
+        self._patience = max(settings.unchanged, _WARM_UP)
         self._updates = 0
         self._trainer = self._synced = 0
         self._adapters = 0
         self._reported: set[tuple[str, bool]] = set()
         self._ever: Counter[str] = Counter()
-        self._still = 0
-        self._zeros = 0
+        self._has_moved = False
+        self._still = self._lost = 0
+        self._zeros: set[str] = set()
+        self._base_requests = self._unused = 0
+        self._is_used = False
         self._window: deque[tuple[set[str], set[str]]] = deque(maxlen=settings.unchanged)  # names: changed, received
         self._alike: set[str] = set()
         self._received: Mapping[str, str] = {}
@@ -77,8 +72,8 @@ class Judge:
             self.names |= {name for row in rows for name in row.digests}
             return []
         self._synced = self._trainer
-        found = list(self._of_adapter(rows) if rows[0].way == "lora" else self._of_model(rows))
-        kinds = {"adapter-names", "adapter-zero"} if rows[0].way == "lora" else {"partial", "no-update"}
+        found = [*(self._of_adapter(rows) if rows[0].way == "lora" else self._of_model(rows)), *self._of_all(rows)]
+        kinds = {"adapter-names", "adapter-zero", "adapter-unused"} if rows[0].way == "lora" else {"partial", "no-update"}
         kinds |= {"unchanged", "ranks", "not-finite", "adapter-missing"}
         return self._unreported(found, kinds)
 
@@ -89,30 +84,32 @@ class Judge:
         """
         self._trainer = updates
         late = updates - self._synced
-        found = []
-        if late > self._settings.behind:
-            found = [
-                Verdict(
-                    kind="behind",
-                    number=self._updates,
-                    text=f"the engine generates with weights that are {late} updates old: the trainer has made {updates}, and "
-                    f"its weights came last after {self._synced}; look at what keeps it from sending them",
-                )
-            ]
-        return self._unreported(found, {"behind"})
+        if late <= self._settings.behind:
+            return self._unreported([], {"behind"})
+        text = (
+            f"the engine generates with weights that are {late} updates old: the trainer has made {updates}, and its weights "
+            f"came last after {self._synced}; look at what keeps it from sending them"
+        )
+        return self._unreported([Verdict(kind="behind", number=self._updates, text=text)], {"behind"})
 
-    def trainer_skipped(self) -> None:
-        """Takes that the trainer's gradient scaler skipped a step since the last update."""
-        self._has_skipped = True
+    def served(self, with_adapter: int, base: int) -> list[Verdict]:
+        """Takes how many requests of a rollout came with an adapter, and how many for the base model. Returns as `add` does."""
+        self._is_used |= with_adapter > 0
+        self._base_requests += base
+        if self._adapters or self._updates or self._is_used or self._base_requests < _BASE_REQUESTS:
+            return []
+        text = (
+            f"LoRA is on, and {self._base_requests} requests got the base model: nothing was ever sent; send the adapter "
+            "(add_lora), and name it in each request (lora_request, or model over HTTP)"
+        )
+        return self._unreported([Verdict(kind="adapter-missing", number=0, text=text, is_grave=False)], {"adapter-missing"})
 
-    def _unreported(self, found: Iterable[Verdict], kinds: Collection[str]) -> list[Verdict]:
-        for kind in kinds:
-            self.problems.pop(kind, None)
-        found = list(found)
+    def _unreported(self, found: Sequence[Verdict], kinds: Collection[str]) -> list[Verdict]:
+        self.problems = {kind: verdict for kind, verdict in self.problems.items() if kind not in kinds}
         self.problems |= {verdict.kind: verdict for verdict in found}
         now = {(verdict.kind, verdict.is_grave) for verdict in found}
         new = [verdict for verdict in found if (verdict.kind, verdict.is_grave) not in self._reported]
-        self._reported = {one for one in self._reported if one[0] not in kinds} | now
+        self._reported = {one for one in self._reported if one[0] not in kinds or not one[1]} | now  # a note comes once
         return new
 
     # ---- the model's updates
@@ -120,63 +117,52 @@ class Judge:
     def _of_model(self, rows: Sequence[Entry]) -> Iterator[Verdict]:
         self._updates += 1
         number = self._updates
-        names = {name for row in rows for name in row.digests}
         changed = {name for row in rows for name in row.changed}
         received = {name: digest for row in rows for name, digest in row.received.items()}
         version = rows[0].version
         is_again = bool(version) and version == self._version  # an evaluation, or one more iteration on the same policy
-        self.names |= names
+        self.names |= {name for row in rows for name in row.digests}
         self._ever.update(changed)
         if changed:
-            self._still = 0
+            self._still = self._lost = 0
+            self._has_moved |= number > 1
             self._window.append((changed, set(received)))
         elif number > 1 and not is_again:  # the first update may bring what the engine started with
-            self._still += not self._has_skipped
+            self._still += 1
             yield from self._unchanged(rows[0], number, received)
-        self._received, self._version, self._has_skipped = received, version, False
+        self._received, self._version = received, version
         yield from self._partial(number)
-        yield from self._ranks_disagree(rows, number)
-        yield from _not_finite(rows, number)
-        if late := sorted({name for row in rows for name in row.unannounced}):
-            yield Verdict(
-                kind="no-update",
-                number=number,
-                text=f"{_count(late)} changed before update {number} began, without an update that vLLM knows of: "
-                f"{listed(late)}; something writes into the running model past load_weights",
-            )
 
     def _unchanged(self, row: Entry, number: int, received: Mapping[str, str]) -> Iterator[Verdict]:
-        if self._has_skipped:
-            text = f"update {number} ({row.way}) changed nothing: the trainer's step was skipped by the scaler (float16)"
-            yield Verdict(kind="unchanged", number=number, text=text, is_grave=False)
-            return
-        came_other = bool(received) and bool(self._received) and received != self._received
+        came_other = any(self._received.get(name, digest) != digest for name, digest in received.items())
+        self._lost += came_other
         never = sorted(name for name in self.names if not self._ever[name])
         which = "update" if self._still == 1 else f"the last {self._still} updates up to"
         text = f"{which} {number} ({row.way}) changed 0 of {len(self.names)} tensors"
         if self._ever:
             text += f"; earlier updates changed {len(self.names) - len(never)} of them"
             text += f", and never {listed(never)}" if never else ""
-        if self._has_lora and not self._adapters:
-            yield Verdict(
-                kind="adapter-missing",
-                number=number,
-                text=f"LoRA is on, no adapter was ever loaded, and {text}: requests get the base model; send the adapter "
-                "(add_lora), or the weights with the adapter merged",
-                is_grave=self._still >= self._patience,
-            )
-        if came_other and self._is_quantized:
-            reason = "what came differs from the update before, and rounds to the same quantised values"
+        kind: Kind = "unchanged"
+        is_grave = not self._has_moved and self._still >= self._patience
+        if came_other and (self._is_quantized or row.is_cast):
+            text += ": what came differs from the update before, and rounds to the same values"
+            is_grave = False
         elif came_other:
-            reason = "what came differs from the update before, and does not reach what the engine computes with"
-        else:
-            reason = (
-                "the engine was sent what it has: a base whose adapter is not merged, a stale copy, or a policy that was not "
-                "trained (learning rate 0)"
+            text += ": what came differs from the update before, and does not reach what the engine computes with"
+            is_grave = self._lost >= self._settings.unchanged
+        elif self._has_lora and not self._adapters:
+            kind = "adapter-missing"
+            text = (
+                f"LoRA is on, no adapter was ever loaded, and {text}: requests get the base model; send the adapter "
+                "(add_lora), or the weights with the adapter merged"
             )
-            reason += ", or whose step was skipped by the scaler (float16)" if self._may_skip else ""
-        is_grave = self._still >= self._patience and not (came_other and self._is_quantized)
-        yield Verdict(kind="unchanged", number=number, text=f"{text}: {reason}", is_grave=is_grave)
+            is_grave = not self._has_moved and self._still >= self._settings.unchanged
+        else:
+            text += (
+                ": the engine was sent what it has: a base whose adapter is not merged, a stale copy, or a policy that was not "
+                "trained (learning rate 0) or whose step was skipped by the scaler (float16)"
+            )
+        yield Verdict(kind=kind, number=number, text=text, is_grave=is_grave)
 
     def _partial(self, number: int) -> Iterator[Verdict]:
         """Looks at stacks of layers of which some change and some never do; a frozen tower is a stack of its own."""
@@ -204,6 +190,21 @@ class Judge:
             f"{len(layers)} layers, and never {listed([f'{stack}.{index}'.lstrip('.') for stack, index in which])}: {reason}",
             is_grave=bool(absent),
         )
+
+    # ---- the model's and an adapter's
+
+    def _of_all(self, rows: Sequence[Entry]) -> Iterator[Verdict]:
+        number = rows[0].number if rows[0].way == "lora" else self._updates
+        yield from self._ranks_disagree(rows, number)
+        if bad := sorted({name for row in rows for name in row.not_finite}):
+            text = f"update {number} left NaN or infinite values in {_count(bad)}: {listed(bad)}; correct the trainer's model"
+            yield Verdict(kind="not-finite", number=number, text=text)
+        if late := sorted({name for row in rows for name in row.unannounced}):
+            text = (
+                f"{_count(late)} changed before update {number} began, without an update that vLLM knows of: {listed(late)}; "
+                "something writes into the running model past load_weights"
+            )
+            yield Verdict(kind="no-update", number=number, text=text)
 
     def _ranks_disagree(self, rows: Sequence[Entry], number: int) -> Iterator[Verdict]:
         """Compares the processes: each has a part of its own of the split tensors, and the same of the others.
@@ -248,35 +249,31 @@ class Judge:
                 f"requests get the base model{'' if nothing else ' there'}; rename the tensors of {listed(unmatched)}",
                 is_grave=nothing,
             )
-        self._zeros = self._zeros + 1 if all(one.is_zero for one in rows) else 0
-        if self._zeros > 1:  # one that was not trained yet adds nothing
-            yield Verdict(
-                kind="adapter-zero",
-                number=number,
-                text=f"adapter {row.adapter!r} adds nothing: the B matrices of the last {self._zeros} adapters are all zero: "
-                "requests get the base model; send the adapter after the optimiser's step",
-                is_grave=self._zeros > self._settings.unchanged,
+        self._zeros = self._zeros | {row.digest} if all(one.is_zero for one in rows) else set()
+        if len(self._zeros) > self._settings.unchanged:  # one that was not trained yet is one of them, or one of two policies'
+            text = (
+                f"adapter {row.adapter!r} adds nothing: in each of the last {len(self._zeros)} adapters A, B or lora_alpha is "
+                "zero: requests get the base model; send it after the optimiser's step, with the trainer's lora_alpha"
             )
-        self._still = 0 if changed else self._still + (not self._has_skipped)
-        self._has_skipped = False
+            yield Verdict(kind="adapter-zero", number=number, text=text)
+        self._unused = self._unused + 1 if self._base_requests and not self._is_used else 0
+        self._base_requests, self._is_used = 0, False
+        if self._unused > self._settings.unchanged:
+            text = (
+                f"no request named one of the last {self._unused} adapters: they get the base model; name the adapter in each "
+                "request (lora_request, or model over HTTP)"
+            )
+            yield Verdict(kind="adapter-unused", number=number, text=text)
+        self._still = 0 if changed else self._still + 1
+        self._has_moved |= bool(changed) and self._adapters > 1
         if self._still:
             yield Verdict(
                 kind="unchanged",
                 number=number,
                 text=f"adapter {row.adapter!r} came {self._still + 1} times with the same {len(row.digests)} tensors: the "
                 "trainer sends a stale copy, or was not trained (learning rate 0)",
-                is_grave=self._still >= self._patience,
+                is_grave=not self._has_moved and self._still >= self._patience,
             )
-        if len(rows) < self._ranks:
-            text = f"ranks disagree: adapter {row.adapter!r} was loaded on {len(rows)} of {self._ranks} ranks"
-            yield Verdict(kind="ranks", number=number, text=text)
-        yield from _not_finite(rows, number)
-
-
-def _not_finite(rows: Sequence[Entry], number: int) -> Iterator[Verdict]:
-    if bad := sorted({name for row in rows for name in row.not_finite}):
-        text = f"update {number} left NaN or infinite values in {_count(bad)}: {listed(bad)}; correct the trainer's model"
-        yield Verdict(kind="not-finite", number=number, text=text)
 
 
 def _layer(name: str) -> tuple[str, int] | None:

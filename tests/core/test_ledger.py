@@ -52,31 +52,53 @@ def test_a_policy_that_changes_has_no_verdict():
     assert [engine.update(NAMES) for _ in range(5)] == [[]] * 5
 
 
-def test_a_second_update_that_changes_nothing_is_a_warning():
+def test_weights_that_come_again_as_they_were_are_one_note():
     engine = Engine()
-    engine.update(NAMES[:-1])
+    engine.update(NAMES[:-1], received={"a": "0"})
+    engine.update(NAMES[:-1], received={"a": "1"})
 
-    assert kinds(first := engine.update()) == [("unchanged", False)]
-    assert kinds(second := engine.update()) == [("unchanged", True)]
+    found = engine.update(received={"a": "1"})
+    later = [engine.update(changed, received={"a": "1"}) for _ in range(15) for changed in ((), NAMES[:-1], ())]
 
-    assert "changed 0 of 8 tensors; earlier updates changed 7 of them, and never norm.weight" in second[0].text
-    assert "update 2 (transfer)" in first[0].text
-    assert engine.update() == []  # said once
+    assert kinds(found) == [("unchanged", False)]
+    assert "changed 0 of 8 tensors; earlier updates changed 7 of them, and never norm.weight" in found[0].text
+    assert "(learning rate 0) or whose step was skipped by the scaler" in found[0].text
+    assert later == [[]] * 45  # an evaluation, or the end of a schedule
 
 
-def test_what_is_over_can_be_said_again():
+def test_new_weights_that_change_nothing_are_a_warning():
     engine = Engine()
+    engine.update(NAMES, received={"a": "0"})
+
+    found = [engine.update(received={"a": str(step)}) for step in (1, 2)]
+
+    assert [kinds(verdicts) for verdicts in found] == [[("unchanged", False)], [("unchanged", True)]]
+    assert "does not reach what the engine computes with" in found[1][0].text
+
+
+@pytest.mark.parametrize("way", ["transfer", "lora"])
+def test_weights_that_never_change_are_a_warning_after_any_warm_up(way):
+    engine = Engine()
+    engine.update(NAMES, way=way)
+
+    found = [verdict.is_grave for _ in range(17) for verdict in engine.update(way=way)]
+
+    assert found == [False, True]
+
+
+def test_a_warning_that_is_over_can_be_said_again():
+    engine = Engine(ranks=2)
     for _ in range(2):
+        assert kinds(engine.update(NAMES, ranks=[0])) == [("ranks", True)]
+        assert engine.update(NAMES) == []
+        engine.values[1] = dict(engine.values[0])
         engine.update(NAMES)
-        assert kinds(engine.update()) == [("unchanged", False)]
 
 
-def test_the_first_update_or_a_single_later_one_may_change_nothing():
+def test_two_policies_by_turns_have_no_verdict():
     engine = Engine()
 
-    found = [engine.update(), engine.update(), engine.update(NAMES), engine.update(NAMES)]
-
-    assert [kinds(verdicts) for verdicts in found] == [[], [("unchanged", False)], [], []]
+    assert [engine.update(NAMES, received={"a": str(turn % 2)}) for turn in range(30)] == [[]] * 30
 
 
 def test_weights_with_the_label_of_the_last_update_may_be_the_same():
@@ -86,48 +108,15 @@ def test_weights_with_the_label_of_the_last_update_may_be_the_same():
     assert [engine.update(version="1") for _ in range(3)] == [[]] * 3
 
 
-def test_longer_pauses_of_training_can_be_declared():
-    engine = Engine(settings={"unchanged": 5})
-    engine.update(NAMES)
+@pytest.mark.parametrize(("options", "row"), [({"is_quantized": True}, {}), ({}, {"is_cast": True})])
+def test_weights_that_round_to_the_same_values_are_no_warning(options, row):
+    engine = Engine(**options)
+    engine.update(NAMES, received={"a": "0"})
 
-    assert [verdict.is_grave for _ in range(5) for verdict in engine.update()] == [False, True]
-
-
-def test_updates_after_steps_that_the_scaler_skipped_may_change_nothing():
-    engine = Engine()
-    engine.update(NAMES)
-    found = []
-    for _ in range(4):
-        engine.judge.trainer_skipped()
-        found += engine.update()
+    found = [verdict for step in range(30) for verdict in engine.update(received={"a": str(step + 1)}, **row)]
 
     assert kinds(found) == [("unchanged", False)]
-    assert found[0].text == "update 2 (transfer) changed nothing: the trainer's step was skipped by the scaler (float16)"
-    engine.update(NAMES)
-    assert kinds([*engine.update(), *engine.update()]) == [("unchanged", False), ("unchanged", True)]
-
-
-@pytest.mark.parametrize("way", ["transfer", "lora"])
-def test_a_scaler_that_tells_nothing_may_have_skipped_as_many_steps_as_its_scale_allows(way):
-    engine = Engine(may_skip=True)
-    engine.update(NAMES, way=way)
-
-    found = [verdict.is_grave for _ in range(17) for verdict in engine.update(way=way)]
-
-    assert found == [False, True]
-
-
-def test_quantised_weights_that_round_to_the_same_values_are_no_warning():
-    verdicts = {}
-    for is_quantized in (True, False):
-        engine = Engine(is_quantized=is_quantized)
-        engine.update(NAMES, received={"a": "0"})
-        verdicts[is_quantized] = [verdict for step in range(3) for verdict in engine.update(received={"a": str(step + 1)})]
-
-    assert kinds(verdicts[True]) == [("unchanged", False)]
-    assert "rounds to the same quantised values" in verdicts[True][0].text
-    assert kinds(verdicts[False]) == [("unchanged", False), ("unchanged", True)]
-    assert "does not reach what the engine computes with" in verdicts[False][1].text
+    assert "rounds to the same values" in found[0].text
 
 
 def test_a_second_update_of_one_chunk_is_named_even_after_a_whole_model():
@@ -204,8 +193,17 @@ def test_the_frozen_base_of_an_engine_that_got_no_adapter_is_named():
 
     found = engine.update()
 
-    assert kinds(found) == [("adapter-missing", True), ("unchanged", True)]
+    assert kinds(found) == [("adapter-missing", True)]
     assert "LoRA is on, no adapter was ever loaded" in found[0].text
+
+
+def test_a_rollout_with_lora_whose_engine_gets_nothing_is_a_note():
+    engine = Engine(has_lora=True)
+
+    found = [engine.judge.served(0, 100) for _ in range(20)]
+
+    assert [kinds(verdicts) for verdicts in found] == [[]] * 10 + [[("adapter-missing", False)]] + [[]] * 9
+    assert "send the adapter (add_lora), and name it in each request" in found[10][0].text
 
 
 LORA = ("layers.0.q_proj.lora_a", "layers.0.q_proj.lora_b", "layers.1.q_proj.lora_a", "layers.1.q_proj.lora_b")
@@ -224,20 +222,25 @@ def test_an_adapter_whose_modules_are_not_the_models_is_named(unmatched, is_grav
 
 
 def test_an_adapter_may_add_nothing_only_before_it_was_trained():
+    trained, untrained = Engine(LORA, has_lora=True), Engine(LORA, has_lora=True)
+
+    found = [trained.update(LORA[::2], way="lora", adapter="policy", is_zero=True) for _ in range(3)]
+    warming = [untrained.update(LORA * (number == 0), way="lora", is_zero=True) for number in range(9)]
+
+    assert [kinds(verdicts) for verdicts in found] == [[], [], [("adapter-zero", True)]]
+    assert "A, B or lora_alpha is zero" in found[2][0].text
+    assert kinds(verdict for verdicts in warming for verdict in verdicts) == [("unchanged", False)]
+
+
+@pytest.mark.parametrize(("with_adapter", "verdict"), [(0, [("adapter-unused", True)]), (1, [])])
+def test_adapters_that_no_request_names_are_named(with_adapter, verdict):
     engine = Engine(LORA, has_lora=True)
+    found = []
+    for _ in range(4):
+        found += engine.update(LORA, way="lora", adapter="policy")
+        found += [*engine.judge.served(with_adapter, 5), *engine.judge.served(0, 5)]  # the base as a reference
 
-    found = [engine.update(LORA, way="lora", adapter="policy", is_zero=True) for _ in range(3)]
-
-    assert [kinds(verdicts) for verdicts in found] == [[], [("adapter-zero", False)], [("adapter-zero", True)]]
-
-
-def test_an_adapter_that_comes_again_without_a_change_is_named():
-    engine = Engine(LORA, has_lora=True)
-    engine.update(LORA, way="lora", adapter="policy")
-
-    found = [engine.update(way="lora", adapter="policy") for _ in range(2)]
-
-    assert [kinds(verdicts) for verdicts in found] == [[("unchanged", False)], [("unchanged", True)]]
+    assert kinds(found) == verdict
 
 
 def test_an_engine_that_is_too_far_behind_its_trainer_is_named():

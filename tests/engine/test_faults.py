@@ -19,6 +19,7 @@ import torch
 from patience import HUNG_S, until
 from safetensors.torch import save_file
 
+from quirks_core.base import private_folder
 from worker.engine import shared_memory
 from worker.errors import EngineDiedError, GenerationAbortedError, NotReadyError, RefitError, RefitRejectedError
 from worker.refit import tensors
@@ -277,12 +278,13 @@ async def test_an_engine_that_is_killed_during_an_update_over_http_is_named_to_t
     routes = {"server": {"enabled": True, "rl_routes": True, "rl_api_key": "the-trainer-s"}}
     async with running(checkpoint("qwen3"), {**LONG, **routes}) as worker:
         core, base = pid_of(worker, "EngineCore"), (await worker.report_dp_openai_server_base_url()).removesuffix("/v1")
-        info = {"transport": "ipc_zmq", "location": str(tmp_path)}  # where nobody sends
+        sockets = private_folder.make("mq-", tmp_path)
+        info = {"transport": "ipc_zmq", "location": str(sockets)}  # where nobody sends
         options = {"headers": {"Authorization": "Bearer the-trainer-s"}, "timeout": HUNG_S}
         async with httpx.AsyncClient(base_url=base, **options) as http, asyncio.timeout(HUNG_S):
             assert (await http.post("/start_weight_update")).status_code == 200
             taking = asyncio.create_task(http.post("/update_weights", json={"update_info": info}))
-            while not list(tmp_path.iterdir()):  # noqa: ASYNC110 - the engine listens then
+            while not list(sockets.glob("*.sock")):  # noqa: ASYNC110 - the engine listens then
                 await asyncio.sleep(0.01)
 
             os.kill(core, signal.SIGKILL)

@@ -61,6 +61,31 @@ def test_tensors_that_come_one_by_one_are_in_force_at_the_next_request(model):
     assert loaded == [{name} for name in _NAMES]
 
 
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_two_updates_without_a_request_between_them(model, size):
+    sent = [(name, torch.full((2,), value)) for value in (1.0, 2.0) for name in _NAMES]
+
+    loaded = [model.load_weights(iter(sent[start : start + size])) for start in range(0, len(sent), size)]
+
+    assert model() == [4.0] * 4
+    assert set.union(*loaded) == set(_NAMES)
+
+
+def test_a_part_that_comes_twice_begins_no_update(model):
+    for name, value in (("first.one", 1.0), ("first.one", 3.0), ("first.two", 2.0)):
+        model.load_weights([(name, torch.full((2,), value))])
+
+    assert model()[0] == 6.0
+
+
+def test_a_reload_of_others_after_an_update_is_theirs_as_well(model):
+    model.load_weights([(name, torch.ones(2)) for name in _NAMES])
+    with reloading(model, SimpleNamespace(dtype=torch.float32)):
+        model.load_weights([(name, torch.full((2,), 2.0)) for name in _NAMES])
+
+    assert model() == [4.0] * 4
+
+
 def test_layers_that_were_not_sent_keep_their_weights(model):
     for name in _NAMES:
         model.load_weights([(name, torch.ones(2))])

@@ -71,15 +71,8 @@ def test_a_policy_that_does_not_arrive_is_named_at_the_first_update_that_lacks_i
         assert targets >= set(rows[step - 1]["missing"])
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ((), "changed nothing: the trainer's step was skipped by the scaler"),
-        (("--bare",), "or whose step was skipped by the scaler"),
-    ],
-    ids=["callback", "bare"],
-)
-def test_steps_that_the_scaler_skips_are_neither_a_fault_nor_refused(train, options, words):
+@pytest.mark.parametrize("options", [(), ("--bare",)], ids=["callback", "bare"])
+def test_steps_that_the_scaler_skips_are_neither_a_fault_nor_refused(train, options):
     variables = VARIABLES | {"MODEL_QUIRKS_LEDGER": "stop"}
     ended = train("-".join(("skipped", *options)), "none", "--fp16", *options, script=SCRIPT, **variables)
 
@@ -88,7 +81,7 @@ def test_steps_that_the_scaler_skips_are_neither_a_fault_nor_refused(train, opti
     assert [line["changed"] > 0 for line in account["lines"][2:]] == [False, False, True]
     (note,) = account["verdicts"]
     assert (note["kind"], note["is_grave"], account["problems"]) == ("unchanged", False, [])
-    assert words in note["text"]
+    assert "or whose step was skipped by the scaler" in note["text"]
     said = [line.partition("arrival: ")[2] for line in ended.text.splitlines() if "model-quirks: arrival: " in line]
     assert said == ([] if options else ["step 1 was skipped by the scaler: the weights stay as they are"])
     if not options:

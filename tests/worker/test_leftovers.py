@@ -86,3 +86,14 @@ def test_a_machine_without_any_folder_for_temporary_files_is_named_with_the_reme
 
     assert "No usable temporary directory found" in surroundings.full_disk()
     assert "set TMPDIR" in surroundings.full_disk()
+
+
+def test_a_program_from_standard_input_is_named():
+    look = "from worker.engine import surroundings; print(surroundings.unreadable_program())"
+    said = [
+        subprocess.run([sys.executable, *more], input=text, text=True, capture_output=True, check=True).stdout
+        for more, text in (([], look), (["-c", look], ""))
+    ]
+
+    assert "<stdin> is no file: save the program in one" in said[0]
+    assert said[1] == "None\n"

@@ -175,6 +175,16 @@ def test_every_process_receives_everything_however_soon_a_trainer_sends_again(ba
         assert all(same(found, many(3, start=time)) for time, found in enumerate(future.result(HUNG_S)))
 
 
+def test_a_refit_without_tensors_is_rejected(background, wired):
+    wire = wired()
+    receiving = background(receive, wire)
+
+    with pytest.raises((RefitRejectedError, TransferError)):
+        wire.send({}.items)
+    with pytest.raises(RefitRejectedError, match="nothing was loaded: the trainer sends no tensors"):
+        receiving.result(HUNG_S)
+
+
 def test_a_refit_that_one_process_rejects_ends_for_all_until_the_next_one(background, wired):
     wire, passes, got = wired(engines=2), [], []
 

@@ -134,7 +134,7 @@ class Engine:
             with suppress(ReceiptError):  # whatever is wrong with the file, the engine must be stopped
                 problems = applied.problems()
             lines, logged = failures.last_errors(folder), failures.tracebacks(folder, error)
-            cause = surroundings.cause(folder)
+            cause = surroundings.cause(folder) or (None if lines else surroundings.unreadable_program())
             self._processes |= processes.engine_processes(before)
             shared_memory.record(folder, (process.pid for process in self._processes))
             await self.stop()

@@ -1,9 +1,10 @@
-"""What an engine needs of the disk: its temporary folder, and space there. vLLM itself reports a full ``/dev/shm``."""
+"""What an engine needs: its temporary folder, space on disk, and a program that its processes can import."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -52,6 +53,13 @@ def cause(folder: Path) -> str | None:
             f"{folder.name.rpartition('-')[0]}-*, or set TMPDIR to another folder"
         )
     return full_disk()
+
+
+def unreadable_program() -> str | None:
+    """Returns that spawned processes cannot import this program again; None if it is a file, or has none to import."""
+    if (name := getattr(sys.modules["__main__"], "__file__", None)) != "<stdin>":
+        return None
+    return f"its processes import the program again, and {name} is no file: save the program in one"
 
 
 def full_disk() -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from quirks_core.plan.diff import diff
 from quirks_core.plan.records import Plan
 from worker.engine import leftovers, processes
 from worker.engine.engine_rank import EngineRank
+from worker.refit.transport.ports import free_port
 
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker
@@ -47,8 +47,7 @@ class EngineActor:
         import ray
 
         address = ray.util.get_node_ip_address()
-        with socket.create_server((address, 0)) as server:
-            return address, server.getsockname()[1]
+        return address, free_port(address)
 
     async def start(
         self,

@@ -32,13 +32,18 @@ class UpdateSteps:
         self._open: OpenUpdate | None = None
         self._last_problem = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether an update is open; the engine is paused then, and cannot be queried while it waits for a part."""
+        return self._open is not None and not self._open.is_over
+
     def check_closed(self) -> None:
         """Makes sure that no update is open.
 
         Raises:
             UpdateOrderError: One is.
         """
-        if self._open is not None and not self._open.is_over:
+        if self.is_open:
             raise UpdateOrderError(
                 "a weight update is open: finish it first. It is given up, and another one can begin, when no call comes for "
                 f"{self._refitting.sender.section.timeout_s:g} s (refit.timeout_s)"
@@ -52,6 +57,8 @@ class UpdateSteps:
                 await self._engine.call(receiving.join, init_info)
 
         self.check_closed()
+        if self._refitting.backend == BACKEND:
+            init_info = {**init_info, "timeout_s": self._refitting.sender.section.timeout_s}
         await self._refitting.lock.run(work)
 
     async def begin(self, *, draft: bool = False) -> None:
@@ -82,8 +89,9 @@ class UpdateSteps:
         update, refitting = self._opened(), self._refitting
         refitting.last = "http"
         if refitting.backend == BACKEND and isinstance(update_info, dict):
-            finite = refitting.sender.section.finite or bool(update_info.get("finite"))
-            update_info = {**update_info, "finite": finite, "dummy": refitting.dummy}
+            section = refitting.sender.section
+            finite = section.finite or bool(update_info.get("finite"))
+            update_info = {**update_info, "finite": finite, "dummy": refitting.dummy, "timeout_s": section.timeout_s}
         await update.step(receiving.part, update_info=update_info)
 
     async def finish(self, version: str | None = None) -> None:
@@ -93,7 +101,7 @@ class UpdateSteps:
             version: Their label; None for the next number.
 
         Raises:
-            UpdateOrderError: No update is open.
+            UpdateOrderError: No update is open, or it still takes a part.
             RefitError: The weights could not be put in force; the message says what the engine holds now.
         """
         await self._opened().end(version)
@@ -135,6 +143,7 @@ class OpenUpdate:
         self._finite = finite
         self._steps: asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]] = asyncio.Queue()
         self._version: str | None = None
+        self._last: asyncio.Future[None] | None = None
         self.is_over = False
 
     async def step(self, function: Callable[..., Any], **named: Any) -> None:
@@ -144,14 +153,16 @@ class OpenUpdate:
             RefitError: The step failed, which ended the update.
             EngineDiedError: A process of the engine died.
         """
-        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last = made = asyncio.get_running_loop().create_future()
         self._steps.put_nowait((function, named, made))
         await asyncio.wait((made, self.refit), return_when=asyncio.FIRST_COMPLETED)
         if not made.done():
             self.refit.result()  # raises why it has ended
 
     async def end(self, version: str | None) -> None:
-        """Ends the update; returns once the weights are in force. Errors as for `step`."""
+        """Ends the update; returns once the weights are in force. Errors as for `step`, and `UpdateOrderError` during one."""
+        if self._last is not None and not self._last.done():
+            raise UpdateOrderError("a step of the weight update is under way: finish it when update_weights has returned")
         self._version = version
         await self.step(receiving.end)
         await asyncio.shield(self.refit)

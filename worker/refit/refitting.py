@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -413,7 +411,6 @@ def _private_folder(parent: str | None) -> Path:
     if parent is not None:
         folder = Path(parent)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        if not private_folder.is_private(folder):
             raise TransferError(f"refit.socket_dir {parent!r} must be this user's and closed to others: chmod 700 {parent}")
     return private_folder.make(REFITS, parent)  # a short name: a socket's path has at most 107 bytes

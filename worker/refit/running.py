@@ -8,6 +8,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from quirks_core.apply.handed_down import CARRIED
@@ -22,6 +23,13 @@ _NO_LEDGER = (
     "the engine keeps no ledger: start it with MODEL_QUIRKS=rollout (and MODEL_QUIRKS_LEDGER not off), model-quirks installed "
     "where vLLM is"
 )
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirect an error: it would take the key to another host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follows none."""
 
 
 class Server:
@@ -57,9 +65,11 @@ class Server:
             request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})  # noqa: S310 - checked
             if request.type not in ("http", "https"):
                 raise UsageError(f"{self.url} is no address of a server; name one as http://host:8000")
-            if self._key and (request.type == "https" or urllib.parse.urlsplit(self.url).hostname in _THIS_MACHINE):
+            is_here = urllib.parse.urlsplit(self.url).hostname in _THIS_MACHINE
+            if self._key and (request.type == "https" or is_here):
                 request.add_header("Authorization", f"Bearer {self._key}")
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as above
+            proxies = urllib.request.ProxyHandler({} if is_here else None)
+            with urllib.request.build_opener(_NoRedirect, proxies).open(request, timeout=_TIMEOUT_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             if error.code in (404, 405):
@@ -68,6 +78,10 @@ class Server:
                 raise UsageError(
                     f"{self.url} refuses the key: set VLLM_API_KEY to the one it was started with; another machine gets it by "
                     "https alone"
+                ) from None
+            if place := error.headers.get("Location"):
+                raise UsageError(
+                    f"{self.url} redirects to {shortened(place)}, which is not followed: name that address"
                 ) from None
             text = error.read(4096).decode(errors="replace")
             raise QuirksError(f"{self.url}{path} failed with HTTP {error.code}: {shortened(text)}") from None
@@ -83,10 +97,11 @@ class Server:
         Raises:
             UsageError: The server is no ``vllm serve``, or has no development paths.
         """
-        if (info := self.query("/server_info?config_format=json")) is not None:
-            return info["vllm_config"]  # type: ignore[no-any-return]
-        if self.query("/version") is None:
-            raise UsageError(f"{self.url} is no vllm serve: it has no /version")
+        info = self.query("/server_info?config_format=json")
+        with suppress(KeyError, TypeError):
+            return dict(info["vllm_config"])
+        if info is not None or self.query("/version") is None:
+            raise UsageError(f"{self.url} is no vllm serve: it has no /version, or answers /server_info in another form")
         raise UsageError(
             f"{self.url} has none of vLLM's development paths: start it with VLLM_SERVER_DEV_MODE=1 (they are open to all who "
             "reach the port); or, for the ledger alone, use quirks weights PID on its machine"
@@ -129,14 +144,6 @@ class Server:
         """
         return self._account(self.rpc("trainer_at", updates))
 
-    def report_skipped(self) -> None:
-        """Reports that the trainer's gradient scaler skipped a step, so that its next update changes nothing.
-
-        Raises:
-            UsageError: As for `look`.
-        """
-        self.rpc("trainer_skipped")
-
     def _account(self, answers: Sequence[Any]) -> Account:
         if answers[0] is None:
             raise UsageError(f"{self.url}: {_NO_LEDGER}")
@@ -152,17 +159,9 @@ def look(llm: Any) -> list[Entry]:
     Raises:
         UsageError: The engine has no ledger.
     """
-    return [Entry.model_validate(row) for row in _rpc(llm, "look")]
-
-
-def report_skipped(llm: Any) -> None:
-    """Reports what `Server.report_skipped` does to an engine in this process."""
-    _rpc(llm, "trainer_skipped")
-
-
-def _rpc(llm: Any, function: str) -> list[Any]:
     _check(llm.llm_engine.vllm_config.additional_config, "LLM")
-    return _values(llm.collective_rpc(worker_calls.METHOD, args=(f"{_LEDGER}:{function}", [], {})))
+    answers = llm.collective_rpc(worker_calls.METHOD, args=(f"{_LEDGER}:look", [], {}))
+    return [Entry.model_validate(row) for row in _values(answers)]
 
 
 def _check(additional_config: Any, where: str) -> None:

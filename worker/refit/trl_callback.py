@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.hook import report
 from worker.refit.arrivals import Arrival, Arrivals
-from worker.refit.running import Server, look, report_skipped
+from worker.refit.running import Server, look
 from worker.refit.weights.expected import Expected, digest
 
 
@@ -73,14 +73,13 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Compares it with what the engine has; an error ends the comparison, and no training.
 
-        A step that the gradient scaler skipped is reported to the engine's ledger: the next update will change nothing.
+        A step that the gradient scaler skipped is logged: the next update will change nothing.
         """
         if self._sent is None or self._is_off or not self._has_engine():
             return
         try:
             arrival = self._comparison.compare(self._look(), self._sent)
-            if is_skipped := self._was_skipped():
-                self._report_skipped()
+            is_skipped = self._was_skipped()
         except QuirksError as error:
             self._is_off = True
             report.error(f"arrival: not looked at from now on: {error}")
@@ -124,13 +123,6 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
     def _scale_now(self) -> float:
         scaler = self._trainer.accelerator.scaler
         return 0.0 if scaler is None else float(scaler.get_scale())
-
-    def _report_skipped(self) -> None:
-        generation = self._trainer.vllm_generation
-        if generation.mode == "colocate":
-            report_skipped(generation.llm)
-        else:
-            Server(generation.vllm_client.base_url).report_skipped()
 
     def _engine(self) -> dict[str, Any]:
         """Returns what makes the engine's tensors of the trainer's: its dtype, and over how many ranks it splits them."""

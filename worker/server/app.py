@@ -128,13 +128,13 @@ class Routes:
 
 
 class RequireKey:
-    """Requires a key, except for the health check.
+    """Requires a key, except for the health check, and one length: with two, a proxy may see another end of the request.
 
     It is a bearer key, or the password of a URL (``http://:KEY@host:port``): trainers have no setting for a header.
 
     Args:
         app: The protected application.
-        *keys: The keys; each of them will do.
+        *keys: The keys; each of them will do. Without any, none is required.
     """
 
     def __init__(self, app: ASGIApp, *keys: SecretStr) -> None:
@@ -143,7 +143,10 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        if scope["type"] == "http" and scope["path"] != _OPEN and not self._knows(scope):
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope.get("headers", ())}:
+            body = problem("the request has both Content-Length and Transfer-Encoding: send one of them", status=400)
+            await refusal(body, {"Connection": "close"})(scope, receive, send)
+        elif scope["type"] == "http" and self._keys and scope["path"] != _OPEN and not self._knows(scope):
             body = problem("the request has no valid key: send it as 'Authorization: Bearer KEY'", status=401)
             refused = refusal(body, {"WWW-Authenticate": "Bearer"})
             await refused(scope, receive, send)

@@ -161,8 +161,7 @@ class OpenAIServer:
         try:
             app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
             self.add_routes(app)
-            if self._key is not None:
-                app.add_middleware(RequireKey, self._key, *([self._rl_key] if self._rl_key else []))
+            app.add_middleware(RequireKey, *filter(None, (self._key, self._rl_key) if self._key else ()))
             self.reserve()
             self._uvicorn = _quiet(uvicorn.Server)(self._settings(app))
             sockets = [self._listener.socket] if self._listener else None

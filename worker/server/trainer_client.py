@@ -55,6 +55,14 @@ class TrainerClient:
         """Pauses."""
         await self._worker.pause_async(mode, clear_cache)
 
+    async def is_paused(self) -> bool:
+        """Returns whether nothing is generated; the engine does not answer while it waits for a part of an update."""
+        return self._worker.refitting.steps.is_open or bool(await self._watched(self._worker.engine.llm.is_paused)())
+
+    async def get_weight_version(self) -> str:
+        """Returns the label of the weights, also meanwhile."""
+        return self._worker.engine.readiness.version
+
     async def resume_generation(self) -> None:
         """Resumes."""
         await self._worker.resume_async()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from safetensors.torch import load_file, save_file
 
 _BEFORE = """
 import json, os, sys
@@ -44,15 +47,16 @@ if __name__ == "__main__":
         llm.collective_rpc(load, args=(model + "/model.safetensors", "model.layers.0."))
         generate(llm)
     found["chunk"] = account()
-    llm.collective_rpc("reload_weights", kwargs={"weights_path": models[2]})
-    generate(llm)
-    found["mended"] = account()
-    for _ in range(2):
-        llm.collective_rpc("reload_weights", kwargs={"weights_path": models[2]})
     try:
         generate(llm)
     except Exception as error:
         found["refused"] = str(error)
+    llm.collective_rpc("reload_weights", kwargs={"weights_path": models[2]})
+    generate(llm)
+    found["mended"] = account()
+    for _ in range(3):  # a learning rate of 0
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": models[2]})
+        generate(llm)
     llm.collective_rpc("reload_weights", kwargs={"weights_path": models[1]})
     generate(llm)
     found["end"] = account()
@@ -84,8 +88,8 @@ def test_stop_refuses_requests_with_the_sentence_that_names_the_fault(programs, 
     assert described(result["chunk"]) == [("partial", True)]
     assert "changed 1 of 2 layers, and never model.layers.1: no update brought them" in result["chunk"]["refusal"]
     assert result["mended"]["refusal"] == ""
-    assert "MODEL_QUIRKS_LEDGER=stop: the last 2 updates up to 8 (reload) changed 0 of" in result["refused"]
-    assert described(result["end"])[-1] == ("unchanged", True)
+    assert "MODEL_QUIRKS_LEDGER=stop: only some layers change" in result["refused"]
+    assert described(result["end"])[1:] == [("unchanged", False)]
     assert result["end"]["problems"] == []
     assert sum(line.startswith("ledger: only some layers change") for line in ended.said) == 1
 
@@ -171,5 +175,57 @@ def test_a_faulty_update_of_an_adapter_is_named(programs, checkpoint, receipts, 
     assert found[2]["verdicts"] == []
     assert described(found[3]) == [("adapter-names", True)]
     assert "'policy-4': 4 of its 4 modules are no modules of this model" in found[3]["verdicts"][0]["text"]
-    assert described(found[4])[1:] == []
-    assert [described(account)[-1] for account in found[5:]] == [("unchanged", False), ("unchanged", True)]
+    assert [described(account)[1:] for account in found[4:]] == [[], [("unchanged", False)], [("unchanged", False)]]
+
+
+FAULTS = (
+    _BEFORE
+    + """
+from vllm.lora.request import LoRARequest
+
+if __name__ == "__main__":
+    llm = start(enable_lora=True, max_lora_rank=8, max_loras=2)
+    found = []
+    for number, folder in enumerate(sys.argv[2:], 1):
+        request = LoRARequest(f"policy-{number}", number, folder)
+        llm.llm_engine.add_lora(request)
+        generate(llm)  # as a reference
+        if "unused" not in folder:
+            generate(llm, lora_request=request)
+            generate(llm)
+        found.append([[problem["kind"], problem["is_grave"]] for problem in account()["problems"]])
+    print("RESULT", json.dumps(found), flush=True)
+"""
+)
+
+
+#: Adapters in the order in which they come; the third in a row of a faulty kind is named, and the fourth that nobody uses.
+KINDS = [
+    *("right", *["alpha-zero"] * 3, "right", *["a-zero"] * 3),
+    *("right", *["alpha-tiny"] * 3, "right", *["unused"] * 4),
+]
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    """Adapters of those kinds."""
+    from quirks_plugins.lora.evidence import write_adapter
+
+    folders = [write_adapter(tmp_path / f"{number}-{kind}", number) for number, kind in enumerate(KINDS)]
+    for folder, kind in zip(folders, KINDS, strict=True):
+        file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+        factors = {"lora_A": 0.0 if kind == "a-zero" else 1.0, "lora_B": 1.0}
+        save_file({name: tensor * factors[name.split(".")[-2]] for name, tensor in load_file(file).items()}, file)
+        values = json.loads(config.read_text())
+        alpha = {"alpha-zero": 0, "alpha-tiny": 1e-9}.get(kind, values["lora_alpha"])
+        config.write_text(json.dumps({**values, "lora_alpha": alpha}))
+    return folders
+
+
+def test_adapters_that_change_nothing_for_requests_are_named(programs, checkpoint, receipts, faulty, worker_in_core):
+    variables = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_RECEIPT": str(receipts.file), **worker_in_core}
+
+    found = programs.script(FAULTS, checkpoint("qwen3"), *faulty, **variables).result()
+
+    zero, unused = [["adapter-zero", True]], [["adapter-unused", True]]
+    assert found == [*[[], [], [], zero] * 3, [], [], [], [], unused]

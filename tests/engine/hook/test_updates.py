@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
 SCRIPT = """
 import json, os, sys
 from safetensors.torch import load_file
@@ -61,4 +68,51 @@ def test_requests_after_an_update_use_no_block_of_older_weights(programs, models
     assert result["reloaded"]["hits"] == result["loaded"]["hits"] == 0
     assert _difference(result["reloaded"], result["second"]) < 1e-4
     assert _difference(result["loaded"], result["third"]) < 1e-4
+    assert _difference(result["second"], result["third"]) > 0.1
+
+
+RAW = """
+import json, sys
+from safetensors.torch import load_file
+from vllm import LLM, SamplingParams
+
+SAMPLING = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=0)
+
+def sampled(llm):
+    (row,) = llm.generate([{"prompt_token_ids": list(range(5, 30))}], SAMPLING, use_tqdm=False)
+    return {"logprobs": [next(iter(entry.values())).logprob for entry in row.outputs[0].logprobs]}
+
+if __name__ == "__main__":
+    first, second, third = sys.argv[1:]
+    llm = LLM(first, dtype="float32", max_model_len=128, max_num_seqs=8, enforce_eager=True, num_gpu_blocks_override=64)
+    for model in (second, third):
+        weights = list(load_file(model + "/model.safetensors").items())
+        llm.apply_model(lambda running: len(running.load_weights(weights)))
+    found = {"raw": sampled(llm)}
+    for name, model in (("second", second), ("third", third)):
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": model})
+        found[name] = sampled(llm)
+    print("RESULT", json.dumps(found), flush=True)
+"""
+
+
+def _shortened(model: Path, folder: Path) -> Path:
+    """Writes a checkpoint with a vocabulary that vLLM pads."""
+    shutil.copytree(model, folder)
+    weights = load_file(model / "model.safetensors")
+    save_file({name: tensor[:500].clone() for name, tensor in weights.items()}, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 500}))
+    return folder
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_two_raw_updates_without_a_request_between_them(programs, checkpoint, worker_in_core, tmp_path, is_padded):
+    models = [checkpoint("llama", seed=seed) for seed in range(3)]
+    if is_padded:
+        models = [_shortened(model, tmp_path / str(seed)) for seed, model in enumerate(models)]
+
+    result = programs.script(RAW, *models, MODEL_QUIRKS="rollout", **worker_in_core).result()
+
+    assert _difference(result["raw"], result["third"]) < 1e-4
     assert _difference(result["second"], result["third"]) > 0.1

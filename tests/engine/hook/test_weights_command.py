@@ -77,7 +77,7 @@ def test_a_server_with_quirks_shows_by_its_ledger_which_checkpoint_it_runs(
         for _ in range(2):
             update(server, steps[2])
         code, out, _ = weights(server.url)
-        assert code == 1
+        assert code == 0  # a note
         assert "unchanged: the last 2 updates up to 4 (reload) changed 0 of" in out
         assert "behind" not in kinds(Server(server.url).report_updates(4))
         assert "behind" in kinds(Server(server.url).report_updates(5))

@@ -69,6 +69,18 @@ async def test_large_or_malformed_headers_end_the_connection(served, http, head)
     assert (await http.get("/health")).status_code == 200
 
 
+async def test_a_request_with_two_lengths_ends_the_connection(served):
+    request = request_of({"messages": HELLO})
+    second = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + KEY.encode() + b"\r\n\r\n"
+    async with connected(served.base_url) as (reader, writer):
+        writer.write(request.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 1) + second)
+        reply = await asyncio.wait_for(reader.read(), HUNG_S)
+
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert reply.count(b"HTTP/1.1") == 1
+    assert b"both Content-Length and Transfer-Encoding" in reply
+
+
 async def test_a_connection_serves_one_request_after_another(served):
     async with connected(served.base_url) as (reader, writer):
         for _ in range(2):

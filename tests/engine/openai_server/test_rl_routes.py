@@ -10,6 +10,7 @@ import pytest
 import torch
 from patience import HUNG_S, patience
 
+from quirks_core.base import private_folder
 from worker.refit import Source, send_ipc_zmq
 
 KEY = "open-sesame"
@@ -33,7 +34,13 @@ def limit(served, refit_section):
 
 
 @pytest.fixture
-def update(trainer, lab, model, tmp_path_factory):
+def sockets():
+    with private_folder.temporary("mq-") as folder:
+        yield folder
+
+
+@pytest.fixture
+def update(trainer, lab, model, sockets):
     """Sends the model's own weights, or the same with two values that are not numbers, as a part of the open update."""
     policies = {"good": lab.trainer(model), "nan": lab.trainer(model)}
     with torch.no_grad():
@@ -42,10 +49,9 @@ def update(trainer, lab, model, tmp_path_factory):
         )
 
     async def send(kind="good"):
-        folder = tmp_path_factory.mktemp("s")
-        info = {"transport": "ipc_zmq", "location": str(folder)}
+        info = {"transport": "ipc_zmq", "location": str(sockets)}
         source = Source(policies[kind], "parameters")
-        where, options = [f"{folder}/rank-0.sock"], {"device": "cpu", "timeout_s": HUNG_S}
+        where, options = [f"{sockets}/rank-0.sock"], {"device": "cpu", "timeout_s": HUNG_S}
         sending = asyncio.create_task(asyncio.to_thread(send_ipc_zmq, source, where, **options))
         reply = await step(trainer, "update_weights", {"update_info": info})
         await asyncio.gather(sending, return_exceptions=True)
@@ -171,6 +177,44 @@ async def test_an_update_whose_trainer_is_gone_is_given_up_without_harm_to_reque
     assert any(text.startswith(given_up) for text in served.worker.warnings)
     assert (await step(trainer, "start_weight_update"))[0] == 200
     assert (await step(trainer, "finish_weight_update"))[0] == 200
+    await idle()
+
+
+async def test_an_engine_that_waits_for_its_trainer_answers_and_stops_in_time(trainer, limit, sockets, idle):
+    limit(patience(3.0))
+    version = (await trainer.get("/weight_info")).json()
+    assert (await step(trainer, "start_weight_update"))[0] == 200
+    info = {"transport": "ipc_zmq", "location": str(sockets), "timeout_s": 600.0}
+    taking = asyncio.create_task(step(trainer, "update_weights", {"update_info": info}))
+    asked = asyncio.create_task(chat(trainer, max_tokens=2))
+    while not list(sockets.glob("*.sock")):  # noqa: ASYNC110 - the engine listens then
+        await asyncio.sleep(0.01)
+
+    meanwhile = [(await trainer.get(path)).json() for path in ("/is_paused", "/weight_info")]
+    finished = await step(trainer, "finish_weight_update")
+    answered_first = not taking.done()
+    status, body = await taking
+
+    assert answered_first
+    assert meanwhile == [{"is_paused": True}, version]
+    assert (finished[0], "finish it when update_weights has returned" in finished[1]["error"]["message"]) == (409, True)
+    assert status == 500
+    assert f"did not answer within refit.timeout_s = {patience(3.0):g} s" in body["error"]["message"]
+    assert (await asked).status_code == 200
+    await idle()
+
+
+async def test_sockets_are_made_in_folders_of_ours_alone(trainer, tmp_path, idle):
+    (tmp_path / "rank-0.sock").write_text("somebody's")
+    tmp_path.chmod(0o700)
+    assert (await step(trainer, "start_weight_update"))[0] == 200
+
+    info = {"transport": "ipc_zmq", "location": str(tmp_path)}
+    status, body = await step(trainer, "update_weights", {"update_info": info})
+
+    assert status == 400
+    assert "is no folder for this user's sockets" in body["error"]["message"]
+    assert (tmp_path / "rank-0.sock").read_text() == "somebody's"
     await idle()
 
 

@@ -78,10 +78,6 @@ def trainer_at(worker: Any, updates: int) -> dict[str, Any] | None:  # noqa: ARG
     return None
 
 
-def trainer_skipped(worker: Any) -> None:
-    """Takes that the trainer's gradient scaler skipped a step, in the engine's core as well."""
-
-
 def mend(worker: Any, is_noted: bool) -> None:
     """Takes NaN out of the KV cache (`mend_cache`), unless it sleeps: it wakes without its content."""
     if getattr(worker, _ATTRIBUTE).has_cache:
@@ -294,6 +290,7 @@ class Ledger:
                     received=coming.digester.result(),
                     not_finite=tuple(sorted(ways["not_finite"])) if "not_finite" in ways else self._not_finite(held),
                     unannounced=coming.unannounced,
+                    is_cast=any(kind.itemsize > self._worker.model_config.dtype.itemsize for kind in coming.dtypes),
                     sampled=not self._whole,
                     seconds=round(coming.seconds + time.perf_counter() - start, 4),
                 )
@@ -330,7 +327,7 @@ class Ledger:
                 not_finite=tuple(sorted(not_finite)),
                 adapter=request.lora_name,
                 unmatched=tuple(name for name in adapter.loras if name not in takes and not name.startswith(experts)),
-                is_zero=not any(bool(tensor.any()) for name, tensor in tensors.items() if name.endswith("lora_b")),
+                is_zero=not any(_adds(weights) for weights in adapter.loras.values()),
                 sampled=not self._whole,
                 seconds=round(time.perf_counter() - start, 4),
             )
@@ -413,6 +410,12 @@ class Ledger:
             report.info(f"ledger: this process keeps none from now on: {words(error)}")
 
 
+def _adds(weights: Any) -> bool:
+    """Returns whether a module of an adapter adds something that a float32 resolves."""
+    sides = [side for side in (weights.lora_a, weights.lora_b) if isinstance(side, torch.Tensor)]
+    return abs(weights.scaling) > torch.finfo(torch.float32).eps and all(bool(side.any()) for side in sides)
+
+
 @contextmanager
 def _plain_tensors() -> Iterator[None]:
     """Calls on tensors reach torch alone: vLLM's parameters pass each call through Python, which takes three times as long."""
@@ -429,12 +432,14 @@ class _Coming:
         self.unannounced = unannounced
         self.seconds = seconds
         self.tensors = self.bytes = 0
+        self.dtypes: set[torch.dtype] = set()
 
     def see(self, name: str, tensor: torch.Tensor) -> None:
         """Takes note of a tensor that came."""
         self.tensors += 1
         if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
             self.bytes += tensor.nbytes
+            self.dtypes.add(tensor.dtype)
             with _disable_current_modes():
                 self.digester.add(name, tensor)
 

@@ -21,6 +21,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
+from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, words
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
@@ -243,7 +244,13 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             self._announced = info.manifest, Manifest.decode(info.manifest) if info.manifest is not None else None
         expected = self._announced[1] or self._checkpoint
         if info.transport == "ipc_zmq":
-            path = socket_path(Path(info.location), self.rank)
+            folder = Path(info.location)
+            if not private_folder.is_ours(folder):
+                raise RefitRejectedError(
+                    f"refit rejected, nothing was loaded: the location {info.location!r} is no folder for this user's sockets: "
+                    "make it with quirks_core.base.private_folder.make, as RefitTrainer does"
+                )
+            path = socket_path(folder, self.rank)
             known = self._resident
             return IpcZmqStream(path, expected, device=self.device, timeout_s=info.timeout_s, known=known)
         if info.transport == "collective":

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 #: Rank that sends.
 SOURCE = 0
-_ACCEPTED, _REJECTED = 1, 0
 #: Returns where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
 RoomFor: TypeAlias = Callable[[Chunk], torch.Tensor | None]
 
@@ -152,7 +151,7 @@ class Group:
 
     def agree(self, accepted: bool) -> bool:
         """Returns whether every rank accepts."""
-        vote = torch.tensor([_ACCEPTED if accepted else _REJECTED])
+        vote = torch.tensor([int(accepted)])
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
         self._do("a vote", lambda group: group.allreduce([vote], options))

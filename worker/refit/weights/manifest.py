@@ -124,7 +124,8 @@ class Manifest:
                 shape; or, beside a checkpoint, of another size or not of floats. The message lists all of it.
         """
         counts = Counter(spec.name for spec in self.tensors)
-        problems = [_listing("sent twice", [name for name, count in counts.items() if count > 1])]
+        problems = ["" if counts else "the trainer sends no tensors"]
+        problems.append(_listing("sent twice", [name for name, count in counts.items() if count > 1]))
         if expected is not None and not expected.announced:
             held = {spec.name: spec for spec in expected.tensors}
             strange = [problem for spec in self.tensors if (problem := _unlike(spec, held.get(spec.name)))]
