@@ -59,7 +59,7 @@ class Judge:
         self._ever: Counter[str] = Counter()
         self._still = 0
         self._zeros = 0
-        self._window: deque[tuple[set[str], set[str]]] = deque(maxlen=settings.unchanged)  # names: changed, received
+        self._window: deque[tuple[set[str], set[str]]] = deque(maxlen=settings.unchanged)  # names: changed, came
         self._alike: set[str] = set()
         self._received: Mapping[str, str] = {}
         self._version = ""
@@ -129,7 +129,7 @@ class Judge:
         self._ever.update(changed)
         if changed:
             self._still = 0
-            self._window.append((changed, set(received)))
+            self._window.append((changed, {name for row in rows for name in row.came}))
         elif number > 1 and not is_again:  # the first update may bring what the engine started with
             self._still += not self._has_skipped
             yield from self._unchanged(rows[0], number, received)
@@ -150,7 +150,7 @@ class Judge:
             text = f"update {number} ({row.way}) changed nothing: the trainer's step was skipped by the scaler (float16)"
             yield Verdict(kind="unchanged", number=number, text=text, is_grave=False)
             return
-        came_other = bool(received) and bool(self._received) and received != self._received
+        came_other = any(self._received.get(name, digest) != digest for name, digest in received.items())
         never = sorted(name for name in self.names if not self._ever[name])
         which = "update" if self._still == 1 else f"the last {self._still} updates up to"
         text = f"{which} {number} ({row.way}) changed 0 of {len(self.names)} tensors"

@@ -24,6 +24,7 @@ from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry, LedgerS
 from worker.refit.engine.finite import NotFinite, mend_cache
 from worker.refit.engine.verify import packed_answers
 from worker.refit.weights.digest import Digester, Standing, digests, parts
+from worker.refit.weights.expected import common, engine_name
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _ATTRIBUTE = "_model_quirks_ledger"
@@ -111,6 +112,7 @@ class Ledger:
         self._number = 0
         self._new: list[Entry] = []
         self._last: dict[str, str] = {}
+        self._received: dict[str, str] = {}
         self._odd: dict[str, str] = {}
         self._adapters: dict[tuple[str, int, str], dict[str, str]] = {}
         self._adapter: dict[str, str] = {}
@@ -142,10 +144,7 @@ class Ledger:
         Tensors are on no device while a layerwise reload is open: some trainers, and our quirk for vLLM's CPU platform, load
         that way, and close it with the next request.
         """
-        with self._guarded():
-            parameters = self._worker.model_runner.get_model().parameters()
-            if self.is_open and not any(parameter.is_meta for parameter in parameters):
-                self._close()
+        self._close_raw()
         new, self._new = self._new, []
         return new
 
@@ -154,19 +153,29 @@ class Ledger:
 
         The account does not get it.
         """
+        self._close_raw()
         start = Entry(number=0, way="start", rank=self._rank, sampled=not self._whole)
         last = next((entry for entry in reversed(self.entries) if entry.way != "lora"), start)
         if self._is_asleep:  # there may be no memory behind the tensors
             return last
         with _plain_tensors():
-            return last.model_copy(update={"digests": self._held()})
+            held = self._held()
+        layers = {_layer_of(name.replace(COMPUTES, ".weight")) for name in self._past(held)}
+        received = {name: "" if _layer_of(name) in layers else digest for name, digest in self._received.items()}
+        return last.model_copy(update={"digests": held, "forms": self._forms(held), "received": received})
 
     # ---- where updates begin and end
 
     def _around_load_model(self, original: _T) -> Callable[..., Any]:
         def load_model(*args: Any, **kwargs: Any) -> Any:
-            found = original(*args, **kwargs)
+            from worker.refit.engine.reload import first_load  # it imports vLLM
+
+            start = _Coming("start", self._whole)
+            has_packed = self._worker.model_config.quantization is not None or self._worker.device_config.device_type == "cpu"
+            with first_load(start.see, with_experts=has_packed):
+                found = original(*args, **kwargs)
             with self._guarded():
+                self._received = start.digester.result()
                 self._look_at_loads(self._worker.model_runner.get_model())
                 if (manager := getattr(self._worker.model_runner, "lora_manager", None)) is not None:
                     self._look_at_adapters(manager)
@@ -177,6 +186,8 @@ class Ledger:
     def _around_start(self, original: _T) -> Callable[..., Any]:
         def start_weight_update(*args: Any, **kwargs: Any) -> Any:
             self._open("transfer")
+            if self._coming is not None and hasattr(engine := self._worker.weight_transfer_engine, "ways"):
+                engine.see = self._coming.see
             return original(*args, **kwargs)
 
         return start_weight_update
@@ -208,10 +219,11 @@ class Ledger:
         return reload_weights
 
     def _around_sleep(self, original: _T) -> Callable[..., Any]:
-        def sleep(*args: Any, **kwargs: Any) -> Any:
-            self._last = {}  # of a deep sleep nothing is left, and what wakes is not what slept
+        def sleep(level: int = 1, *args: Any, **kwargs: Any) -> Any:
+            self._last = {}  # what wakes has other digests
+            self._received = {} if level > 1 else self._received  # nothing is left
             self._is_asleep, self.has_cache = True, False
-            return original(*args, **kwargs)
+            return original(level, *args, **kwargs)
 
         return sleep
 
@@ -265,11 +277,10 @@ class Ledger:
             if not self._number:
                 odd = self._not_finite(held)
                 self._odd = {name: held[name] for name in odd}
-                self._add(Entry(number=0, way="start", rank=self._rank, digests=held, not_finite=odd, sampled=not self._whole))
-            moves = self._worker.parallel_config.enable_eplb  # experts change places between updates
-            past = [] if moves else [name for name in held.keys() & self._last.keys() if held[name] != self._last[name]]
+                self._add(self._entry(held, number=0, way="start", not_finite=odd))
+            past = self._past(held)
             self._last = held
-            self._coming = _Coming(way, self._whole, tuple(sorted(past)), time.perf_counter() - start)
+            self._coming = _Coming(way, self._whole, past, time.perf_counter() - start)
 
     def _close(self) -> None:
         """The update is complete: looks at what the model runs on now."""
@@ -282,22 +293,47 @@ class Ledger:
             held, last = self._held(), self._last
             self._last = held
             self._number += 1
+            came = coming.digester.result()
+            self._received |= came
+            if ways and (plan := self._worker.weight_transfer_engine.copied) is not None:
+                for name in plan.in_place:
+                    self._received.pop(name, None)
+                self._received |= {name: held[place] for name, place in plan.alone.items() if place in held}
             self._add(
-                Entry(
+                self._entry(
+                    held,
                     number=self._number,
                     way=coming.way,
-                    rank=self._rank,
-                    tensors=coming.tensors or ways.get("copied", 0) + ways.get("reloaded", 0),
-                    bytes=coming.bytes or ways.get("bytes", 0),
-                    digests=held,
+                    tensors=ways.get("copied", 0) + ways.get("reloaded", 0) or coming.tensors,
+                    bytes=ways.get("bytes", coming.bytes),
                     changed=tuple(name for name in held if name in last and held[name] != last[name]),
-                    received=coming.digester.result(),
+                    came=() if ways else tuple(came),
                     not_finite=tuple(sorted(ways["not_finite"])) if "not_finite" in ways else self._not_finite(held),
                     unannounced=coming.unannounced,
-                    sampled=not self._whole,
                     seconds=round(coming.seconds + time.perf_counter() - start, 4),
                 )
             )
+
+    def _close_raw(self) -> None:
+        """Closes an update whose end nobody reports, unless it goes on: tensors are on no device meanwhile."""
+        with self._guarded():
+            parameters = self._worker.model_runner.get_model().parameters()
+            if self.is_open and not any(parameter.is_meta for parameter in parameters):
+                self._close()
+
+    def _entry(self, held: dict[str, str], **values: Any) -> Entry:
+        """Makes an entry of the model as it is now."""
+        values |= {"rank": self._rank, "sampled": not self._whole, "received": dict(self._received)}
+        return Entry(digests=held, forms=self._forms(held), **values)
+
+    def _past(self, held: Mapping[str, str]) -> tuple[str, ...]:
+        """Returns what changed since the last update, without one that vLLM knows of."""
+        if self._worker.parallel_config.enable_eplb:  # experts change places between updates
+            return ()
+        return tuple(sorted(name for name in held.keys() & self._last.keys() if held[name] != self._last[name]))
+
+    def _forms(self, held: Mapping[str, str]) -> dict[str, str]:
+        return {name: self._standing.forms[name] for name in held if not name.endswith(COMPUTES)}
 
     def _add_adapter(self, manager: Any, request: Any, adapter: Any) -> None:
         start = time.perf_counter()
@@ -381,9 +417,8 @@ class Ledger:
         return tuple(sorted(name for name in found if self._odd.get(name, "") != held.get(name)))
 
     def _passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        """Passes on what is loaded, and looks at it; our own engine counts for itself, and records what it loads."""
-        coming = self._coming
-        if coming is None or (coming.way == "transfer" and hasattr(self._worker.weight_transfer_engine, "ways")):
+        """Passes on what is loaded, and looks at it."""
+        if (coming := self._coming) is None:
             return weights
         if isinstance(weights, list | tuple | dict):
             for name, tensor in weights.items() if isinstance(weights, dict) else weights:
@@ -423,7 +458,7 @@ def _plain_tensors() -> Iterator[None]:
 class _Coming:
     """An update that has begun."""
 
-    def __init__(self, way: Way, whole: bool, unannounced: tuple[str, ...], seconds: float) -> None:
+    def __init__(self, way: Way, whole: bool, unannounced: tuple[str, ...] = (), seconds: float = 0.0) -> None:
         self.way = way
         self.digester = Digester(whole=whole)
         self.unannounced = unannounced
@@ -443,3 +478,8 @@ class _Coming:
         for name, tensor in weights:
             self.see(name, tensor)
             yield name, tensor
+
+
+def _layer_of(name: str) -> str:
+    """Returns the common name of the engine's layer that a tensor belongs to, given its name there or in a checkpoint."""
+    return engine_name(common(name)).rpartition(".")[0]

@@ -27,7 +27,7 @@ from worker.refit.advice import with_counts
 from worker.refit.engine import transfer_shards, verify
 from worker.refit.engine.copy_plan import CopyPlan
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.loaders import Copier, Loader, Stream, begin_copying, begin_loading
+from worker.refit.engine.loaders import Copier, Loader, See, Stream, begin_copying, begin_loading
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.reload import Reload
 from worker.refit.transport.channel import socket_path
@@ -94,6 +94,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     Attributes:
         touched: Whether the last refit changed the model; if it failed as well, old and new weights stand side by side.
         ways: What the last refit did, as `worker.refit.refitting.RefitReport` takes it from each process.
+        see: Gets what is copied and the model's bytes do not show, if set.
+        copied: What the last refit copied; None if it loaded all.
     """
 
     init_info_cls = RefitInitInfo
@@ -113,6 +115,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._not_finite = NotFinite()
         self.touched = False
         self.ways: dict[str, Any] = {}
+        self.see: See | None = None
+        self.copied: CopyPlan | None = None
 
     @property
     def rank(self) -> int:
@@ -151,6 +155,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._not_finite = NotFinite(self.model_config.dtype)
         self.touched = False
         self.ways = {}
+        self.copied = None
 
     def receive_weights(self, update_info: RefitUpdateInfo) -> None:
         """Takes one refit.
@@ -312,7 +317,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
-        copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every))
+        copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every), see=self.see)
+        self.copied = plan
         load = begin_copying(stream, copier)
         self.ways = {
             "copied": len(plan.copied),
