@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -296,7 +296,8 @@ async def _fault(
         await engine.send(way, states[-1])
         if update == 2:
             before = arrivals.compare(await engine.entries(), digest(policy, **layout))
-            assert before.status == "arrived", f"{way}, before {fault!r}: {before}"
+            if before.status != "arrived":
+                raise SystemExit(f"{way}, before {fault!r}: {before}")
     row = {"fault": fault, "way": way, "update": update}
     try:
         if fault == "written past the loaders":

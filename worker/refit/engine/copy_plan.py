@@ -244,22 +244,28 @@ class CopyPlan:
         return ((name, target.written) for name, targets in self._copies.items() for target in targets)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def check(self, model: nn.Module, tensors: Tensors) -> None:
-        """Compares what was copied with what the model's own loaders would have written.
+    def differing(self, model: nn.Module, tensors: Tensors) -> list[str]:
+        """Returns the names of the model's tensors that are not what its own loaders would write; nothing is written.
 
         Args:
             model: The engine's model.
-            tensors: What was given to `copy`.
-
-        Raises:
-            RefitError: They differ, so the plan is wrong.
+            tensors: What the trainer sends; what is not copied is left out.
         """
         with _Comparison() as comparison:
             # The class' own: a quirk may have put a method onto the model that opens a reload.
             type(model).load_weights(model, ((name, tensor) for name, tensor in tensors if name in self._copies))
-        if comparison.wrong:
-            names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
-            found = sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
+        if not comparison.wrong:
+            return []
+        names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
+        return sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
+
+    def check(self, model: nn.Module, tensors: Tensors) -> None:
+        """Compares what was given to `copy`, and copied, with what the model's own loaders would have written.
+
+        Raises:
+            RefitError: They differ, so the plan is wrong.
+        """
+        if found := self.differing(model, tensors):
             raise RefitError(
                 f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
                 "the next refit goes through vLLM's reload"

@@ -10,9 +10,9 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -121,17 +121,17 @@ class Ledger:
         self._is_off = False
         self._is_asleep = False
         self.has_cache = True
-        for method, wrap in (
-            ("load_model", self._around_load_model),
-            ("start_weight_update", self._around_start),
-            ("update_weights", self._around_chunk),
-            ("finish_weight_update", self._around_finish),
-            ("reload_weights", self._around_reload),
-            ("sleep", self._around_sleep),
-            ("wake_up", self._around_wake),
+        for method, during in (
+            ("load_model", self._loading),
+            ("start_weight_update", self._starting),
+            ("update_weights", self._inside),
+            ("finish_weight_update", self._finishing),
+            ("reload_weights", self._reloading),
+            ("sleep", self._going_to_sleep),
+            ("wake_up", self._waking),
         ):
             if (original := getattr(worker, method, None)) is not None:
-                setattr(worker, method, functools.wraps(original)(wrap(original)))
+                setattr(worker, method, _during(original, during))
 
     @property
     def is_open(self) -> bool:
@@ -166,75 +166,51 @@ class Ledger:
 
     # ---- where updates begin and end
 
-    def _around_load_model(self, original: _T) -> Callable[..., Any]:
-        def load_model(*args: Any, **kwargs: Any) -> Any:
-            from worker.refit.engine.reload import first_load  # it imports vLLM
+    @contextmanager
+    def _loading(self, *_: Any, **__: Any) -> Iterator[None]:
+        from worker.refit.engine.reload import first_load  # it imports vLLM
 
-            start = _Coming("start", self._whole)
-            has_packed = self._worker.model_config.quantization is not None or self._worker.device_config.device_type == "cpu"
-            with first_load(start.see, with_experts=has_packed):
-                found = original(*args, **kwargs)
-            with self._guarded():
-                self._received = start.digester.result()
-                self._look_at_loads(self._worker.model_runner.get_model())
-                if (manager := getattr(self._worker.model_runner, "lora_manager", None)) is not None:
-                    self._look_at_adapters(manager)
-            return found
+        start = _Coming("start", self._whole)
+        has_packed = self._worker.model_config.quantization is not None or self._worker.device_config.device_type == "cpu"
+        with first_load(start.see, with_experts=has_packed):
+            yield
+        with self._guarded():
+            self._received = start.digester.result()
+            self._look_at_loads(self._worker.model_runner.get_model())
+            if (manager := getattr(self._worker.model_runner, "lora_manager", None)) is not None:
+                self._look_at_adapters(manager)
 
-        return load_model
+    @contextmanager
+    def _starting(self, *_: Any, **__: Any) -> Iterator[None]:
+        self._open("transfer")
+        if self._coming is not None and hasattr(engine := self._worker.weight_transfer_engine, "ways"):
+            engine.see = self._coming.see
+        yield
 
-    def _around_start(self, original: _T) -> Callable[..., Any]:
-        def start_weight_update(*args: Any, **kwargs: Any) -> Any:
-            self._open("transfer")
-            if self._coming is not None and hasattr(engine := self._worker.weight_transfer_engine, "ways"):
-                engine.see = self._coming.see
-            return original(*args, **kwargs)
+    @contextmanager
+    def _finishing(self, *_: Any, **__: Any) -> Iterator[None]:
+        with self._inside():
+            yield
+        self._close()
 
-        return start_weight_update
+    @contextmanager
+    def _reloading(self, *_: Any, **__: Any) -> Iterator[None]:
+        self._open("reload")
+        with self._finishing():
+            yield
 
-    def _around_chunk(self, original: _T) -> Callable[..., Any]:
-        def update_weights(*args: Any, **kwargs: Any) -> Any:
-            with self._inside():
-                return original(*args, **kwargs)
+    @contextmanager
+    def _going_to_sleep(self, level: int = 1, *_: Any, **__: Any) -> Iterator[None]:
+        self._last = {}  # what wakes has other digests
+        self._received = {} if level > 1 else self._received  # nothing is left
+        self._is_asleep, self.has_cache = True, False
+        yield
 
-        return update_weights
-
-    def _around_finish(self, original: _T) -> Callable[..., Any]:
-        def finish_weight_update(*args: Any, **kwargs: Any) -> Any:
-            with self._inside():
-                found = original(*args, **kwargs)
-            self._close()
-            return found
-
-        return finish_weight_update
-
-    def _around_reload(self, original: _T) -> Callable[..., Any]:
-        def reload_weights(*args: Any, **kwargs: Any) -> Any:
-            self._open("reload")
-            with self._inside():
-                found = original(*args, **kwargs)
-            self._close()
-            return found
-
-        return reload_weights
-
-    def _around_sleep(self, original: _T) -> Callable[..., Any]:
-        def sleep(level: int = 1, *args: Any, **kwargs: Any) -> Any:
-            self._last = {}  # what wakes has other digests
-            self._received = {} if level > 1 else self._received  # nothing is left
-            self._is_asleep, self.has_cache = True, False
-            return original(level, *args, **kwargs)
-
-        return sleep
-
-    def _around_wake(self, original: _T) -> Callable[..., Any]:
-        def wake_up(tags: Any = None, *args: Any, **kwargs: Any) -> Any:
-            found = original(tags, *args, **kwargs)
-            self._is_asleep = self._is_asleep and tags is not None and "weights" not in tags
-            self.has_cache = self.has_cache or tags is None or "kv_cache" in tags
-            return found
-
-        return wake_up
+    @contextmanager
+    def _waking(self, tags: Any = None, *_: Any, **__: Any) -> Iterator[None]:
+        yield
+        self._is_asleep = self._is_asleep and tags is not None and "weights" not in tags
+        self.has_cache = self.has_cache or tags is None or "kv_cache" in tags
 
     def _look_at_loads(self, model: nn.Module) -> None:
         """Watches every call of the model's ``load_weights``."""
@@ -429,7 +405,7 @@ class Ledger:
     # ---- guards
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _inside(self, *_: Any, **__: Any) -> Iterator[None]:
         """What the model loads meanwhile belongs to an update that vLLM knows of."""
         before, self._is_inside = self._is_inside, True
         try:
@@ -446,6 +422,17 @@ class Ledger:
         except Exception as error:
             self._is_off, self._coming = True, None
             report.info(f"ledger: this process keeps none from now on: {words(error)}")
+
+
+def _during(original: _T, during: Callable[..., AbstractContextManager[None]]) -> _T:
+    """Returns a call in a context that gets its arguments."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with during(*args, **kwargs):
+            return original(*args, **kwargs)
+
+    return cast("_T", call)
 
 
 @contextmanager
