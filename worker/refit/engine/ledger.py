@@ -22,9 +22,9 @@ from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
 from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
 from worker.refit.engine.finite import NotFinite, mend_cache
+from worker.refit.engine.taken import Coming, Taken
 from worker.refit.engine.verify import packed_answers
-from worker.refit.weights.digest import Digester, Standing, digests, parts
-from worker.refit.weights.expected import common, engine_name
+from worker.refit.weights.digest import Standing, digests, parts
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _ATTRIBUTE = "_model_quirks_ledger"
@@ -112,11 +112,11 @@ class Ledger:
         self._number = 0
         self._new: list[Entry] = []
         self._last: dict[str, str] = {}
-        self._received: dict[str, str] = {}
+        self._taken = Taken()
         self._odd: dict[str, str] = {}
         self._adapters: dict[tuple[str, int, str], dict[str, str]] = {}
         self._adapter: dict[str, str] = {}
-        self._coming: _Coming | None = None
+        self._coming: Coming | None = None
         self._is_inside = False
         self._is_off = False
         self._is_asleep = False
@@ -160,8 +160,7 @@ class Ledger:
             return last
         with _plain_tensors():
             held = self._held()
-        layers = {_layer_of(name.replace(COMPUTES, ".weight")) for name in self._past(held)}
-        received = {name: "" if _layer_of(name) in layers else digest for name, digest in self._received.items()}
+        received = self._taken.beside(self._past(held))
         return last.model_copy(update={"digests": held, "forms": self._forms(held), "received": received})
 
     # ---- where updates begin and end
@@ -170,12 +169,12 @@ class Ledger:
     def _loading(self, *_: Any, **__: Any) -> Iterator[None]:
         from worker.refit.engine.reload import first_load  # it imports vLLM
 
-        start = _Coming("start", self._whole)
+        start = Coming("start", self._whole)
         has_packed = self._worker.model_config.quantization is not None or self._worker.device_config.device_type == "cpu"
         with first_load(start.see, with_experts=has_packed):
             yield
         with self._guarded():
-            self._received = start.digester.result()
+            self._taken.digests = start.digester.result()
             self._look_at_loads(self._worker.model_runner.get_model())
             if (manager := getattr(self._worker.model_runner, "lora_manager", None)) is not None:
                 self._look_at_adapters(manager)
@@ -202,7 +201,8 @@ class Ledger:
     @contextmanager
     def _going_to_sleep(self, level: int = 1, *_: Any, **__: Any) -> Iterator[None]:
         self._last = {}  # what wakes has other digests
-        self._received = {} if level > 1 else self._received  # nothing is left
+        if level > 1:  # nothing is left
+            self._taken = Taken()
         self._is_asleep, self.has_cache = True, False
         yield
 
@@ -256,7 +256,7 @@ class Ledger:
                 self._add(self._entry(held, number=0, way="start", not_finite=odd))
             past = self._past(held)
             self._last = held
-            self._coming = _Coming(way, self._whole, past, time.perf_counter() - start)
+            self._coming = Coming(way, self._whole, past, time.perf_counter() - start)
 
     def _close(self) -> None:
         """The update is complete: looks at what the model runs on now."""
@@ -270,11 +270,8 @@ class Ledger:
             self._last = held
             self._number += 1
             came = coming.digester.result()
-            self._received |= came
-            if ways and (plan := self._worker.weight_transfer_engine.copied) is not None:
-                for name in plan.in_place:
-                    self._received.pop(name, None)
-                self._received |= {name: held[place] for name, place in plan.alone.items() if place in held}
+            changed = tuple(name for name in held if name in last and held[name] != last[name])
+            self._taken.add(came, changed, held, self._worker.weight_transfer_engine.copied if ways else None)
             self._add(
                 self._entry(
                     held,
@@ -282,7 +279,7 @@ class Ledger:
                     way=coming.way,
                     tensors=ways.get("copied", 0) + ways.get("reloaded", 0) or coming.tensors,
                     bytes=ways.get("bytes", coming.bytes),
-                    changed=tuple(name for name in held if name in last and held[name] != last[name]),
+                    changed=changed,
                     came=() if ways else tuple(came),
                     not_finite=tuple(sorted(ways["not_finite"])) if "not_finite" in ways else self._not_finite(held),
                     unannounced=coming.unannounced,
@@ -299,7 +296,7 @@ class Ledger:
 
     def _entry(self, held: dict[str, str], **values: Any) -> Entry:
         """Makes an entry of the model as it is now."""
-        values |= {"rank": self._rank, "sampled": not self._whole, "received": dict(self._received)}
+        values |= {"rank": self._rank, "sampled": not self._whole, "received": dict(self._taken.digests)}
         return Entry(digests=held, forms=self._forms(held), **values)
 
     def _past(self, held: Mapping[str, str]) -> tuple[str, ...]:
@@ -440,33 +437,3 @@ def _plain_tensors() -> Iterator[None]:
     """Calls on tensors reach torch alone: vLLM's parameters pass each call through Python, which takes three times as long."""
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunctionSubclass():
         yield
-
-
-class _Coming:
-    """An update that has begun."""
-
-    def __init__(self, way: Way, whole: bool, unannounced: tuple[str, ...] = (), seconds: float = 0.0) -> None:
-        self.way = way
-        self.digester = Digester(whole=whole)
-        self.unannounced = unannounced
-        self.seconds = seconds
-        self.tensors = self.bytes = 0
-
-    def see(self, name: str, tensor: torch.Tensor) -> None:
-        """Takes note of a tensor that came."""
-        self.tensors += 1
-        if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
-            self.bytes += tensor.nbytes
-            with _disable_current_modes():
-                self.digester.add(name, tensor)
-
-    def passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Passes tensors on, and takes note of each."""
-        for name, tensor in weights:
-            self.see(name, tensor)
-            yield name, tensor
-
-
-def _layer_of(name: str) -> str:
-    """Returns the common name of the engine's layer that a tensor belongs to, given its name there or in a checkpoint."""
-    return engine_name(common(name)).rpartition(".")[0]
