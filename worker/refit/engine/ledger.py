@@ -170,8 +170,7 @@ class Ledger:
         from worker.refit.engine.reload import first_load  # it imports vLLM
 
         start = Coming("start", self._whole)
-        has_packed = self._worker.model_config.quantization is not None or self._worker.device_config.device_type == "cpu"
-        with first_load(start.see, with_experts=has_packed):
+        with first_load(start.see, with_experts=self._worker.device_config.device_type == "cpu"):
             yield
         with self._guarded():
             self._taken.digests = start.digester.result()

@@ -115,7 +115,7 @@ def first_load(see: Callable[[str, torch.Tensor], None], *, with_experts: bool) 
 
     Args:
         see: Gets each name and tensor.
-        with_experts: Experts, too: they are many, and are of interest where no byte of the model shows them.
+        with_experts: Experts, too. There are thousands, of 1 ms each.
     """
     original = DefaultModelLoader.get_all_weights
 

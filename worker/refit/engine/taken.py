@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -65,6 +66,7 @@ class Taken:
         return {name: "" if _layer(name) in layers else digest for name, digest in self.digests.items()}
 
 
+@cache
 def _layer(name: str) -> str:
     """Returns the common name of the engine's layer that a tensor belongs to, given its name there or in a checkpoint."""
     return engine_name(common(name)).rpartition(".")[0]

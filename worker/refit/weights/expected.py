@@ -52,6 +52,7 @@ _COPIED = _VOCABULARIES | {
 _VALUES = 4096
 
 
+@cache
 def common(name: str) -> str:
     """Returns a tensor's name without the words in which checkpoints and engines differ."""
     return ".".join(word for word in name.split(".") if word not in _WRAPPERS)
