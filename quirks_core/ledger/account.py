@@ -76,7 +76,10 @@ class Entry(Record):
         digests: Digest by name of every parameter of the running model; of an adapter's tensors for ``lora``. What a kernel has
             packed away is ``NAME (as it computes)``: a digest of its answer to one input, for this machine alone.
         changed: The names whose digests are not those before the update; for ``lora``, not those of the adapter before.
-        received: Digest by checkpoint name of what came, where ``load_weights`` took it.
+        forms: Dtype and shape by name of each tensor in `digests` (`worker.refit.weights.digest.form`).
+        received: Digest by checkpoint name of what the loaders took last, in this update or before; empty if what it went into
+            has changed past them since. What was copied into its place as it came is in `digests` alone.
+        came: The names that came with this update, where ``load_weights`` took them.
         not_finite: The names of tensors with NaN or infinite values.
         unannounced: The names of tensors that had changed already when the update began.
         sampled: The digests are of samples (`worker.refit.weights.digest.Digester` with ``whole=False``).
@@ -95,7 +98,9 @@ class Entry(Record):
     bytes: int = 0
     digests: dict[str, str] = Field(default_factory=dict)
     changed: tuple[str, ...] = ()
+    forms: dict[str, str] = Field(default_factory=dict)
     received: dict[str, str] = Field(default_factory=dict)
+    came: tuple[str, ...] = ()
     not_finite: tuple[str, ...] = ()
     unannounced: tuple[str, ...] = ()
     sampled: bool = True

@@ -54,7 +54,7 @@ class Judge:
         self._zeros: set[str] = set()
         self._base_requests = self._unused = 0
         self._is_used = False
-        self._window: deque[tuple[set[str], set[str]]] = deque(maxlen=settings.unchanged)  # names: changed, received
+        self._window: deque[tuple[set[str], set[str]]] = deque(maxlen=settings.unchanged)  # names: changed, came
         self._alike: set[str] = set()
         self._received: Mapping[str, str] = {}
         self._version = ""
@@ -126,7 +126,7 @@ class Judge:
         if changed:
             self._still = self._lost = 0
             self._has_moved |= number > 1
-            self._window.append((changed, set(received)))
+            self._window.append((changed, {name for row in rows for name in row.came}))
         elif number > 1 and not is_again:  # the first update may bring what the engine started with
             self._still += 1
             yield from self._unchanged(rows[0], number, received)

@@ -28,7 +28,7 @@ class Engine:
     def entry(self, rank, way="transfer", **more):
         """What a rank has now."""
         held = {name: f"{value:032x}"[::-1] for name, value in self.values[rank].items()}
-        return Entry(number=self.number, way=way, rank=rank, digests=held, **more)
+        return Entry(number=self.number, way=way, rank=rank, digests=held, came=tuple(more.get("received", ())), **more)
 
     def update(self, changed=(), *, ranks=None, **more):
         """Gives the named tensors new values on some ranks; returns the verdicts."""

@@ -51,7 +51,7 @@ def test_every_update_of_a_healthy_run_is_logged_without_a_verdict(run, options)
 @pytest.mark.parametrize(
     ("fault", "options", "step", "words"),
     [
-        ("unmerged", ("--lora",), 2, "a base whose adapter is not merged, or a stale copy"),
+        ("unmerged", ("--lora",), 1, "a base whose adapter is not merged, or a stale copy"),
         ("frozen", (), 2, "a base whose adapter is not merged, or a stale copy"),
         ("stale", (), 3, "a base whose adapter is not merged, or a stale copy"),
         ("unsent", (), 2, "no update came since the comparison before"),

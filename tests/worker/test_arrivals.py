@@ -13,8 +13,8 @@ from quirks_core.base.errors import UsageError
 from quirks_core.ledger.account import COMPUTES, Entry
 from worker.lab.kit.checkpoints import build
 from worker.refit import Arrivals, digest
-from worker.refit.weights.digest import digests
-from worker.refit.weights.expected import engine_tensors, expected
+from worker.refit.weights.digest import digests, form
+from worker.refit.weights.expected import common, engine_name, engine_tensors, expected
 
 transformers = pytest.importorskip("transformers")
 PREFIX = "model.layers.0.self_attn"
@@ -39,8 +39,8 @@ def train(model, *, only=""):
 
 
 @torch.no_grad()
-def engine(model, *, number=1, packed=(), **more):
-    """What an engine has of a model: fused, and some of it packed away."""
+def engine(model, *, number=1, packed=(), taken=None, rank=0, **more):
+    """What an engine has of a model: fused, and some of it packed away; and what its loaders took of another one."""
     held = {}
     for name, parameter in model.named_parameters():
         words = name.split(".")
@@ -55,19 +55,23 @@ def engine(model, *, number=1, packed=(), **more):
         if name.endswith(packed):
             name, parameter = name.removesuffix(".weight") + COMPUTES, parameter.sum()
         held[name] = parameter
-    return [Entry(number=number, way="raw", rank=0, digests=digests(held.items(), whole=False), **more)]
+    found = digests(held.items(), whole=False)
+    forms = {name: form(tensor) for name, tensor in held.items() if not name.endswith(COMPUTES)}
+    received = {} if taken is None else digests(taken.named_parameters(), whole=False)
+    values = {"digests": found, "forms": forms, "received": received, **more}
+    return [Entry(number=number, way="raw", rank=rank, **values)]
 
 
 def test_every_update_of_a_whole_model_arrives_with_a_norm(policy):
     arrivals = Arrivals()
-    first = arrivals.compare(engine(policy), digest(policy))
+    first = arrivals.compare(engine(policy, number=0), digest(policy))
     before = copy.deepcopy(policy)
     train(policy)
 
-    second = arrivals.compare(engine(policy, number=2), digest(policy))
+    second = arrivals.compare(engine(policy), digest(policy))
 
     for found in (first, second):
-        assert (found.share, found.missing, found.incomparable, found.verdict) == (1, (), (), "")
+        assert (found.status, found.share, found.missing, found.incomparable, found.verdict) == ("arrived", 1, (), (), "")
     assert "layers.0.self_attn.qkv_proj.weight" in second.arrived
     assert (first.changed_share, second.changed_share) == (None, 1)
     pairs = zip(policy.parameters(), before.parameters(), strict=True)
@@ -78,21 +82,62 @@ def test_every_update_of_a_whole_model_arrives_with_a_norm(policy):
 @pytest.mark.parametrize("packed", [(), ("_proj.weight",)])
 def test_a_trained_policy_that_never_arrives_is_named_at_its_first_update(policy, packed):
     arrivals, base = Arrivals(), copy.deepcopy(policy)
-    arrivals.compare(engine(base, packed=packed), digest(policy))
+    layout = {"packed": packed, "taken": base}
+    arrivals.compare(engine(base, **layout), digest(policy))
     train(policy, only="q_proj")
 
-    sent_the_base = arrivals.compare(engine(base, number=2, packed=packed), digest(policy))
+    sent_the_base = arrivals.compare(engine(base, number=2, **layout), digest(policy))
     train(policy, only="q_proj")
-    sent_nothing = arrivals.compare(engine(base, number=2, packed=packed), digest(policy))
-    trained_nothing = arrivals.compare(engine(base, number=3, packed=packed), digest(policy))
+    sent_nothing = arrivals.compare(engine(base, number=2, **layout), digest(policy))
+    trained_nothing = arrivals.compare(engine(base, number=3, **layout), digest(policy))
 
     for found in (sent_the_base, sent_nothing, trained_nothing):
         assert found.missing == ("layers.0.self_attn.qkv_proj.weight", "layers.1.self_attn.qkv_proj.weight")
-        assert found.share < 1
+        assert (found.status, found.share < 1) == ("missing", True)
     assert "a base whose adapter is not merged, or a stale copy" in sent_the_base.verdict
     assert "no update came since" in sent_nothing.verdict
-    arrived = arrivals.compare(engine(policy, number=4, packed=packed), digest(policy))
-    assert (arrived.missing, arrived.verdict) == ((), "")
+    arrived = arrivals.compare(engine(policy, number=4, packed=packed, taken=policy), digest(policy))
+    assert (arrived.status, arrived.missing, arrived.verdict) == ("arrived", (), "")
+
+
+def swapped(model, one, other):
+    """A copy of a model in which two tensors have each other's place."""
+    found = copy.deepcopy(model)
+    first, second = (found.get_parameter(name) for name in (one, other))
+    first.data, second.data = second.data.clone(), first.data.clone()
+    return found
+
+
+@pytest.mark.parametrize("packed", [(), ("_proj.weight",)], ids=["plain", "packed"])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (f"{PREFIX}.o_proj.weight", "model.layers.1.self_attn.o_proj.weight"),
+        ("model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight"),
+        (f"{PREFIX}.k_proj.weight", f"{PREFIX}.v_proj.weight"),
+    ],
+)
+def test_a_wrong_map_of_names_is_named_at_the_first_update(policy, packed, one, other):
+    wrong = swapped(policy, one, other)
+
+    found = Arrivals().compare(engine(wrong, packed=packed, taken=wrong if packed else None, changed=(one,)), digest(policy))
+
+    assert found.status == "missing"
+    assert set(found.missing) == {engine_name(common(name)) for name in (one, other)}
+    assert f"{common(one)} has the trainer's {common(other)}" in found.verdict if packed or "o_proj" in one else found.verdict
+
+
+def test_one_step_stale_from_the_first_update_is_named(policy):
+    old, digested = copy.deepcopy(policy), digest(policy)
+    train(policy)
+    held = engine(old, packed=("_proj.weight",), taken=old, changed=("norm.weight",))
+    arrivals = Arrivals()
+    arrivals.compare(engine(old, number=0, packed=("_proj.weight",), taken=old), digested)
+
+    known, unknown = arrivals.compare(held, digest(policy)), Arrivals().compare(held, digest(policy))
+
+    assert [(found.status, found.age) for found in (known, unknown)] == [("missing", 1), ("missing", None)]
+    assert known.share == unknown.share == 0
 
 
 def test_the_weights_in_the_engine_are_dated_by_their_step(policy):
@@ -112,24 +157,70 @@ def test_the_weights_in_the_engine_are_dated_by_their_step(policy):
     assert (lenient.compare(states[0][0], states[1][1]).age, lenient.compare(states[2][0], states[2][1]).age) == (1, 0)
 
 
-def test_what_an_engine_lays_out_otherwise_is_incomparable_as_long_as_it_changes_with_the_trainer(policy):
+def test_what_nothing_shows_is_undecided(policy):
     arrivals = Arrivals()
     for number in range(3):
         found = arrivals.compare(engine(policy, number=number, packed="o_proj.weight"), digest(policy))
         assert found.incomparable == ("layers.0.self_attn.o_proj.weight", "layers.1.self_attn.o_proj.weight")
-        assert (found.share, found.verdict) == (1, "")
+        assert (found.status, found.verdict, len(found.arrived)) == ("undecided", "", 17)
         train(policy)
+    assert "17 of 19 tensors are the trainer's, 2 cannot be compared" in str(found)
 
 
-def test_what_came_for_a_packed_layer_must_be_the_trainers(policy):
-    name, arrivals, old = f"{PREFIX}.q_proj.weight", Arrivals(), copy.deepcopy(policy)
-    came = {name: digests([(name, old.get_parameter(name))], whole=False)[name]}
-    arrivals.compare(engine(policy, packed="_proj.weight", received=came), digest(policy))
-    train(policy)
+def test_a_packed_layer_that_changes_past_its_loader_is_named(policy):
+    (entry,) = engine(policy, packed="_proj.weight", taken=policy)
+    name = f"{PREFIX}.o_proj.weight"
+    arrivals = Arrivals()
+    arrivals.compare([entry], digest(policy))
 
-    found = arrivals.compare(engine(policy, number=2, packed="_proj.weight", received=came), digest(policy))
+    found = arrivals.compare([entry.model_copy(update={"received": entry.received | {name: ""}})], digest(policy))
 
-    assert found.missing == ("layers.0.self_attn.qkv_proj.weight",)
+    assert (found.status, found.missing) == ("missing", (common(name),))
+
+
+def test_bytes_that_were_the_trainers_have_to_be_so_again(policy):
+    """A loader that took the trainer's tensor may compute something else of it, and has done so from the start."""
+    other = copy.deepcopy(policy)
+    train(other, only="layers.0.self_attn.o_proj")
+    late, early = Arrivals(), Arrivals()
+    late.compare(engine(policy, taken=policy), digest(policy))
+
+    named, undecided = (one.compare(engine(other, taken=policy, number=2), digest(policy)) for one in (late, early))
+
+    assert (named.status, named.missing) == ("missing", ("layers.0.self_attn.o_proj.weight",))
+    assert (undecided.status, undecided.incomparable) == ("undecided", named.missing)
+
+
+def test_names_that_only_a_trainers_module_has_were_taken_by_nobody(policy):
+    held = engine(policy, packed="_proj.weight", taken=policy)[0]
+    received = {f"base_model.{name}": digest for name, digest in held.received.items()}
+
+    found = Arrivals().compare([held.model_copy(update={"received": received})], digest(policy))
+
+    assert (found.status, len(found.incomparable)) == ("undecided", 8)
+
+
+def test_one_rank_that_lacks_an_update_is_named(policy):
+    old = copy.deepcopy(policy)
+    train(policy, only="o_proj")
+    rows = [*engine(policy, taken=policy, packed="_proj.weight"), *engine(old, taken=old, packed="_proj.weight", rank=1)]
+
+    found = Arrivals().compare(rows, digest(policy))
+
+    assert found.missing == ("layers.0.self_attn.o_proj.weight", "layers.1.self_attn.o_proj.weight")
+
+
+def test_steps_below_one_unit_in_the_last_place_arrive(policy):
+    """The packed layers' answers stay as they are, and what their loaders take does not."""
+    arrivals = Arrivals()
+    for number in range(5):
+        rounded = copy.deepcopy(policy).bfloat16()
+        held = engine(rounded, number=number, packed="_proj.weight", taken=policy)
+        found = arrivals.compare(held, digest(policy, dtype=torch.bfloat16))
+        assert (found.status, found.verdict) == ("arrived", "")
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(1e-9)
 
 
 def test_an_adapter_is_merged_for_the_digest_without_changing_the_model(policy):

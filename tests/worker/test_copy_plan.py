@@ -67,6 +67,34 @@ def test_what_is_fused_on_both_sides_is_one_copy(model, written):
     assert torch.equal(model.norm, norm)
 
 
+def test_bytes_show_what_is_copied_in_order_to_where_its_name_belongs(model):
+    sent = {**parts(fused()), "norm": torch.randn(OUTER)}
+
+    found = plan(model, sent)
+
+    assert (found.in_place, found.alone, found.hidden) == ({"norm"}, {"norm": "norm"}, parts(fused()).keys())
+
+
+def test_parts_that_vllm_fuses_are_shown_by_the_whole_unless_they_are_transposed():
+    layer = nn.Module()
+    layer.qkv_proj = nn.Linear(OUTER, 3 * OUTER, bias=False)
+    sent = {f"{part}_proj.weight": torch.randn(OUTER, OUTER) for part in "qkv"}
+    strides = {"q": (1, OUTER), "k": (OUTER, 1), "v": (OUTER, 1)}
+    copies = [
+        Copy(
+            f"{part}_proj.weight",
+            Region(0, (OUTER, OUTER), strides[part]),
+            "qkv_proj.weight",
+            Region(place * OUTER * OUTER, (OUTER, OUTER), (OUTER, 1)),
+        )
+        for place, part in enumerate("qkv")
+    ]
+
+    found = CopyPlan(layer, Manifest.of(sent.items()), copies, reloaded=(), modules=())
+
+    assert (found.in_place, found.alone, found.hidden) == ({"k_proj.weight", "v_proj.weight"}, {}, {"q_proj.weight"})
+
+
 def test_a_gap_on_either_side_ends_a_copy(model, written):
     weights = fused()
     sent = {name: tensor for name, tensor in parts(weights).items() if name != "1.up"}

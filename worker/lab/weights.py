@@ -7,7 +7,6 @@ import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,33 +14,26 @@ from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
 from quirks_core.base.text import listed
 from quirks_core.hook import receipts
-from quirks_core.ledger.account import COMPUTES, Account
+from quirks_core.ledger.account import COMPUTES, Account, Entry
 from worker.refit.running import Server
 from worker.refit.weights.checkpoint import read
-from worker.refit.weights.expected import common, engine_tensors, expected
+from worker.refit.weights.comparison import Comparison, Status, compare
+from worker.refit.weights.expected import Expected, expected
 
 _RECEIPT = "MODEL_QUIRKS_RECEIPT"
 
 
 class Match(Record):
-    """A running engine beside a checkpoint.
-
-    Attributes:
-        folder: The checkpoint.
-        equal: Common names of the tensors that are equal, byte by byte.
-        different: Names of those that are not.
-        incomparable: Names of those that the engine packs, quantises, computes, or lays out in its own way.
-    """
+    """A running engine beside a checkpoint: the folder, and `worker.refit.weights.comparison.Comparison` as a record."""
 
     folder: str
+    status: Status = "undecided"
     equal: tuple[str, ...] = ()
     different: tuple[str, ...] = ()
     incomparable: tuple[str, ...] = ()
 
-    @property
-    def runs(self) -> bool:
-        """Whether the engine runs this checkpoint, as far as tensors can be compared."""
-        return bool(self.equal) and not self.different
+    def __str__(self) -> str:
+        return str(Comparison(self.equal, self.different, self.incomparable))
 
 
 class Weights(Record):
@@ -64,10 +56,16 @@ class Weights(Record):
     matches: tuple[Match, ...] = ()
 
     @property
+    def status(self) -> Status:
+        """Whether one of the checkpoints is what runs; ``arrived`` if there are none."""
+        found = {match.status for match in self.matches} or {"arrived"}
+        return "arrived" if "arrived" in found else "undecided" if "undecided" in found else "missing"
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """What the ledger warns of now, and that no checkpoint is the one that runs."""
         found = [verdict.text for verdict in self.account.problems if verdict.is_grave] if self.account else []
-        if self.matches and not any(match.runs for match in self.matches):
+        if self.status == "missing":
             found.append(f"it runs none of {listed([match.folder for match in self.matches])}")
         return tuple(found)
 
@@ -104,16 +102,15 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
     if account is not None:
         entries = server.look()
         whole = not any(entry.sampled for entry in entries)
-        held = [(name, digest) for entry in entries for name, digest in entry.digests.items()]
-        found_in = [expected(read(folder), whole=whole, **layout).digests for folder in checkpoints]
+        found_in = [expected(read(folder), whole=whole, **layout) for folder in checkpoints]
     elif (answer := server.query("/weight_checker", {"action": "checksum"})) is not None:
-        held = [(name.rpartition(":")[2], digest) for name, digest in answer["checksums"].items()]
-        found_in = [_checksums(folder, **layout) for folder in checkpoints]
+        entries = _entries(answer["checksums"])
+        found_in = [expected(read(folder), digester=_Checksums(), **layout) for folder in checkpoints]
     else:
         raise UsageError(f"{server.url} has no /weight_checker, which vLLM has from 0.32; {reason}")
-    if not held:
+    if not any(entry.digests for entry in entries):
         raise UsageError(f"{server.url} sleeps, and had no update before: wake it up first")
-    matches = tuple(_match(folder, held, right) for folder, right in zip(checkpoints, found_in, strict=True))
+    matches = tuple(_match(folder, entries, right) for folder, right in zip(checkpoints, found_in, strict=True))
     return found.model_copy(update={"by": "ledger" if account is not None else "checksum", "matches": matches})
 
 
@@ -145,41 +142,42 @@ def of_process(pid: int) -> Weights:
     return Weights(target=str(pid), version=last.lines[-1].version if last.lines else "", account=last)
 
 
-def _checksums(folder: Path, **layout: Any) -> dict[str, frozenset[str]]:
-    """Returns vLLM's checksums (SHA-256) of what an engine may have of a checkpoint, by common name."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for name, tensor in engine_tensors(read(folder), **layout):
-        found[name].add(hashlib.sha256(tensor.contiguous().view(-1).view(torch.uint8).numpy()).hexdigest())
-    return {name: frozenset(texts) for name, texts in found.items()}
+class _Checksums:
+    """Makes vLLM's checksums (SHA-256) as `worker.refit.weights.digest.Digester` makes digests."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Takes a tensor of a checkpoint."""
+        self._found[name] = hashlib.sha256(tensor.contiguous().view(-1).view(torch.uint8).numpy()).hexdigest()
+
+    def result(self) -> dict[str, str]:
+        """Returns the checksums by name."""
+        return self._found
 
 
-def _match(folder: Path, held: Sequence[tuple[str, str]], right: Mapping[str, frozenset[str]]) -> Match:
-    """Sorts an engine's tensors; experts, which kernels lay out in their own ways, are never found different.
+def _entries(checksums: Mapping[str, str]) -> list[Entry]:
+    """Returns a server's checksums as entries of its processes; without a byte are those that a kernel has packed away."""
+    empty = hashlib.sha256(b"").hexdigest()
+    held: dict[str, dict[str, str]] = defaultdict(dict)
+    for label, digest in checksums.items():
+        process, _, name = label.rpartition(":")
+        held[process][name.removesuffix(".weight") + COMPUTES if digest == empty else name] = digest
+    return [Entry(number=0, way="start", rank=rank, digests=digests) for rank, digests in enumerate(held.values())]
+
+
+def _match(folder: Path, entries: Sequence[Entry], right: Expected) -> Match:
+    """Compares an engine with a checkpoint.
 
     Raises:
         UsageError: The checkpoint has other tensors.
     """
-    empty = hashlib.sha256(b"").hexdigest()  # what a kernel has packed away
-    equal, different, incomparable, strange = set[str](), set[str](), set[str](), set[str]()
-    for name, digest in held:
-        key = common(name.removesuffix(COMPUTES))
-        is_packed = name.endswith(COMPUTES) or digest == empty
-        if digest in right.get(key, ()):
-            equal.add(key)
-        elif is_packed or key not in right or ".experts." in key:
-            incomparable.add(key)
-        else:
-            different.add(key)
-        if not is_packed and key not in right and key.endswith((".weight", ".bias")):
-            strange.add(key)
-    if strange and not equal:
+    found = compare(entries, right)
+    if (strange := [name for name in found.unknown if name.endswith((".weight", ".bias"))]) and not found.equal:
         raise UsageError(
             f"{folder} is of another architecture than the server's model: no tensor is equal, and it has no "
-            f"{listed(sorted(strange), 4)}"
+            f"{listed(strange, 4)}"
         )
-    names = (equal - different - incomparable, different, incomparable - different)
-    return Match(folder=str(folder), **dict(zip(("equal", "different", "incomparable"), map(_sorted, names), strict=True)))
-
-
-def _sorted(names: set[str]) -> tuple[str, ...]:
-    return tuple(sorted(names))
+    names = {"equal": found.equal, "different": found.different, "incomparable": found.incomparable}
+    return Match(folder=str(folder), status=found.status, **names)

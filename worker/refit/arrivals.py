@@ -1,17 +1,17 @@
-"""Holds what an engine has against what its trainer has: the share that arrived, and the names of what did not."""
+"""Holds what an engine has against what its trainer has, update after update: the share that arrived, and what did not."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.text import listed
-from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry
-from worker.refit.weights.expected import Expected, common, engine_name
+from quirks_core.ledger.account import LEDGER_VARIABLE, Entry
+from worker.refit.weights.comparison import Comparison, Status, compare, origins
+from worker.refit.weights.expected import Expected
 
 #: How many of the trainer's states an engine's weights are looked for in, beyond those that it may have.
 _OLDER = 4
@@ -23,29 +23,45 @@ class Arrival:
 
     Attributes:
         number: The engine's last update.
-        arrived: Common names of the engine's tensors that are the trainer's, byte by byte.
-        missing: Names of those that are not: an older value, or another one.
-        incomparable: Names of those that the engine lays out or computes in its own way, and that give no sign of a fault.
-        changed_share: Which share of its tensors changed since the comparison before; None at the first.
+        comparison: The engine's tensors beside the trainer's.
+        changed_share: Which share of the engine's tensors changed since the comparison before; at the first, with its update.
+            None if there was none.
         norms: By common name the L2 norm of the trainer's update since then, estimated from at most 4096 values of each.
         age: How many of the trainer's states ago the engine's weights are from; None if they are of none that is known.
         verdict: What is wrong, in words; empty if nothing is.
     """
 
     number: int
-    arrived: tuple[str, ...]
-    missing: tuple[str, ...]
-    incomparable: tuple[str, ...]
+    comparison: Comparison
     changed_share: float | None = None
     norms: Mapping[str, float] = field(default_factory=dict)
     age: int | None = 0
     verdict: str = ""
 
     @property
+    def status(self) -> Status:
+        """Whether the policy arrived; what cannot be compared did not."""
+        return self.comparison.status
+
+    @property
+    def arrived(self) -> tuple[str, ...]:
+        """Common names of the engine's tensors that are the trainer's."""
+        return self.comparison.equal
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of those that are not: an older value, or another one."""
+        return self.comparison.different
+
+    @property
+    def incomparable(self) -> tuple[str, ...]:
+        """Names of those that the engine lays out or computes in its own way, and of which no loader's input is known."""
+        return self.comparison.incomparable
+
+    @property
     def share(self) -> float:
-        """Which share of the comparable tensors arrived; NaN if none is comparable."""
-        count = len(self.arrived) + len(self.missing)
-        return len(self.arrived) / count if count else math.nan
+        """Which share of the tensors arrived; NaN if there is none."""
+        return self.comparison.share
 
     @property
     def update_norm(self) -> float:
@@ -53,23 +69,11 @@ class Arrival:
         return math.hypot(*self.norms.values())
 
     def __str__(self) -> str:
-        counts = f"{len(self.arrived)} tensors are the trainer's, {len(self.missing)} are not"
-        return f"update {self.number}: {counts}, {len(self.incomparable)} cannot be compared"
-
-
-class _Seen(NamedTuple):
-    """The digest of one engine tensor at the last comparison, and those that were right when it was not missing."""
-
-    held: str
-    right: frozenset[str]
+        return f"update {self.number} {self.status}: {self.comparison}"
 
 
 class Arrivals:
-    """Compares one engine with its trainer, update after update.
-
-    A tensor that was the trainer's once is comparable, and has to be the trainer's again. One that never was (a kernel packs
-    it, a loader computes it) has to change when the trainer's does.
-    """
+    """Compares one engine with its trainer, update after update."""
 
     def __init__(self, *, behind: int = 0) -> None:
         """Begins with an engine that is not known.
@@ -79,8 +83,8 @@ class Arrivals:
         """
         self._behind = behind
         self._sent: deque[Expected] = deque(maxlen=behind + 1 + _OLDER)
-        self._comparable: set[tuple[str, str]] = set()
-        self._seen: dict[tuple[int, str], _Seen] = {}
+        self._same_bytes: frozenset[tuple[int, str]] = frozenset()
+        self._held: dict[tuple[int, str], str] = {}
         self._number: int | None = None
 
     def compare(self, entries: Sequence[Entry], sent: Expected) -> Arrival:
@@ -99,90 +103,41 @@ class Arrivals:
                 f"{LEDGER_VARIABLE}=warn;whole=1, and only there"
             )
         self._sent.appendleft(sent)
-        tried = [self._sorted(entries, one) for one in self._sent]
-        best = min(range(min(self._behind + 1, len(tried))), key=lambda age: (len(tried[age].missing), age))
+        tried = [compare(entries, one, self._same_bytes) for one in self._sent]
+        best = min(range(min(self._behind + 1, len(tried))), key=lambda age: (len(tried[age].different), age))
         found = tried[best]
         number = max((entry.number for entry in entries), default=0)
-        updates = None if self._number is None else number - self._number
-        share = self._note(entries, self._sent[best], found.missing)
-        age = best if not found.missing else next((one for one, other in enumerate(tried) if not other.missing), None)
-        self._comparable |= found.comparable
+        has_update = number > (self._number or 0)
+        share = self._changed(entries)
+        age = best if not found.different else next((one for one, other in enumerate(tried) if not other.different), None)
+        verdict = _verdict(found, entries, self._sent[best], share, age, has_update=has_update) if found.different else ""
+        self._same_bytes |= found.same_bytes
         self._number = number
-        arrived = found.arrived - found.missing - found.incomparable
-        return Arrival(
-            number=number,
-            arrived=tuple(sorted(arrived)),
-            missing=tuple(sorted(found.missing)),
-            incomparable=tuple(sorted(found.incomparable - found.missing)),
-            changed_share=share,
-            norms=sent.norms(self._sent[1]) if len(self._sent) > 1 else {},
-            age=age,
-            verdict=_verdict(found, share, age, updates) if found.missing else "",
-        )
+        norms = sent.norms(self._sent[1]) if len(self._sent) > 1 else {}
+        return Arrival(number, found, share, norms, age, verdict)
 
-    def _sorted(self, entries: Sequence[Entry], expected: Expected) -> _Sorted:
-        """Sorts the engine's tensors: what is the trainer's, what is not, and what cannot be compared."""
-        found = _Sorted()
-        wrong: set[str] = set()
-        for entry in entries:
-            for name, digest in entry.received.items():
-                if digest in expected.digests.get(common(name), ()):
-                    found.comparable.add(("received", common(name)))
-                elif ("received", common(name)) in self._comparable:
-                    wrong.add(engine_name(common(name)))
-        for entry in entries:
-            for name, digest in entry.digests.items():
-                key = _key(name, expected)
-                right = expected.digests.get(key)
-                if right is None:
-                    found.incomparable.add(key)
-                elif digest in right:
-                    found.arrived.add(key)
-                    found.comparable.add(("held", name))
-                elif ("held", name) in self._comparable or key in wrong or self._is_still(entry.rank, name, digest, right):
-                    found.missing.add(key)
-                else:
-                    found.incomparable.add(key)
-        return found
-
-    def _is_still(self, rank: int, name: str, digest: str, right: frozenset[str]) -> bool:
-        """Whether the engine's tensor is as it was, and the trainer's is not."""
-        seen = self._seen.get((rank, name))
-        return seen is not None and seen.held == digest and right.isdisjoint(seen.right)
-
-    def _note(self, entries: Sequence[Entry], expected: Expected, missing: Collection[str]) -> float | None:
-        """Remembers what the engine has; returns which share of it changed, None at the first comparison."""
-        before, self._seen, changed = self._seen, {}, 0
-        for entry in entries:
-            for name, digest in entry.digests.items():
-                key, last = _key(name, expected), before.get((entry.rank, name))
-                changed += last is None or last.held != digest
-                right = last.right if last is not None and key in missing else expected.digests.get(key, frozenset())
-                self._seen[entry.rank, name] = _Seen(digest, right)
-        return changed / len(self._seen) if before and self._seen else None
+    def _changed(self, entries: Sequence[Entry]) -> float | None:
+        """Returns which share of the engine's tensors is not as at the comparison before, or before its first update."""
+        before = self._held
+        self._held = {(entry.rank, name): digest for entry in entries for name, digest in entry.digests.items()}
+        if before:
+            changed = sum(before.get(key) != digest for key, digest in self._held.items())
+        elif any(entry.number for entry in entries):
+            changed = sum(len(entry.changed) for entry in entries)
+        else:
+            return None
+        return changed / len(self._held) if self._held else None
 
 
-@dataclass(slots=True)
-class _Sorted:
-    """Common names of an engine's tensors beside one state of the trainer; `comparable` has what each side calls them."""
-
-    arrived: set[str] = field(default_factory=set)
-    missing: set[str] = field(default_factory=set)
-    incomparable: set[str] = field(default_factory=set)
-    comparable: set[tuple[str, str]] = field(default_factory=set)
-
-
-def _key(name: str, expected: Expected) -> str:
-    """Returns the common name of an engine's tensor; a packed layer's is that of its weight."""
-    key = common(name.removesuffix(COMPUTES))
-    return f"{key}.weight" if name.endswith(COMPUTES) and f"{key}.weight" in expected.digests else key
-
-
-def _verdict(found: _Sorted, share: float | None, age: int | None, updates: int | None) -> str:
-    count = f"{len(found.missing)} of {len(found.missing | found.arrived)} comparable tensors"
-    names = listed(sorted(found.missing))
-    if updates == 0:
-        reason = "no update came since the comparison before, and the trainer's weights changed: nothing sends them"
+def _verdict(
+    found: Comparison, entries: Sequence[Entry], sent: Expected, share: float | None, age: int | None, *, has_update: bool
+) -> str:
+    count = f"{len(found.different)} of {found.count} tensors"
+    since = "yet" if share is None else "since the comparison before"
+    if not has_update and share:
+        reason = f"no update came {since}, and they changed: something writes past the engine's loaders"
+    elif not has_update:
+        reason = f"no update came {since}, and the trainer's weights changed: nothing sends them"
     elif share == 0:
         reason = (
             "the updates brought what the engine had, and the trainer's weights changed: a base whose adapter is not merged, "
@@ -191,6 +146,8 @@ def _verdict(found: _Sorted, share: float | None, age: int | None, updates: int 
     elif age:
         steps = f"{age} step{'s' * (age > 1)}"
         reason = f"the engine has the trainer's weights of {steps} ago: the sync comes too early, or sends a stale copy"
+    elif others := sorted(set(origins(found.different, entries, sent))):
+        reason = f"they have other names, or another order, than the trainer's: {listed(others, 4)}"
     else:
-        reason = "what came is not the trainer's model: another copy, or an update that was cut short"
-    return f"{count} did not arrive: {names}; {reason}"
+        reason = "what came is not the trainer's model: another copy, another layout, or an update that was cut short"
+    return f"{count} did not arrive: {listed(found.different)}; {reason}"

@@ -84,18 +84,20 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
             self._is_off = True
             report.error(f"arrival: not looked at from now on: {error}")
             return
-        before = self.arrivals[-1].verdict if self.arrivals else ""
+        before = self.arrivals[-1].status if self.arrivals else "arrived"
         self.arrivals.append(arrival)
         self._log(arrival)
-        if arrival.verdict and not before:
+        if arrival.status != before and arrival.status == "missing":
             report.error(f"arrival: step {state.global_step}: {arrival.verdict}")
-        elif before and not arrival.verdict:
-            report.info(f"arrival: step {state.global_step}: the policy arrives again")
+        elif arrival.status != before:
+            again = "the policy arrives again" if arrival.status == "arrived" else arrival
+            report.info(f"arrival: step {state.global_step}: {again}")
         if is_skipped and not self._is_skipped:
             report.info(f"arrival: step {state.global_step} was skipped by the scaler: the weights stay as they are")
         self._is_skipped = is_skipped
         if self._file is not None:
-            row = {"step": state.global_step, "arrived": _finite(arrival.share), "norms": dict(arrival.norms)}
+            row = {"step": state.global_step, "status": arrival.status, "arrived": _finite(arrival.share)}
+            row |= {"norms": dict(arrival.norms), "incomparable": arrival.incomparable}
             row |= {"changed_share": arrival.changed_share, "missing": arrival.missing, "verdict": arrival.verdict}
             row |= {"skipped": is_skipped}
             with self._file.open("a", encoding="utf-8") as opened:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.base.errors import UsageError
-from quirks_core.base.text import listed
 from quirks_core.cli.command import Command
 from quirks_core.cli.screen import Screen, line
 
 if TYPE_CHECKING:
     from worker.lab.weights import Weights
+
+#: Exit code: nothing is wrong, and not all can be compared.
+_UNDECIDED = 4
+_STATES = {"arrived": "[green]runs[/]", "missing": "[bold red]does not run[/]", "undecided": "[yellow]undecided[/]"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_weights(options: argparse.Namespace) -> int:
-    """Shows what servers have; 1 if a ledger warns, or a server runs none of the checkpoints.
+    """Shows what servers have; 1 if a ledger warns, or a server runs none of the checkpoints; 4 if that is undecided.
 
     Raises:
         UsageError: A target is no server, or keeps no ledger; a folder is no checkpoint of its architecture.
@@ -50,12 +53,14 @@ def run_weights(options: argparse.Namespace) -> int:
         screen = Screen()
         for one in found:
             _show(screen, one)
-    return 1 if any(one.problems for one in found) else 0
+    if any(one.problems for one in found):
+        return 1
+    return _UNDECIDED if any(one.status == "undecided" for one in found) else 0
 
 
 def _values(found: Weights) -> dict[str, Any]:
-    runs = [match.folder for match in found.matches if match.runs]
-    return {**found.model_dump(mode="json"), "problems": found.problems, "runs": runs}
+    runs = [match.folder for match in found.matches if match.status == "arrived"]
+    return {**found.model_dump(mode="json"), "problems": found.problems, "runs": runs, "status": found.status}
 
 
 def _show(screen: Screen, found: Weights) -> None:
@@ -74,12 +79,7 @@ def _show(screen: Screen, found: Weights) -> None:
         for verdict in found.account.problems:
             screen.say(f"  [{'bold red' if verdict.is_grave else 'yellow'}]{verdict.kind}[/]: {line(verdict.text)}")
     for match in found.matches:
-        state = "[green]runs[/]" if match.runs else "[bold red]does not run[/]"
-        beside = f"{len(match.equal)} tensors are equal, {len(match.different)} are not"
-        names = f": {line(listed(match.different))}" if match.different else ""
-        screen.say(f"  {state} {line(match.folder)}: {beside}{names} [dim](by {found.by})[/]")
-    if found.matches and (rest := found.matches[0].incomparable):
-        screen.say(f"  [dim]{len(rest)} tensors cannot be compared (packed or computed by the engine): {line(listed(rest))}[/]")
+        screen.say(f"  {_STATES[match.status]} {line(match.folder)}: {line(match)} [dim](by {found.by})[/]")
 
 
 COMMAND = Command("show what a running vllm serve has for weights, and which checkpoint they are", run_weights, add_arguments)

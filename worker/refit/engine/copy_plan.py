@@ -6,9 +6,11 @@ With it the next refit is a batch of copies into the tensors that the engine run
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -17,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quirks_core.base.text import listed
 from worker.errors import RefitError
+from worker.refit.weights.expected import common, engine_name
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.snapshot import Snapshot
 
@@ -132,6 +135,7 @@ class CopyPlan:
         tied = {id(held[name]) for name in written_to}
         self.plain = frozenset(name.rpartition(".")[0] for name, tensor in held.items() if id(tensor) in tied)
         self._snapshot = Snapshot(model, written_to)
+        self._filled = {fill.destination for fill in fills}
         self._fills = [(fill.written.of(held[fill.destination].detach()), fill.value) for fill in fills]
         self._copies: dict[str, list[_Target]] = defaultdict(list)
         for copy in copies:
@@ -166,6 +170,33 @@ class CopyPlan:
             written.fill_(value)
         self.uses += 1
         return self.uses == 1 or (check_every > 0 and (self.uses - 1) % check_every == 0)
+
+    @cached_property
+    def in_place(self) -> frozenset[str]:
+        """Names of the trainer's tensors that are copied in their own order, to where their names belong: bytes show them."""
+        return frozenset(spec.name for spec in self.manifest.tensors if spec.name in self.copied and self._is_in_order(spec))
+
+    @cached_property
+    def hidden(self) -> frozenset[str]:
+        """Names of those that are copied in another way, and loaded by nobody."""
+        return self.copied - self.in_place - self.reloaded
+
+    @cached_property
+    def alone(self) -> dict[str, str]:
+        """The names of those of them that fill a tensor of the engine alone, and the name of that tensor."""
+        numbers = {spec.name: math.prod(spec.shape) for spec in self.manifest.tensors}
+        first = {name: self._copies[name][0] for name in self.in_place if len(self._copies[name]) == 1}
+        times = Counter(target.destination for targets in self._copies.values() for target in targets)
+        wholes = ((name, one.destination) for name, one in first.items() if one.written.numel() == numbers[name])
+        return {name: place for name, place in wholes if times[place] == 1 and place not in self._filled}
+
+    def _is_in_order(self, spec: TensorSpec) -> bool:
+        """Returns whether all that is taken of a tensor are blocks of it, and its name belongs where they go."""
+        strides = torch.empty(spec.shape, device="meta").stride()
+        return all(
+            target.taken.stride == strides and engine_name(common(spec.name)) == common(target.destination)
+            for target in self._copies[spec.name]
+        )
 
     def room_for(self, chunk: Chunk) -> torch.Tensor | None:
         """Returns the model's memory in which tensors belong just as they are sent, as [nbytes] uint8; None if there is none.
@@ -213,22 +244,28 @@ class CopyPlan:
         return ((name, target.written) for name, targets in self._copies.items() for target in targets)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def check(self, model: nn.Module, tensors: Tensors) -> None:
-        """Compares what was copied with what the model's own loaders would have written.
+    def differing(self, model: nn.Module, tensors: Tensors) -> list[str]:
+        """Returns the names of the model's tensors that are not what its own loaders would write; nothing is written.
 
         Args:
             model: The engine's model.
-            tensors: What was given to `copy`.
-
-        Raises:
-            RefitError: They differ, so the plan is wrong.
+            tensors: What the trainer sends; what is not copied is left out.
         """
         with _Comparison() as comparison:
             # The class' own: a quirk may have put a method onto the model that opens a reload.
             type(model).load_weights(model, ((name, tensor) for name, tensor in tensors if name in self._copies))
-        if comparison.wrong:
-            names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
-            found = sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
+        if not comparison.wrong:
+            return []
+        names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
+        return sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
+
+    def check(self, model: nn.Module, tensors: Tensors) -> None:
+        """Compares what was given to `copy`, and copied, with what the model's own loaders would have written.
+
+        Raises:
+            RefitError: They differ, so the plan is wrong.
+        """
+        if found := self.differing(model, tensors):
             raise RefitError(
                 f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
                 "the next refit goes through vLLM's reload"

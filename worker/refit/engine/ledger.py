@@ -10,9 +10,9 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -22,8 +22,9 @@ from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
 from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
 from worker.refit.engine.finite import NotFinite, mend_cache
+from worker.refit.engine.taken import Coming, Taken
 from worker.refit.engine.verify import packed_answers
-from worker.refit.weights.digest import Digester, Standing, digests, parts
+from worker.refit.weights.digest import Standing, digests, parts
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _ATTRIBUTE = "_model_quirks_ledger"
@@ -107,25 +108,26 @@ class Ledger:
         self._number = 0
         self._new: list[Entry] = []
         self._last: dict[str, str] = {}
+        self._taken = Taken()
         self._odd: dict[str, str] = {}
         self._adapters: dict[tuple[str, int, str], dict[str, str]] = {}
         self._adapter: dict[str, str] = {}
-        self._coming: _Coming | None = None
+        self._coming: Coming | None = None
         self._is_inside = False
         self._is_off = False
         self._is_asleep = False
         self.has_cache = True
-        for method, wrap in (
-            ("load_model", self._around_load_model),
-            ("start_weight_update", self._around_start),
-            ("update_weights", self._around_chunk),
-            ("finish_weight_update", self._around_finish),
-            ("reload_weights", self._around_reload),
-            ("sleep", self._around_sleep),
-            ("wake_up", self._around_wake),
+        for method, during in (
+            ("load_model", self._loading),
+            ("start_weight_update", self._starting),
+            ("update_weights", self._inside),
+            ("finish_weight_update", self._finishing),
+            ("reload_weights", self._reloading),
+            ("sleep", self._going_to_sleep),
+            ("wake_up", self._waking),
         ):
             if (original := getattr(worker, method, None)) is not None:
-                setattr(worker, method, functools.wraps(original)(wrap(original)))
+                setattr(worker, method, _during(original, during))
 
     @property
     def is_open(self) -> bool:
@@ -138,10 +140,7 @@ class Ledger:
         Tensors are on no device while a layerwise reload is open: some trainers, and our quirk for vLLM's CPU platform, load
         that way, and close it with the next request.
         """
-        with self._guarded():
-            parameters = self._worker.model_runner.get_model().parameters()
-            if self.is_open and not any(parameter.is_meta for parameter in parameters):
-                self._close()
+        self._close_raw()
         new, self._new = self._new, []
         return new
 
@@ -150,75 +149,63 @@ class Ledger:
 
         The account does not get it.
         """
+        self._close_raw()
         start = Entry(number=0, way="start", rank=self._rank, sampled=not self._whole)
         last = next((entry for entry in reversed(self.entries) if entry.way != "lora"), start)
         if self._is_asleep:  # there may be no memory behind the tensors
             return last
         with _plain_tensors():
-            return last.model_copy(update={"digests": self._held()})
+            held = self._held()
+        received = self._taken.beside(self._past(held))
+        return last.model_copy(update={"digests": held, "forms": self._forms(held), "received": received})
 
     # ---- where updates begin and end
 
-    def _around_load_model(self, original: _T) -> Callable[..., Any]:
-        def load_model(*args: Any, **kwargs: Any) -> Any:
-            found = original(*args, **kwargs)
-            with self._guarded():
-                self._look_at_loads(self._worker.model_runner.get_model())
-                if (manager := getattr(self._worker.model_runner, "lora_manager", None)) is not None:
-                    self._look_at_adapters(manager)
-            return found
+    @contextmanager
+    def _loading(self, *_: Any, **__: Any) -> Iterator[None]:
+        from worker.refit.engine.reload import first_load  # it imports vLLM
 
-        return load_model
+        start = Coming("start", self._whole)
+        with first_load(start.see, with_experts=self._worker.device_config.device_type == "cpu"):
+            yield
+        with self._guarded():
+            self._taken.digests = start.digester.result()
+            self._look_at_loads(self._worker.model_runner.get_model())
+            if (manager := getattr(self._worker.model_runner, "lora_manager", None)) is not None:
+                self._look_at_adapters(manager)
 
-    def _around_start(self, original: _T) -> Callable[..., Any]:
-        def start_weight_update(*args: Any, **kwargs: Any) -> Any:
-            self._open("transfer")
-            return original(*args, **kwargs)
+    @contextmanager
+    def _starting(self, *_: Any, **__: Any) -> Iterator[None]:
+        self._open("transfer")
+        if self._coming is not None and hasattr(engine := self._worker.weight_transfer_engine, "ways"):
+            engine.see = self._coming.see
+        yield
 
-        return start_weight_update
+    @contextmanager
+    def _finishing(self, *_: Any, **__: Any) -> Iterator[None]:
+        with self._inside():
+            yield
+        self._close()
 
-    def _around_chunk(self, original: _T) -> Callable[..., Any]:
-        def update_weights(*args: Any, **kwargs: Any) -> Any:
-            with self._inside():
-                return original(*args, **kwargs)
+    @contextmanager
+    def _reloading(self, *_: Any, **__: Any) -> Iterator[None]:
+        self._open("reload")
+        with self._finishing():
+            yield
 
-        return update_weights
+    @contextmanager
+    def _going_to_sleep(self, level: int = 1, *_: Any, **__: Any) -> Iterator[None]:
+        self._last = {}  # what wakes has other digests
+        if level > 1:  # nothing is left
+            self._taken = Taken()
+        self._is_asleep, self.has_cache = True, False
+        yield
 
-    def _around_finish(self, original: _T) -> Callable[..., Any]:
-        def finish_weight_update(*args: Any, **kwargs: Any) -> Any:
-            with self._inside():
-                found = original(*args, **kwargs)
-            self._close()
-            return found
-
-        return finish_weight_update
-
-    def _around_reload(self, original: _T) -> Callable[..., Any]:
-        def reload_weights(*args: Any, **kwargs: Any) -> Any:
-            self._open("reload")
-            with self._inside():
-                found = original(*args, **kwargs)
-            self._close()
-            return found
-
-        return reload_weights
-
-    def _around_sleep(self, original: _T) -> Callable[..., Any]:
-        def sleep(*args: Any, **kwargs: Any) -> Any:
-            self._last = {}  # of a deep sleep nothing is left, and what wakes is not what slept
-            self._is_asleep, self.has_cache = True, False
-            return original(*args, **kwargs)
-
-        return sleep
-
-    def _around_wake(self, original: _T) -> Callable[..., Any]:
-        def wake_up(tags: Any = None, *args: Any, **kwargs: Any) -> Any:
-            found = original(tags, *args, **kwargs)
-            self._is_asleep = self._is_asleep and tags is not None and "weights" not in tags
-            self.has_cache = self.has_cache or tags is None or "kv_cache" in tags
-            return found
-
-        return wake_up
+    @contextmanager
+    def _waking(self, tags: Any = None, *_: Any, **__: Any) -> Iterator[None]:
+        yield
+        self._is_asleep = self._is_asleep and tags is not None and "weights" not in tags
+        self.has_cache = self.has_cache or tags is None or "kv_cache" in tags
 
     def _look_at_loads(self, model: nn.Module) -> None:
         """Watches every call of the model's ``load_weights``."""
@@ -261,11 +248,10 @@ class Ledger:
             if not self._number:
                 odd = self._not_finite(held)
                 self._odd = {name: held[name] for name in odd}
-                self._add(Entry(number=0, way="start", rank=self._rank, digests=held, not_finite=odd, sampled=not self._whole))
-            moves = self._worker.parallel_config.enable_eplb  # experts change places between updates
-            past = [] if moves else [name for name in held.keys() & self._last.keys() if held[name] != self._last[name]]
+                self._add(self._entry(held, number=0, way="start", not_finite=odd))
+            past = self._past(held)
             self._last = held
-            self._coming = _Coming(way, self._whole, tuple(sorted(past)), time.perf_counter() - start)
+            self._coming = Coming(way, self._whole, past, time.perf_counter() - start)
 
     def _close(self) -> None:
         """The update is complete: looks at what the model runs on now."""
@@ -278,23 +264,45 @@ class Ledger:
             held, last = self._held(), self._last
             self._last = held
             self._number += 1
+            came = coming.digester.result()
+            changed = tuple(name for name in held if name in last and held[name] != last[name])
+            self._taken.add(came, changed, held, self._worker.weight_transfer_engine.copied if ways else None)
             self._add(
-                Entry(
+                self._entry(
+                    held,
                     number=self._number,
                     way=coming.way,
-                    rank=self._rank,
-                    tensors=coming.tensors or ways.get("copied", 0) + ways.get("reloaded", 0),
-                    bytes=coming.bytes or ways.get("bytes", 0),
-                    digests=held,
-                    changed=tuple(name for name in held if name in last and held[name] != last[name]),
-                    received=coming.digester.result(),
+                    tensors=ways.get("copied", 0) + ways.get("reloaded", 0) or coming.tensors,
+                    bytes=ways.get("bytes", coming.bytes),
+                    changed=changed,
+                    came=() if ways else tuple(came),
                     not_finite=tuple(sorted(ways["not_finite"])) if "not_finite" in ways else self._not_finite(held),
                     unannounced=coming.unannounced,
                     is_cast=any(kind.itemsize > self._worker.model_config.dtype.itemsize for kind in coming.dtypes),
-                    sampled=not self._whole,
                     seconds=round(coming.seconds + time.perf_counter() - start, 4),
                 )
             )
+
+    def _close_raw(self) -> None:
+        """Closes an update whose end nobody reports, unless it goes on: tensors are on no device meanwhile."""
+        with self._guarded():
+            parameters = self._worker.model_runner.get_model().parameters()
+            if self.is_open and not any(parameter.is_meta for parameter in parameters):
+                self._close()
+
+    def _entry(self, held: dict[str, str], **values: Any) -> Entry:
+        """Makes an entry of the model as it is now."""
+        values |= {"rank": self._rank, "sampled": not self._whole, "received": dict(self._taken.digests)}
+        return Entry(digests=held, forms=self._forms(held), **values)
+
+    def _past(self, held: Mapping[str, str]) -> tuple[str, ...]:
+        """Returns what changed since the last update, without one that vLLM knows of."""
+        if self._worker.parallel_config.enable_eplb:  # experts change places between updates
+            return ()
+        return tuple(sorted(name for name in held.keys() & self._last.keys() if held[name] != self._last[name]))
+
+    def _forms(self, held: Mapping[str, str]) -> dict[str, str]:
+        return {name: self._standing.forms[name] for name in held if not name.endswith(COMPUTES)}
 
     def _add_adapter(self, manager: Any, request: Any, adapter: Any) -> None:
         start = time.perf_counter()
@@ -378,9 +386,8 @@ class Ledger:
         return tuple(sorted(name for name in found if self._odd.get(name, "") != held.get(name)))
 
     def _passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        """Passes on what is loaded, and looks at it; our own engine counts for itself, and records what it loads."""
-        coming = self._coming
-        if coming is None or (coming.way == "transfer" and hasattr(self._worker.weight_transfer_engine, "ways")):
+        """Passes on what is loaded, and looks at it."""
+        if (coming := self._coming) is None:
             return weights
         if isinstance(weights, list | tuple | dict):
             for name, tensor in weights.items() if isinstance(weights, dict) else weights:
@@ -391,7 +398,7 @@ class Ledger:
     # ---- guards
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _inside(self, *_: Any, **__: Any) -> Iterator[None]:
         """What the model loads meanwhile belongs to an update that vLLM knows of."""
         before, self._is_inside = self._is_inside, True
         try:
@@ -416,35 +423,19 @@ def _adds(weights: Any) -> bool:
     return abs(weights.scaling) > torch.finfo(torch.float32).eps and all(bool(side.any()) for side in sides)
 
 
+def _during(original: _T, during: Callable[..., AbstractContextManager[None]]) -> _T:
+    """Returns a call in a context that gets its arguments."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with during(*args, **kwargs):
+            return original(*args, **kwargs)
+
+    return cast("_T", call)
+
+
 @contextmanager
 def _plain_tensors() -> Iterator[None]:
     """Calls on tensors reach torch alone: vLLM's parameters pass each call through Python, which takes three times as long."""
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunctionSubclass():
         yield
-
-
-class _Coming:
-    """An update that has begun."""
-
-    def __init__(self, way: Way, whole: bool, unannounced: tuple[str, ...], seconds: float) -> None:
-        self.way = way
-        self.digester = Digester(whole=whole)
-        self.unannounced = unannounced
-        self.seconds = seconds
-        self.tensors = self.bytes = 0
-        self.dtypes: set[torch.dtype] = set()
-
-    def see(self, name: str, tensor: torch.Tensor) -> None:
-        """Takes note of a tensor that came."""
-        self.tensors += 1
-        if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
-            self.bytes += tensor.nbytes
-            self.dtypes.add(tensor.dtype)
-            with _disable_current_modes():
-                self.digester.add(name, tensor)
-
-    def passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Passes tensors on, and takes note of each."""
-        for name, tensor in weights:
-            self.see(name, tensor)
-            yield name, tensor

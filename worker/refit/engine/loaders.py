@@ -19,6 +19,8 @@ from worker.refit.transport.ipc_zmq import IpcZmqStream
 
 #: What a transport brings.
 Stream: TypeAlias = IpcZmqStream | CollectiveStream
+#: Takes note of a tensor that came.
+See: TypeAlias = Callable[[str, torch.Tensor], None]
 
 
 class Loader:
@@ -67,16 +69,30 @@ class Copier:
     Attributes:
         plan: The plan.
         check: Compare what was copied with what the model's loaders would have written.
+
+    Args:
+        model: The model.
+        plan: The plan.
+        not_finite: Looks at what was copied.
+        check: As the attribute.
+        see: Gets what is copied in another order than its own, which the model's bytes do not show.
     """
 
-    def __init__(self, model: torch.nn.Module, plan: CopyPlan, not_finite: NotFinite, *, check: bool) -> None:
+    def __init__(
+        self, model: torch.nn.Module, plan: CopyPlan, not_finite: NotFinite, *, check: bool, see: See | None = None
+    ) -> None:
         self._model = model
         self.plan = plan
         self.check = check
+        self._see = see
         self._not_finite = not_finite
 
     def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Copies those of some tensors that are copied, and returns the others."""
+        if self._see is not None:
+            for name, tensor in tensors:
+                if name in self.plan.hidden:
+                    self._see(name, tensor)
         self.plan.copy(tensors)
         if self.check:
             self.plan.check(self._model, tensors)

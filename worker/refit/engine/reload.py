@@ -1,14 +1,17 @@
-"""One layerwise reload of a running model: opens it, closes it, and checks the model afterwards.
+"""One layerwise reload of a running model: opens it, closes it, and checks the model afterwards; and its very first load.
 
 Imports vLLM for that reload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
@@ -104,6 +107,29 @@ class Reload:
         ]
         if found := [problem for problem in problems if problem]:
             raise RefitUnsupportedError(f"refit: vLLM's reload of this model {' and '.join(found)}")
+
+
+@contextmanager
+def first_load(see: Callable[[str, torch.Tensor], None], *, with_experts: bool) -> Iterator[None]:
+    """Shows what vLLM's own loader reads of a checkpoint; what other loaders read is not known, and a dummy is nothing.
+
+    Args:
+        see: Gets each name and tensor.
+        with_experts: Experts, too. There are thousands, of 1 ms each.
+    """
+    original = DefaultModelLoader.get_all_weights
+
+    def get_all_weights(*args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in original(*args, **kwargs):
+            if with_experts or ".experts." not in name:
+                see(name, tensor)
+            yield name, tensor
+
+    DefaultModelLoader.get_all_weights = get_all_weights
+    try:
+        yield
+    finally:
+        DefaultModelLoader.get_all_weights = original
 
 
 class _Part:

@@ -28,7 +28,7 @@ from worker.refit.advice import with_counts
 from worker.refit.engine import transfer_shards, verify
 from worker.refit.engine.copy_plan import CopyPlan
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.loaders import Copier, Loader, Stream, begin_copying, begin_loading
+from worker.refit.engine.loaders import Copier, Loader, See, Stream, begin_copying, begin_loading
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.reload import Reload
 from worker.refit.transport.channel import socket_path
@@ -95,6 +95,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     Attributes:
         touched: Whether the last refit changed the model; if it failed as well, old and new weights stand side by side.
         ways: What the last refit did, as `worker.refit.refitting.RefitReport` takes it from each process.
+        see: Gets what is copied and the model's bytes do not show, if set.
+        copied: What the last refit copied; None if it loaded all.
     """
 
     init_info_cls = RefitInitInfo
@@ -114,6 +116,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._not_finite = NotFinite()
         self.touched = False
         self.ways: dict[str, Any] = {}
+        self.see: See | None = None
+        self.copied: CopyPlan | None = None
 
     @property
     def rank(self) -> int:
@@ -152,6 +156,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._not_finite = NotFinite(self.model_config.dtype)
         self.touched = False
         self.ways = {}
+        self.copied = None
 
     def receive_weights(self, update_info: RefitUpdateInfo) -> None:
         """Takes one refit.
@@ -201,15 +206,24 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             self._recorded = None
 
     def verify(self, update_info: RefitUpdateInfo) -> dict[str, str]:
-        """Receives the same weights once more, into a second model, and compares it with the running one.
+        """Receives the same weights once more, and compares the running model with what its loaders make of them.
+
+        Where they do nothing but copy, they compare instead. What is packed, quantised or computed after loading shows only in
+        a second model.
 
         Returns:
             For every tensor that differs, what is different about it.
         """
-        with self._stream(update_info) as stream, verify.fresh_model(self.vllm_config, self.device) as fresh:
-            begin_loading(stream)(Loader(fresh))
-            verify.process(fresh, self.model_config, self.device)
-            found = verify.differences(self.model, fresh, self.model_config.dtype)
+        with self._stream(update_info) as stream:
+            plan = self._plan
+            if plan is not None and plan.fits(stream.manifest, self.model) and not plan.reloaded and not plan.unloaded:
+                differing = {name for tensors in stream.borrowed() for name in plan.differing(self.model, tensors)}
+                found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
+            else:
+                with verify.fresh_model(self.vllm_config, self.device) as fresh:
+                    begin_loading(stream)(Loader(fresh))
+                    verify.process(fresh, self.model_config, self.device)
+                    found = verify.differences(self.model, fresh, self.model_config.dtype)
         self._keep(stream, update_info)
         return found
 
@@ -319,7 +333,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
-        copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every))
+        copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every), see=self.see)
+        self.copied = plan
         load = begin_copying(stream, copier)
         self.ways = {
             "copied": len(plan.copied),

@@ -69,6 +69,11 @@ def digests(tensors: Iterable[tuple[str, torch.Tensor]], *, whole: bool = True) 
     return digester.result()
 
 
+def form(tensor: torch.Tensor) -> str:
+    """Returns a tensor's dtype and shape: bytes are compared where both sides have the same."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
 def parts(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields a tensor, or those inside of one that only wraps others, as quantised ones do."""
     if torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
@@ -86,9 +91,13 @@ class Standing:
 
     Args:
         whole: As for `Digester`.
+
+    Attributes:
+        forms: The `form` of each tensor by name.
     """
 
     def __init__(self, *, whole: bool) -> None:
+        self.forms: dict[str, str] = {}
         self._whole = whole
         self._known: dict[str, tuple[tuple[Any, ...], list[torch.Tensor]]] = {}
         self._names: tuple[str, ...] = ()
@@ -103,6 +112,7 @@ class Standing:
             place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
             if (known := self._known.get(name)) is None or known[0] != place:
                 is_new = True
+                self.forms[name] = form(tensor)
                 known = self._known[name] = place, _tables(tensor, whole=self._whole) if _is_plain(tensor) else []
             if known[1]:
                 standing[name] = known[1]

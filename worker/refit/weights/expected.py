@@ -2,7 +2,7 @@
 
 An engine fuses a trainer's tensors and splits them over ranks; most of its loaders do nothing else. So the fused and the split
 tensor is made here, too, and its digest compared with the ledger's. What a kernel lays out otherwise (packed matrices, some
-experts) or a loader computes has another digest; `worker.refit.arrivals` knows what follows from that.
+experts) or a loader computes has another digest; of that the digest of what the loader takes is here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from quirks_core.base.errors import UsageError
-from worker.refit.weights.digest import Digester
+from worker.refit.weights.digest import Digester, form
 from worker.refit.weights.scope import RefitScope, gathered, layout
 
 #: What vLLM fuses: ``packed_modules_mapping`` of its models, and the experts of a layer.
@@ -31,26 +32,54 @@ _FUSED = {
 }
 _PART_OF = {part: fused for fused, parts in _FUSED.items() for part in parts}
 _EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(?:(gate_proj|w1)|(up_proj|w3)|(down_proj|w2))\.weight$")
+_STACKED = ("w13_weight", "w13_weight", "w2_weight")
 #: Words that a name has in a checkpoint and not in an engine, or the other way round.
 _WRAPPERS = frozenset(
     {"model", "language_model", "base_model", "module", "routed_experts", "_checkpoint_wrapped_module", "_orig_mod"}
 )
+#: Those that only a trainer's module has: a loader passes over such names.
+_TRAINERS = frozenset({"base_model", "module", "_checkpoint_wrapped_module", "_orig_mod"})
 #: Layers with a row for each token, which vLLM fills up with zeros to a multiple of so many.
 _VOCABULARIES = frozenset({"embed_tokens", "lm_head", "wte"})
 _ROWS = 64
+#: Layers that vLLM's loaders copy, fuse and split by rows or columns: their bytes must be the trainer's. Others are known by
+#: what their loader took (``query_key_value``, say, is laid out by heads).
+_COPIED = _VOCABULARIES | {
+    *("qkv_proj", "gate_up_proj", "o_proj", "down_proj", "norm", "input_layernorm", "post_attention_layernorm"),
+    *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+}
 #: Values of each tensor, at most, from which the size of an update is estimated.
 _VALUES = 4096
 
 
+@cache
 def common(name: str) -> str:
     """Returns a tensor's name without the words in which checkpoints and engines differ."""
     return ".".join(word for word in name.split(".") if word not in _WRAPPERS)
 
 
+def taken_name(name: str) -> str:
+    """Returns the common name of what came for a loader; the name itself if it is none of a checkpoint's."""
+    return name if _TRAINERS & set(name.split(".")) else common(name)
+
+
+@cache
 def engine_name(name: str) -> str:
     """Returns under which common name an engine has a tensor, if it fuses it as vLLM mostly does."""
+    if match := _EXPERT.match(name):
+        return f"{match[1]}.{_STACKED[_part(match)]}"
     words = name.split(".")
     return ".".join(_PART_OF.get(word, word) if place == len(words) - 2 else word for place, word in enumerate(words))
+
+
+class Digests(Protocol):
+    """Makes digests as `worker.refit.weights.digest.Digester` does."""
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Takes a tensor."""
+
+    def result(self) -> dict[str, str]:
+        """Returns the digests by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +88,16 @@ class Expected:
 
     Attributes:
         digests: The right digests by common name: of the whole tensor, of each rank's part, in each dtype.
+        forms: The `form` of those tensors by common name, where the engine's bytes must be the trainer's if the form agrees.
+        sent: The right digests of what a loader takes, by the common name that it has in a checkpoint.
         whole: Whether the digests are of every byte.
         samples: Some values of each tensor, float32 on the CPU, by common name.
         sizes: How many values each has.
     """
 
     digests: Mapping[str, frozenset[str]]
+    forms: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    sent: Mapping[str, frozenset[str]] = field(default_factory=dict)
     whole: bool = False
     samples: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
     sizes: Mapping[str, int] = field(default_factory=dict, repr=False)
@@ -114,12 +147,21 @@ def expected(
     dtype: torch.dtype | None = None,
     tensor_parallel_size: int = 1,
     whole: bool = False,
+    digester: Digests | None = None,
 ) -> Expected:
-    """Returns what an engine should have of these tensors, by their names in a checkpoint; arguments as for `digest`."""
-    digester = Digester(whole=whole)
+    """Returns what an engine should have of these tensors, by their names in a checkpoint.
+
+    Args:
+        tensors: The tensors; the experts of a layer must come one after the other.
+        dtype: As for `digest`.
+        tensor_parallel_size: As for `digest`.
+        whole: As for `digest`.
+        digester: Makes the digests; one of the ledger's kind if None.
+    """
+    digester = digester or Digester(whole=whole)
     samples: dict[str, torch.Tensor] = {}
     sizes: dict[str, int] = {}
-    labels: list[str] = []
+    laid: list[tuple[_Laid, str]] = []
 
     def looked_at() -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in tensors:
@@ -127,14 +169,26 @@ def expected(
                 samples[common(name)], sizes[common(name)] = _sample(tensor), tensor.numel()
             yield name, tensor
 
-    for name, tensor in engine_tensors(looked_at(), tensor_parallel_size, dtype):
-        labels.append(name)
-        digester.add(f"{len(labels) - 1}", tensor)
-    found = defaultdict(set)
+    for one in _in_dtypes(_arranged(looked_at(), tensor_parallel_size), dtype):
+        digester.add(f"{len(laid)}", one.tensor)
+        laid.append((one._replace(tensor=None), form(one.tensor)))
+    found, forms, sent = (defaultdict[str, set[str]](set) for _ in range(3))
     for label, text in digester.result().items():
-        found[labels[int(label)]].add(text)
-    digests = {name: frozenset(texts) for name, texts in found.items()}
-    return Expected(digests, whole, {name: values.cpu() for name, values in samples.items()}, sizes)
+        one, its_form = laid[int(label)]
+        if one.is_sent:
+            sent[one.name].add(text)
+        if not one.is_taken_apart:
+            found[one.name].add(text)
+        if one.is_copied:
+            forms[one.name].add(its_form)
+    return Expected(
+        digests=_frozen(found),
+        forms=_frozen(forms),
+        sent=_frozen(sent),
+        whole=whole,
+        samples={name: values.cpu() for name, values in samples.items()},
+        sizes=sizes,
+    )
 
 
 def engine_tensors(
@@ -147,13 +201,39 @@ def engine_tensors(
         tensor_parallel_size: Over how many ranks the engine splits its layers.
         dtype: The engine's; what it may keep in the checkpoint's is yielded in both.
     """
-    for name, tensor in _arranged(tensors, tensor_parallel_size):
-        yield name, tensor
-        if dtype not in (None, tensor.dtype) and tensor.is_floating_point():
-            yield name, tensor.to(dtype)
+    laid = _in_dtypes(_arranged(tensors, tensor_parallel_size), dtype)
+    yield from ((one.name, one.tensor) for one in laid if not one.is_taken_apart)
 
 
-def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int) -> Iterator[tuple[str, torch.Tensor]]:
+class _Laid(NamedTuple):
+    """A tensor as an engine may have it, or as its loader takes it.
+
+    Attributes:
+        name: Its common name.
+        tensor: Its values.
+        is_sent: A loader takes it so.
+        is_taken_apart: No engine has it so.
+        is_copied: An engine whose tensor of this name has this form has these bytes.
+    """
+
+    name: str
+    tensor: Any
+    is_sent: bool = False
+    is_taken_apart: bool = False
+    is_copied: bool = False
+
+
+def _in_dtypes(laid: Iterable[_Laid], dtype: torch.dtype | None) -> Iterator[_Laid]:
+    for one in laid:
+        yield one
+        if dtype not in (None, one.tensor.dtype) and one.tensor.is_floating_point():
+            rounded = one.tensor.to(dtype)
+            yield one._replace(tensor=rounded)
+            if rounded.ndim < 2:  # kernels of some CPUs keep biases in float32, which a start rounds first
+                yield one._replace(tensor=rounded.float(), is_copied=False)
+
+
+def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int) -> Iterator[_Laid]:
     waiting: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     experts: dict[tuple[int, int], torch.Tensor] = {}
     layer = ""
@@ -161,19 +241,29 @@ def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size:
         name = common(original)
         if match := _EXPERT.match(name):
             if match[1] != layer:
-                yield from _experts(layer, experts)
+                yield from _experts(layer, experts, tensor_parallel_size)
                 layer, experts = match[1], {}
-            part = next(index for index in range(3) if match[index + 3])
-            experts[int(match[2]), part] = tensor
+            experts[int(match[2]), _part(match)] = tensor
+            yield _Laid(name, tensor, is_sent=True, is_taken_apart=True)
             continue
-        yield from ((name, part) for part in _splits([tensor], tensor_parallel_size, is_vocabulary=_has_rows(name)))
+        word = name.split(".")[-2] if "." in name else ""
+        copied = _PART_OF.get(word, word) in _COPIED
+        splits = _splits([tensor], tensor_parallel_size, is_vocabulary=word in _VOCABULARIES)
+        for place, part in enumerate(splits):  # what a checkpoint has fused is split part by part
+            yield _Laid(name, part, is_sent=not place, is_copied=copied and (not place or word not in _FUSED))
         if (fused := engine_name(name)) != name:
-            waiting[fused][name.split(".")[-2]] = tensor
+            waiting[fused][word] = tensor
             parts = _FUSED[fused.split(".")[-2]]
             if len(waiting[fused]) == len(parts):
                 group = waiting.pop(fused)
-                yield from ((fused, part) for part in _splits([group[one] for one in parts], tensor_parallel_size))
-    yield from _experts(layer, experts)
+                for part in _splits([group[one] for one in parts], tensor_parallel_size):
+                    yield _Laid(fused, part, is_copied=fused.split(".")[-2] in _COPIED)
+    yield from _experts(layer, experts, tensor_parallel_size)
+
+
+def _part(match: re.Match[str]) -> int:
+    """Returns which of an expert's matrices a name is of: 0 for the gate, 1 for up, 2 for down."""
+    return next(index for index in range(3) if match[index + 3])
 
 
 def policy_tensors(model: nn.Module, scope: RefitScope | str = RefitScope.PARAMETERS) -> Iterator[tuple[str, torch.Tensor]]:
@@ -229,13 +319,24 @@ def _with_adapters(layer: Any, word: str) -> torch.Tensor:
     return next(tensor for _, tensor in gathered({word: found}))
 
 
-def _experts(layer: str, parts: Mapping[tuple[int, int], torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields a layer's experts as vLLM stacks them: [experts, 2 x intermediate, hidden] and [experts, hidden, intermediate]."""
+def _experts(layer: str, parts: Mapping[tuple[int, int], torch.Tensor], size: int) -> Iterator[_Laid]:
+    """Yields a layer's experts as vLLM stacks them: [experts, 2 x intermediate, hidden] and [experts, hidden, intermediate].
+
+    Ranks have a part of each expert, or some of the experts.
+    """
     numbers = sorted({number for number, _ in parts})
     if any((number, part) not in parts for number in numbers for part in range(3)) or not numbers:
         return
-    yield f"{layer}.w13_weight", torch.stack([torch.cat([parts[number, 0], parts[number, 1]]) for number in numbers])
-    yield f"{layer}.w2_weight", torch.stack([parts[number, 2] for number in numbers])
+    gate, up, down = (torch.stack([parts[number, part] for number in numbers]) for part in range(3))
+    up_too = torch.cat([gate, up], 1)
+    for name, whole in ((f"{layer}.w13_weight", up_too), (f"{layer}.w2_weight", down)):
+        yield _Laid(name, whole)
+        if size > 1:
+            yield from (_Laid(name, some) for some in whole.chunk(size))
+    if size > 1:
+        halves = zip(gate.chunk(size, 1), up.chunk(size, 1), strict=True)
+        yield from (_Laid(f"{layer}.w13_weight", torch.cat(both, 1)) for both in halves)
+        yield from (_Laid(f"{layer}.w2_weight", some) for some in down.chunk(size, 2))
 
 
 def _splits(parts: Sequence[torch.Tensor], size: int, *, is_vocabulary: bool = False) -> Iterator[torch.Tensor]:
@@ -258,9 +359,8 @@ def _splits(parts: Sequence[torch.Tensor], size: int, *, is_vocabulary: bool = F
             yield whole.chunk(size, 1)[rank]
 
 
-def _has_rows(name: str) -> bool:
-    words = name.split(".")
-    return len(words) > 1 and words[-2] in _VOCABULARIES
+def _frozen(texts: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(found) for name, found in texts.items()}
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,78 @@
+"""What the loaders of an engine take of an update, and what of that is still known to be in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from quirks_core.ledger.account import COMPUTES, Way
+from worker.refit.engine.copy_plan import CopyPlan
+from worker.refit.weights.digest import Digester
+from worker.refit.weights.expected import common, engine_name
+
+
+class Coming:
+    """An update that has begun."""
+
+    def __init__(self, way: Way, whole: bool, unannounced: tuple[str, ...] = (), seconds: float = 0.0) -> None:
+        self.way = way
+        self.digester = Digester(whole=whole)
+        self.unannounced = unannounced
+        self.seconds = seconds
+        self.tensors = self.bytes = 0
+        self.dtypes: set[torch.dtype] = set()
+
+    def see(self, name: str, tensor: torch.Tensor) -> None:
+        """Takes note of a tensor that came."""
+        self.tensors += 1
+        if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
+            self.bytes += tensor.nbytes
+            self.dtypes.add(tensor.dtype)
+            with _disable_current_modes():
+                self.digester.add(name, tensor)
+
+    def passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Passes tensors on, and takes note of each."""
+        for name, tensor in weights:
+            self.see(name, tensor)
+            yield name, tensor
+
+
+class Taken:
+    """The digests of what the loaders took last, by name in a checkpoint."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, str] = {}
+
+    def add(self, came: Mapping[str, str], changed: Iterable[str], held: Mapping[str, str], plan: CopyPlan | None) -> None:
+        """Notes an update; of layers that it changed past their loaders nothing is known any more.
+
+        Args:
+            came: The digests of what the loaders took.
+            changed: The names of the engine's tensors that are not as before.
+            held: The digests of all of them.
+            plan: What was copied, if something was: `held` has its bytes.
+        """
+        past = _layers(changed) - {_layer(name) for name in came}
+        in_place = plan.in_place if plan is not None else ()
+        kept = {name: one for name, one in self.digests.items() if name not in in_place and _layer(name) not in past}
+        alone = plan.alone.items() if plan is not None else ()
+        self.digests = {**kept, **came, **{name: held[place] for name, place in alone if place in held}}
+
+    def beside(self, past: Iterable[str]) -> dict[str, str]:
+        """Returns the digests, empty for layers of which some tensors have changed past their loaders since."""
+        layers = _layers(past)
+        return {name: "" if _layer(name) in layers else digest for name, digest in self.digests.items()}
+
+
+@cache
+def _layer(name: str) -> str:
+    """Returns the common name of the engine's layer that a tensor belongs to, given its name there or in a checkpoint."""
+    return engine_name(common(name)).rpartition(".")[0]
+
+
+def _layers(held: Iterable[str]) -> set[str]:
+    return {_layer(name.replace(COMPUTES, ".weight")) for name in held}

@@ -1,0 +1,164 @@
+"""What an engine has beside what its trainer has: which tensors are equal, which are not, and which cannot be compared.
+
+A tensor is equal if something that must be equal is: its bytes, or what its loader took for it. What a kernel packs, quantises
+or lays out is known by the latter alone. The ledger, `worker.refit.arrivals` and ``quirks weights`` compare by this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from quirks_core.base.text import listed
+from quirks_core.ledger.account import COMPUTES, Entry
+from worker.refit.weights.expected import Expected, common, engine_name, taken_name
+
+#: All that can be compared is the trainer's and nothing is left (``arrived``), something is not (``missing``), or some of it
+#: cannot be compared (``undecided``).
+Status = Literal["arrived", "missing", "undecided"]
+#: A tensor that an engine may have twice, and a checkpoint mostly once.
+_TIED = {"lm_head": "embed_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The tensors of an engine, by common name.
+
+    Attributes:
+        equal: Those of which the bytes, or what their loader took, are the trainer's.
+        different: Those of which they are not.
+        incomparable: Those of which nothing is known that must be equal.
+        unknown: Those of them for which the trainer has nothing.
+        same_bytes: The rank and name of each tensor whose bytes are the trainer's.
+    """
+
+    equal: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
+    incomparable: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    same_bytes: frozenset[tuple[int, str]] = frozenset()
+
+    @property
+    def status(self) -> Status:
+        """Whether the engine has the trainer's model."""
+        if self.different:
+            return "missing"
+        return "arrived" if self.equal and not self.incomparable else "undecided"
+
+    @property
+    def count(self) -> int:
+        """How many tensors there are."""
+        return len(self.equal) + len(self.different) + len(self.incomparable)
+
+    @property
+    def share(self) -> float:
+        """Which share of all tensors is equal; NaN if there is none."""
+        return len(self.equal) / self.count if self.count else math.nan
+
+    def __str__(self) -> str:
+        text = f"{len(self.equal)} of {self.count} tensors are the trainer's"
+        text += f", {len(self.different)} are not: {listed(self.different)}" if self.different else ""
+        if rest := self.incomparable:
+            text += f", {len(rest)} cannot be compared (packed, quantised or computed by the engine): {listed(rest)}"
+        return text
+
+
+def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection[tuple[int, str]] = frozenset()) -> Comparison:
+    """Compares what the processes of an engine have with a trainer's model or a checkpoint.
+
+    Args:
+        entries: One of each process.
+        expected: The model.
+        same_bytes: Those tensors whose bytes were the trainer's once: they have to be so again, whatever their loader took.
+    """
+    groups = {name: set[str]() for name in ("equal", "different", "incomparable", "unknown")}
+    same: set[tuple[int, str]] = set()
+    by_layer, found = _parts(expected), set[str]()
+    for entry in entries:
+        taken = {taken_name(name): digest for name, digest in entry.received.items()}
+        right = {name for name, digests in expected.sent.items() if taken.get(name) in digests}
+        found |= right
+        for name, digest in entry.digests.items():
+            key, parts = _key(name, by_layer)
+            if digest in expected.digests.get(key, ()):
+                groups["equal"].add(key)
+                same.add((entry.rank, name))
+                found.update(parts)
+            elif any(part in taken and part not in right for part in parts):
+                groups["different"].add(key)
+            elif parts and right.issuperset(parts):
+                groups[_by_bytes(entry, name, key, expected, same_bytes)].add(key)
+            elif _must_agree(entry, name, key, expected):
+                groups["different"].add(key)
+            else:
+                groups["incomparable" if parts else "unknown"].add(key)
+    if found.issuperset(expected.sent):  # the rest is the engine's own
+        groups["unknown"].clear()
+    return _comparison(groups, same)
+
+
+def origins(names: Collection[str], entries: Sequence[Entry], expected: Expected) -> Iterator[str]:
+    """Yields what came for some tensors that are another one's of the trainer, in words.
+
+    Args:
+        names: Common names of engine tensors.
+        entries: As for `compare`.
+        expected: As for `compare`.
+    """
+    owners = {digest: name for name, digests in expected.sent.items() for digest in digests if digest.strip("0")}
+    owners |= {digest: name for name, digests in expected.digests.items() for digest in digests if digest.strip("0")}
+    for entry in entries:
+        came = [(taken_name(name), digest) for name, digest in entry.received.items()]
+        came += [(_key(name, {})[0], digest) for name, digest in entry.digests.items()]
+        for name, digest in came:
+            if engine_name(name) in names and (owner := owners.get(digest, name)) != name:
+                yield f"{name} has the trainer's {owner}"
+
+
+def _comparison(groups: Mapping[str, set[str]], same: set[tuple[int, str]]) -> Comparison:
+    different, rest = groups["different"], groups["incomparable"] | groups["unknown"]
+    return Comparison(
+        equal=tuple(sorted(groups["equal"] - different - rest)),
+        different=tuple(sorted(different)),
+        incomparable=tuple(sorted(rest - different)),
+        unknown=tuple(sorted(groups["unknown"])),
+        same_bytes=frozenset(same),
+    )
+
+
+def _parts(expected: Expected) -> dict[str, list[str]]:
+    """Returns what the trainer sends for an engine's tensor, and for all tensors of a layer, by common name."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in expected.sent:
+        tensor = engine_name(name)
+        found[tensor].append(name)
+        found[tensor.rpartition(".")[0]].append(name)
+    return found
+
+
+def _key(name: str, by_layer: Mapping[str, list[str]]) -> tuple[str, Sequence[str]]:
+    """Returns the common name of an engine's tensor, a packed layer's being that of its weight, and what is sent for it."""
+    key = common(name.removesuffix(COMPUTES)) + ".weight" * name.endswith(COMPUTES)
+    layer, _, word = key.rpartition(".")
+    if layer not in by_layer and (tied := _TIED.get(layer.rpartition(".")[2])) in by_layer:
+        key, layer = f"{tied}.{word}", str(tied)
+    return key, by_layer.get(key, by_layer.get(layer, ()))
+
+
+def _must_agree(entry: Entry, name: str, key: str, expected: Expected) -> bool:
+    """Returns whether a tensor's bytes must be the trainer's; an engine's checksums come without a form."""
+    forms = expected.forms.get(key, ())
+    return not name.endswith(COMPUTES) and bool(forms) and entry.forms.get(name, next(iter(forms))) in forms
+
+
+def _by_bytes(entry: Entry, name: str, key: str, expected: Expected, same_bytes: Collection[tuple[int, str]]) -> str:
+    """Returns what follows for a tensor with other bytes than the trainer's, though its loader took the trainer's.
+
+    A loader that computes, and one that passes over what it does not know, look alike here.
+    """
+    if not _must_agree(entry, name, key, expected):
+        return "equal"
+    return "different" if (entry.rank, name) in same_bytes else "incomparable"
