@@ -59,7 +59,7 @@ def _settings(options: argparse.Namespace) -> list[str]:
 def add_server_command(parser: argparse.ArgumentParser) -> None:
     """Adds the command line of a server, which describes a run, as the words after ``--``."""
     parser.add_argument(
-        "cmd", nargs="*", metavar="CMD",
+        "cmd", nargs="*", metavar="CMD", default=[],
         help="after --: the command line of a server (vllm serve MODEL …), which describes the run instead of --model and "
         "--config; its purpose is serve, unless --purpose says otherwise",
     )  # fmt: skip
