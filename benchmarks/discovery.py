@@ -31,15 +31,20 @@ found = discover()
 print((time.perf_counter() - start) * 1e3, len(found), *[name for name in {heavy!r} if name in sys.modules])
 """
 _NOTHING, _ONE, _MANY = "nothing more", f"1 distribution with {COUNT} more", f"{COUNT} distributions with 1 more each"
+_FILES = f"1 package of {COUNT} files more"
 
 _problems: list[str] = []
 
 
 def sites(root: Path) -> dict[str, Path]:
     """Makes a folder of installed distributions for every case."""
-    found = {name: root / str(number) for number, name in enumerate((_NOTHING, _ONE, _MANY))}
+    found = {name: root / str(number) for number, name in enumerate((_NOTHING, _ONE, _MANY, _FILES))}
     found[_NOTHING].mkdir()
     measure.install(found[_ONE], "acme-quirks", {f"acme-{number}": f"no_such_{number}:QUIRK" for number in range(COUNT)})
+    source = f"{'# a comment of this length' * 200}\nraise ImportError\nQUIRK = Quirk(\n    id='acme')\n"
+    modules = {"acme_quirks/__init__": "", **{f"acme_quirks/acme_{number}": source for number in range(COUNT)}}
+    (found[_FILES] / "acme_quirks").mkdir(parents=True)
+    measure.install(found[_FILES], "acme-quirks", {"acme-quirks": "acme_quirks"}, modules)
     for number in range(COUNT):
         measure.install(found[_MANY], f"acme-{number}", {f"acme-{number}": f"no_such_{number}:QUIRK"})
     return found
@@ -67,7 +72,7 @@ def results(rounds: int) -> Iterator[measure.Row]:
         inside = {
             f"discover, {name}": partial(discovery, site, 0 if name == _NOTHING else COUNT) for name, site in cases.items()
         }
-        aims = {f"discover, {name}": 100.0 for name in (_ONE, _MANY)}
+        aims = {f"discover, {name}": 100.0 for name in (_ONE, _MANY, _FILES)}
         yield from measure.rows(measure.in_turns(inside, rounds), to=f"discover, {_NOTHING}", aims=aims)
         bare = "a bare Python process"
         whole = {
