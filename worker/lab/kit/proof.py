@@ -173,12 +173,6 @@ class Proof(Record):
             doubt=shortened(doubt, 3 * _SEEN),
         )
 
-    @property
-    def seconds(self) -> float:
-        """How long all the runs took."""
-        runs = [run for item in self.findings for run in (item.with_quirk, item.without_quirk) if run]
-        return round(sum(run.seconds for run in runs), 1)
-
 
 class Report(Record):
     """Proofs, with when and where they were made.
@@ -197,12 +191,11 @@ class Report(Record):
 
     @classmethod
     def of(cls, proofs: Iterable[Proof]) -> Report:
-        """Puts proofs together with the versions of this installation; of two of one quirk, the later one counts."""
-        made = {proof.id: proof for proof in proofs}
+        """Puts proofs together with the versions of this installation."""
         versions = {**installed_versions(), "model-quirks": version("model-quirks"), "python": platform.python_version()}
         return cls(
             versions=dict(sorted(versions.items())),
             platform=installed_platform(),
             machine=" ".join(filter(None, (platform.system(), platform.machine(), cpu_kind(cpu_features())))),
-            proofs=tuple(made[name] for name in sorted(made)),
+            proofs=tuple(sorted(proofs, key=lambda proof: proof.id)),
         )
