@@ -46,7 +46,7 @@ class DataFile(BaseModel):
     Attributes:
         since: First release of the distribution with each quirk. A quirk that is missing is new in the current release.
         fingerprints: The sources that patches were written against, by target and fingerprint.
-        proved: What was proved of each quirk, as releases before 0.2 kept it; now `quirks_core.declaration.evidence` does.
+        proved: What was proved of each quirk, as files from before `quirks_core.declaration.evidence` have it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

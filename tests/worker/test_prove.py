@@ -420,6 +420,16 @@ def test_what_is_recorded_has_what_both_runs_saw(proven):
     assert proven("own_error").proved.doubt == "with the quirk: the scenario is broken: KeyError: 'oops'"
 
 
+def test_what_is_recorded_names_no_folder_of_this_machine(proven):
+    proof = proven("own_error")
+    reason = "ImportError: cannot import 'x' (/home/a/lib/python3.11/site-packages/vllm/x.py)"
+    findings = tuple(item.model_copy(update={"reason": reason}) for item in proof.findings)
+
+    found = proof.model_copy(update={"findings": findings}).proved
+
+    assert found.doubt == "ImportError: cannot import 'x' (site-packages/vllm/x.py)"
+
+
 @pytest.mark.parametrize("kind", [Kind.RULE, Kind.FEATURE])
 def test_a_proof_of_a_rule_or_feature_does_not_speak_of_bugs(proven, kind):
     there, gone = (SymbolProbe("acme_quirks:_value", present_means_affected=there) for there in (True, False))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -25,12 +24,10 @@ from quirks_core.facts.packages import installed_version
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
 from worker.lab.kit.evidence import stale
-from worker.lab.kit.proof import Conclusion, Finding, Proof, Report
+from worker.lab.kit.proof import Conclusion, Finding, Proof, Report, without_folders
 from worker.lab.kit.prove import TIMEOUT_S, number_of_runs, prove
 
 _ENGINE = "vllm"
-#: Where this machine keeps its packages: an error names it, and a report that is passed on does not.
-_PACKAGES_FOLDER = re.compile(r"(?:/[^/\s'\"()]+)+/(?=site-packages/)")
 _COLOURS = {
     Conclusion.NEEDED: "green",
     Conclusion.HOLDS: "green",
@@ -79,7 +76,7 @@ def run_prove(options: argparse.Namespace) -> int:
         _print_conclusion(console, proof)
         proofs.append(proof)
         if options.output:
-            whole_file.write(options.output, _PACKAGES_FOLDER.sub("", _as_json(Report.of(proofs))) + "\n")
+            whole_file.write(options.output, without_folders(_as_json(Report.of(proofs))) + "\n")
         if options.record:
             record(registry.find(proof.id).quirk, proof)
     report = Report.of(proofs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterable
 from datetime import date
 from enum import StrEnum
@@ -15,8 +16,15 @@ from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platfor
 from quirks_core.plan.records import State
 from worker.lab.kit.lab import Outcome
 
+#: Where this machine keeps its packages: an error names it, and what is passed on does not.
+_PACKAGES_FOLDER = re.compile(r"(?:/[^/\s'\"()]+)+/(?=site-packages/)")
 #: Characters of what a run saw that the table of evidence keeps.
 _SEEN = 40
+
+
+def without_folders(text: str) -> str:
+    """Leaves out where this machine keeps its packages."""
+    return _PACKAGES_FOLDER.sub("", text)
 
 
 class Conclusion(StrEnum):
@@ -97,7 +105,11 @@ class Finding(Record):
     def seen(self) -> str:
         """What its runs saw, with and without the quirk, on one line; empty of a probe."""
         runs = [(run.outcome, text) for run, text in ((self.with_quirk, "with"), (self.without_quirk, "without")) if run]
-        saw = [(outcome.measure, f"{shortened(outcome.got, _SEEN)} {text} it") for outcome, text in runs if outcome]
+        saw = [
+            (outcome.measure, f"{shortened(without_folders(outcome.got), _SEEN)} {text} it")
+            for outcome, text in runs
+            if outcome
+        ]
         return f"{saw[0][0]}: {', '.join(text for _, text in saw)}" if saw else ""
 
 
@@ -170,14 +182,8 @@ class Proof(Record):
             date=self.date,
             digest=self.depends.get("code", ""),
             seen=next(seen, ""),
-            doubt=shortened(doubt, 3 * _SEEN),
+            doubt=shortened(without_folders(doubt), 3 * _SEEN),
         )
-
-    @property
-    def seconds(self) -> float:
-        """How long all the runs took."""
-        runs = [run for item in self.findings for run in (item.with_quirk, item.without_quirk) if run]
-        return round(sum(run.seconds for run in runs), 1)
 
 
 class Report(Record):
@@ -197,12 +203,11 @@ class Report(Record):
 
     @classmethod
     def of(cls, proofs: Iterable[Proof]) -> Report:
-        """Puts proofs together with the versions of this installation; of two of one quirk, the later one counts."""
-        made = {proof.id: proof for proof in proofs}
+        """Puts proofs together with the versions of this installation."""
         versions = {**installed_versions(), "model-quirks": version("model-quirks"), "python": platform.python_version()}
         return cls(
             versions=dict(sorted(versions.items())),
             platform=installed_platform(),
             machine=" ".join(filter(None, (platform.system(), platform.machine(), cpu_kind(cpu_features())))),
-            proofs=tuple(made[name] for name in sorted(made)),
+            proofs=tuple(sorted(proofs, key=lambda proof: proof.id)),
         )
