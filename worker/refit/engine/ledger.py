@@ -166,7 +166,12 @@ class Ledger:
         from worker.refit.engine.reload import first_load  # it imports vLLM
 
         start = Coming("start", self._whole)
-        with first_load(start.see, with_experts=self._worker.device_config.device_type == "cpu"):
+
+        def see(name: str, tensor: torch.Tensor) -> None:
+            with self._guarded():
+                start.see(name, tensor)
+
+        with first_load(self._worker.model_config, see, with_experts=self._worker.device_config.device_type == "cpu"):
             yield
         with self._guarded():
             self._taken.digests = start.digester.result()
@@ -177,7 +182,8 @@ class Ledger:
     @contextmanager
     def _starting(self, *_: Any, **__: Any) -> Iterator[None]:
         self._open("transfer")
-        if self._coming is not None and hasattr(engine := self._worker.weight_transfer_engine, "ways"):
+        engine: Any = getattr(self._worker, "weight_transfer_engine", None)
+        if self._coming is not None and hasattr(engine, "ways"):
             engine.see = self._coming.see
         yield
 

@@ -110,18 +110,19 @@ class Reload:
 
 
 @contextmanager
-def first_load(see: Callable[[str, torch.Tensor], None], *, with_experts: bool) -> Iterator[None]:
+def first_load(config: Any, see: Callable[[str, torch.Tensor], None], *, with_experts: bool) -> Iterator[None]:
     """Shows what vLLM's own loader reads of a checkpoint; what other loaders read is not known, and a dummy is nothing.
 
     Args:
+        config: vLLM's configuration of the model; a draft model has another one.
         see: Gets each name and tensor.
         with_experts: Experts, too. There are thousands, of 1 ms each.
     """
     original = DefaultModelLoader.get_all_weights
 
-    def get_all_weights(*args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in original(*args, **kwargs):
-            if with_experts or ".experts." not in name:
+    def get_all_weights(self: Any, model_config: Any, model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in original(self, model_config, model):
+            if model_config is config and (with_experts or ".experts." not in name):
                 see(name, tensor)
             yield name, tensor
 
