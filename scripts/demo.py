@@ -16,9 +16,9 @@ from typing import Any
 
 from quirks_core.apply.handed_down import HOOK_VARIABLE
 from quirks_core.base.errors import QuirksError
-from quirks_core.cli.screen import Screen, line
 from quirks_core.facts.packages import installed_platform
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.terminal import Screen, line
 from worker.lab.trained import trained_model
 
 _SCRIPT = Path(__file__).with_name("demo_trainer.py")

@@ -30,11 +30,11 @@ import yaml
 from quirks_core.base import child_process, whole_file
 from quirks_core.base.errors import shortened, words
 from quirks_core.base.record import Record
-from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration.evidence import PACKAGES
 from quirks_core.facts.packages import installed_platform, installed_versions
 from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.finder import discover
+from quirks_core.reporting.terminal import Screen, line
 from worker.errors import WorkerCallError
 from worker.lab.audit.logprobs import Logprobs
 from worker.lab.audit.records import AuditError

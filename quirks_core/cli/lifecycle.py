@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from quirks_core.cli.screen import Screen, line
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.lifecycle import SUPPORTED_FLOOR, Lifecycle, Stage, lifecycle
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.terminal import Screen, line
 
 #: The stages in the order in which they are shown, each with its colour and its meaning; what calls for action comes last.
 _STAGES = {

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration.flags import Kind
 from quirks_core.plugins.finder import About, Discovered, about, discover
+from quirks_core.reporting.terminal import Screen, line
 
 _KIND_WIDTH = max(map(len, Kind))
 

@@ -19,9 +19,9 @@ from packaging.version import Version
 
 from quirks_core.base.errors import DeclarationError, UsageError
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration.flags import BUILT_IN, ModelFlag
 from quirks_core.plugins.finder import discover, file_name
+from quirks_core.reporting.terminal import Screen, line
 
 #: Import names that a third party's package must not take.
 _TAKEN = {"quirks_core", "quirks_plugins", "tests", "worker", *sys.stdlib_module_names}

@@ -14,7 +14,6 @@ from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
-from quirks_core.cli.screen import Screen, line
 from quirks_core.cli.upgrade_view import (
     catalogue_markdown,
     markdown,
@@ -25,6 +24,7 @@ from quirks_core.cli.upgrade_view import (
 )
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.facts.packages import NEWEST_READ
+from quirks_core.reporting.terminal import Screen, line
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
 from quirks_core.upgrade.patch_changes import check_patches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from quirks_core.base.text import one_line
-from quirks_core.cli.screen import Screen, line, lines
+from quirks_core.reporting.terminal import Screen, line, lines
 from quirks_core.upgrade.catalogue import WORK, Catalogue
 from quirks_core.upgrade.finding import TITLES, Finding, Level, Report, Section, Verdict
 from quirks_core.upgrade.patch_changes import PatchReport

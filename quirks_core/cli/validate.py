@@ -15,14 +15,14 @@ from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import Command
-from quirks_core.cli.findings import show_findings
-from quirks_core.cli.screen import Screen, line
 from quirks_core.declaration.flags import BUILT_IN
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.plugins.finder import PROJECT, Discovered, discover, find_circle
 from quirks_core.plugins.isolated import Seen, SeenQuirk, look
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import Level, Problem, supersedes
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.terminal import Screen, line
 
 _Plugins = Sequence[tuple[Discovered, Seen]]
 
@@ -173,7 +173,7 @@ def _show(wanted: Sequence[str], checked: _Plugins, findings: Sequence[Finding])
         screen.say("no third party's quirks are installed (quirks validate model-quirks checks the built-in ones)")
         return
     if findings:
-        show_findings(screen, [(found.level, _subject(found), found.message) for found in findings])
+        screen.findings(Finding(*one) for one in [(found.level, _subject(found), found.message) for found in findings])
     for name in wanted:
         own = [seen for item, seen in checked if item.distribution == name]
         wrong = sum(finding.distribution == name and finding.level != Level.NOTE for finding in findings)

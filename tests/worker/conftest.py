@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quirks_core.cli.screen import Screen
+from quirks_core.reporting.terminal import Screen
 from worker import GenerationConfig
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from quirks_core.cli.screen import Screen, line
+from quirks_core.reporting.terminal import Screen, line
 from worker.lab.audit.records import Audit, Disagreement, Hazard, Logits
 
 

@@ -9,7 +9,7 @@ import json
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import installed_only, load_config, plan_options
-from quirks_core.cli.screen import Screen
+from quirks_core.reporting.terminal import Screen
 from worker.lab.cli.arguments import add_verbose
 from worker.lab.cli.display import quiet_engine, stages
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.options import load_config, plan_options
-from quirks_core.cli.screen import Screen, lines
+from quirks_core.reporting.terminal import Screen, lines
 from worker.lab.cli.display import stages
 
 if TYPE_CHECKING:

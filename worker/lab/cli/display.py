@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from quirks_core.cli.screen import Screen, line
+from quirks_core.reporting.terminal import Screen, line
 
 #: Variables that hide the log of engines and of the packages that they import; errors still show.
 _QUIET = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import installed_only, load_config
-from quirks_core.cli.screen import Screen, line
+from quirks_core.reporting.terminal import Screen, line
 from worker.lab.cli.arguments import add_limits, add_prompts, add_verbose, output_folder
 from worker.lab.cli.compare import compared, prompts_for, show
 from worker.lab.cli.display import quiet_engine, stages

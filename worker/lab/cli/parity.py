@@ -11,9 +11,9 @@ from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import positive, share
 from quirks_core.cli.options import installed_only, load_config, plan_options
-from quirks_core.cli.screen import Screen, line
 from quirks_core.configuration.slots import slot_named
 from quirks_core.facts.trainers import numerics
+from quirks_core.reporting.terminal import Screen, line
 from worker.lab.cli.arguments import add_limits, add_prompts, add_verbose, output_folder
 from worker.lab.cli.compare import run_compare, run_dump
 from worker.lab.cli.display import quiet_engine, stages

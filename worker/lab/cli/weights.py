@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
-from quirks_core.cli.screen import Screen, line
+from quirks_core.reporting.terminal import Screen, line
 
 if TYPE_CHECKING:
     from worker.lab.weights import Weights

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from quirks_core.base.text import listed
-from quirks_core.cli.screen import Screen, line
 from quirks_core.plan.diff import Change
+from quirks_core.reporting.terminal import Screen, line
 from worker.lab.compare.compare import Cause, Compared, Comparison, Side
 from worker.lab.parity.notation import bound, label, number, plain
 from worker.lab.parity.report import COLOURS

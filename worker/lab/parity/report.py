@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from quirks_core.cli.screen import Screen, line
+from quirks_core.reporting.terminal import Screen, line
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.notation import bound, label, number, plain
 from worker.lab.parity.records import Attribution, Bin, Level, Report, Result, WorstToken, worst_level
