@@ -28,7 +28,7 @@ _Plugins = Sequence[tuple[Discovered, Seen]]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Issue:
     """One thing that a distribution's quirks do not keep to.
 
     Attributes:
@@ -62,7 +62,7 @@ def run_validate(options: argparse.Namespace) -> int:
     together = _AllPlugins.of(checked, Registry.load(item for item in everything if item.distribution not in wanted))
     findings = [finding for item, seen in checked for finding in _findings(item, seen, together)]
     findings += [
-        Finding(Level.ERROR, name, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}")
+        Issue(Level.ERROR, name, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}")
         for name in wanted
         if all(item.distribution != name for item, _ in checked)
     ]
@@ -92,19 +92,19 @@ def _installed() -> Iterator[str]:
             yield name
 
 
-def _findings(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[Finding]:
+def _findings(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[Issue]:
     if seen.error:
         message = item.problem or f"{item.entry_point.value} does not load: {seen.error}"
-        yield Finding("broken", item.distribution, item.name, message)
+        yield Issue("broken", item.distribution, item.name, message)
     if seen.heavy:
         names = ", ".join(seen.heavy)
         message = f"importing and judging it imports {names}: import that inside the function that needs it"
-        yield Finding(Level.ERROR, item.distribution, item.name, message)
+        yield Issue(Level.ERROR, item.distribution, item.name, message)
     if seen.environment:
         message = f"importing it changes {', '.join(seen.environment)}: a quirk asks for an env.* slot instead"
-        yield Finding(Level.ERROR, item.distribution, item.name, message)
+        yield Issue(Level.ERROR, item.distribution, item.name, message)
     for problem in _problems(item, seen, together):
-        yield Finding(problem.level, item.distribution, problem.quirk, problem.message)
+        yield Issue(problem.level, item.distribution, problem.quirk, problem.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +167,13 @@ def _row(name: str, checked: _Plugins) -> dict[str, object]:
     }
 
 
-def _show(wanted: Sequence[str], checked: _Plugins, findings: Sequence[Finding]) -> None:
+def _show(wanted: Sequence[str], checked: _Plugins, findings: Sequence[Issue]) -> None:
     screen = Screen()
     if not wanted:
         screen.say("no third party's quirks are installed (quirks validate model-quirks checks the built-in ones)")
         return
     if findings:
-        screen.findings(Finding(*one) for one in [(found.level, _subject(found), found.message) for found in findings])
+        screen.findings(Finding(found.level, _subject(found), found.message) for found in findings)
     for name in wanted:
         own = [seen for item, seen in checked if item.distribution == name]
         wrong = sum(finding.distribution == name and finding.level != Level.NOTE for finding in findings)
@@ -181,7 +181,7 @@ def _show(wanted: Sequence[str], checked: _Plugins, findings: Sequence[Finding])
         screen.say(f"{line(name)}: {quirks} quirk{'' if quirks == 1 else 's'}, {wrong or 'nothing'} to mend")
 
 
-def _subject(finding: Finding) -> str:
+def _subject(finding: Issue) -> str:
     return " ".join(filter(None, (finding.distribution, finding.quirk)))
 
 
