@@ -1,7 +1,7 @@
 """The digest of what a proof is about: a quirk's declaration, and the code of its scenarios and patches.
 
 It is that of the definitions, wherever they stand: it stays the same when one moves into another file, and when docstrings,
-imports, titles, reasons, references, version ranges, fingerprints of patch targets or examples change. What a definition names
+annotations, imports, titles, reasons, references, version ranges, fingerprints of patch targets or examples change. What a definition names
 is followed within its own top-level package. The worker and the kit are none of it: their own tests run them on every change.
 """
 
@@ -87,7 +87,7 @@ def _dump(node: ast.AST) -> str:
 
 
 class _Essence(ast.NodeTransformer):
-    """A definition by what it does: no docstrings, no imports, and every imported name as where it comes from calls it.
+    """A definition by what it does: no docstrings, annotations or imports; an imported name as where it comes from calls it.
 
     Attributes:
         tree: The definition.
@@ -101,7 +101,9 @@ class _Essence(ast.NodeTransformer):
         self.tree = self.visit(copy.deepcopy(node))
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Visits the parts of a node, its docstring and its imports left out."""
+        """Visits the parts of a node, its docstring, annotations and imports left out."""
+        for name in {"annotation", "returns"} & set(node._fields):
+            setattr(node, name, None)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
             node.body = node.body[1:]
         if isinstance(body := getattr(node, "body", None), list):
