@@ -80,8 +80,7 @@ def metadata(item: Loaded) -> Iterator[Problem]:
     if len(text.split("\n\n")) < 2:
         yield _error(
             item,
-            "the docstring of its module says too little: after one line on the problem, say what happens, what the quirk "
-            "changes and when it can go",
+            "the docstring of its module says too little: after one line on the problem, say what happens and when it can go",
         )
     if not quirk.evidence and not quirk.paired_runs and "Evidence:" not in text:
         yield _error(

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
 from rich.segment import Segment
 from rich.text import Text
 
@@ -19,6 +18,10 @@ from quirks_core.reporting.finding import Finding
 
 #: Columns of what is no terminal: nothing wraps there, so that `grep` finds the text of a line.
 _UNWRAPPED = 1_000_000
+#: A bracket with the backslashes before it; the second group is there if rich would read a tag.
+_BRACKET = re.compile(r"(\\*)\[(?=([a-z#/@][^\[]*?\])?)")
+#: Markup that shows nothing.
+_NOTHING = "[none][/none]"
 #: Columns that a text needs beside a name; with fewer it goes below.
 _BESIDE = 32
 _COLOURS = {"ok": "green", "note": "cyan", "error": "bold red", "broken": "bold red"}
@@ -26,12 +29,20 @@ _COLOURS = {"ok": "green", "note": "cyan", "error": "bold red", "broken": "bold 
 
 def line(value: object) -> str:
     """Returns foreign text as markup that shows it as it is, on one line."""
-    return escape(one_line(str(value)))
+    return _as_markup(one_line(str(value)))
 
 
 def lines(value: object, spaces: int = 2) -> str:
     """Returns foreign text as markup that shows it as it is; its second and later lines are indented."""
-    return escape(indented(str(value), spaces))
+    return _as_markup(indented(str(value), spaces))
+
+
+def _as_markup(text: str) -> str:
+    """Escapes a text, also where a backslash is before a bracket or at its end, which `rich.markup.escape` gets wrong."""
+    text = _BRACKET.sub(lambda found: "\\" * (len(found[1]) * (2 if found[2] else 1) + 1) + "[", text)
+    if ending := len(text) - len(text.rstrip("\\")):
+        text += "\\" * ending + _NOTHING
+    return text
 
 
 class Screen(Console):

@@ -15,12 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.text import printable
-from quirks_core.reporting.terminal import Screen
+from quirks_core.reporting.terminal import Screen, line, lines
 
 #: A window title, a link, cleared screen, 8-bit CSI, reversed writing, hidden letters, and a line as if it were ours.
 EVIL = "a\x1b]0;x\x07\x1b]8;;https://e.example\x1b\\b\x1b[2J\x9b31m\u202etxt\u2066\u200b\U000e0041\r:x:[bold]\nerror: forged"
@@ -104,6 +106,22 @@ def test_what_did_not_go_through_our_functions_is_escaped_as_well(capsys):
         screen.print(thing)
 
     assert UNSAFE.sub("", capsys.readouterr().out.replace("error: forged", "")).count("\\x1b") >= 12
+
+
+def test_letters_of_every_script_stay_what_they_are(capsys):
+    text = "Größe 日本 شكرا क्‍ष 👩‍👩 :x: [b] \\["
+
+    Screen().say(line(text))
+    Screen().say(lines(text))
+
+    assert capsys.readouterr().out == f"{text}\n{text}\n"
+
+
+@given(st.text(st.sampled_from("a/b\\[]#:x")), st.sampled_from(["{}", "[bold]{}[/]", "{}[dim]x[/]", "({})"]))
+def test_markup_characters_in_a_text_are_shown_as_they_are(text, around):
+    shown = Screen().render_str(around.format(line(text)))
+
+    assert shown.plain == re.sub(r"\[(bold|dim|/)\]", "", around).format(text)
 
 
 def test_a_pipe_gets_every_line_whole(capsys, monkeypatch):

@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from quirks_core.reporting.terminal import Screen, line
@@ -55,7 +54,7 @@ class _Page(Screen):
     """Keeps what is printed, for a page."""
 
     def __init__(self) -> None:
-        Console.__init__(self, record=True, file=io.StringIO(), width=_COLUMNS, emoji=False, highlight=False)
+        super(Screen, self).__init__(record=True, file=io.StringIO(), width=_COLUMNS, emoji=False, highlight=False)
 
 
 def show_report(screen: Screen, report: Report, *, whole: bool = False) -> None:
