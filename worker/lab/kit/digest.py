@@ -2,8 +2,8 @@
 
 It is that of the definitions, wherever they stand: it stays the same when one moves into another file, and when docstrings,
 annotations, imports, titles, reasons, references, version ranges, fingerprints of patch targets or examples change. What a
-definition names is followed within its own top-level package. The worker and the kit are none of it: their own tests run them on
-every change.
+definition names is followed within its own top-level package. The worker and the kit are none of it: their own tests run them
+on every change.
 """
 
 from __future__ import annotations
