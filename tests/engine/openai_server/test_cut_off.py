@@ -10,8 +10,8 @@ import pytest
 from worker.errors import RefitError
 from worker.refit.weights.scope import gathered
 
-HELLO = [{"role": "user", "content": "hello there"}]
-LONG = {"messages": HELLO, "max_tokens": 200}
+from .conftest import LONG
+
 #: Plain requests and streams, some of several choices.
 ASKED = [{**LONG, "stream": stream, "n": n} for stream in (False, True) for n in (1, 3) for _ in range(4)]
 

@@ -14,10 +14,7 @@ from patience import HUNG_S
 
 from worker.server import ServerStartError
 
-KEY = "open-sesame"
-LONGEST = 256
-HELLO = [{"role": "user", "content": "hello there"}]
-LONG = {"messages": HELLO, "max_tokens": LONGEST - 40}
+from .conftest import CHAT, KEY, LONG
 
 
 async def test_a_client_that_leaves_takes_its_request_out_of_the_engine(http, served, aborted, settled, idle):
@@ -97,7 +94,7 @@ async def test_stopping_in_bounded_time_leaves_nothing_behind(second, served, ra
 
 async def test_running_requests_get_their_time_when_the_server_stops(second, raw, settled):
     async with second(shutdown_s=20) as server, raw(server.base_url) as http:
-        waiting = asyncio.create_task(http.post("/v1/chat/completions", json={"messages": HELLO}))
+        waiting = asyncio.create_task(http.post("/v1/chat/completions", json=CHAT))
         await settled(lambda: len(server._requests) == 1)
 
         await server.stop()
