@@ -181,7 +181,7 @@ async def _read(request: Request, max_body: int) -> dict[str, Any]:
 def _parsed(raw: bytes) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(raw)
-        msgspec.msgpack.encode(body)  # as for the engine, which vLLM would notice after it registered the request
+        msgspec.msgpack.encode(body)  # what vLLM's messages cannot hold it would find after it registered the request
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the request is not valid JSON: {words(error)}") from None
     except OverflowError:

@@ -38,7 +38,7 @@ MALFORMED = {
     "a required tool without a parser": {**CHAT, "tools": TOOLS, "tool_choice": "required"},
     "both ways to go on": {**CHAT, "continue_final_message": True, "add_generation_prompt": True},
 }
-ODD = [None, -1, 0, 2**70, 1.5, "x", "", [], [1], ["x"], [None], {}, {"a": 1}, {"1": [1]}, True, [{"a": 1}], [[[[1]]]]]
+ODD = [None, -1, 0, 2**63, 1.5, "x", "", [], [1], ["x"], [None], {}, {"a": 1}, {"1": [1]}, True, [{"a": 1}], [[[[1]]]]]
 
 
 def refused(reply):

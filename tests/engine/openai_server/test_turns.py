@@ -112,14 +112,3 @@ async def test_messages_in_parts_are_rendered_twice_all_the_same(http):
 
     assert reply.status_code == 200
     assert reply.json()["choices"][0]["message"]["prompt_token_ids"][:4] == [2, 5, 6, 1]
-
-
-async def test_a_template_that_ends_no_turn_is_a_clear_400(second, raw):
-    body = {"messages": HELLO, "required_prefix_token_ids": [5, 6, 7]}
-    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    async with second(chat_template=template) as server, raw(server.base_url) as http:
-        replies = [await http.post(path, json=body) for path in ("/v1/chat/completions", "/tokenize")]
-
-    for reply in replies:
-        assert reply.status_code == 400
-        assert "ends no turn of the required prefix with an end-of-turn token (id 1)" in reply.json()["error"]["message"]
