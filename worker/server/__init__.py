@@ -1,6 +1,5 @@
 """The OpenAI-compatible server in the generation worker's own event loop; vLLM is imported when it is built."""
 
-from quirks_core.configuration.config import ServerSection
 from worker.server.errors import PrefixTokensError, RequestError, ServerStartError
 from worker.server.listening import Listener
 from worker.server.prefix_tokens import replace_prefix_tokens
@@ -11,7 +10,6 @@ __all__ = [
     "OpenAIServer",
     "PrefixTokensError",
     "RequestError",
-    "ServerSection",
     "ServerStartError",
     "replace_prefix_tokens",
 ]

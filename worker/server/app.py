@@ -18,22 +18,19 @@ from fastapi import FastAPI, Request
 from pydantic import SecretStr
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from quirks_core.base.errors import words
 from worker.server.errors import RequestError
 from worker.server.serving import Serving
-from worker.server.streams import Running, begun, problem, refusal
+from worker.server.streams import Running, begun
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+_Handler = Callable[[dict[str, Any], Request], Coroutine[Any, Any, Any]]
 #: Served without a key, for load balancers.
 _OPEN = "/health"
-#: nginx's status for a client that closed the connection; no client receives it.
-_CLIENT_GONE = 499
-#: Requests up to this size are parsed in the event loop: a thread would take longer.
-_SMALL_BYTES = 16_384
 
 
 class Routes:
@@ -70,31 +67,23 @@ class Routes:
             (_OPEN, "GET", self.health),
         ):
             app.add_api_route(path, endpoint, methods=[method], response_model=None)
-        app.add_exception_handler(HTTPException, _http_error)
+        app.add_exception_handler(HTTPException, http_error)
 
     async def chat(self, request: Request) -> Response:
         """``POST /v1/chat/completions``."""
-        return await self._generate(request, self._serving.chat)
+        return await self._answer(request, self._serving.chat, self._check)
 
     async def complete(self, request: Request) -> Response:
         """``POST /v1/completions``."""
-        return await self._generate(request, self._serving.complete)
-
-    async def _generate(self, request: Request, handler: Callable[..., Coroutine[Any, Any, Any]]) -> Response:
-        async def begin(body: dict[str, Any]) -> Any:
-            self._check()
-            reply = await handler(body, request)
-            return await begun(reply, self.running, self._serving.error) if isinstance(reply, AsyncGenerator) else reply
-
-        return await self._answer(request, begin)
+        return await self._answer(request, self._serving.complete, self._check)
 
     async def tokenize(self, request: Request) -> Response:
         """``POST /tokenize``."""
-        return await self._answer(request, lambda body: self._serving.tokenize(body, request))
+        return await self._answer(request, self._serving.tokenize)
 
     async def detokenize(self, request: Request) -> Response:
         """``POST /detokenize``."""
-        return await self._answer(request, lambda body: self._serving.detokenize(body, request))
+        return await self._answer(request, self._serving.detokenize)
 
     async def models(self) -> Response:
         """``GET /v1/models``."""
@@ -109,10 +98,15 @@ class Routes:
             healthy = False
         return Response(status_code=200 if healthy else 503)
 
-    async def _answer(self, request: Request, work: Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]) -> Response:
+    async def _answer(self, request: Request, handler: _Handler, check: Callable[[], None] = lambda: None) -> Response:
+        async def reply(body: dict[str, Any]) -> Any:
+            check()
+            found = await handler(body, request)
+            return await begun(found, self.running, self._serving.error) if isinstance(found, AsyncGenerator) else found
+
         async def finished() -> Any:
             body = await _read(request, self._max_body)
-            return await self.running.finish(work(body), request.receive)
+            return await self.running.finish(reply(body), request.receive)
 
         return await self._replied(finished())
 
@@ -121,10 +115,10 @@ class Routes:
         try:
             reply = await work
         except ClientDisconnect:
-            return Response(status_code=_CLIENT_GONE)
+            return Response(status_code=499)  # nginx's; no client receives it
         except Exception as error:
-            return refusal(self._serving.error(error))
-        return reply if isinstance(reply, Response) else _reply(reply)
+            return refused(self._serving.error(error))
+        return reply if isinstance(reply, Response) else response(reply)
 
 
 class RequireKey:
@@ -144,12 +138,11 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope.get("headers", ())}:
-            body = problem("the request has both Content-Length and Transfer-Encoding: send one of them", status=400)
-            await refusal(body, {"Connection": "close"})(scope, receive, send)
+            error = RequestError("the request has both Content-Length and Transfer-Encoding: send one of them")
+            await refused(error, {"Connection": "close"})(scope, receive, send)
         elif scope["type"] == "http" and self._keys and scope["path"] != _OPEN and not self._knows(scope):
-            body = problem("the request has no valid key: send it as 'Authorization: Bearer KEY'", status=401)
-            refused = refusal(body, {"WWW-Authenticate": "Bearer"})
-            await refused(scope, receive, send)
+            error = RequestError("the request has no valid key: send it as 'Authorization: Bearer KEY'", status=401)
+            await refused(error, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -182,27 +175,36 @@ async def _read(request: Request, max_body: int) -> dict[str, Any]:
             raise RequestError(f"the request is larger than server.max_body_mb = {max_body / 1e6:g}", status=413)
         parts.append(part)
     raw = b"".join(parts)
-    return _parsed(raw) if length <= _SMALL_BYTES else await asyncio.to_thread(_parsed, raw)
+    return _parsed(raw) if length <= 16_384 else await asyncio.to_thread(_parsed, raw)  # a thread takes longer for less
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(raw)
+        msgspec.msgpack.encode(body)  # what vLLM's messages cannot hold it would find after it registered the request
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the request is not valid JSON: {words(error)}") from None
+    except OverflowError:
+        raise RequestError("the request has an integer of more than 64 bits") from None
     if not isinstance(body, dict):
         raise RequestError(f"the request must be a JSON object, not {type(body).__name__}")
     return body
 
 
-def _reply(reply: Any) -> Response:
-    """Turns what vLLM returns, a reply or an error, into HTTP."""
+def response(reply: Any) -> Response:
+    """Turns what vLLM returns, a reply, a text or an error, into HTTP."""
+    if isinstance(reply, str):
+        return Response(reply)
     if (error := getattr(reply, "error", None)) is not None:
-        return refusal(problem(error.message, status=error.code, parameter=error.param))
+        return refused(RequestError(error.message, status=error.code, parameter=error.param))
     return Response(reply.model_dump_json(), media_type="application/json")
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
-    """An unknown path or method."""
-    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
-    return refusal(problem(detail, status=status))
+def refused(error: RequestError, headers: dict[str, str] | None = None) -> Response:
+    """Returns an error as a response."""
+    return JSONResponse(error.body(), error.status, headers)
+
+
+async def http_error(_: Request, error: Any) -> Response:
+    """An unknown path or method, or what a route of vLLM's raises."""
+    return refused(RequestError(str(error.detail), status=error.status_code))

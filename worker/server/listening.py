@@ -13,7 +13,7 @@ from worker.server.errors import ServerStartError
 
 #: Connections that may wait to be accepted.
 BACKLOG = 2048
-EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  # compared with, not listened on
+_EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  # compared with, not listened on
 
 
 class Listener:
@@ -37,7 +37,7 @@ class Listener:
         self.host = section.host or ("0.0.0.0" if everywhere else "127.0.0.1")  # noqa: S104
         self.socket = _listen(self.host, section.ports())
         self._same = self.socket.dup()  # uvicorn closes `socket` when it stops
-        name = section.advertised_host or (_own_address() if self.host in EVERY_INTERFACE else self.host)
+        name = section.advertised_host or (_own_address() if self.host in _EVERY_INTERFACE else self.host)
         self.base_url = f"http://{f'[{name}]' if ':' in name else name}:{self.socket.getsockname()[1]}/v1"
 
     def close(self) -> None:

@@ -9,21 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from quirks_core.base.errors import shortened
 from worker.server.errors import PrefixTokensError, RequestError
 
 #: The fields of a reply's message from which a later request takes the ids of that message.
 CARRIED = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "weight_versions", "routed_experts")
-
-
-class HasEos(Protocol):
-    """The part of a tokenizer that is needed here."""
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """Id of the token that ends a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,7 @@ class Prefix:
 
 
 def replace_prefix_tokens(
-    tokenizer: HasEos,
+    tokenizer: Any,
     model_prefix_token_ids: Sequence[int],
     template_prefix_token_ids: Sequence[int],
     template_token_ids: Sequence[int],
@@ -129,7 +121,8 @@ def prefix_of(body: dict[str, Any]) -> Prefix | None:
         return None
     required = body.get("required_prefix_token_ids")
     if required is not None:
-        last = max((at for at, message in enumerate(messages) if _role(message) == "assistant"), default=len(messages) - 1)
+        said = [at for at, message in enumerate(messages) if isinstance(message, dict) and message.get("role") == "assistant"]
+        last = said[-1] if said else len(messages) - 1
         name = "required_prefix_token_ids"
         return Prefix(_token_ids(required, name), last + 1, name)
     for at in reversed(range(len(messages))):
@@ -151,10 +144,6 @@ def without_carried(body: dict[str, Any]) -> dict[str, Any]:
         for message in messages
     ]
     return {**body, "messages": kept}
-
-
-def _role(message: object) -> object:
-    return message.get("role") if isinstance(message, dict) else None
 
 
 def _token_ids(value: object, name: str) -> tuple[int, ...]:

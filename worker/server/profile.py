@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from quirks_core.configuration.config import GenerationConfig
 from worker.server.errors import RequestError
-
-if TYPE_CHECKING:
-    from quirks_core.configuration.config import SamplingSection, ServerSection
 
 #: Fields that change the distribution sampled from, and the value at which they do not. What a checkpoint's
 #: ``generation_config.json`` sets for them must not apply either, so all of them are set.
@@ -21,22 +19,13 @@ class SamplingProfile:
     """Sets the parameters that a request does not set, and in a rollout refuses those that would make it off-policy.
 
     Args:
-        sampling: The plan's sampling.
-        fixed: A trainer learns from the samples: no request may have another distribution.
+        config: The configuration; in a rollout no request may have another distribution than its sampling or validation.
         longest: The longest sequence of the engine, prompt and generation together, in tokens.
-        validation: Temperature and top-p of requests whose samples are not trained on; None if there are no such requests.
     """
 
-    def __init__(
-        self,
-        sampling: SamplingSection,
-        *,
-        fixed: bool,
-        longest: int,
-        validation: Mapping[str, float] | None = None,
-    ) -> None:
-        self._sampling = sampling
-        self._fixed = fixed
+    def __init__(self, config: GenerationConfig, longest: int) -> None:
+        self._sampling = sampling = config.sampling
+        self._fixed = config.purpose == "rollout"
         self._longest = longest
         self._planned = {
             "temperature": float(sampling.temperature),
@@ -44,6 +33,8 @@ class SamplingProfile:
             "top_k": sampling.top_k,
             **_NEUTRAL,
         }
+        asked = {"temperature": config.server.validation_temperature, "top_p": config.server.validation_top_p}
+        validation = {name: value for name, value in asked.items() if value is not None}
         self._validation = {**self._planned, **validation} if validation else None
 
     def complete(self, request: Any) -> None:
@@ -73,11 +64,6 @@ class SamplingProfile:
         return self._planned
 
     def _refuse(self, request: Any, differing: list[str]) -> None:
-        """Refuses a request whose samples would come from another distribution.
-
-        Raises:
-            RequestError: It is such a request.
-        """
         planned = self._planned
         problems = {
             name: f"{name} = {getattr(request, name):g} is not the rollout's {name} = {planned[name]:g}" for name in differing
@@ -126,22 +112,9 @@ class SamplingProfile:
                 request.include_stop_str_in_output = True  # as in every other generation of the worker
 
 
-def validation_profile(section: ServerSection) -> dict[str, float] | None:
-    """Returns the configured temperature and top-p of validation requests; None if there is no such profile."""
-    given = {"temperature": section.validation_temperature, "top_p": section.validation_top_p}
-    return {name: float(value) for name, value in given.items() if value is not None} or None
-
-
 def _differing(request: Any, profile: Mapping[str, float]) -> list[str]:
     """Returns the fields that a request has and that the profile has another value of."""
-    given = {name: getattr(request, name, None) for name in profile}
-    return [
-        name
-        for name, value in given.items()
-        if value is not None and _comparable(name, value) != _comparable(name, profile[name])
-    ]
-
-
-def _comparable(name: str, value: float) -> float:
-    """Makes 0 and -1 equal as ``top_k``: vLLM takes both for all tokens."""
-    return -1 if name == "top_k" and value == 0 else value
+    given = {name: value for name in profile if (value := getattr(request, name, None)) is not None}
+    if given.get("top_k") in (0, -1) and profile["top_k"] in (0, -1):  # vLLM takes both for all tokens
+        del given["top_k"]
+    return [name for name, value in given.items() if value != profile[name]]

@@ -13,14 +13,14 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import SecretStr
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
 
 from quirks_core.base.errors import QuirksError
-from worker.server.app import RequireKey
+from worker.server.app import RequireKey, http_error, refused, response
+from worker.server.errors import RequestError
 from worker.server.serving import Serving, found
-from worker.server.streams import problem, refusal
 from worker.server.trainer_client import TrainerClient
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ _ROUTERS = (
 )
 #: What may be called while a weight update is open, besides what only reads.
 _DURING = ("/update_weights", "/finish_weight_update", "/abort_requests", "/reset_prefix_cache")
-#: The header in which a pause reports what it did with requests in flight.
-PAUSED = "model-quirks-pause"
 
 
 def add_rl_routes(app: FastAPI, serving: Serving, client: TrainerClient, key: SecretStr) -> None:
@@ -55,9 +53,9 @@ def add_rl_routes(app: FastAPI, serving: Serving, client: TrainerClient, key: Se
         routes.include_router(found("router", *places), dependencies=[Depends(_in_order)])
     routes.include_router(_adapters(serving, client), dependencies=[Depends(_in_order)])
     routes.add_exception_handler(RequestValidationError, _invalid)
-    routes.add_exception_handler(HTTPException, lambda _, error: refusal(problem(str(error.detail), status=error.status_code)))
+    routes.add_exception_handler(HTTPException, http_error)
     for kind in (QuirksError, ValueError, Exception):  # what only the last one catches also has its traceback logged
-        routes.add_exception_handler(kind, lambda _, error: refusal(serving.error(error)))
+        routes.add_exception_handler(kind, lambda _, error: refused(serving.error(error)))
     guarded = RequireKey(_KeepsByDefault(routes), key)
     for route in routes.routes:
         if isinstance(route, Route):
@@ -74,10 +72,10 @@ def _adapters(serving: Serving, client: TrainerClient) -> APIRouter:
     router = APIRouter()
 
     async def load_lora_adapter(request: LoadLoRAAdapterRequest) -> Response:
-        return _adapter_reply(await client.in_turn(serving.adapters.load_lora_adapter, request))
+        return response(await client.in_turn(serving.adapters.load_lora_adapter, request))
 
     async def unload_lora_adapter(request: UnloadLoRAAdapterRequest) -> Response:
-        return _adapter_reply(await client.in_turn(serving.adapters.unload_lora_adapter, request))
+        return response(await client.in_turn(serving.adapters.unload_lora_adapter, request))
 
     # The annotations are names of this module: FastAPI resolves them there.
     router.add_api_route("/v1/load_lora_adapter", load_lora_adapter, methods=["POST"], response_model=None)
@@ -85,16 +83,10 @@ def _adapters(serving: Serving, client: TrainerClient) -> APIRouter:
     return router
 
 
-def _adapter_reply(reply: Any) -> Response:
-    if (error := getattr(reply, "error", None)) is not None:
-        return JSONResponse(reply.model_dump(), error.code)
-    return Response(reply)
-
-
 async def _invalid(_: Request, error: Any) -> Response:
     """A body or parameter of another form than the installed vLLM's."""
     problems = [(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()]
-    return refusal(problem("; ".join(f"{field}: {text}" for field, text in problems), status=400, parameter=problems[0][0]))
+    return refused(RequestError("; ".join(f"{field}: {text}" for field, text in problems), parameter=problems[0][0]))
 
 
 class _KeepsByDefault:
@@ -112,7 +104,7 @@ class _KeepsByDefault:
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[PAUSED] = "keep (the default here; vLLM's is abort, by ?mode=abort)"
+                MutableHeaders(scope=message)["model-quirks-pause"] = "keep (the default here; vLLM's is abort, by ?mode=abort)"
             await send(message)
 
         await self._app({**scope, "query_string": scope["query_string"] + b"&mode=keep"}, receive, noting)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from pydantic import SecretStr
 
 from worker.server.errors import ServerStartError
 from worker.server.listening import BACKLOG, Listener
-from worker.server.profile import SamplingProfile, validation_profile
 
 if TYPE_CHECKING:
     import uvicorn
@@ -27,13 +26,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds, beyond those that running requests get, after which a server that does not stop is cancelled.
-_STOP_S = 5.0
-#: Seconds that an idle connection stays open.
-_KEEP_ALIVE_S = 120
-#: Largest path and headers of a request, in bytes.
-_MAX_HEADER = 65_536
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+#: vLLM reads an empty list of media hosts as all hosts. No host has this name, and vLLM's error message quotes it.
+_NO_HOST = "none, because server.allowed_media_domains is empty"
 
 
 class OpenAIServer:
@@ -98,16 +92,6 @@ class OpenAIServer:
         """The key of the routes for trainers; None if there are none. It opens all other routes, too."""
         return None if self._rl_key is None else self._rl_key.get_secret_value()
 
-    def reserve(self) -> str:
-        """Reserves the port; from now on clients may connect and wait. Returns the base URL.
-
-        Raises:
-            ServerStartError: The address cannot be listened on.
-        """
-        if self._listener is None:
-            self._listener = Listener(self._config)
-        return self._listener.base_url
-
     def add_routes(self, app: FastAPI) -> None:
         """Adds the routes to an app; its owner is responsible for access control, as `start` is with the key.
 
@@ -115,28 +99,12 @@ class OpenAIServer:
             ServerStartError: The installed vLLM refuses the configuration.
         """
         from worker.server.app import Routes  # imports vLLM, which reads its environment meanwhile
-        from worker.server.media import allow_media
         from worker.server.serving import Serving
         from worker.server.supervision import Supervision
 
         section = self._config.server
-        rollout = self._config.purpose == "rollout"
-        longest = self._engine.model_config.max_model_len
         allow_media(self._engine.model_config, section.allowed_media_domains)
-        serving = Serving(
-            self._engine,
-            section,
-            name=section.served_model_name or self._config.model.path,
-            path=self._config.model.path,
-            profile=SamplingProfile(
-                self._config.sampling,
-                fixed=rollout,
-                longest=longest,
-                validation=validation_profile(section),
-            ),
-            supervision=Supervision(self._watched, self._config.request.timeout_s),
-            carry=rollout,
-        )
+        serving = Serving(self._engine, self._config, Supervision(self._watched, self._config.request.timeout_s))
         routes = Routes(serving, self._check, max_body=int(section.max_body_mb * 1e6))
         routes.add_to(app, completions=self._trainer is not None)
         self._requests = routes.running
@@ -162,10 +130,10 @@ class OpenAIServer:
             app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
             self.add_routes(app)
             app.add_middleware(RequireKey, *filter(None, (self._key, self._rl_key) if self._key else ()))
-            self.reserve()
-            self._uvicorn = _quiet(uvicorn.Server)(self._settings(app))
-            sockets = [self._listener.socket] if self._listener else None
-            self._running = asyncio.create_task(self._uvicorn.serve(sockets=sockets), name="openai-server")
+            self._listener = self._listener or Listener(self._config)
+            self._uvicorn = uvicorn.Server(self._settings(app))
+            setattr(self._uvicorn, "capture_signals", contextlib.nullcontext)  # noqa: B010 - Ctrl-C belongs to the trainer
+            self._running = asyncio.create_task(self._uvicorn.serve([self._listener.socket]), name="openai-server")
             while not self._uvicorn.started:
                 if self._running.done():
                     raise ServerStartError(f"the server ended while it started: {self._running.exception()!r}")
@@ -186,7 +154,7 @@ class OpenAIServer:
         server, self._uvicorn = self._uvicorn, None
         if server is not None and running is not None:
             server.should_exit = True
-            await asyncio.wait((running,), timeout=self._config.server.shutdown_s + _STOP_S)
+            await asyncio.wait((running,), timeout=self._config.server.shutdown_s + 5.0)  # beyond uvicorn's own limit
             running.cancel()
             await asyncio.gather(running, *server.server_state.tasks, return_exceptions=True)
             for connection in list(server.server_state.connections):
@@ -198,27 +166,41 @@ class OpenAIServer:
     def _settings(self, app: FastAPI) -> uvicorn.Config:
         import uvicorn
 
-        section = self._config.server
         return uvicorn.Config(
             app,
             http="h11",  # uvicorn's other parser does not limit the size of headers
-            h11_max_incomplete_event_size=_MAX_HEADER,
+            h11_max_incomplete_event_size=65_536,
             lifespan="off",
             ws="none",
             log_config=None,  # logging is configured by the host application
             access_log=False,
             server_header=False,
             backlog=BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=section.shutdown_s,
+            timeout_keep_alive=120,
+            timeout_graceful_shutdown=self._config.server.shutdown_s,
         )
 
     def _warn(self) -> None:
         if self._key is None and self._listener is not None:
-            who = "every user of this machine" if self._listener.host in _LOOPBACK else "every host that reaches it"
+            alone = self._listener.host in ("127.0.0.1", "::1", "localhost")
+            who = "every user of this machine" if alone else "every host that reaches it"
             text = f"the server at {self.base_url} requires no key (server.auth is false): {who} can use the engine"
             self.warnings.append(text)
             _LOG.warning(text)
+
+
+def allow_media(model_config: Any, domains: Sequence[str]) -> None:
+    """Makes vLLM's media connector refuse URLs of all other hosts, and redirects. ``data:`` URLs are not affected.
+
+    Args:
+        model_config: vLLM's ``ModelConfig``, which the connector reads for every request.
+        domains: Host names. If empty, vLLM's own argument ``allowed_media_domains`` applies; if that is empty too, none is
+            allowed.
+    """
+    # By default vLLM follows redirects, also from an allowed host to any other.
+    os.environ.setdefault("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")
+    if domains or not model_config.allowed_media_domains:
+        model_config.allowed_media_domains = [domain.lower() for domain in domains] or [_NO_HOST]
 
 
 def bearer_key(section: ServerSection) -> SecretStr | None:
@@ -230,14 +212,3 @@ def bearer_key(section: ServerSection) -> SecretStr | None:
 
 def _new_key() -> SecretStr:
     return SecretStr(secrets.token_urlsafe(32))
-
-
-def _quiet(kind: type[uvicorn.Server]) -> type[uvicorn.Server]:
-    """Returns uvicorn's server without its signal handlers: Ctrl-C belongs to the trainer."""
-
-    class Embedded(kind):  # type: ignore[misc, valid-type]
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Embedded

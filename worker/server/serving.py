@@ -10,13 +10,13 @@ import asyncio
 import importlib
 import inspect
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
 import msgspec
-from pydantic import PrivateAttr
+from pydantic import BaseModel, PrivateAttr
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -29,27 +29,15 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from quirks_core.base.errors import QuirksError, words
-from quirks_core.configuration.config import ServerSection
+from quirks_core.configuration.config import GenerationConfig
 from worker.errors import RefitError, RefitRejectedError, SleepError, UpdateOrderError
-from worker.server.checking import (
-    TOO_DEEP,
-    check_ids,
-    check_integers,
-    check_prefix,
-    checked,
-    plain_message,
-    subject,
-)
+from worker.server.checking import check_ids, checked
 from worker.server.errors import RequestError, ServerStartError
 from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried, without_texts
 from worker.server.profile import SamplingProfile
-from worker.server.record import Record, with_carried
-from worker.server.streams import problem
-from worker.server.supervision import Supervision
+from worker.server.supervision import Record, Supervision, with_carried
 
 _LOG = logging.getLogger(__name__)
-#: Longest prompt, as JSON, that is rendered at once with others.
-_LONG_BYTES = 32_768
 #: HTTP status of the worker's errors; all others have 503.
 _STATUSES = ((UpdateOrderError, 409), (RefitRejectedError, 400), (RefitError, 500), (SleepError, 400))
 
@@ -99,7 +87,7 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
     long_prompts: asyncio.Semaphore
 
     def _turn(self, prompt: Any) -> AbstractAsyncContextManager[None]:
-        return self.long_prompts if len(msgspec.json.encode(prompt, enc_hook=str)) > _LONG_BYTES else nullcontext()
+        return self.long_prompts if len(msgspec.json.encode(prompt, enc_hook=str)) > 32_768 else nullcontext()
 
     async def preprocess_chat(self, request: Any, messages: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
         """Overrides vLLM's; called for chat and for tokenize requests.
@@ -119,7 +107,7 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
             if isinstance(error, QuirksError) or type(error).__module__.startswith("vllm."):
                 raise
             # Templates are programs, and their only input is the client's messages.
-            raise RequestError(f"the messages cannot be rendered: {plain_message(error)}", parameter="messages") from error
+            raise RequestError(f"the messages cannot be rendered: {error}", parameter="messages") from error
         if isinstance(request, ChatRequest):
             self._leave_room(inputs)
         return conversation, inputs
@@ -231,38 +219,29 @@ class Serving:
 
     Args:
         engine: vLLM's ``AsyncLLM``.
-        section: The server's configuration.
-        name: The model's name in requests and replies.
-        path: The model's folder or hub id.
-        profile: How requests are sampled.
+        config: The configuration.
         supervision: How to wait for the engine.
-        carry: Whether messages carry ids and logprobs by default; a request can override it.
+
+    Attributes:
+        adapters: vLLM's handler of models and LoRA adapters.
 
     Raises:
         ServerStartError: The installed vLLM refuses the configuration.
     """
 
-    def __init__(
-        self,
-        engine: Any,
-        section: ServerSection,
-        *,
-        name: str,
-        path: str,
-        profile: SamplingProfile,
-        supervision: Supervision,
-        carry: bool,
-    ) -> None:
+    def __init__(self, engine: Any, config: GenerationConfig, supervision: Supervision) -> None:
         self._engine = engine
-        self._profile = profile
+        self._profile = SamplingProfile(config, engine.model_config.max_model_len)
         self._supervision = supervision
-        self._carry = carry
+        self._carry = config.purpose == "rollout"
         try:
-            self._build(engine, section, name, path)
+            self._build(engine, config)
         except Exception as error:
             raise ServerStartError(f"server: vLLM refuses its configuration: {words(error)}") from error
 
-    def _build(self, engine: Any, section: ServerSection, name: str, path: str) -> None:
+    def _build(self, engine: Any, config: GenerationConfig) -> None:
+        section, path = config.server, config.model.path
+        name = section.served_model_name or path
         load_template = found("load_chat_template", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
         shared = {
             "engine_client": engine,
@@ -276,34 +255,28 @@ class Serving:
             "reasoning_parser": section.reasoning_parser or "",
             "response_role": "assistant",
         }
-        self._models = _made(OpenAIServingModels, engine_client=engine, base_model_paths=[BaseModelPath(name, path)])
+        self.adapters = _made(OpenAIServingModels, engine_client=engine, base_model_paths=[BaseModelPath(name, path)])
         self._renderer = _made(Renderer, **shared)
         self._renderer.long_prompts = asyncio.Semaphore(1)
-        shared |= {"models": self._models, "online_renderer": self._renderer}
+        shared |= {"models": self.adapters, "online_renderer": self._renderer}
         self._chat = _made(Chat, **shared)
         self._chat.supervision = self._supervision
-        # The sampling of generation_config.json is not the worker's (see `SamplingProfile`).
-        self._chat.default_sampling_params = {}
-        self._chat.override_max_tokens = None
         self._tokenization = _made(ServingTokenization, **shared)
         supervised = _Supervised(engine, self._supervision)
         self._completion = _made(OpenAIServingCompletion, **shared | {"engine_client": supervised})
-        self._completion.default_sampling_params = {}
-        self._completion.override_max_tokens = None
+        for handler in (self._chat, self._completion):
+            # The sampling of generation_config.json is not the worker's (see `SamplingProfile`).
+            handler.default_sampling_params = {}
+            handler.override_max_tokens = None
 
     @property
     def errored(self) -> bool:
         """Whether the engine is dead."""
         return bool(self._engine.errored)
 
-    @property
-    def adapters(self) -> Any:
-        """VLLM's handler of models and LoRA adapters."""
-        return self._models
-
     async def models(self) -> Any:
         """Lists the model and its adapters."""
-        return await self._models.show_available_models()
+        return await self.adapters.show_available_models()
 
     async def chat(self, body: dict[str, Any], raw: Any) -> Any:
         """Completes a chat.
@@ -319,67 +292,61 @@ class Serving:
             RequestError: The request is wrong, took too long, or was ended by the engine.
             EngineDiedError: A process of the engine died.
         """
-        check_integers(body)
-        request = checked(ChatRequest, without_carried(body))
-        request._prefix = prefix_of(body)
+        request = self._checked(ChatRequest, body)
         request._carries = request.return_token_ids if request.return_token_ids is not None else self._carry
         if request._prefix and request._prefix.token_ids:
-            check_prefix(request, templated=not self._renderer.use_harmony)
-        check_ids(request, self._vocabulary)
+            self._check_prefix(request, request._prefix.source)
         request._least = self._profile.least(request)
-        self._profile.complete(request)
-        try:
-            return await self._chat.create_chat_completion(request, raw)
-        except EngineDeadError:
-            async with self._supervision.watched():
-                raise  # as the worker's error
+        return await self._generated(self._chat.create_chat_completion, request, raw)
 
     async def complete(self, body: dict[str, Any], raw: Any) -> Any:
         """Completes prompts, texts or ids; arguments, result and errors as for `chat`."""
-        check_integers(body)
-        request = checked(CompletionRequest, body)
-        check_ids(request, self._vocabulary)
+        return await self._generated(self._completion.create_completion, self._checked(CompletionRequest, body), raw)
+
+    async def tokenize(self, body: dict[str, Any], raw: Any) -> Any:
+        """Turns messages, as a chat request would, or a ``prompt`` into ids."""
+        form = TokenizeRequest if "messages" in body else TokenizeCompletionRequest
+        return await self._tokenization.create_tokenize(self._checked(form, body), raw)
+
+    async def detokenize(self, body: dict[str, Any], raw: Any) -> Any:
+        """Turns ids into text."""
+        return await self._tokenization.create_detokenize(self._checked(DetokenizeRequest, body), raw)
+
+    def _checked(self, form: type[BaseModel], body: dict[str, Any]) -> Any:
+        request = checked(form, without_carried(body))
+        if isinstance(request, (ChatRequest, TokenizeRequest)):
+            request._prefix = prefix_of(body)
+        check_ids(request, int(self._engine.model_config.get_vocab_size()))
+        return request
+
+    def _check_prefix(self, request: ChatRequest, source: str) -> None:
+        if self._renderer.use_harmony:
+            raise RequestError("gpt-oss is not rendered by a chat template; no prefix can be required", parameter=source)
+        if request.truncate_prompt_tokens is not None:
+            raise RequestError("truncate_prompt_tokens would cut the required prefix; leave one of them out", parameter=source)
+
+    async def _generated(self, create: Callable[..., Coroutine[Any, Any, Any]], request: Any, raw: Any) -> Any:
         self._profile.complete(request)
         try:
-            return await self._completion.create_completion(request, raw)
+            return await create(request, raw)
         except EngineDeadError:
             async with self._supervision.watched():
                 raise  # as the worker's error
 
-    async def tokenize(self, body: dict[str, Any], raw: Any) -> Any:
-        """Turns messages, as a chat request would, or a ``prompt`` into ids."""
-        if "messages" not in body:
-            return await self._tokenization.create_tokenize(checked(TokenizeCompletionRequest, body), raw)
-        request = checked(TokenizeRequest, without_carried(body))
-        request._prefix = prefix_of(body)
-        check_ids(request, self._vocabulary)
-        return await self._tokenization.create_tokenize(request, raw)
-
-    async def detokenize(self, body: dict[str, Any], raw: Any) -> Any:
-        """Turns ids into text."""
-        request = checked(DetokenizeRequest, body)
-        check_ids(request, self._vocabulary)
-        return await self._tokenization.create_detokenize(request, raw)
-
-    def error(self, error: Exception) -> dict[str, Any]:
-        """Returns the body of the reply to a request that failed, its ``code`` the HTTP status."""
+    def error(self, error: Exception) -> RequestError:
+        """Returns the error that the client of a request that failed gets."""
         if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
             error = error.__cause__  # vLLM packs what a request did wrong into it
         if isinstance(error, RequestError):
-            return problem(str(error), status=error.status, parameter=error.parameter)
+            return error
         if isinstance(error, QuirksError):
-            return problem(str(error), status=next((status for kind, status in _STATUSES if isinstance(error, kind)), 503))
+            return RequestError(str(error), status=next((status for kind, status in _STATUSES if isinstance(error, kind)), 503))
         if isinstance(error, RecursionError):
-            return problem(TOO_DEEP, status=400)
+            return RequestError("a schema of the request is nested too deeply, or refers to itself without end")
         found: dict[str, Any] = self._chat.create_error_response(error).model_dump()["error"]
         if found["code"] >= 500:
             _LOG.error("a request failed: %s", words(error), exc_info=error)
-        message = plain_message(error)
-        return problem(message, status=found["code"], parameter=found.get("param") or subject(message, ChatRequest))
-
-    @property
-    def _vocabulary(self) -> int:
-        return int(self._engine.model_config.get_vocab_size())
+        return RequestError(found["message"], status=found["code"], parameter=found.get("param"))
 
 
 def _grammar(request: ChatRequest) -> str | None:

@@ -9,18 +9,15 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from quirks_core.base.errors import shortened
 from worker.server.errors import RequestError
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 _T = TypeVar("_T")
-Explain = Callable[[Exception], dict[str, Any]]
-#: The error type of failures that are not the client's.
-_KINDS = {503: "service_unavailable", 504: "timeout"}
+Explain = Callable[[Exception], RequestError]
 
 
 class Running:
@@ -77,7 +74,7 @@ class EventStream(Response):
         first: The first event.
         rest: The others.
         running: Where the request counts as running.
-        explain: Makes an error body of what goes wrong.
+        explain: Makes an error for the client of what goes wrong.
     """
 
     media_type = "text/event-stream"
@@ -99,7 +96,7 @@ class EventStream(Response):
             except ClientDisconnect:
                 return
             except Exception as error:
-                last = json.dumps(self._explain(error))
+                last = json.dumps(self._explain(error).body())
                 await _send_body(send, f"data: {last}\n\ndata: [DONE]\n\n")
             await _send_body(send, "", more=False)
 
@@ -115,7 +112,10 @@ async def begun(events: AsyncGenerator[str, None], running: Running, explain: Ex
     Args:
         events: Server-sent events.
         running: Where the request counts as running.
-        explain: Makes an error body of what goes wrong later.
+        explain: Makes an error for the client of what goes wrong later.
+
+    Raises:
+        RequestError: vLLM's first event is an error.
     """
     try:
         first = await anext(events)
@@ -125,19 +125,8 @@ async def begun(events: AsyncGenerator[str, None], running: Running, explain: Ex
     if first.startswith('data: {"error"'):
         await events.aclose()
         error = json.loads(first.removeprefix("data: "))["error"]
-        return refusal(problem(error["message"], status=error["code"], parameter=error.get("param")))
+        raise RequestError(error["message"], status=error["code"], parameter=error.get("param"))
     return EventStream(first, events, running, explain)
-
-
-def problem(message: str, *, status: int, parameter: str | None = None) -> dict[str, Any]:
-    """Returns an error body in OpenAI's form."""
-    kind = "invalid_request_error" if status < 500 else _KINDS.get(status, "internal_error")
-    return {"error": {"message": shortened(message, most=2000), "type": kind, "param": parameter, "code": status}}
-
-
-def refusal(body: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    """Returns an error body as a response with its status."""
-    return JSONResponse(body, body["error"]["code"], headers)
 
 
 async def _send_body(send: Send, text: str, *, more: bool = True) -> None:

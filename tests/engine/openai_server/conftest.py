@@ -22,6 +22,9 @@ NEW_TOKENS = 16
 TEMPERATURE = 0.7
 KEY = "open-sesame"
 NAME = "tiny"
+HELLO = [{"role": "user", "content": "hello there"}]
+CHAT = {"messages": HELLO}
+LONG = {**CHAT, "max_tokens": 200}
 #: Ends every turn, and strips the reasoning of all assistants but the last, as Qwen-3's does.
 TEMPLATE = (
     "{% for m in messages %}{{ '<bos>' + m['role'] + '\\n' }}"

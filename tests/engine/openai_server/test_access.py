@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import openai
 import pytest
 
 from worker.server import ServerStartError
 
-KEY = "open-sesame"
-NAME = "tiny"
-LONGEST = 256
-HELLO = [{"role": "user", "content": "hello there"}]
+from .conftest import KEY, LONGEST, NAME
 
 
 async def test_nothing_but_health_answers_without_the_key(served, raw):
-    wrong = {"no key": None, "another key": "sesame", "the beginning of the key": KEY[:-1], "no ASCII": "schlüssel".encode()}
-    for key in wrong.values():
+    for key in (None, KEY[:-1], "schlüssel"):
         async with raw(served.base_url, None) as http:
-            headers = {} if key is None else {b"Authorization": b"Bearer " + (key if isinstance(key, bytes) else key.encode())}
+            headers = {} if key is None else {b"Authorization": b"Bearer " + key.encode()}
             for method, path in (("GET", "/v1/models"), ("POST", "/v1/chat/completions"), ("POST", "/tokenize"), ("GET", "/x")):
                 reply = await http.request(method, path, headers=headers)
 
                 assert reply.status_code == 401
                 assert "Authorization: Bearer KEY" in reply.json()["error"]["message"]
             assert (await http.get("/health")).status_code == 200
-    async with openai.AsyncOpenAI(base_url=served.base_url, api_key="sesame") as client:
-        with pytest.raises(openai.AuthenticationError):
-            await client.models.list()
 
 
 async def test_the_model_is_listed_under_its_name(client):

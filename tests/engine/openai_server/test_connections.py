@@ -11,9 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from patience import HUNG_S
 
-KEY = "open-sesame"
-NEW_TOKENS = 16
-HELLO = [{"role": "user", "content": "hello there"}]
+from .conftest import CHAT, KEY
 
 
 @asynccontextmanager
@@ -27,26 +25,21 @@ async def connected(base_url):
         writer.close()
 
 
-def request_of(body, *, key=KEY):
+def request_of(body):
     content = json.dumps(body).encode()
-    lines = ("POST /v1/chat/completions HTTP/1.1", "Host: x", f"Authorization: Bearer {key}", "Content-Type: application/json")
+    lines = ("POST /v1/chat/completions HTTP/1.1", "Host: x", f"Authorization: Bearer {KEY}", "Content-Type: application/json")
     return "\r\n".join((*lines, f"Content-Length: {len(content)}", "", "")).encode() + content
 
 
-async def test_the_events_of_a_stream_arrive_one_by_one(served):
+async def test_the_events_of_a_stream_are_sent_at_once(served):
     """Nagle's algorithm would hold them back until the client confirms the one before, 40 ms later."""
     async with connected(served.base_url) as (reader, writer):
-        writer.write(request_of({"messages": HELLO, "stream": True, "ignore_eos": True}))
-        pieces = [await reader.readuntil(b"\r\n\r\n")]
-        assert b" 200 " in pieces[0]
-        while b"[DONE]" not in pieces[-1]:
-            pieces.append(await reader.read(1 << 20))
+        writer.write(request_of({**CHAT, "stream": True}))
+        await reader.readuntil(b"[DONE]")
         connections = served.server._uvicorn.server_state.connections
         sockets = [connection.transport.get_extra_info("socket") for connection in connections]
         at_once = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in sockets]
 
-    with_events = [piece for piece in pieces if b"data: " in piece]
-    assert len(with_events) > 1  # on a busy machine several tokens share an event, and bytes that are no character yet wait
     assert at_once
     assert all(at_once)
 
@@ -54,7 +47,6 @@ async def test_the_events_of_a_stream_arrive_one_by_one(served):
 @pytest.mark.parametrize(
     "head",
     [
-        pytest.param(b"GET /v1/models HTTP/1.1\r\nX: " + b"a" * 100_000, id="a long value"),
         pytest.param(b"GET /v1/models HTTP/1.1\r\n" + b"X: a\r\n" * 20_000, id="many fields"),
         pytest.param(b"GET /v1/" + b"a" * 100_000, id="a long path"),
         pytest.param(b"no HTTP\r\n\r\n", id="another protocol"),
@@ -70,7 +62,7 @@ async def test_large_or_malformed_headers_end_the_connection(served, http, head)
 
 
 async def test_a_request_with_two_lengths_ends_the_connection(served):
-    request = request_of({"messages": HELLO})
+    request = request_of(CHAT)
     second = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + KEY.encode() + b"\r\n\r\n"
     async with connected(served.base_url) as (reader, writer):
         writer.write(request.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 1) + second)
@@ -79,14 +71,3 @@ async def test_a_request_with_two_lengths_ends_the_connection(served):
     assert reply.startswith(b"HTTP/1.1 400 ")
     assert reply.count(b"HTTP/1.1") == 1
     assert b"both Content-Length and Transfer-Encoding" in reply
-
-
-async def test_a_connection_serves_one_request_after_another(served):
-    async with connected(served.base_url) as (reader, writer):
-        for _ in range(2):
-            writer.write(request_of({"messages": HELLO, "max_tokens": 200, "ignore_eos": True}))
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HUNG_S)
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            reply = json.loads(await reader.readexactly(length))
-
-            assert len(reply["choices"][0]["message"]["generation_token_ids"]) == 200

@@ -10,8 +10,8 @@ import pytest
 from worker.errors import RefitError
 from worker.refit.weights.scope import gathered
 
-HELLO = [{"role": "user", "content": "hello there"}]
-LONG = {"messages": HELLO, "max_tokens": 200}
+from .conftest import LONG
+
 #: Plain requests and streams, some of several choices.
 ASKED = [{**LONG, "stream": stream, "n": n} for stream in (False, True) for n in (1, 3) for _ in range(4)]
 
@@ -98,7 +98,7 @@ async def test_every_request_until_the_next_refit_gets_the_reason_of_a_failed_on
     await idle()
 
 
-async def test_a_request_that_takes_too_long_is_a_504_that_says_how_to_allow_more(second, served, raw, settled, idle):
+async def test_a_request_that_takes_too_long_is_a_504_that_says_how_to_allow_more(second, served, raw, under_way, idle):
     async with second(request={"timeout_s": 2}) as server, raw(server.base_url) as http:
         begun = []
 
@@ -111,8 +111,7 @@ async def test_a_request_that_takes_too_long_is_a_504_that_says_how_to_allow_mor
         replies = await asyncio.gather(*waiting)
         await served.worker.resume_async()
         streaming = asyncio.create_task(stream())
-        await settled(lambda: served.llm.get_num_unfinished_requests() > 0)
-        await settled(lambda: any(state.detokenizer.num_output_tokens() for state in _states(served)))
+        await under_way(4)
         await served.worker.pause_async("keep")
         await streaming
         await served.worker.resume_async()
@@ -126,7 +125,3 @@ async def test_a_request_that_takes_too_long_is_a_504_that_says_how_to_allow_mor
         assert "export NRL_VLLM_ASYNC_TIMEOUT_SECONDS=4" in error["message"]
     assert len(begun) > 2
     await idle()
-
-
-def _states(served):
-    return list(served.llm.output_processor.request_states.values())

@@ -13,10 +13,9 @@ from patience import HUNG_S, patience
 from quirks_core.base import private_folder
 from worker.refit import Source, send_ipc_zmq
 
-KEY = "open-sesame"
+from .conftest import KEY, LONG
+
 TRAINER_KEY = "open-barley"
-HELLO = [{"role": "user", "content": "hello there"}]
-LONG = {"messages": HELLO, "max_tokens": 200}
 
 
 @pytest.fixture
@@ -93,14 +92,11 @@ async def test_they_need_a_key_of_their_own_which_opens_everything_else(second, 
                 assert (await http.get("/is_paused", headers={"Authorization": header})).status_code == status
         async with raw(server.base_url, TRAINER_KEY) as http:
             assert (await chat(http, max_tokens=2)).status_code == 200
+            for path in ("collective_rpc", "v1/responses", "inference/v1/generate", "scale_elastic_ep"):
+                assert (await http.post(f"/{path}", json={})).status_code == 404
     async with second(rl_routes=True, auth=False, api_key=None) as server, raw(server.base_url, None) as http:
         assert (await http.get("/v1/models")).status_code == 200
         assert (await http.get("/is_paused")).status_code == 401
-
-
-async def test_calls_of_any_function_are_not_among_them(trainer):
-    for path in ("collective_rpc", "v1/responses", "inference/v1/generate", "scale_elastic_ep"):
-        assert (await trainer.post(f"/{path}", json={})).status_code == 404
 
 
 async def test_a_pause_without_a_mode_says_that_it_keeps_what_is_in_flight(served, trainer, settled, idle):
@@ -152,14 +148,6 @@ async def test_while_an_update_is_open_nothing_else_may_change_the_engine(served
     assert (await trainer.get("/is_paused")).json() == {"is_paused": False}
     assert (await trainer.get("/weight_info")).json() == {"weight_version": "s1"}
     assert served.worker.last_refit.version == "s1"
-
-
-async def test_steps_without_a_start_are_a_conflict_that_names_the_call(trainer):
-    for name, body in (("update_weights", {"update_info": {}}), ("finish_weight_update", None)):
-        status, reply = await step(trainer, name, body)
-
-        assert status == 409
-        assert "no weight update is open; start one with start_weight_update" in reply["error"]["message"]
 
 
 async def test_an_update_whose_trainer_is_gone_is_given_up_without_harm_to_requests(served, trainer, limit, idle):

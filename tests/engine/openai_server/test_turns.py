@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-NAME = "tiny"
-HELLO = [{"role": "user", "content": "hello there"}]
+from .conftest import HELLO, NAME
 
 
 async def test_each_turns_prompt_extends_the_turn_before_through_the_official_client(client, served):
@@ -23,38 +22,26 @@ async def test_each_turns_prompt_extends_the_turn_before_through_the_official_cl
     assert len(messages) == 11
 
 
-async def test_without_the_ids_the_template_would_render_others(client, http):
-    message = (await client.chat.completions.create(model=NAME, messages=HELLO)).choices[0].message
-    history = [*HELLO, {"role": "assistant", "content": message.content}, {"role": "user", "content": "and"}]
-    seen = message.prompt_token_ids + message.generation_token_ids
-
-    rendered = (await http.post("/tokenize", json={"messages": history})).json()
-    kept = (await http.post("/tokenize", json={"messages": history, "required_prefix_token_ids": seen})).json()
-
-    assert rendered["tokens"][: len(seen)] != seen
-    assert kept["tokens"][: len(seen)] == seen
-    assert kept["count"] == len(kept["tokens"])
-    tail = kept["tokens"][len(seen) :]
-    assert tail[0] == 1  # the model was cut off by its length, so the template ends its turn
-    assert rendered["tokens"][-len(tail) :] == tail
-
-
-async def test_an_explicit_prefix_makes_the_prompt_of_carried_ids_on_every_route(client, http):
+async def test_carried_and_explicit_ids_begin_the_same_prompt_on_every_route(client, http):
     message = (await client.chat.completions.create(model=NAME, messages=HELLO)).choices[0].message
     carrying = [*HELLO, message.model_dump(exclude_none=True), {"role": "user", "content": "and"}]
     plain = [*HELLO, {"role": "assistant", "content": message.content}, {"role": "user", "content": "and"}]
-    explicit = {"required_prefix_token_ids": message.prompt_token_ids + message.generation_token_ids}
+    seen = message.prompt_token_ids + message.generation_token_ids
 
-    prompts = [
-        (await client.chat.completions.create(model=NAME, messages=carrying)).choices[0].message.prompt_token_ids,
-        (await client.chat.completions.create(model=NAME, messages=plain, extra_body=explicit))
-        .choices[0]
-        .message.prompt_token_ids,
-        (await http.post("/tokenize", json={"messages": carrying})).json()["tokens"],
-        (await http.post("/tokenize", json={"messages": plain, **explicit})).json()["tokens"],
-    ]
+    async def tokens(messages, **more):
+        body = {"messages": messages, **more}
+        chat = (await http.post("/v1/chat/completions", json=body)).json()["choices"][0]["message"]["prompt_token_ids"]
+        assert (await http.post("/tokenize", json=body)).json()["tokens"] == chat
+        return chat
 
-    assert all(prompt == prompts[0] for prompt in prompts)
+    rendered, kept = await tokens(plain), await tokens(carrying)
+
+    assert await tokens(plain, required_prefix_token_ids=seen) == kept
+    assert kept[: len(seen)] == seen
+    assert rendered[: len(seen)] != seen
+    tail = kept[len(seen) :]
+    assert tail[0] == 1  # the model was cut off by its length, so the template ends its turn
+    assert rendered[-len(tail) :] == tail
 
 
 async def test_ids_stay_where_the_template_strips_the_reasoning_from_history(http, served):
@@ -125,14 +112,3 @@ async def test_messages_in_parts_are_rendered_twice_all_the_same(http):
 
     assert reply.status_code == 200
     assert reply.json()["choices"][0]["message"]["prompt_token_ids"][:4] == [2, 5, 6, 1]
-
-
-async def test_a_template_that_ends_no_turn_is_a_clear_400(second, raw):
-    body = {"messages": HELLO, "required_prefix_token_ids": [5, 6, 7]}
-    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    async with second(chat_template=template) as server, raw(server.base_url) as http:
-        replies = [await http.post(path, json=body) for path in ("/v1/chat/completions", "/tokenize")]
-
-    for reply in replies:
-        assert reply.status_code == 400
-        assert "ends no turn of the required prefix with an end-of-turn token (id 1)" in reply.json()["error"]["message"]
