@@ -1,9 +1,13 @@
-"""Explains why an engine died, from the logs and processes that it left behind."""
+"""Explains why an engine died or cannot start: from the logs and processes that it left behind, and from what it needs."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,6 +34,8 @@ _WORKER_ENDED = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: (-
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 #: What Python writes around the frames of a traceback, which are indented.
 _AROUND = ("Traceback (most recent call last)", "The above exception was", "During handling of the above")
+#: Bytes that must be left for temporary files; an engine writes sockets, acknowledgements and logs, little of each.
+_LEAST = 2**20
 
 
 def start_error(error: Exception, lines: list[str]) -> EngineStartError:
@@ -135,6 +141,41 @@ def death(started: Iterable[BaseProcess], folder: Path | None) -> EngineDiedErro
     cause = "; ".join([*endings, *_endings_of_workers(logged)]) or "one of its workers ended"
     lines = "".join(f"\n  {line}" for line in logged)
     return EngineDiedError(f"the engine died: {cause}", EngineDiedError.REMEDY, lines)
+
+
+def cause(folder: Path) -> str | None:
+    """Returns what is wrong with the run's temporary folder: enough to explain why an engine did not start.
+
+    Args:
+        folder: The run's private folder.
+    """
+    if not folder.is_dir():
+        return (
+            f"its temporary folder {folder} vanished meanwhile: something removes files there; keep it from folders named "
+            f"{folder.name.rpartition('-')[0]}-*, or set TMPDIR to another folder"
+        )
+    return full_disk()
+
+
+def unreadable_program() -> str | None:
+    """Returns that spawned processes cannot import this program again; None if it is a file, or has none to import."""
+    if (name := getattr(sys.modules["__main__"], "__file__", None)) != "<stdin>":
+        return None
+    return f"its processes import the program again, and {name} is no file: save the program in one"
+
+
+def full_disk() -> str | None:
+    """Returns that there is no space for temporary files; None if there is some."""
+    try:
+        places = {tempfile.gettempdir(), os.environ.get("TMPDIR", "")}  # Python passes over one that is full, and others do not
+    except FileNotFoundError as error:
+        return f"{error.strerror}: free space in one of them, or set TMPDIR"
+    for place in sorted(filter(os.path.isdir, places)):
+        if (free := shutil.disk_usage(place).free) < _LEAST:
+            return (
+                f"the disk of {place}, the folder for temporary files, is full ({free} bytes left); free space, or set TMPDIR"
+            )
+    return None
 
 
 def of_worker(answer: Mapping[str, Any]) -> QuirksError:

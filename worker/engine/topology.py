@@ -11,11 +11,13 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quirks_core.plan.records import Plan
-from worker.engine.device import device_id
 from worker.errors import TopologyError
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,20 @@ class Topology:
             wrong = [expert for expert in range(counts[key]) if found[expert] != wanted]
             if wrong:
                 yield f"{key[2]}: experts {_ranges(wrong)} are held by {found[wrong[0]]} processes instead of {wanted}"
+
+
+def device_id(device: torch.device) -> str:
+    """Returns the identity of the device: a GPU's UUID, else ``cpu``."""
+    if device.type != "cuda":
+        return "cpu"
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def device_of(worker: Any) -> str:
+    """Returns the identity of a worker's device."""
+    return device_id(worker.device)
 
 
 def read_topology(worker: Any) -> dict[str, Any]:
