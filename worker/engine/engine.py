@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -58,19 +59,15 @@ def _set_variables(folder: Path) -> None:
 
 
 @contextmanager
-def _guarded(folder: Path, end: Callable[[], object]) -> Iterator[None]:
-    """Ends an engine that starts when its folder vanishes: vLLM's processes would wait for the sockets in it for ever.
-
-    Args:
-        folder: The run's private folder.
-        end: Called from a thread of its own, once a second, as soon as the folder is gone.
-    """
+def _guarded(folder: Path, before: Collection[BaseProcess]) -> Iterator[None]:
+    """Kills an engine that starts when its folder vanishes: vLLM's processes would wait for the sockets in it for ever."""
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(_FOLDER_S):
             if not folder.is_dir():
-                end()
+                for child in processes.started(before):
+                    child.kill()
 
     thread = threading.Thread(target=look, name="model-quirks-folder-watchdog", daemon=True)
     thread.start()
@@ -142,14 +139,14 @@ class Engine:
         leftovers.collect()
         if (full := failures.full_disk()) is not None:
             raise EngineStartError(f"no engine was started: {full}")
-        before = processes.descendants()
+        before = multiprocessing.active_children()
         try:
             self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
         except (OSError, ValueError) as error:  # a variable that the system does not take
             raise failures.start_error(error, []) from error
         try:
             _set_variables(applied.folder)
-            with _guarded(applied.folder, lambda: processes.kill(processes.started(before))):
+            with _guarded(applied.folder, before):
                 self._llm = vllm_adapter.start_engine(self._arguments, applied.carried_by)
             self._processes = processes.engine_processes(before)
             self._started = processes.started(before)
