@@ -89,13 +89,7 @@ class Engine:
     """
 
     def __init__(self, plan: Plan, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """Keeps what the start needs.
-
-        Args:
-            plan: The plan.
-            arguments: The engine's arguments.
-            environment: Variables for its processes, beside those of the plan.
-        """
+        """Keeps what the start needs; the environment is that of its processes beside the plan's variables."""
         self._plan = plan
         self._arguments = arguments
         self._environment = environment

@@ -127,28 +127,19 @@ def _names(slot: str) -> Iterator[str]:
         yield slot_named(slot).key
 
 
-def death(started: Iterable[BaseProcess], folder: Path | None) -> EngineDiedError:
-    """Returns which process of a running engine ended, and how.
-
-    Args:
-        started: The engine's processes that this one started.
-        folder: Where the processes log their errors; None if the engine is stopped already.
-    """
+def death(started: Iterable[BaseProcess], folder: Path) -> EngineDiedError:
+    """Returns which of the processes that a running engine started ended, and how; the folder has their errors."""
     endings = [
         f"{process.name} (pid {process.pid}) {_ending(process.exitcode)}" for process in started if not process.is_alive()
     ]
-    logged = last_errors(folder) if folder is not None else []
+    logged = last_errors(folder)
     cause = "; ".join([*endings, *_endings_of_workers(logged)]) or "one of its workers ended"
     lines = "".join(f"\n  {line}" for line in logged)
     return EngineDiedError(f"the engine died: {cause}", EngineDiedError.REMEDY, lines)
 
 
 def cause(folder: Path) -> str | None:
-    """Returns what is wrong with the run's temporary folder: enough to explain why an engine did not start.
-
-    Args:
-        folder: The run's private folder.
-    """
+    """Returns what is wrong with the run's private folder: enough to explain why an engine did not start."""
     if not folder.is_dir():
         return (
             f"its temporary folder {folder} vanished meanwhile: something removes files there; keep it from folders named "

@@ -25,10 +25,9 @@ _LIST = "shared-memory"
 
 
 def collect(parent: str | Path | None = None) -> None:
-    """Removes what this user's processes left that no longer run. What goes wrong is logged: it is no reason not to start.
+    """Removes what this user's processes left that no longer run, in the system's folder for temporary files or another one.
 
-    Args:
-        parent: Where the folders are; the system's folder for temporary files if None.
+    What goes wrong is logged: it is no reason not to start.
     """
     try:
         for folder in private_folder.abandoned((RUNS, ACTORS, REFITS), parent):
@@ -38,11 +37,9 @@ def collect(parent: str | Path | None = None) -> None:
 
 
 def record_shared_memory(folder: Path, pids: Iterable[int]) -> None:
-    """Writes down which segments processes have mapped, for whoever removes the folder after they were killed.
+    """Writes down, in a run's folder, which segments its processes have mapped, for whoever removes it after they were killed.
 
-    Args:
-        folder: The run's private folder.
-        pids: The engine's processes without the driver, whose own segments may be a trainer's.
+    The driver is none of those processes: its own segments may be a trainer's.
     """
     names: set[str] = set()
     for pid in pids:

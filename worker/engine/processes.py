@@ -49,12 +49,7 @@ def all_run(processes: Iterable[psutil.Process]) -> bool:
 
 
 def end(processes: Iterable[psutil.Process], *, timeout_s: float = 10.0) -> None:
-    """Ends processes, the hard way if need be; those that are gone already count as ended.
-
-    Args:
-        processes: The processes. One whose id the system has given away again is left alone.
-        timeout_s: Seconds to wait before killing.
-    """
+    """Ends processes, and kills those that are left after a while; one whose id now is another's is left alone."""
     left = list(processes)
     for how in ("terminate", "kill"):
         for process in left:

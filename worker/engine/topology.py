@@ -10,8 +10,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from pydantic.dataclasses import dataclass as validated
 
 from quirks_core.plan.records import Plan
 from worker.errors import TopologyError
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
+@validated(frozen=True, slots=True)
 class Row:
     """One process of an engine.
 
@@ -112,13 +114,8 @@ class Topology:
 
     @classmethod
     def of(cls, reports: Iterable[Mapping[str, Any]], *, engine: int = 0) -> Topology:
-        """Makes it of what `read_topology` returned in each process of an engine.
-
-        Args:
-            reports: The answers; what passed through JSON or msgpack will do.
-            engine: Number of the engine in its group.
-        """
-        return cls(tuple(_row({**report, "engine": engine}) for report in reports))
+        """Makes it of what `read_topology` returned in each process of an engine, also through JSON or msgpack."""
+        return cls(tuple(Row(**{**report, "engine": engine}) for report in reports))
 
     @classmethod
     def joined(cls, parts: Iterable[Topology]) -> Topology:
@@ -272,12 +269,6 @@ def _held(layer: Any) -> list[int]:
     if places is None:
         return list(range(int(layer.global_num_experts)))
     return [number for number, place in enumerate(places.tolist()) if place >= 0]
-
-
-def _row(report: Mapping[str, Any]) -> Row:
-    values = {field.name: report[field.name] for field in fields(Row)}
-    values["experts"] = {name: tuple(ids) for name, ids in report["experts"].items()}
-    return Row(**values)
 
 
 def _ranges(numbers: Iterable[int]) -> str:

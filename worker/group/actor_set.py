@@ -27,11 +27,7 @@ class Router:
         self.in_flight = [0] * engines
 
     def share(self, rows: Mapping[int, list[int]], engine: int | None = None) -> dict[int, dict[int, list[int]]]:
-        """Distributes prompts, and counts them as in flight.
-
-        Args:
-            rows: Prompts by number.
-            engine: Give all of them to this one.
+        """Distributes prompts by number, all to one engine if it is given, and counts them as in flight.
 
         Returns:
             By engine, its prompts by number; engines without any are missing.
@@ -57,13 +53,7 @@ class ActorSet:
     """
 
     def __init__(self, ranks: Sequence[Rank], follow_s: float, gcs_address: str) -> None:
-        """Starts to watch running engines.
-
-        Args:
-            ranks: The driver's handles of the engines.
-            gcs_address: Where Ray's control service is.
-            follow_s: Seconds that the other engines get to finish a common call after one has failed.
-        """
+        """Starts to watch running engines; after one has failed, the others get `follow_s` to finish a common call."""
         self.ranks = tuple(ranks)
         self.router = Router(len(self.ranks))
         self._follow_s = follow_s
@@ -142,24 +132,25 @@ class ActorSet:
             await asyncio.gather(*calls, return_exceptions=True)
 
     async def generate(
-        self, method: str, rows: Mapping[int, list[int]], rank: int | None, *arguments: Any
+        self, kind: str, rows: Sequence[list[int]], rank: int | None, *arguments: Any, **options: Any
     ) -> AsyncGenerator[Any, None]:
         """Distributes prompts and yields the results of all engines as they finish; leaving early aborts the rest everywhere.
 
         Args:
-            method: The actor's generator.
-            rows: Prompts by number.
+            kind: ``samples`` or ``texts``, as for `worker.group.actor.EngineActor.stream`.
+            rows: Prompts.
             rank: The data-parallel rank that all of them go to; a rank within the engine if there is only one.
-            *arguments: Further arguments of the generator.
+            *arguments: Further arguments of that generator.
+            **options: The same, by name.
         """
         alone = len(self.ranks) == 1
-        shares = self.router.share(rows, None if alone else rank)
+        shares = self.router.share(dict(enumerate(rows)), None if alone else rank)
         coming: asyncio.Queue[Any] = asyncio.Queue()
 
         async def follow(number: int, share: dict[int, list[int]]) -> None:
             left = len(share)
             try:
-                stream = self.ranks[number].stream(method, share, rank if alone else None, *arguments)
+                stream = self.ranks[number].stream(kind, share, rank if alone else None, *arguments, **options)
                 async with aclosing(stream) as items:
                     async for item in items:
                         left -= 1

@@ -87,14 +87,14 @@ class Rank:
         """Calls a method that answers also while the engine starts; errors as for `call`."""
         return await self._result(lambda: getattr(self.actor, method).options(concurrency_group=WATCH).remote())
 
-    async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[Any, None]:
-        """Yields what a generator of the actor yields; leaving early ends it there too. Errors as for `call`."""
+    async def stream(self, *arguments: Any, **options: Any) -> AsyncGenerator[Any, None]:
+        """Yields what the actor's generator yields; leaving early ends it there too. Errors as for `call`."""
         import ray
 
         items: Any = None
         async with self._streams:
             try:
-                items = getattr(self.actor, method).options(num_returns="streaming").remote(*arguments)
+                items = self.actor.stream.options(num_returns="streaming").remote(*arguments, **options)
                 while True:
                     try:
                         item = await (await anext(items))
@@ -162,14 +162,7 @@ class Ranks:
     """
 
     def __init__(self, section: ClusterSection, *, engines: int, gpus: int, environment: Mapping[str, str]) -> None:
-        """Keeps the settings of a start.
-
-        Args:
-            section: What to request from Ray.
-            engines: Number of engines.
-            gpus: GPUs of each; 0 on a platform without.
-            environment: Variables that the configuration sets.
-        """
+        """Keeps the settings of a start: engines, the GPUs of each, and variables that the configuration sets."""
         self.all: tuple[Rank, ...] = ()
         self.gcs_address = ""
         self._section = section
@@ -218,11 +211,7 @@ class Ranks:
             ) from None
 
     async def end(self, timeout_s: float) -> None:
-        """Ends the actors: engines that run are stopped first, the others are killed with all their processes.
-
-        Args:
-            timeout_s: Seconds that engines get to stop by themselves.
-        """
+        """Ends the actors: engines get some time to stop by themselves, and are killed then with all their processes."""
         import ray
 
         ranks, self.all = self.all, ()
