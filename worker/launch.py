@@ -29,8 +29,6 @@ class Launch:
 
     Attributes:
         config: The configuration, with what the plan changes.
-        registry: The loaded quirks.
-        plan: What applies and why.
         arguments: Arguments of vLLM's ``AsyncEngineArgs``.
         environment: Variables for the engine's processes, beside those of the plan.
     """

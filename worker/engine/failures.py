@@ -66,10 +66,7 @@ def _of_field(item: Mapping[str, Any]) -> str:
 def notes(error: Exception, plan: Plan, running: str) -> list[str]:
     """Returns which quirks can have to do with an error: those that set what it names, and those whose code was running.
 
-    Args:
-        error: The error, with its message as the user sees it.
-        plan: The plan that was in force.
-        running: The tracebacks that belong to it (`tracebacks`).
+    What was running is in the `tracebacks` that belong to the error.
     """
     lines = (line for line in str(error).splitlines() if _DUMP not in line)
     message = re.sub(r"(?<=\w)-(?=\w)", "_", "\n".join(lines))  # an argument, or its option

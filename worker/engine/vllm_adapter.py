@@ -94,11 +94,8 @@ def start_engine(arguments: Mapping[str, Any], carrying: Callable[[Any], Any]) -
     """Starts an ``AsyncLLM``; blocks until all its processes are up, 20 to 60 s on two CPU cores.
 
     Call it on the event loop that will use the engine. What is left open of the size of a step is what ``LLM`` takes: by
-    itself ``AsyncLLM`` holds 128 requests in a step, where ``LLM`` and ``vllm serve`` hold 1024 on an H200.
-
-    Args:
-        arguments: Arguments of ``AsyncEngineArgs``.
-        carrying: Puts a plan on them (`quirks_core.hook.in_force.PlanInForce.carried_by`).
+    itself ``AsyncLLM`` holds 128 requests in a step, where ``LLM`` and ``vllm serve`` hold 1024 on an H200. `carrying` puts a
+    plan on the arguments (`quirks_core.hook.in_force.PlanInForce.carried_by`).
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext

@@ -136,12 +136,8 @@ class ActorSet:
     ) -> AsyncGenerator[Any, None]:
         """Distributes prompts and yields the results of all engines as they finish; leaving early aborts the rest everywhere.
 
-        Args:
-            kind: ``samples`` or ``texts``, as for `worker.group.actor.EngineActor.stream`.
-            rows: Prompts.
-            rank: The data-parallel rank that all of them go to; a rank within the engine if there is only one.
-            *arguments: Further arguments of that generator.
-            **options: The same, by name.
+        All of them go to one data-parallel rank if it is given: a rank within the engine if there is only one engine. Further
+        arguments are those of `worker.group.actor.EngineActor.stream`.
         """
         alone = len(self.ranks) == 1
         shares = self.router.share(dict(enumerate(rows)), None if alone else rank)

@@ -93,19 +93,12 @@ class GroupRefits:
         self, model: torch.nn.Module, scope: RefitScope | str | None, version: str | None, clear_cache: bool | None
     ) -> None:
         """Sends a model of this process to every engine."""
-
-        async def update() -> None:
-            await self._update(_METHODS[self.sender.section.transport], version, clear_cache)
-
-        await self.lock.run(lambda: self._send(model, scope, update))
+        method = _METHODS[self.sender.section.transport]
+        await self.lock.run(lambda: self._send(model, scope, lambda: self._update(method, version, clear_cache)))
 
     async def verify(self, model: torch.nn.Module, scope: RefitScope | str | None) -> dict[str, str]:
         """Has every engine compare its weights with those of a model of this process."""
-
-        async def compare() -> list[dict[str, str]]:
-            return await self._actors().everybody("verify_refit_async")
-
-        found = await self.lock.run(lambda: self._send(model, scope, compare))
+        found = await self.lock.run(lambda: self._send(model, scope, lambda: self._actors().everybody("verify_refit_async")))
         return {f"{name} on rank {rank}": problem for rank, one in enumerate(found) for name, problem in one.items()}
 
     async def devices(self) -> list[str]:
@@ -162,10 +155,7 @@ def may_have_changed(state: Mapping[str, Any], label: str) -> bool:
 def problem_after(errors: Mapping[int, BaseException], touched: Sequence[bool], *, dummy: bool) -> str | None:
     """Returns why a group must not generate after a refit that failed on some ranks; None if no engine has new weights.
 
-    Args:
-        errors: What each failed rank raised.
-        touched: By rank, whether the refit has changed its weights, or may have.
-        dummy: The engines start from dummy weights.
+    `touched` has for every rank, failed or not, whether the refit has changed its weights, or may have.
     """
     half = [rank for rank in errors if touched[rank]]
     if not half and len(errors) == len(touched):

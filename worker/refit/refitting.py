@@ -272,8 +272,8 @@ class Refitting:
 
     async def close(self) -> None:
         """Waits for the refit that still runs, and leaves the collective; the engine has stopped."""
-        await self.lock.ended()
-        self._leave()
+        async with self.lock:
+            self._leave()
 
     # ---- parts
 
