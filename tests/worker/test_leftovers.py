@@ -76,8 +76,8 @@ def test_segments_that_were_not_recorded_are_left_alone(killed, place):
 
 
 def test_only_a_folder_that_vanished_is_named(place):
-    assert failures.cause(place) is None
-    assert "model-quirks-x vanished meanwhile" in failures.cause(place / "model-quirks-x")
+    assert failures.folder_problem(place) is None
+    assert "model-quirks-x vanished meanwhile" in failures.folder_problem(place / "model-quirks-x")
 
 
 def test_a_machine_without_any_folder_for_temporary_files_is_named_with_the_remedy(monkeypatch):

@@ -152,7 +152,7 @@ class Engine:
             with suppress(ReceiptError):  # whatever is wrong with the file, the engine must be stopped
                 problems = applied.problems()
             lines, logged = failures.last_errors(folder), failures.tracebacks(folder, error)
-            cause = failures.cause(folder) or (None if lines else failures.unreadable_program())
+            cause = failures.folder_problem(folder) or (None if lines else failures.unreadable_program())
             self._processes |= processes.engine_processes(before)
             leftovers.record_shared_memory(folder, (process.pid for process in self._processes))
             await self.stop()

@@ -135,7 +135,7 @@ def death(started: Iterable[BaseProcess], folder: Path) -> EngineDiedError:
     return EngineDiedError(f"the engine died: {cause}", EngineDiedError.REMEDY, lines)
 
 
-def cause(folder: Path) -> str | None:
+def folder_problem(folder: Path) -> str | None:
     """Returns what is wrong with the run's private folder: enough to explain why an engine did not start."""
     if not folder.is_dir():
         return (
