@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,29 +28,24 @@ def prompts(data: Mapping[str, Any]) -> list[list[int]]:
     Raises:
         BatchError: The batch does not have that form; the message lists every problem.
     """
-    problems = [f"{name!r} is missing" for name in ("input_ids", "input_lengths") if name not in data]
-    if problems:
-        raise BatchError("batch: " + "; ".join(problems))
+    _refuse(f"{name!r} is missing" for name in ("input_ids", "input_lengths") if name not in data)
     ids, lengths = data["input_ids"], data["input_lengths"]
-    for name, value, dimensions in (("input_ids", ids, 2), ("input_lengths", lengths, 1)):
-        if not isinstance(value, torch.Tensor) or value.dim() != dimensions or value.dtype not in _INTEGERS:
-            shape = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
-            problems.append(f"{name!r} must be an integer tensor with {dimensions} dimensions, not {shape}")
-    if not problems and len(ids) != len(lengths):
-        problems.append(f"{len(ids)} rows of input_ids but {len(lengths)} input_lengths")
-    if not problems:
-        width = ids.shape[1]
-        problems += [
-            f"row {row}: input length {length} is outside 1..{width}"
-            for row, length in enumerate(lengths.tolist())
-            if not 1 <= length <= width
-        ]
-    if problems:
-        raise BatchError("batch: " + "; ".join(problems))
+    _refuse(
+        f"{name!r} must be an integer tensor with {dimensions} dimensions, not {_form(value)}"
+        for name, value, dimensions in (("input_ids", ids, 2), ("input_lengths", lengths, 1))
+        if not isinstance(value, torch.Tensor) or value.dim() != dimensions or value.dtype not in _INTEGERS
+    )
+    if len(ids) != len(lengths):
+        raise BatchError(f"batch: {len(ids)} rows of input_ids but {len(lengths)} input_lengths")
+    width = ids.shape[1]
+    _refuse(
+        f"row {row}: input length {length} is outside 1..{width}"
+        for row, length in enumerate(lengths.tolist())
+        if not 1 <= length <= width
+    )
     rows = [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
     # After the padding is cut off: its values do not matter, and some trainers fill it with -100.
-    if negative := [f"row {row}: negative token ids" for row, valid in enumerate(rows) if min(valid) < 0]:
-        raise BatchError("batch: " + "; ".join(negative))
+    _refuse(f"row {row}: negative token ids" for row, valid in enumerate(rows) if min(valid) < 0)
     return rows
 
 
@@ -216,6 +211,15 @@ def collate(samples: Sequence[tuple[int, Batch]], pad_token_id: int) -> Batch:
     for name, fill in (("output_ids", pad_token_id), ("logprobs", 0.0)):
         joined[name] = torch.nn.utils.rnn.pad_sequence([row[name][0] for row in rows], batch_first=True, padding_value=fill)
     return joined
+
+
+def _refuse(problems: Iterable[str]) -> None:
+    if found := "; ".join(problems):
+        raise BatchError(f"batch: {found}")
+
+
+def _form(value: Any) -> str:
+    return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def _is_texts(value: Any) -> bool:

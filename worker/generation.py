@@ -55,11 +55,9 @@ class Requests:
         """
 
         async def one(index: int, row: list[int]) -> tuple[int, Batch]:
-            room = self._engine.llm.model_config.max_model_len - len(row)
-            if room == 0:
+            if len(row) == self._engine.llm.model_config.max_model_len:
                 return index, sample(row, [], [], truncated=False)
-            params = self._params(room, stop, greedy=greedy, seed=seeds.get(index), sampling=sampling)
-            output = await self._finish(index, row, params, rank)
+            output = await self._complete(index, row, stop, rank, greedy=greedy, seed=seeds.get(index), sampling=sampling)
             completion = output.outputs[0]
             return index, sample(
                 row,
@@ -78,8 +76,7 @@ class Requests:
         """Returns a generator of one text per prompt, in the order in which they finish; arguments as for `samples`."""
 
         async def one(index: int, row: list[int]) -> tuple[int, str]:
-            room = self._engine.llm.model_config.max_model_len - len(row)
-            output = await self._finish(index, row, self._params(room, stop, greedy=greedy, text=True), rank)
+            output = await self._complete(index, row, stop, rank, greedy=greedy, text=True)
             return index, output.outputs[0].text
 
         return self._each(rows, one)
@@ -109,27 +106,21 @@ class Requests:
         if self._running:
             await asyncio.wait(tuple(self._running))
 
-    def _params(
+    async def _complete(
         self,
-        room: int,
+        index: int,
+        row: list[int],
         stop: Sequence[str],
+        rank: int | None,
         *,
-        greedy: bool,
-        seed: int | None = None,
-        text: bool = False,
         sampling: SamplingSection | None = None,
+        **options: Any,
     ) -> Any:
+        """Generates after a prompt, with further options of `vllm_adapter.sampling_params`; else as `_finish`."""
         sampling = sampling or self.sampling
-        most = min(sampling.max_new_tokens, room)
-        return vllm_adapter.sampling_params(
-            sampling,
-            greedy=greedy,
-            max_tokens=most,
-            stop=stop,
-            seed=seed,
-            text=text,
-            coalesce=self._engine.coalesces,
-        )
+        most = min(sampling.max_new_tokens, self._engine.llm.model_config.max_model_len - len(row))
+        options |= {"max_tokens": most, "stop": stop, "coalesce": self._engine.coalesces}
+        return await self._finish(index, row, vllm_adapter.sampling_params(sampling, **options), rank)
 
     async def _finish(self, index: int, row: list[int], params: Any, rank: int | None) -> Any:
         """Sends one request and waits for its end; aborts it after the time limit. Returns vLLM's ``RequestOutput``."""

@@ -29,8 +29,6 @@ class Launch:
 
     Attributes:
         config: The configuration, with what the plan changes.
-        registry: The loaded quirks.
-        plan: What applies and why.
         arguments: Arguments of vLLM's ``AsyncEngineArgs``.
         environment: Variables for the engine's processes, beside those of the plan.
     """
@@ -54,25 +52,15 @@ def prepare(
     """Makes the plan and builds what the engine needs; see `worker.VllmAsyncGenerationWorker` for arguments and errors."""
     if not 0 < fraction_of_gpus <= 1:
         raise UsageError(f"fraction_of_gpus must lie in (0, 1], not {fraction_of_gpus}")
-    if not config.engine.async_engine:
-        raise UsageError("engine.async_engine is false, but VllmAsyncGenerationWorker runs the asynchronous engine")
     node, bundles = _split(bundle_indices)
     registry = options.registry()
     plan = make_plan(config, options, registry=registry)
     plan.check()
-    if engine_rank is None:
-        _check_alone(plan)
     config = config.adjusted(plan.changes)
+    _check(config, plan, engine_rank)
     arguments = vllm_adapter.engine_arguments(config, plan, in_placement_group=bundles is not None, engine_rank=engine_rank)
     if config.purpose == "rollout":
         arguments.setdefault("weight_transfer_config", {"backend": BACKEND})
-    elif config.server.rl_routes:
-        raise UsageError(f"server.rl_routes: routes that replace weights need purpose: rollout, not {config.purpose}")
-    if config.server.rl_routes and engine_rank is not None and engine_rank.engines > 1 and engine_rank.strategy == "actors":
-        raise UsageError(
-            "server.rl_routes: a call reaches one engine, and engines of one data-parallel group pause and refit together; "
-            "set parallel.dp_strategy: engine, or refit by the group's methods"
-        )
     if seed is not None:
         arguments["seed"] = seed
     elif bundles and "engine.seed" not in plan.context.typed:
@@ -84,12 +72,33 @@ def prepare(
     check_engine_environment({**os.environ, **config.env})
     if plan.value("engine.load_format") != "dummy":
         require_weights(config.model.path)
-    elif config.purpose != "rollout" and start_problem(plan):
+    return Launch(config, registry, plan, arguments, environment)
+
+
+def _check(config: GenerationConfig, plan: Plan, engine_rank: EngineRank | None) -> None:
+    """Makes sure that one engine can do what the plan says; a worker without a group starts one that owns all ranks.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    ranks, strategy = plan.value("engine.data_parallel_size"), plan.value("parallel.dp_strategy")
+    if engine_rank is None and ranks > 1 and strategy != "engine":
+        raise UsageError(
+            f"the plan has {ranks} data-parallel ranks as parallel.dp_strategy {strategy!r}, which takes several engines: make "
+            "a worker.WorkerGroup, or set parallel.dp_strategy: engine for one engine that owns all ranks"
+        )
+    if config.server.rl_routes and config.purpose != "rollout":
+        raise UsageError(f"server.rl_routes: routes that replace weights need purpose: rollout, not {config.purpose}")
+    if config.server.rl_routes and engine_rank is not None and engine_rank.engines > 1 and engine_rank.strategy == "actors":
+        raise UsageError(
+            "server.rl_routes: a call reaches one engine, and engines of one data-parallel group pause and refit together; "
+            "set parallel.dp_strategy: engine, or refit by the group's methods"
+        )
+    if config.purpose != "rollout" and start_problem(plan):
         raise UsageError(
             f"engine.load_format is dummy, but with purpose: {config.purpose} no refit can replace the dummy weights; set "
             "engine.load_format: auto, or engine.generate_from_dummy: true for a benchmark of speed"
         )
-    return Launch(config, registry, plan, arguments, environment)
 
 
 def sampling_warnings(config: GenerationConfig) -> tuple[str, ...]:
@@ -112,29 +121,20 @@ def sampling_warnings(config: GenerationConfig) -> tuple[str, ...]:
 
 
 def parsed(config: GenerationConfig | Mapping[str, Any]) -> GenerationConfig:
-    """Returns a configuration, parsed if it is a nested mapping."""
-    return config if isinstance(config, GenerationConfig) else GenerationConfig.parse(config)
-
-
-def _check_alone(plan: Plan) -> None:
-    """A worker without a group starts one engine, which owns all data-parallel ranks.
+    """Returns a configuration of an asynchronous engine, parsed if it is a nested mapping.
 
     Raises:
-        UsageError: The ranks are those of several engines by the plan.
+        UsageError: Something in it is wrong.
     """
-    ranks, strategy = plan.value("engine.data_parallel_size"), plan.value("parallel.dp_strategy")
-    if ranks > 1 and strategy != "engine":
-        raise UsageError(
-            f"the plan has {ranks} data-parallel ranks as parallel.dp_strategy {strategy!r}, which takes several engines: make "
-            "a worker.WorkerGroup, or set parallel.dp_strategy: engine for one engine that owns all ranks"
-        )
+    found = config if isinstance(config, GenerationConfig) else GenerationConfig.parse(config)
+    if not found.engine.async_engine:
+        raise UsageError("engine.async_engine is false, but a worker and a WorkerGroup run asynchronous engines")
+    return found
 
 
 def _split(indices: Bundles | None) -> tuple[int, tuple[int, ...] | None]:
     """Splits a group's bundle indices into the node's number and the bundles."""
     if indices is None:
         return 0, None
-    if len(indices) == 2 and isinstance(indices[1], Sequence):
-        node, bundles = indices
-        return int(node), tuple(bundles)  # type: ignore[arg-type]
-    return 0, tuple(int(bundle) for bundle in indices)  # type: ignore[arg-type]
+    node, bundles = indices if len(indices) == 2 and isinstance(indices[1], Sequence) else (0, indices)
+    return int(node), tuple(bundles)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from patience import HUNG_S, until
 from safetensors.torch import save_file
 
 from quirks_core.base import private_folder
-from worker.engine import shared_memory
+from worker.engine import leftovers
 from worker.errors import EngineDiedError, GenerationAbortedError, NotReadyError, RefitError, RefitRejectedError
 from worker.refit import tensors
 
@@ -176,7 +176,7 @@ async def test_an_engine_that_is_killed_while_it_generates_is_named_until_a_rest
                 await worker.reset_prefix_cache_async()
 
         await worker.restart_async()
-        assert not [name for name in segments if (shared_memory.PLACE / name).exists()]
+        assert not [name for name in segments if (leftovers.PLACE / name).exists()]
 
         async with asyncio.timeout(HUNG_S):
             with pytest.raises(NotReadyError, match=r"started from dummy weights .* refit before generating"):

@@ -133,8 +133,8 @@ def test_any_other_error_keeps_its_first_lines(error, lines):
     assert failures.reasons(error) == lines
 
 
-def test_the_death_of_an_engine_keeps_its_parts_in_another_process():
-    died = failures.death([], None)
+def test_the_death_of_an_engine_keeps_its_parts_in_another_process(tmp_path):
+    died = failures.death([], tmp_path)
 
     again = copy.copy(died)  # made again from its arguments, as by pickle
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 from patience import HUNG_S
 
-from worker.group import gcs
+from worker.group import ranks
 
 
 @pytest.fixture
@@ -30,19 +30,19 @@ async def service():
 
 async def test_a_service_is_lost_only_if_it_does_not_come_back_in_time(service, monkeypatch):
     start, address = service
-    monkeypatch.setattr(gcs, "_LOOK_S", 0.02)
-    monkeypatch.setattr(gcs, "_LOST_S", 2.0)
+    monkeypatch.setattr(ranks, "_LOOK_S", 0.02)
+    monkeypatch.setattr(ranks, "_LOST_S", 2.0)
     first = await start()
-    watching = asyncio.ensure_future(gcs.lost(address))
+    watching = asyncio.ensure_future(ranks.lost(address))
 
     await asyncio.sleep(0.1)
     first.close()
     await first.wait_closed()
-    assert not await gcs.answers(address)
+    assert not await ranks.answers(address)
     await asyncio.sleep(0.1)
     second = await start()
     await asyncio.sleep(0.1)
-    assert await gcs.answers(address)
+    assert await ranks.answers(address)
     assert not watching.done()
 
     second.close()

@@ -202,9 +202,10 @@ def test_a_head_in_float32_reaches_vllm(launch):
     assert found.arguments["hf_overrides"] == {"head_dtype": "float32"}
 
 
-def test_a_synchronous_engine_is_none_of_this_worker(launch):
+@pytest.mark.parametrize("kind", [VllmAsyncGenerationWorker, WorkerGroup])
+def test_a_synchronous_engine_is_a_usage_error(kind, model):
     with pytest.raises(UsageError, match=r"engine\.async_engine is false"):
-        launch(engine={"async_engine": False})
+        kind({"model": str(model()), "engine": {"async_engine": False}})
 
 
 # ---- bundles of a placement group

@@ -10,13 +10,13 @@ from multiprocessing import shared_memory as segments
 
 import pytest
 
-from worker.engine import leftovers, shared_memory, surroundings
+from worker.engine import failures, leftovers
 
 #: An engine's driver as far as it matters: a run's folder, with the segments of a process below it, killed without warning.
 _KILLED = """
 import os, subprocess, sys
 from quirks_core.base import private_folder
-from worker.engine import shared_memory
+from worker.engine import leftovers
 
 child = "from multiprocessing import resource_tracker, shared_memory; s = shared_memory.SharedMemory(create=True, size=99);" \\
     "resource_tracker.unregister(s._name, 'shared_memory'); print(s.name, flush=True); input()"
@@ -25,7 +25,7 @@ name = process.stdout.readline().strip()
 folder = private_folder.make(sys.argv[1])
 inner = folder / sys.argv[2] if sys.argv[2] else folder
 inner.mkdir(exist_ok=True)
-shared_memory.record(inner, [process.pid])
+leftovers.record_shared_memory(inner, [process.pid])
 os.utime(folder / ".owner", (1, 1))
 print(folder, name, flush=True)
 process.kill()
@@ -53,12 +53,12 @@ def killed(place):
 def test_the_next_start_removes_what_a_killed_run_left(killed, place, prefix, inner):
     folder, segment = killed(prefix, inner)
     assert os.path.isdir(folder)  # noqa: PTH112
-    assert (shared_memory.PLACE / segment).exists()
+    assert (leftovers.PLACE / segment).exists()
 
     leftovers.collect()
 
     assert list(place.iterdir()) == []
-    assert not (shared_memory.PLACE / segment).exists()
+    assert not (leftovers.PLACE / segment).exists()
 
 
 def test_segments_that_were_not_recorded_are_left_alone(killed, place):
@@ -68,7 +68,7 @@ def test_segments_that_were_not_recorded_are_left_alone(killed, place):
 
         leftovers.collect()
 
-        assert (shared_memory.PLACE / other.name).exists()
+        assert (leftovers.PLACE / other.name).exists()
         assert list(place.iterdir()) == []
     finally:
         other.close()
@@ -76,20 +76,20 @@ def test_segments_that_were_not_recorded_are_left_alone(killed, place):
 
 
 def test_only_a_folder_that_vanished_is_named(place):
-    assert surroundings.cause(place) is None
-    assert "model-quirks-x vanished meanwhile" in surroundings.cause(place / "model-quirks-x")
+    assert failures.folder_problem(place) is None
+    assert "model-quirks-x vanished meanwhile" in failures.folder_problem(place / "model-quirks-x")
 
 
 def test_a_machine_without_any_folder_for_temporary_files_is_named_with_the_remedy(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
 
-    assert "No usable temporary directory found" in surroundings.full_disk()
-    assert "set TMPDIR" in surroundings.full_disk()
+    assert "No usable temporary directory found" in failures.full_disk()
+    assert "set TMPDIR" in failures.full_disk()
 
 
 def test_a_program_from_standard_input_is_named():
-    look = "from worker.engine import surroundings; print(surroundings.unreadable_program())"
+    look = "from worker.engine import failures; print(failures.unreadable_program())"
     said = [
         subprocess.run([sys.executable, *more], input=text, text=True, capture_output=True, check=True).stdout
         for more, text in (([], look), (["-c", look], ""))

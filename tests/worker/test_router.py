@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.group.router import Router
+from worker.group.actor_set import Router
 
 
 def _rows(count, first=0):

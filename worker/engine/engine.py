@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -17,7 +19,7 @@ from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError, ReceiptError
 from quirks_core.hook.in_force import PlanInForce, in_force
 from quirks_core.plan.records import Plan
-from worker.engine import failures, leftovers, processes, shared_memory, surroundings, vllm_adapter
+from worker.engine import failures, leftovers, processes, vllm_adapter
 from worker.engine.readiness import Readiness, start_problem
 from worker.errors import EngineDiedError, EngineStartError, TransferError
 
@@ -41,6 +43,8 @@ _STOP_S = 15.0
 _ENDING_S = 5.0
 #: Seconds between two looks at whether the processes are alive.
 _LOOK_S = 0.2
+#: Seconds between two looks at the folder of an engine that starts.
+_FOLDER_S = 1.0
 
 
 def _set_variables(folder: Path) -> None:
@@ -54,6 +58,26 @@ def _set_variables(folder: Path) -> None:
         environment.set(variable, value)
 
 
+@contextmanager
+def _guarded(folder: Path, before: Collection[BaseProcess]) -> Iterator[None]:
+    """Kills an engine that starts when its folder vanishes: vLLM's processes would wait for the sockets in it for ever."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_FOLDER_S):
+            if not folder.is_dir():
+                for child in processes.started(before):
+                    child.kill()
+
+    thread = threading.Thread(target=look, name="model-quirks-folder-watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 class Engine:
     """An engine from start to stop.
 
@@ -65,13 +89,7 @@ class Engine:
     """
 
     def __init__(self, plan: Plan, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """Keeps what the start needs.
-
-        Args:
-            plan: The plan.
-            arguments: The engine's arguments.
-            environment: Variables for its processes, beside those of the plan.
-        """
+        """Keeps what the start needs; the environment is that of its processes beside the plan's variables."""
         self._plan = plan
         self._arguments = arguments
         self._environment = environment
@@ -113,16 +131,16 @@ class Engine:
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
         """
         leftovers.collect()
-        if (full := surroundings.full_disk()) is not None:
+        if (full := failures.full_disk()) is not None:
             raise EngineStartError(f"no engine was started: {full}")
-        before = processes.descendants()
+        before = multiprocessing.active_children()
         try:
             self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
         except (OSError, ValueError) as error:  # a variable that the system does not take
             raise failures.start_error(error, []) from error
         try:
             _set_variables(applied.folder)
-            with surroundings.guarded(applied.folder, lambda: processes.kill(processes.started(before))):
+            with _guarded(applied.folder, before):
                 self._llm = vllm_adapter.start_engine(self._arguments, applied.carried_by)
             self._processes = processes.engine_processes(before)
             self._started = processes.started(before)
@@ -134,9 +152,9 @@ class Engine:
             with suppress(ReceiptError):  # whatever is wrong with the file, the engine must be stopped
                 problems = applied.problems()
             lines, logged = failures.last_errors(folder), failures.tracebacks(folder, error)
-            cause = surroundings.cause(folder) or (None if lines else surroundings.unreadable_program())
+            cause = failures.folder_problem(folder) or (None if lines else failures.unreadable_program())
             self._processes |= processes.engine_processes(before)
-            shared_memory.record(folder, (process.pid for process in self._processes))
+            leftovers.record_shared_memory(folder, (process.pid for process in self._processes))
             await self.stop()
             if not isinstance(error, Exception):
                 raise
@@ -225,7 +243,7 @@ class Engine:
         finally:
             if self._applied is not None:
                 await asyncio.to_thread(processes.end, self._processes)
-                shared_memory.remove(self._applied.folder)  # of processes that were killed
+                leftovers.remove_shared_memory(self._applied.folder)  # of processes that were killed
                 self._applied = None
                 self._exit.close()
 
@@ -241,7 +259,7 @@ class Engine:
             raise ReceiptError(f"{_NOT_IN_FORCE}: {'; '.join(late)}")
         rows = [row for receipt in receipts for row in receipt.processes]
         self._members = processes.children(row.pid for row in rows if row.host == receipts[0].host)
-        shared_memory.record(applied.folder, (member.pid for member in self._members))
+        leftovers.record_shared_memory(applied.folder, (member.pid for member in self._members))
         rows.sort(key=lambda row: (row.host, row.process, row.pid))
         return receipts[0].model_copy(update={"processes": (process.acknowledgement(), *rows)})
 

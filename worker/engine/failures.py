@@ -1,9 +1,13 @@
-"""Explains why an engine died, from the logs and processes that it left behind."""
+"""Explains why an engine died or cannot start: from the logs and processes that it left behind, and from what it needs."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,6 +34,8 @@ _WORKER_ENDED = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: (-
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 #: What Python writes around the frames of a traceback, which are indented.
 _AROUND = ("Traceback (most recent call last)", "The above exception was", "During handling of the above")
+#: Bytes that must be left for temporary files; an engine writes sockets, acknowledgements and logs, little of each.
+_LEAST = 2**20
 
 
 def start_error(error: Exception, lines: list[str]) -> EngineStartError:
@@ -60,10 +66,7 @@ def _of_field(item: Mapping[str, Any]) -> str:
 def notes(error: Exception, plan: Plan, running: str) -> list[str]:
     """Returns which quirks can have to do with an error: those that set what it names, and those whose code was running.
 
-    Args:
-        error: The error, with its message as the user sees it.
-        plan: The plan that was in force.
-        running: The tracebacks that belong to it (`tracebacks`).
+    What was running is in the `tracebacks` that belong to the error.
     """
     lines = (line for line in str(error).splitlines() if _DUMP not in line)
     message = re.sub(r"(?<=\w)-(?=\w)", "_", "\n".join(lines))  # an argument, or its option
@@ -121,20 +124,46 @@ def _names(slot: str) -> Iterator[str]:
         yield slot_named(slot).key
 
 
-def death(started: Iterable[BaseProcess], folder: Path | None) -> EngineDiedError:
-    """Returns which process of a running engine ended, and how.
-
-    Args:
-        started: The engine's processes that this one started.
-        folder: Where the processes log their errors; None if the engine is stopped already.
-    """
+def death(started: Iterable[BaseProcess], folder: Path) -> EngineDiedError:
+    """Returns which of the processes that a running engine started ended, and how; the folder has their errors."""
     endings = [
         f"{process.name} (pid {process.pid}) {_ending(process.exitcode)}" for process in started if not process.is_alive()
     ]
-    logged = last_errors(folder) if folder is not None else []
+    logged = last_errors(folder)
     cause = "; ".join([*endings, *_endings_of_workers(logged)]) or "one of its workers ended"
     lines = "".join(f"\n  {line}" for line in logged)
     return EngineDiedError(f"the engine died: {cause}", EngineDiedError.REMEDY, lines)
+
+
+def folder_problem(folder: Path) -> str | None:
+    """Returns what is wrong with the run's private folder: enough to explain why an engine did not start."""
+    if not folder.is_dir():
+        return (
+            f"its temporary folder {folder} vanished meanwhile: something removes files there; keep it from folders named "
+            f"{folder.name.rpartition('-')[0]}-*, or set TMPDIR to another folder"
+        )
+    return full_disk()
+
+
+def unreadable_program() -> str | None:
+    """Returns that spawned processes cannot import this program again; None if it is a file, or has none to import."""
+    if (name := getattr(sys.modules["__main__"], "__file__", None)) != "<stdin>":
+        return None
+    return f"its processes import the program again, and {name} is no file: save the program in one"
+
+
+def full_disk() -> str | None:
+    """Returns that there is no space for temporary files; None if there is some."""
+    try:
+        places = {tempfile.gettempdir(), os.environ.get("TMPDIR", "")}  # Python passes over one that is full, and others do not
+    except FileNotFoundError as error:
+        return f"{error.strerror}: free space in one of them, or set TMPDIR"
+    for place in sorted(filter(os.path.isdir, places)):
+        if (free := shutil.disk_usage(place).free) < _LEAST:
+            return (
+                f"the disk of {place}, the folder for temporary files, is full ({free} bytes left); free space, or set TMPDIR"
+            )
+    return None
 
 
 def of_worker(answer: Mapping[str, Any]) -> QuirksError:

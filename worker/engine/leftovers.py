@@ -1,24 +1,33 @@
-"""What killed processes left behind: folders of runs, groups and refits, and the shared memory of their engines."""
+"""What killed processes leave behind: folders of runs, groups and refits, and the shared memory of their engines.
+
+VLLM's segments of shared memory outlive processes that are killed, and fill ``/dev/shm``.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from quirks_core.base import private_folder
 from quirks_core.hook.in_force import RUNS
-from worker.engine import shared_memory
 
 _LOGGER = logging.getLogger("model_quirks")
 #: How the names of our folders begin: those of a group's actors, and of refits.
 ACTORS, REFITS = "mqa-", "mq-"
+#: Where Linux keeps POSIX shared memory.
+PLACE = Path("/dev/shm")  # noqa: S108 - not a folder for temporary files
+#: Names of Python's shared memory and of vLLM's on the CPU; others of a process are not the engine's.
+_MAPPED = re.compile(rf"{PLACE}/((?:psm_|vllm_dist_)\S+)$", re.MULTILINE)
+_LIST = "shared-memory"
 
 
 def collect(parent: str | Path | None = None) -> None:
-    """Removes what this user's processes left that no longer run. What goes wrong is logged: it is no reason not to start.
+    """Removes what this user's processes left that no longer run, in the system's folder for temporary files or another one.
 
-    Args:
-        parent: Where the folders are; the system's folder for temporary files if None.
+    What goes wrong is logged: it is no reason not to start.
     """
     try:
         for folder in private_folder.abandoned((RUNS, ACTORS, REFITS), parent):
@@ -27,7 +36,22 @@ def collect(parent: str | Path | None = None) -> None:
         _LOGGER.warning("what earlier runs left behind was not removed: %s", error)
 
 
+def record_shared_memory(folder: Path, pids: Iterable[int]) -> None:
+    """Writes down, in a run's folder, which segments its processes have mapped, for whoever removes it after they were killed.
+
+    The driver is none of those processes: its own segments may be a trainer's.
+    """
+    names: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            names |= set(_MAPPED.findall(Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")))
+    with suppress(OSError):  # the folder has vanished, or its disk is full: the start fails with that
+        (folder / _LIST).write_text("\n".join(sorted(names)), encoding="utf-8")
+
+
 def remove_shared_memory(folder: Path) -> None:
-    """Removes the shared memory of a run, or of the runs below an actor's folder."""
+    """Removes what was recorded of a run, or of the runs below an actor's folder; call it when the processes have ended."""
     for run in (folder, *folder.glob(f"{RUNS}*")):
-        shared_memory.remove(run)
+        with suppress(OSError):
+            for name in (run / _LIST).read_text(encoding="utf-8").split():
+                (PLACE / name).unlink(missing_ok=True)

@@ -36,11 +36,7 @@ class Readiness:
     """
 
     def __init__(self, problem: str | None = None) -> None:
-        """An engine that is awake.
-
-        Args:
-            problem: Why it must not generate before its first complete refit (`start_problem`); None if it may.
-        """
+        """An engine that is awake; `problem` is why it must not generate before its first complete refit (`start_problem`)."""
         self.held = Held.WHOLE if problem is None else Held.DUMMY
         self.version = FIRST_VERSION
         self._refits = 0

@@ -21,16 +21,8 @@ async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
         raise
 
 
-class SerialLock:
+class SerialLock(asyncio.Lock):
     """One thing at a time, and each to its end."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is under way."""
-        return self._lock.locked()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Waits until nothing else is under way, then does the work to its end."""
@@ -39,12 +31,7 @@ class SerialLock:
             try:
                 return await work()
             finally:
-                self._lock.release()
+                self.release()
 
-        await self._lock.acquire()
+        await self.acquire()
         return await to_the_end(once())
-
-    async def ended(self) -> None:
-        """Waits until nothing is under way."""
-        async with self._lock:
-            return

@@ -10,15 +10,19 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic.dataclasses import dataclass as validated
 
 from quirks_core.plan.records import Plan
-from worker.engine.device import device_id
 from worker.errors import TopologyError
 
+if TYPE_CHECKING:
+    import torch
 
-@dataclass(frozen=True, slots=True)
+
+@validated(frozen=True, slots=True)
 class Row:
     """One process of an engine.
 
@@ -110,13 +114,8 @@ class Topology:
 
     @classmethod
     def of(cls, reports: Iterable[Mapping[str, Any]], *, engine: int = 0) -> Topology:
-        """Makes it of what `read_topology` returned in each process of an engine.
-
-        Args:
-            reports: The answers; what passed through JSON or msgpack will do.
-            engine: Number of the engine in its group.
-        """
-        return cls(tuple(_row({**report, "engine": engine}) for report in reports))
+        """Makes it of what `read_topology` returned in each process of an engine, also through JSON or msgpack."""
+        return cls(tuple(Row(**{**report, "engine": engine}) for report in reports))
 
     @classmethod
     def joined(cls, parts: Iterable[Topology]) -> Topology:
@@ -211,6 +210,20 @@ class Topology:
                 yield f"{key[2]}: experts {_ranges(wrong)} are held by {found[wrong[0]]} processes instead of {wanted}"
 
 
+def device_id(device: torch.device) -> str:
+    """Returns the identity of the device: a GPU's UUID, else ``cpu``."""
+    if device.type != "cuda":
+        return "cpu"
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def device_of(worker: Any) -> str:
+    """Returns the identity of a worker's device."""
+    return device_id(worker.device)
+
+
 def read_topology(worker: Any) -> dict[str, Any]:
     """Reads a vLLM worker's place in every parallel group and the experts that it holds; runs inside that worker.
 
@@ -256,12 +269,6 @@ def _held(layer: Any) -> list[int]:
     if places is None:
         return list(range(int(layer.global_num_experts)))
     return [number for number, place in enumerate(places.tolist()) if place >= 0]
-
-
-def _row(report: Mapping[str, Any]) -> Row:
-    values = {field.name: report[field.name] for field in fields(Row)}
-    values["experts"] = {name: tuple(ids) for name, ids in report["experts"].items()}
-    return Row(**values)
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""The one module that knows vLLM's moving API; written for 0.26 to 0.33.
+"""The one module that knows vLLM's moving API; written for 0.26 to 0.33. An ``engine`` is an ``AsyncLLM``.
 
 Nothing of vLLM is imported before a function that needs it runs: vLLM reads environment variables while it is imported,
 and the plan must have set them by then.
@@ -27,16 +27,13 @@ _COALESCE = "model_quirks_coalesce"
 def engine_arguments(
     config: GenerationConfig, plan: Plan, *, in_placement_group: bool = False, engine_rank: EngineRank | None = None
 ) -> dict[str, Any]:
-    """Builds the engine's arguments from what the user typed and what the plan sets.
+    """Returns arguments of ``AsyncEngineArgs``, as the user typed them or the plan sets them; what is left open is missing.
 
     Args:
         config: The configuration, with what the plan changes.
         plan: The plan for it.
         in_placement_group: The worker owns bundles of a Ray placement group.
         engine_rank: Which engine of a group it is; None if it is alone.
-
-    Returns:
-        Arguments of ``AsyncEngineArgs``; what is left open is missing.
     """
     arguments: dict[str, Any] = {
         "model": config.model.path,
@@ -69,13 +66,7 @@ def _rank_arguments(engine_rank: EngineRank, arguments: Mapping[str, Any], plan:
 
 
 def _executor(config: GenerationConfig, in_placement_group: bool, *, shared: bool) -> dict[str, str]:
-    """Names the executor: left open, vLLM silently takes Ray for several ranks inside a placement group.
-
-    Args:
-        config: The configuration.
-        in_placement_group: The worker owns bundles of a Ray placement group.
-        shared: The data-parallel ranks know of each other.
-    """
+    """Names the executor: left open, vLLM silently takes Ray for several ranks inside a placement group."""
     ranks = config.engine.tensor_parallel_size * config.engine.pipeline_parallel_size
     if in_placement_group and ranks > 1:
         return {"distributed_executor_backend": "ray"}
@@ -85,11 +76,7 @@ def _executor(config: GenerationConfig, in_placement_group: bool, *, shared: boo
 
 
 async def call_workers(engine: Any, function: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Calls a function of ours in every worker of every data-parallel rank that the engine owns.
-
-    Returns:
-        What `quirks_core.hook.worker_calls.call` returned in each.
-    """
+    """Returns what `quirks_core.hook.worker_calls.call` did in every worker of every data-parallel rank of the engine."""
     call = (function, list(arguments), dict(named))
     if len(getattr(engine.engine_core, "core_engines", ())) < 2:
         return list(await engine.collective_rpc(METHOD, args=call))
@@ -97,11 +84,7 @@ async def call_workers(engine: Any, function: str, arguments: Sequence[Any], nam
 
 
 async def _of_all_ranks(engine: Any, method: str, *arguments: Any) -> list[Any]:
-    """Calls a method of the engine core in every data-parallel rank; vLLM's own calls answer for the first rank alone.
-
-    Returns:
-        What the ranks returned, one list after the other.
-    """
+    """Calls a method of every rank's engine core, and joins their lists; vLLM's own calls answer for the first rank alone."""
     client = engine.engine_core
     calls = (client._call_utility_async(method, *arguments, engine=rank) for rank in client.core_engines)
     return [item for answer in await asyncio.gather(*calls) for item in answer]
@@ -111,11 +94,8 @@ def start_engine(arguments: Mapping[str, Any], carrying: Callable[[Any], Any]) -
     """Starts an ``AsyncLLM``; blocks until all its processes are up, 20 to 60 s on two CPU cores.
 
     Call it on the event loop that will use the engine. What is left open of the size of a step is what ``LLM`` takes: by
-    itself ``AsyncLLM`` holds 128 requests in a step, where ``LLM`` and ``vllm serve`` hold 1024 on an H200.
-
-    Args:
-        arguments: Arguments of ``AsyncEngineArgs``.
-        carrying: Puts a plan on them (`quirks_core.hook.in_force.PlanInForce.carried_by`).
+    itself ``AsyncLLM`` holds 128 requests in a step, where ``LLM`` and ``vllm serve`` hold 1024 on an H200. `carrying` puts a
+    plan on the arguments (`quirks_core.hook.in_force.PlanInForce.carried_by`).
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
@@ -128,10 +108,6 @@ def stop_engine(engine: Any, timeout_s: float | None = None) -> None:
     """Ends an ``AsyncLLM`` for good.
 
     Its ``__del__`` shuts it down once more; at the interpreter's end, when vLLM's modules are empty, that prints a traceback.
-
-    Args:
-        engine: The ``AsyncLLM``.
-        timeout_s: Seconds for requests to finish; vLLM's own limit if None.
     """
     engine.shutdown(timeout=timeout_s)
     engine.shutdown = lambda: None
@@ -151,16 +127,8 @@ def sampling_params(
 
     ``logprobs=0`` gives the sampled token's logprob alone, flat logprobs save one dictionary per token, without
     detokenization no text is made, and final-only output is assembled once. By itself vLLM still sends every token across the
-    process border; with `coalesce` and without stop strings the output crosses it once.
-
-    Args:
-        sampling: The configured sampling.
-        greedy: Take the most probable token instead.
-        max_tokens: Most tokens to generate.
-        stop: Texts that end the generation.
-        seed: Seed of this request alone.
-        text: The caller wants text.
-        coalesce: Mark the request for the quirk ``coalesced-outputs``; without that quirk the mark has no effect.
+    process border; with `coalesce`, which marks the request for the quirk ``coalesced-outputs``, and without stop strings the
+    output crosses it once.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -185,13 +153,7 @@ def sampling_params(
 
 
 def encoded(tokenizer: Any, text: str, special: str = "once") -> list[int]:
-    """Turns a text into token ids.
-
-    Args:
-        tokenizer: vLLM's tokenizer.
-        text: The text.
-        special: Whether special tokens are put around it (``tokenizer.add_special_tokens``).
-    """
+    """Turns a text into token ids, with special tokens around it as ``tokenizer.add_special_tokens`` says."""
     again = special == "once" and bool(bos := tokenizer.bos_token) and text.startswith(bos)
     return list(tokenizer.encode(text, add_special_tokens=special != "never" and not again))
 
@@ -229,12 +191,7 @@ def sampled_logprobs(completion: Any) -> list[float]:
 
 
 async def generated_so_far(engine: Any, *, coalesces: bool) -> list[int]:
-    """Returns how many tokens each request has that is being worked on.
-
-    Args:
-        engine: The ``AsyncLLM``.
-        coalesces: It holds outputs, so the engine core must be called; the front end does not know of the tokens.
-    """
+    """Returns how many tokens each request has that is being worked on; if held (`coalesces`), the core alone knows of them."""
     if coalesces:
         return await _of_all_ranks(engine, COUNTS_HELD.rpartition(".")[2])
     return [state.detokenizer.num_output_tokens() for state in engine.output_processor.request_states.values()]
@@ -265,14 +222,9 @@ def engine_died(error: BaseException) -> bool:
 
 
 def version_spans(completion: Any, version: str) -> list[tuple[str, int, int]]:
-    """Returns which weights made which tokens of a vLLM ``CompletionOutput``.
+    """Returns which weights made which tokens of a vLLM ``CompletionOutput``: ``(version, start, end)`` spans, in order.
 
-    Args:
-        completion: The finished output.
-        version: Label of the weights now; an engine that labels nothing (0.26) is taken to have used one set throughout.
-
-    Returns:
-        ``(version, start, end)`` spans over the generated tokens, in order.
+    An engine that labels nothing (0.26) is taken to have used the weights of now, `version`, throughout.
     """
     spans = getattr(completion, "weight_versions", None)
     if not spans:
@@ -284,7 +236,7 @@ async def pause(engine: Any, *, clear_cache: bool, mode: str = "keep") -> None:
     """Stops generation; with its cache dropped, a request that was kept is computed again once it goes on.
 
     Args:
-        engine: The ``AsyncLLM``. Ranks of one data-parallel group agree on a pause, so all of them must be called together.
+        engine: Ranks of one data-parallel group agree on a pause, so all of them must be called together.
         clear_cache: Drop the KV cache.
         mode: What becomes of requests in flight: ``keep`` freezes, ``wait`` finishes, ``abort`` ends them.
     """
@@ -292,12 +244,7 @@ async def pause(engine: Any, *, clear_cache: bool, mode: str = "keep") -> None:
 
 
 async def hold(engine: Any, *, clear_cache: bool) -> None:
-    """Pauses for a refit: as `pause` does, without the 20 ms for which vLLM's front end waits so that outputs come first.
-
-    Args:
-        engine: The ``AsyncLLM``.
-        clear_cache: Drop the KV cache.
-    """
+    """Pauses for a refit: as `pause` does, without the 20 ms for which vLLM's front end waits so that outputs come first."""
     if not hasattr(engine.engine_core, "pause_scheduler_async"):
         await pause(engine, clear_cache=clear_cache)
         return

@@ -19,7 +19,7 @@ from quirks_core.configuration.variables import is_secret
 from quirks_core.facts.context import planned_variables
 from quirks_core.plan.diff import diff
 from quirks_core.plan.records import Plan
-from worker.engine import leftovers, processes
+from worker.engine import leftovers, processes, vllm_adapter
 from worker.engine.engine_rank import EngineRank
 from worker.refit.transport.ports import free_port
 
@@ -137,24 +137,18 @@ class EngineActor:
             "version": engine.readiness.version,
         }
 
-    async def samples(
-        self, rows: Mapping[int, list[int]], rank: int | None, stop: Sequence[str], greedy: bool, seeds: Mapping[int, int]
-    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
-        """Generates from prompts that the group has checked; see `worker.generation.Requests.samples`."""
-        async for item in self._started().requests.samples(rows, stop, greedy=greedy, rank=rank, seeds=seeds):
-            yield item
-
-    async def texts(
-        self, rows: Mapping[int, list[int]], rank: int | None, stop: Sequence[str], greedy: bool
-    ) -> AsyncGenerator[tuple[int, str], None]:
-        """Generates text from prompts that the group has checked."""
-        async for item in self._started().requests.texts(rows, stop, greedy=greedy, rank=rank):
+    async def stream(
+        self, kind: str, rows: Mapping[int, list[int]], rank: int | None, stop: Sequence[str], **options: Any
+    ) -> AsyncGenerator[tuple[int, Any], None]:
+        """Generates from prompts that the group has checked: ``samples`` or ``texts`` of `worker.generation.Requests`."""
+        async for item in getattr(self._started().requests, kind)(rows, stop, rank=rank, **options):
             yield item
 
     async def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Turns texts into token ids."""
-        tokenizer = self._started().engine.llm.get_tokenizer()
-        return [list(tokenizer.encode(text)) for text in texts]
+        """Turns texts into token ids, as the worker does."""
+        worker = self._started()
+        tokenizer, special = worker.engine.llm.get_tokenizer(), worker.config.tokenizer.add_special_tokens
+        return [vllm_adapter.encoded(tokenizer, text, special) for text in texts]
 
     async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Calls a public method of the worker.
@@ -190,12 +184,9 @@ def _differences(there: Plan, here: Plan) -> str:
 
 
 def reap(pid: int, folder: str, grace_s: float) -> None:
-    """Makes sure, on an actor's own node, that its process has ended, and removes its files.
+    """Makes sure, on an actor's own node, that its process has ended, and removes its folder of temporary files.
 
-    Args:
-        pid: The actor's process.
-        folder: Its temporary files.
-        grace_s: Seconds until it is killed; one that was stopped (SIGSTOP) does not end at Ray's request.
+    After a while it is killed: one that was stopped (SIGSTOP) does not end at Ray's request.
     """
     deadline = time.monotonic() + grace_s
     while _runs(pid):

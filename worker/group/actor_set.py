@@ -9,13 +9,39 @@ from typing import Any, TypeVar
 
 from quirks_core.base.errors import QuirksError
 from worker.errors import GenerationAbortedError, GenerationTimeoutError, RankError
-from worker.group import gcs
-from worker.group.ranks import Rank
-from worker.group.router import Router
+from worker.group.ranks import Rank, lost
 
 _T = TypeVar("_T")
 #: An engine has yielded its last sample.
 _END = object()
+
+
+class Router:
+    """Counts the requests in flight of every engine, and gives the next prompt to the engine with the fewest.
+
+    Attributes:
+        in_flight: Requests of every engine.
+    """
+
+    def __init__(self, engines: int) -> None:
+        self.in_flight = [0] * engines
+
+    def share(self, rows: Mapping[int, list[int]], engine: int | None = None) -> dict[int, dict[int, list[int]]]:
+        """Distributes prompts by number, all to one engine if it is given, and counts them as in flight.
+
+        Returns:
+            By engine, its prompts by number; engines without any are missing.
+        """
+        shares: dict[int, dict[int, list[int]]] = {}
+        for index, row in rows.items():
+            chosen = self.in_flight.index(min(self.in_flight)) if engine is None else engine
+            self.in_flight[chosen] += 1
+            shares.setdefault(chosen, {})[index] = row
+        return shares
+
+    def done(self, engine: int, count: int = 1) -> None:
+        """Counts requests as ended, whatever their result."""
+        self.in_flight[engine] -= count
 
 
 class ActorSet:
@@ -27,13 +53,7 @@ class ActorSet:
     """
 
     def __init__(self, ranks: Sequence[Rank], follow_s: float, gcs_address: str) -> None:
-        """Starts to watch running engines.
-
-        Args:
-            ranks: The driver's handles of the engines.
-            gcs_address: Where Ray's control service is.
-            follow_s: Seconds that the other engines get to finish a common call after one has failed.
-        """
+        """Starts to watch running engines; after one has failed, the others get `follow_s` to finish a common call."""
         self.ranks = tuple(ranks)
         self.router = Router(len(self.ranks))
         self._follow_s = follow_s
@@ -112,24 +132,21 @@ class ActorSet:
             await asyncio.gather(*calls, return_exceptions=True)
 
     async def generate(
-        self, method: str, rows: Mapping[int, list[int]], rank: int | None, *arguments: Any
+        self, kind: str, rows: Sequence[list[int]], rank: int | None, *arguments: Any, **options: Any
     ) -> AsyncGenerator[Any, None]:
         """Distributes prompts and yields the results of all engines as they finish; leaving early aborts the rest everywhere.
 
-        Args:
-            method: The actor's generator.
-            rows: Prompts by number.
-            rank: The data-parallel rank that all of them go to; a rank within the engine if there is only one.
-            *arguments: Further arguments of the generator.
+        All of them go to one data-parallel rank if it is given: a rank within the engine if there is only one engine. Further
+        arguments are those of `worker.group.actor.EngineActor.stream`.
         """
         alone = len(self.ranks) == 1
-        shares = self.router.share(rows, None if alone else rank)
+        shares = self.router.share(dict(enumerate(rows)), None if alone else rank)
         coming: asyncio.Queue[Any] = asyncio.Queue()
 
         async def follow(number: int, share: dict[int, list[int]]) -> None:
             left = len(share)
             try:
-                stream = self.ranks[number].stream(method, share, rank if alone else None, *arguments)
+                stream = self.ranks[number].stream(kind, share, rank if alone else None, *arguments, **options)
                 async with aclosing(stream) as items:
                     async for item in items:
                         left -= 1
@@ -186,7 +203,7 @@ class ActorSet:
             self._fail(error)
 
     async def _watch_ray(self, address: str) -> None:
-        self._fail(RankError(await gcs.lost(address)))
+        self._fail(RankError(await lost(address)))
 
     def _fail(self, error: QuirksError) -> None:
         if not self._failure.done():

@@ -85,8 +85,6 @@ class WorkerGroup:
             LockError, BrokenPluginsError: As for the worker.
         """
         self._typed = launch.parsed(config)
-        if not self._typed.engine.async_engine:
-            raise UsageError("engine.async_engine is false, but a WorkerGroup runs asynchronous engines")
         self._call = SwitchNames(disable, force)
         making = PlanOptions.gather(self._typed, call=self._call, strict=strict, locked=locked)
         registry = making.registry()
@@ -220,8 +218,8 @@ class WorkerGroup:
         actors = self._ready(rank)
         check_lengths(rows, self._longest)
         stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        own = seeds(data, len(rows))
-        async with aclosing(actors.generate("samples", dict(enumerate(rows)), rank, list(stop), greedy, own)) as samples:
+        options = {"greedy": greedy, "seeds": seeds(data, len(rows))}
+        async with aclosing(actors.generate("samples", rows, rank, stop, **options)) as samples:
             async for item in samples:
                 yield item
 
@@ -234,7 +232,7 @@ class WorkerGroup:
         rows = await actors.alive(actors.ranks[0].call("encode", prompted))
         check_encoded(rows, self._longest)
         stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        async with aclosing(actors.generate("texts", dict(enumerate(rows)), rank, list(stop), greedy)) as finished:
+        async with aclosing(actors.generate("texts", rows, rank, stop, greedy=greedy)) as finished:
             async for index, text in finished:
                 yield index, {"texts": [text]}
 
@@ -405,7 +403,7 @@ class WorkerGroup:
         what = f"did not start within cluster.start_timeout_s = {limit_s:g} s; raise it, or see its last lines"
         reasons = {number: str(error) for number, error in failed.items()} or {n: f"rank {n} {what}" for n in late}
         logs = await asyncio.gather(*(ranks[number].tail() for number in reasons))
-        problems = [_with_log(reason, log) for reason, log in zip(reasons.values(), logs, strict=True)]
+        problems = ["\n    ".join([reason, *log]) for reason, log in zip(reasons.values(), logs, strict=True)]
         raise RankError("the group did not start: " + "\n".join(problems)) from next(iter(failed.values()), None)
 
     def _running(self) -> ActorSet:
@@ -422,7 +420,3 @@ class WorkerGroup:
             raise UsageError(f"rank {rank} does not exist: there are {count}, counted from 0")
         self.refits.check()
         return actors
-
-
-def _with_log(text: str, lines: Sequence[str]) -> str:
-    return "\n".join([text, *(f"    {line}" for line in lines)])

@@ -1,4 +1,7 @@
-"""The Ray side of a group's engines: their placement, the actors that run them, and calls to them."""
+"""The Ray side of a group's engines: their placement, the actors that run them, and calls to them.
+
+About a minute after Ray's control service (GCS) is gone, Ray ends every process that uses it, also ours: it is watched.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from quirks_core.base.errors import QuirksError, UsageError, shortened
 from quirks_core.configuration.config import ClusterSection
 from quirks_core.configuration.variables import is_secret
 from worker.errors import EngineDiedError, RankError
-from worker.group import gcs
 from worker.group.actor import WATCH, EngineActor, last_lines, plan_variables, reap
 
 #: Further variables than those that affect plans: processes read them before our code runs, or they name caches.
@@ -32,6 +34,11 @@ _ANSWER_S = 3.0
 #: Seconds that a killed actor's process gets to end before it is killed by the system's means.
 _GRACE_S = 5.0
 _HOST_AND_PORT = re.compile(r"([^/]+):(\d+)")
+_GCS = "Ray's control service (GCS)"
+#: Seconds between two checks of it.
+_LOOK_S = 1.0
+#: Seconds without an answer after which it is lost: a fault-tolerant one recovers sooner, and Ray itself waits for 60.
+_LOST_S = 10.0
 _LOGGER = logging.getLogger("model_quirks")
 
 
@@ -80,14 +87,14 @@ class Rank:
         """Calls a method that answers also while the engine starts; errors as for `call`."""
         return await self._result(lambda: getattr(self.actor, method).options(concurrency_group=WATCH).remote())
 
-    async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[Any, None]:
-        """Yields what a generator of the actor yields; leaving early ends it there too. Errors as for `call`."""
+    async def stream(self, *arguments: Any, **options: Any) -> AsyncGenerator[Any, None]:
+        """Yields what the actor's generator yields; leaving early ends it there too. Errors as for `call`."""
         import ray
 
         items: Any = None
         async with self._streams:
             try:
-                items = getattr(self.actor, method).options(num_returns="streaming").remote(*arguments)
+                items = self.actor.stream.options(num_returns="streaming").remote(*arguments, **options)
                 while True:
                     try:
                         item = await (await anext(items))
@@ -155,14 +162,7 @@ class Ranks:
     """
 
     def __init__(self, section: ClusterSection, *, engines: int, gpus: int, environment: Mapping[str, str]) -> None:
-        """Keeps the settings of a start.
-
-        Args:
-            section: What to request from Ray.
-            engines: Number of engines.
-            gpus: GPUs of each; 0 on a platform without.
-            environment: Variables that the configuration sets.
-        """
+        """Keeps the settings of a start: engines, the GPUs of each, and variables that the configuration sets."""
         self.all: tuple[Rank, ...] = ()
         self.gcs_address = ""
         self._section = section
@@ -211,11 +211,7 @@ class Ranks:
             ) from None
 
     async def end(self, timeout_s: float) -> None:
-        """Ends the actors: engines that run are stopped first, the others are killed with all their processes.
-
-        Args:
-            timeout_s: Seconds that engines get to stop by themselves.
-        """
+        """Ends the actors: engines get some time to stop by themselves, and are killed then with all their processes."""
         import ray
 
         ranks, self.all = self.all, ()
@@ -227,7 +223,7 @@ class Ranks:
             for task in stopping:
                 task.cancel()
             await asyncio.gather(*stopping, return_exceptions=True)
-        if self.gcs_address and not await gcs.answers(self.gcs_address):
+        if self.gcs_address and not await answers(self.gcs_address):
             await self._end_without_ray(ranks)
             return
         for rank in ranks:
@@ -255,7 +251,7 @@ class Ranks:
         import ray
 
         typed = self._section.address
-        if ray.is_initialized() and (gone := await gcs.missing(ray.get_runtime_context().gcs_address)):
+        if ray.is_initialized() and (gone := await missing_part(ray.get_runtime_context().gcs_address)):
             if not self._started_ray:
                 raise RankError(f"{gone}; call ray.shutdown, start Ray again, and make a new group")
             self.disconnect()  # this process can start another one
@@ -326,6 +322,45 @@ class Ranks:
             await ray.remote(reap).options(num_cpus=0, scheduling_strategy=there).remote(*left)
         except Exception as error:
             _LOGGER.warning("rank %d: its files on node %s were not removed: %s", rank.number, rank.node, error)
+
+
+async def answers(address: str) -> bool:
+    """Returns whether a process listens at an address, ``host:port``."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            _, writer = await asyncio.open_connection(host, int(port))
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+async def missing_part(address: str) -> str:
+    """Returns a message about the part of a cluster that does not answer; empty if its control service and a node do."""
+    import ray
+
+    if not await answers(address):
+        return f"{_GCS} at {address} does not answer"
+    nodes = [f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in ray.nodes() if node["Alive"]]
+    for node in nodes:
+        if await answers(node):
+            return ""
+    return f"no node of the Ray cluster at {address} answers ({', '.join(nodes) or 'none is alive'})"
+
+
+async def lost(address: str) -> str:
+    """Waits until the control service at ``host:port`` is gone; returns a message about it."""
+    loop = asyncio.get_running_loop()
+    answered = loop.time()
+    while loop.time() - answered < _LOST_S:
+        await asyncio.sleep(_LOOK_S)
+        if await answers(address):
+            answered = loop.time()
+    return (
+        f"{_GCS} at {address} has not answered for {_LOST_S:g} s, and about a minute after its end Ray ends this process as "
+        "well: call shutdown; if the group started Ray, restart brings both back, else call ray.shutdown and start both again"
+    )
 
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:

@@ -37,13 +37,7 @@ class GroupRefits:
     """
 
     def __init__(self, section: RefitSection, plan: Plan, actors: Callable[[], ActorSet]) -> None:
-        """Keeps what every refit needs.
-
-        Args:
-            section: How weights are transferred.
-            plan: What a refit sends.
-            actors: Returns the running engines.
-        """
+        """Keeps what every refit needs; `actors` returns the running engines."""
         self._start_problem = start_problem(plan)
         self.problem = self._start_problem
         self._dummy = plan.value("engine.load_format") == "dummy"
@@ -57,12 +51,7 @@ class GroupRefits:
         self._devices: list[list[str]] = []
 
     def started(self, nodes: Iterable[str], devices: Iterable[list[str]]) -> None:
-        """Resets the state after a start of the engines: no collective is joined.
-
-        Args:
-            nodes: Addresses of the engines' nodes.
-            devices: The devices of the processes of each engine.
-        """
+        """Resets the state after a start of the engines, on nodes and with the devices of each engine's processes."""
         import ray
 
         self.joined = False
@@ -86,13 +75,7 @@ class GroupRefits:
         await self.lock.run(lambda: self._actors().everybody(method, *arguments, **named))
 
     async def receive(self, transport: str, version: str | None, clear_cache: bool | None) -> bool:
-        """Has every engine receive a refit from a trainer in another process.
-
-        Args:
-            transport: ``ipc_zmq`` or ``collective``.
-            version: Label of the new weights; a running number if None. All engines get the same.
-            clear_cache: As for the worker.
-        """
+        """Has every engine receive a refit from a trainer in another process, by ``ipc_zmq`` or ``collective``."""
         await self.lock.run(lambda: self._update(_METHODS[transport], version, clear_cache))
         return True
 
@@ -110,19 +93,12 @@ class GroupRefits:
         self, model: torch.nn.Module, scope: RefitScope | str | None, version: str | None, clear_cache: bool | None
     ) -> None:
         """Sends a model of this process to every engine."""
-
-        async def update() -> None:
-            await self._update(_METHODS[self.sender.section.transport], version, clear_cache)
-
-        await self.lock.run(lambda: self._send(model, scope, update))
+        method = _METHODS[self.sender.section.transport]
+        await self.lock.run(lambda: self._send(model, scope, lambda: self._update(method, version, clear_cache)))
 
     async def verify(self, model: torch.nn.Module, scope: RefitScope | str | None) -> dict[str, str]:
         """Has every engine compare its weights with those of a model of this process."""
-
-        async def compare() -> list[dict[str, str]]:
-            return await self._actors().everybody("verify_refit_async")
-
-        found = await self.lock.run(lambda: self._send(model, scope, compare))
+        found = await self.lock.run(lambda: self._send(model, scope, lambda: self._actors().everybody("verify_refit_async")))
         return {f"{name} on rank {rank}": problem for rank, one in enumerate(found) for name, problem in one.items()}
 
     async def devices(self) -> list[str]:
@@ -169,22 +145,17 @@ class GroupRefits:
 
 
 def may_have_changed(state: Mapping[str, Any], label: str) -> bool:
-    """Whether a failed refit changed weights of an engine, or may have.
+    """Whether a failed refit of that label changed weights of an engine in that state, or may have.
 
-    Args:
-        state: The engine's, after the refit (`worker.group.actor.EngineActor.state`); one that does not answer has no weights.
-        label: The refit's.
+    An engine that does not answer has no weights.
     """
     return state.get("weights", Held.BROKEN) == Held.BROKEN or state.get("version") == label
 
 
 def problem_after(errors: Mapping[int, BaseException], touched: Sequence[bool], *, dummy: bool) -> str | None:
-    """Returns why a group must not generate after a failed refit; None if no engine has new weights.
+    """Returns why a group must not generate after a refit that failed on some ranks; None if no engine has new weights.
 
-    Args:
-        errors: What each failed rank raised.
-        touched: By rank, whether the refit has changed its weights, or may have.
-        dummy: The engines start from dummy weights.
+    `touched` has for every rank, failed or not, whether the refit has changed its weights, or may have.
     """
     half = [rank for rank in errors if touched[rank]]
     if not half and len(errors) == len(touched):

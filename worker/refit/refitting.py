@@ -14,10 +14,11 @@ from quirks_core.base.text import listed
 from quirks_core.configuration.config import RefitSection
 from quirks_core.ledger.account import Account, Entry, Verdict
 from quirks_core.plan.records import Plan
-from worker.engine import device, vllm_adapter
+from worker.engine import vllm_adapter
 from worker.engine.engine import Engine
 from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
+from worker.engine.topology import device_of
 from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts
 from worker.refit.engine import ledger, receiving
@@ -200,7 +201,7 @@ class Refitting:
     async def devices(self) -> list[str]:
         """Returns the device of every process of the engine."""
         if self._devices is None:
-            self._devices = await self._engine.call(device.device_of)
+            self._devices = await self._engine.call(device_of)
         return list(self._devices)
 
     async def join_sender(self, port: int, world_size: int) -> None:
@@ -271,8 +272,8 @@ class Refitting:
 
     async def close(self) -> None:
         """Waits for the refit that still runs, and leaves the collective; the engine has stopped."""
-        await self.lock.ended()
-        self._leave()
+        async with self.lock:
+            self._leave()
 
     # ---- parts
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quirks_core.configuration.config import RefitSection
-from worker.engine.device import device_id
+from worker.engine.topology import device_id
 from worker.errors import RefitError, RefitRejectedError
 from worker.refit.transport.ports import free_port
 from worker.refit.weights.manifest import Manifest

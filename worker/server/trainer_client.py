@@ -5,13 +5,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from worker.engine import vllm_adapter
+from worker.engine.engine import Engine
 from worker.errors import SleepError
 
-if TYPE_CHECKING:
-    from worker.async_worker import VllmAsyncGenerationWorker
+
+class _Worker(Protocol):
+    """What a trainer's calls need of `worker.VllmAsyncGenerationWorker`, which starts the server."""
+
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def refitting(self) -> Any: ...
+    async def pause_async(self, mode: str = ..., clear_cache: bool = ...) -> None: ...
+    async def resume_async(self) -> None: ...
+    async def sleep_async(self, level: int = ...) -> None: ...
+    async def wake_up_async(self, **kwargs: Any) -> None: ...
 
 
 class TrainerClient:
@@ -24,7 +35,7 @@ class TrainerClient:
         worker: The worker of the engine.
     """
 
-    def __init__(self, worker: VllmAsyncGenerationWorker) -> None:
+    def __init__(self, worker: _Worker) -> None:
         self._worker = worker
 
     @property  # type: ignore[misc]

@@ -243,7 +243,7 @@ async def test_a_group_whose_trainer_does_not_come_is_an_error_that_names_the_pl
 
 async def test_a_caller_that_is_cancelled_leaves_a_whole_refit_behind(worker, policies, holds, until):
     calling = asyncio.create_task(worker.refit_async(policies.b.model, version="b"))
-    await until(lambda: worker.refitting.lock.busy)
+    await until(lambda: worker.refitting.lock.locked())
 
     calling.cancel()
 
@@ -256,7 +256,7 @@ async def test_a_caller_that_is_cancelled_leaves_a_whole_refit_behind(worker, po
 async def test_a_caller_that_is_cancelled_before_its_turn_changes_nothing(worker, policies, holds, until):
     first = asyncio.create_task(worker.refit_async(policies.b.model, version="b"))
     second = asyncio.create_task(worker.refit_async(policies.a.model, version="never"))
-    await until(lambda: worker.refitting.lock.busy)
+    await until(lambda: worker.refitting.lock.locked())
 
     second.cancel()
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import torch
 
-from worker.engine.device import device_id
+from worker.engine.topology import device_id
 from worker.errors import RefitError, TransferError
 from worker.refit.weights.manifest import TensorSpec
 
