@@ -19,6 +19,8 @@ _LONGEST_PATH = 107
 _LINGER_MS = 1000
 #: Milliseconds between two checks whether to wait on.
 _POLL_MS = 200
+#: Seconds between two looks for the other side's socket.
+_LOOK_S = 0.0005
 
 
 def socket_path(folder: Path, rank: int) -> Path:
@@ -98,7 +100,8 @@ class Channel:
         self.owes = False
         self._last_sent = json.dumps(message).encode()
         if self._calls is not None and not self._called:
-            self._socket.connect(f"ipc://{self._calls}")  # the other side may bind later
+            self._wait_for_file(self._calls)
+            self._socket.connect(f"ipc://{self._calls}")
             self._called = True
         try:
             self._socket.send(self._last_sent, zmq.NOBLOCK)
@@ -150,7 +153,7 @@ class Channel:
     def _open(self, kind: int) -> None:
         self._socket = self._context.socket(kind)
         self._socket.linger = _LINGER_MS
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 1)  # ms; a refit would notice the default, 100
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 5)  # ms; the other side may bind later
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
 
     def _shut(self) -> None:
@@ -174,6 +177,22 @@ class Channel:
         self._connections += 1 if event == zmq.EVENT_ACCEPTED else -1
         return self._connections <= 0
 
+    def _wait_for_file(self, path: Path) -> None:
+        """Waits until the other side listens: ZMQ would look for it at intervals that a refit would notice."""
+        deadline = time.monotonic() + self._timeout_s
+        while not path.exists():
+            if self._given_up():
+                raise TransferError(f"refit: given up while waiting for {self._other}")
+            if time.monotonic() > deadline:
+                raise self._timed_out()
+            time.sleep(_LOOK_S)
+
+    def _timed_out(self) -> TransferError:
+        return TransferError(
+            f"refit: {self._other} did not answer within refit.timeout_s = {self._timeout_s:g} s; is it still alive, "
+            "and does it send to this engine?"
+        )
+
     def _wait(self, event: int, timeout_s: float | None = None) -> None:
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
@@ -191,7 +210,4 @@ class Channel:
             if self._given_up():
                 raise TransferError(f"refit: given up while waiting for {self._other}")
             if left <= 0:
-                raise TransferError(
-                    f"refit: {self._other} did not answer within refit.timeout_s = {self._timeout_s:g} s; is it still alive, "
-                    "and does it send to this engine?"
-                )
+                raise self._timed_out()
