@@ -1,16 +1,18 @@
-"""One layerwise reload of a running model: opens it, closes it, and checks the model afterwards; and its very first load.
+"""One layerwise reload of a running model: opens it, closes it, and checks what came; and the model's very first load.
 
 Imports vLLM for that reload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
@@ -19,7 +21,10 @@ from quirks_core.base.errors import words
 from quirks_core.base.text import listed
 from worker.errors import RefitUnsupportedError
 from worker.refit.engine.copy_plan import slots
-from worker.refit.engine.loaded import first_names, own_names
+from worker.refit.engine.verify import unwrapped
+
+#: The module that holds a MoE layer's experts.
+_EXPERTS = "routed_experts"
 
 
 class Reload:
@@ -107,6 +112,65 @@ class Reload:
         ]
         if found := [problem for problem in problems if problem]:
             raise RefitUnsupportedError(f"refit: vLLM's reload of this model {' and '.join(found)}")
+
+
+def lacking(model: nn.Module) -> Iterator[str]:
+    """Finds layers that the engine fuses from several of a checkpoint's tensors, and of which only some came.
+
+    vLLM creates such a layer as soon as one part comes; what is missing is then whatever was in memory. The list of loaded
+    parameters does not show it: the fused one counts as loaded.
+
+    Args:
+        model: The engine's model, while a reload is open, once everything was loaded.
+
+    Yields:
+        ``"model.layers.0.self_attn.qkv_proj lacks k"``.
+    """
+    for name, layer in model.named_modules():
+        if not isinstance(layer, QKVParallelLinear | MergedColumnParallelLinear):
+            continue
+        parts = ("q", "k", "v") if isinstance(layer, QKVParallelLinear) else tuple(range(len(layer.output_sizes)))
+        came = defaultdict(set)
+        # What came completely has been processed already, and nothing is left of it here.
+        for parameter, call in get_layerwise_info(layer).loaded_weights:
+            came[parameter].add(call.arguments.get("loaded_shard_id"))
+        for shards in came.values():
+            if shards <= set(parts):  # anything else came in one piece, or in larger ones
+                yield f"{name} lacks {', '.join(str(part) for part in parts if part not in shards)}"
+
+
+def first_names(model: nn.Module) -> dict[str, str]:
+    """Returns the first name of every parameter by each of its names: parts of a model share some.
+
+    Seen in vLLM's Transformers backend: a router is ``mlp.experts.gate`` as well, and loaders report ``mlp.gate``.
+    """
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+
+
+def own_names(loaded: Iterable[str], wanted: Collection[str], first: Mapping[str, str]) -> set[str]:
+    """Returns what was loaded by the names of the model's own parameters.
+
+    Seen in vLLM 0.26: a MoE layer reports ``experts.w13_weight`` for its parameter ``experts.routed_experts.w13_weight``. In
+    0.32 it reports the latter. Of a layer that is wrapped for LoRA, it reports the parameter's name without the wrapper (0.28).
+
+    Args:
+        loaded: The names that the model's ``load_weights`` gave.
+        wanted: The names of its parameters.
+        first: What `first_names` returned.
+    """
+    full = {unwrapped(name): name for name in first}
+
+    def own(name: str) -> str:
+        module, _, parameter = name.rpartition(".")
+        for candidate in (name, f"{module}.{_EXPERTS}.{parameter}"):
+            known = full.get(candidate, candidate)
+            if (found := first.get(known, known)) in wanted:
+                return found
+        return name
+
+    return {own(name) for name in loaded}
 
 
 @contextmanager

@@ -20,17 +20,18 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, words
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
-from worker.refit.engine import transfer_shards, verify
+from worker.refit.engine import verify
 from worker.refit.engine.copy_plan import CopyPlan
 from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.loaders import Copier, Loader, See, Stream, begin_copying, begin_loading
 from worker.refit.engine.recording import Recording
-from worker.refit.engine.reload import Reload
+from worker.refit.engine.reload import Reload, lacking
 from worker.refit.transport.channel import socket_path
 from worker.refit.transport.collective import CollectiveStream, Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
@@ -220,10 +221,10 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 differing = {name for tensors in stream.borrowed() for name in plan.differing(self.model, tensors)}
                 found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
             else:
-                with verify.fresh_model(self.vllm_config, self.device) as fresh:
-                    begin_loading(stream)(Loader(fresh))
-                    verify.process(fresh, self.model_config, self.device)
-                    found = verify.differences(self.model, fresh, self.model_config.dtype)
+                fresh = verify.fresh_model(self.vllm_config, self.device)
+                begin_loading(stream)(Loader(fresh))
+                process_weights_after_loading(fresh, self.model_config, self.device)
+                found = verify.differences(self.model, fresh, self.model_config.dtype)
         self._keep(stream, update_info)
         return found
 
@@ -363,7 +364,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._reload = reload
         try:
             yield
-            if halves := list(islice(transfer_shards.missing(self.model), 8)):
+            if halves := list(islice(lacking(self.model), 8)):
                 raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
         except BaseException:
             # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,8 +16,9 @@ from torch import nn
 
 from quirks_core.base.errors import words
 from worker.errors import RefitError
-from worker.refit.engine.loaded import unwrapped
 
+#: The module that holds the layer itself where vLLM has wrapped it for LoRA.
+_WRAPPED = ".base_layer."
 #: Rows of the input that a layer is compared with.
 _ROWS = 4
 #: How far two answers may lie apart, relative to the largest; kernels may add in another order.
@@ -26,8 +26,7 @@ _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 _COARSE = 1e-2
 
 
-@contextmanager
-def fresh_model(vllm_config: Any, device: torch.device) -> Iterator[nn.Module]:
+def fresh_model(vllm_config: Any, device: torch.device) -> nn.Module:
     """Makes the engine's model once more, without weights; it takes as much memory as the first.
 
     Args:
@@ -44,25 +43,16 @@ def fresh_model(vllm_config: Any, device: torch.device) -> Iterator[nn.Module]:
     # Layers enter themselves here by name, and the names are those of the first model.
     config.compilation_config = copy.copy(vllm_config.compilation_config)
     config.compilation_config.static_forward_context = {}
-    for name in ("static_all_moe_layers",):
-        if hasattr(config.compilation_config, name):
-            setattr(config.compilation_config, name, [])
+    if hasattr(config.compilation_config, "static_all_moe_layers"):
+        config.compilation_config.static_all_moe_layers = []
     try:
         with set_default_torch_dtype(config.model_config.dtype), device:
-            model = initialize_model(vllm_config=config, model_config=config.model_config)
+            return initialize_model(vllm_config=config, model_config=config.model_config).eval()
     except torch.OutOfMemoryError as error:
         raise RefitError(
             "verify_refit_async loads the weights a second time beside the first, and there is no room for that on "
             f"{device}; lower engine.gpu_memory_utilization for the run that verifies"
         ) from error
-    yield model.eval()
-
-
-def process(model: nn.Module, model_config: Any, device: torch.device) -> None:
-    """Packs and quantises loaded weights as the engine does at its start."""
-    from vllm.model_executor.model_loader.utils import process_weights_after_loading
-
-    process_weights_after_loading(model, model_config, device)
 
 
 def differences(model: nn.Module, fresh: nn.Module, dtype: torch.dtype) -> dict[str, str]:
@@ -91,6 +81,11 @@ def differences(model: nn.Module, fresh: nn.Module, dtype: torch.dtype) -> dict[
         if name in layers and (problem := _behaves_differently(name, layer, layers[name])):
             found[f"{name} (as it computes)"] = problem
     return dict(sorted(found.items()))
+
+
+def unwrapped(name: str) -> str:
+    """Returns the name of a tensor or module as it is in an engine without LoRA."""
+    return f"{name}.".replace(_WRAPPED, ".")[:-1]
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
