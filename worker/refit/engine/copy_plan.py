@@ -50,36 +50,22 @@ class Region:
         return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One copy of a refit.
+class Write(NamedTuple):
+    """What a refit writes: a part of a tensor of the trainer's, or a constant such as the padding of a vocabulary.
 
     Attributes:
-        source: Name of the trainer's tensor.
-        taken: What is taken of it; it is contiguous.
-        destination: Name of the engine's parameter or buffer.
-        written: Where it goes.
-    """
-
-    source: str
-    taken: Region
-    destination: str
-    written: Region
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """A constant that loading writes, such as the padding of a vocabulary.
-
-    Attributes:
+        source: Name of the trainer's tensor; empty for a constant.
+        taken: What is taken of it, which is contiguous; None for a constant.
         destination: Name of the engine's parameter or buffer.
         written: Where it goes.
         value: The constant.
     """
 
+    source: str
+    taken: Region | None
     destination: str
     written: Region
-    value: float
+    value: float = 0.0
 
 
 class _Target(NamedTuple):
@@ -117,9 +103,8 @@ class CopyPlan:
         self,
         model: nn.Module,
         manifest: Manifest,
-        copies: Sequence[Copy],
+        writes: Sequence[Write],
         *,
-        fills: Sequence[Fill] = (),
         reloaded: Iterable[str],
         modules: Iterable[str],
         unloaded: Sequence[str] = (),
@@ -131,17 +116,21 @@ class CopyPlan:
         self.unloaded = tuple(unloaded)
         self.uses = 0
         held = {name: tensor for name, tensor in slots(model) if tensor is not None}
-        written_to = {copy.destination for copy in copies} | {fill.destination for fill in fills}
+        written_to = {one.destination for one in writes}
         tied = {id(held[name]) for name in written_to}
         self.plain = frozenset(name.rpartition(".")[0] for name, tensor in held.items() if id(tensor) in tied)
         self._snapshot = Snapshot(model, written_to)
-        self._filled = {fill.destination for fill in fills}
-        self._fills = [(fill.written.of(held[fill.destination].detach()), fill.value) for fill in fills]
+        self._filled: set[str] = set()
+        self._fills: list[tuple[torch.Tensor, float]] = []
         self._copies: dict[str, list[_Target]] = defaultdict(list)
-        for copy in copies:
-            written = copy.written.of(held[copy.destination].detach())
-            linear = written.is_contiguous() and copy.taken.stride == written.stride()
-            self._copies[copy.source].append(_Target(copy.taken, written, copy.destination, written.data_ptr(), linear))
+        for source, taken, destination, region, value in writes:
+            written = region.of(held[destination].detach())
+            if taken is None:
+                self._filled.add(destination)
+                self._fills.append((written, value))
+                continue
+            linear = written.is_contiguous() and taken.stride == written.stride()
+            self._copies[source].append(_Target(taken, written, destination, written.data_ptr(), linear))
         self.copied = frozenset(self._copies)
 
     def fits(self, manifest: Manifest, model: nn.Module) -> bool:
@@ -327,7 +316,7 @@ class _Comparison(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         if func is torch.ops.aten.copy_.default:
             written, source = args[:2]
-            if not _same_bytes(written, source.to(written).expand_as(written)):
+            if not same_bytes(written, source.to(written).expand_as(written)):
                 self.wrong.add(written.untyped_storage().data_ptr())
             return written
         return args[0] if func in _FILLS else func(*args, **(kwargs or {}))
@@ -340,6 +329,6 @@ def slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
             yield f"{path}.{name}" if path else name, held
 
 
-def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors of one shape and dtype have the same bits; a NaN is equal to itself here."""
     return bool(torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))))

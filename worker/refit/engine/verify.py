@@ -16,6 +16,7 @@ from torch import nn
 
 from quirks_core.base.errors import words
 from worker.errors import RefitError
+from worker.refit.engine.copy_plan import same_bytes
 
 #: The module that holds the layer itself where vLLM has wrapped it for LoRA.
 _WRAPPED = ".base_layer."
@@ -118,7 +119,7 @@ def _difference(held: torch.Tensor | None, expected: torch.Tensor | None, dtype:
     if held.shape != expected.shape or held.dtype != expected.dtype:
         return f"is {held.dtype} {list(held.shape)}, should be {expected.dtype} {list(expected.shape)}"
     # As bytes: a NaN is equal to itself here, and every dtype can be compared.
-    if torch.equal(_bytes(held), _bytes(expected)):
+    if same_bytes(held, expected):
         return None
     if not held.is_floating_point():
         return f"{int((held != expected).sum())} of {held.numel()} values differ"
@@ -126,10 +127,6 @@ def _difference(held: torch.Tensor | None, expected: torch.Tensor | None, dtype:
         return None
     apart = (held.double() - expected.double()).abs()
     return f"{int((apart != 0).sum())} of {held.numel()} values differ, by up to {float(apart.max()):.3g}"
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
