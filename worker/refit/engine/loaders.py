@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from worker.refit.engine.recording import Recording
 from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 
+_T = TypeVar("_T")
 #: What a transport brings.
 Stream: TypeAlias = IpcZmqStream | CollectiveStream
 #: Takes note of a tensor that came.
@@ -28,15 +29,18 @@ class Loader:
 
     Attributes:
         loaded: The model's own parameters that got a value; None if it does not report them.
-        recording: Watches the tensors, if set.
-        not_finite: Looks at the tensors, if set.
+
+    Args:
+        model: The model.
+        not_finite: Looks at the tensors, if given.
+        recording: Watches the tensors, if given.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, not_finite: NotFinite | None = None, recording: Recording | None = None) -> None:
         self._model = model
         self.loaded: set[str] | None = set()
-        self.recording: Recording | None = None
-        self.not_finite: NotFinite | None = None
+        self._recording = recording
+        self._not_finite = not_finite
         self._last = "the first tensor"
 
     def load_weights(self, tensors: Tensors) -> None:
@@ -45,10 +49,10 @@ class Loader:
         Raises:
             RefitError: The model does not take one of them.
         """
-        if self.not_finite is not None:
-            tensors = self.not_finite.watch(tensors)
-        if self.recording is not None:
-            tensors = self.recording.watch(tensors)
+        if self._not_finite is not None:
+            tensors = self._not_finite.watch(tensors)
+        if self._recording is not None:
+            tensors = self._recording.watch(tensors)
         try:
             found = self._model.load_weights(self._noted(tensors))
         except QuirksError:
@@ -109,33 +113,17 @@ class Copier:
         self._not_finite.look(self.plan.written())
 
 
-def begin_loading(stream: Stream) -> Callable[[Loader], None]:
-    """Waits until there is something to load; returns what loads it, and all that follows, into a model."""
-    coming = iter(stream)
-    tensors = chain(list(islice(coming, 1)), coming)
-
-    def load(loader: Loader) -> None:
-        loader.load_weights(tensors)
-        _check_end(stream)
-
-    return load
+def begun(coming: Iterable[_T]) -> Iterator[_T]:
+    """Waits until something comes; returns it, and all that follows."""
+    rest = iter(coming)
+    return chain(list(islice(rest, 1)), rest)
 
 
-def begin_copying(stream: Stream, copier: Copier) -> Callable[[], None]:
-    """Waits until there is something to copy; returns what copies it, and all that follows."""
-    if isinstance(stream, CollectiveStream):
-        coming = stream.borrowed(copier.plan.room_for, placed=copier.check)
-    else:
-        coming = stream.borrowed()
-    buffers = chain(list(islice(coming, 1)), coming)
+def check_end(stream: Stream) -> None:
+    """Makes sure that all of a stream was taken.
 
-    def load() -> None:
-        copier.load_borrowed(buffers)
-        _check_end(stream)
-
-    return load
-
-
-def _check_end(stream: Stream) -> None:
+    Raises:
+        RefitError: It was not.
+    """
     if not stream.complete:
         raise RefitError("refit: the model stopped loading before the last tensor")

@@ -29,7 +29,7 @@ from worker.refit.advice import with_counts
 from worker.refit.engine import verify
 from worker.refit.engine.copy_plan import CopyPlan
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.loaders import Copier, Loader, See, Stream, begin_copying, begin_loading
+from worker.refit.engine.loaders import Copier, Loader, See, Stream, begun, check_end
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.reload import Reload, lacking
 from worker.refit.transport.channel import socket_path
@@ -222,7 +222,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
             else:
                 fresh = verify.fresh_model(self.vllm_config, self.device)
-                begin_loading(stream)(Loader(fresh))
+                Loader(fresh).load_weights(begun(stream))
+                check_end(stream)
                 process_weights_after_loading(fresh, self.model_config, self.device)
                 found = verify.differences(self.model, fresh, self.model_config.dtype)
         self._keep(stream, update_info)
@@ -311,18 +312,17 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             info: The refit.
             record: Find out what can be copied from the next refit on. A quantised model is not examined: its layers compute.
         """
-        loader = Loader(self.model)
-        loader.not_finite = self._not_finite
-        load = begin_loading(stream)
+        tensors = begun(stream)
         reload = Reload(self.model, self.model_config)
         recording = Recording(self.model) if record else None
+        loader = Loader(self.model, self._not_finite, recording)
         with self._opened(reload):
             if recording is not None:
                 recording.opened()
-                loader.recording = recording
                 self._recorded = recording, stream.manifest
             with recording or nullcontext():
-                load(loader)
+                loader.load_weights(tensors)
+                check_end(stream)
             self._check_finite(info)
             unloaded = reload.unloaded(loader.loaded)
             if info.dummy and not self._complete_once and unloaded:
@@ -336,7 +336,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
         copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every), see=self.see)
         self.copied = plan
-        load = begin_copying(stream, copier)
+        room = (plan.room_for, copier.check) if isinstance(stream, CollectiveStream) else ()
+        buffers = begun(stream.borrowed(*room))
         self.ways = {
             "copied": len(plan.copied),
             "reloaded": len(plan.reloaded),
@@ -347,7 +348,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         try:
             reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
             with self._opened(reload) if reload is not None else nullcontext():
-                load()
+                copier.load_borrowed(buffers)
+                check_end(stream)
                 self._check_finite(info)
         except BaseException:
             self._plan = None

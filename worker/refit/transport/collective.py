@@ -345,7 +345,7 @@ class CollectiveStream:
         for tensors in self.borrowed():
             yield from tensors
 
-    def borrowed(self, room_for: RoomFor = lambda _: None, *, placed: bool = True) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    def borrowed(self, room_for: RoomFor = lambda _: None, placed: bool = True) -> Iterator[list[tuple[str, torch.Tensor]]]:
         """Yields the same, broadcast by broadcast.
 
         Args:
