@@ -102,7 +102,7 @@ class Updates:
         self._model = model
         self._config = model_config
         self._plan: CopyPlan | None = None
-        self._open: _Loaded | _Recorded | _Copied | None = None
+        self._open: _Recorded | _Copied | None = None
         self._recordings = 0
         self._missing: tuple[str, ...] = ()
         self._lock = threading.Lock()  # some engines load from threads of their own
@@ -134,8 +134,8 @@ class Updates:
                 self._recordings += 1
                 self._open = _Recorded(self._model, self._config)
             else:
+                self.last = Ways()
                 initialize(self._model)
-                self._open = _Loaded()
 
     def copies(self, name: str, tensor: torch.Tensor) -> bool:
         """Returns whether an update is open that copies this tensor as soon as it gets it, and needs it no longer."""
@@ -180,7 +180,7 @@ class Updates:
             self.last = update.ways
             if isinstance(update, _Recorded):
                 self._plan = update.plan
-            elif isinstance(update, _Copied):
+            else:
                 self._plan = None if update.strays else plan
                 self._after_copies(update)
 
@@ -206,7 +206,7 @@ class Updates:
             self._plan = None
             self._taken().abandon()
 
-    def _taken(self) -> _Loaded | _Recorded | _Copied:
+    def _taken(self) -> _Recorded | _Copied:
         update, self._open = self._open, None
         assert update is not None  # noqa: S101 - whoever calls this has looked
         _copying.discard(self)
@@ -225,24 +225,6 @@ class Updates:
                 yield
             finally:
                 self._holder = 0
-
-
-class _Loaded:
-    """An update that vLLM loads."""
-
-    ways = Ways()
-    has_failed = False
-
-    def load(self, load: Load, weights: Tensors) -> Any:
-        """Loads some tensors."""
-        return load(weights)
-
-    def close(self, finalize: Callable[[], None]) -> None:
-        """Ends the update."""
-        finalize()
-
-    def abandon(self) -> None:
-        """Leaves what is there to vLLM."""
 
 
 class _Recorded:
