@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from quirks_core.base.errors import words
 from quirks_core.base.text import listed
 from worker.errors import RefitUnsupportedError
 from worker.refit.engine.copy_plan import slots
+from worker.refit.engine.recording import Recording
 from worker.refit.engine.verify import unwrapped
 
 #: The module that holds a MoE layer's experts.
@@ -34,16 +35,24 @@ class Reload:
         slots: Names of all parameters and buffers that the model had before, including those that are None.
         wanted: Names of the parameters that a checkpoint fills; empty before `open`. What the engine computes from loaded
             weights (MLA's ``W_UK_T`` and ``W_UV``) is not among them: no trainer has it, and the reload computes it again.
+        recording: Watches the reload, if set.
         touched: Whether the model may hold other tensors or values than before.
     """
 
-    def __init__(self, model: nn.Module, model_config: Any, modules: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        model_config: Any,
+        modules: Collection[str] | None = None,
+        recording: Recording | None = None,
+    ) -> None:
         """Records what the model holds.
 
         Args:
             model: The engine's model.
             model_config: vLLM's configuration of it.
             modules: The only layers to make ready, beside attention, which vLLM processes last in any case; all if None.
+            recording: Watches the reload; whoever loads meanwhile activates it.
         """
         self._model = model
         self._part: Any = model if modules is None else _Part(model, modules)
@@ -51,6 +60,7 @@ class Reload:
         self._before = _identities(model)
         self.slots = self._before.keys()
         self._first = first_names(model)
+        self.recording = recording
         self.wanted: frozenset[str] = frozenset()
         self.touched = False
 
@@ -68,6 +78,8 @@ class Reload:
             self.abandon()
             self.touched = self._before != _identities(self._model)
             raise RefitUnsupportedError(f"refit: vLLM cannot reload this model: {words(error)}") from error
+        if self.recording is not None:
+            self.recording.opened()
         # Parameters that processing added are gone until the reload is closed.
         self.wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
 
@@ -82,7 +94,8 @@ class Reload:
     def close(self) -> None:
         """Processes the remaining layers and puts the weights in force; abandons the reload if that fails."""
         try:
-            finalize_layerwise_reload(self._part, self._config)
+            with self.recording or nullcontext():
+                finalize_layerwise_reload(self._part, self._config)
         except BaseException:
             self.abandon()
             raise

@@ -107,10 +107,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._group: Group | None = None
-        self._reload: Reload | None = None
         self._plan: CopyPlan | None = None
         self._resident: Imported | None = None
-        self._recorded: tuple[Recording, Manifest] | None = None
         self._announced: tuple[list[Any] | None, Manifest | None] = None, None
         self._slots: set[str] = set()
         self._complete_once = False
@@ -141,11 +139,10 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def init_transfer_engine(self, init_info: RefitInitInfo) -> None:
         """Joins the collective; a group that was there before is left."""
         self.shutdown()
-        rank = init_info.rank_offset + self.rank
         self._group = Group(
             init_info.ip,
             init_info.port,
-            rank=rank,
+            rank=init_info.rank_offset + self.rank,
             world_size=init_info.world_size,
             timeout_s=init_info.timeout_s,
             device=self.device,
@@ -153,7 +150,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def start_weight_update(self) -> None:
         """Does nothing yet: the layers are made ready once the manifest is accepted."""
-        self._recorded = None
         self._not_finite = NotFinite(self.model_config.dtype)
         self.touched = False
         self.ways = {}
@@ -181,9 +177,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         with self._stream(update_info) as stream:
             if wrong is not None:
                 raise wrong  # in the stream, so that the trainer gets the reason
-            self._load(stream, update_info)
+            reload = self._load(stream, update_info)
         self._keep(stream, update_info)
-        self._put_in_force()
+        self._put_in_force(reload, stream.manifest)
         self._not_finite.after_casts(self.model)
         self.ways["not_finite"] = dict(self._not_finite)
         self._check_finite(update_info)
@@ -191,20 +187,18 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def finish_weight_update(self) -> None:
         """Does nothing any more: vLLM would take no further refit after an error here."""
 
-    def _put_in_force(self) -> None:
+    def _put_in_force(self, reload: Reload | None, manifest: Manifest) -> None:
         try:
-            if (reload := self._end_reload()) is not None:
+            if reload is not None:
+                reload.close()
                 reload.check(self._slots)
-            if self._recorded is not None:
-                recording, manifest = self._recorded
-                self._plan = recording.plan(manifest, self.ways["unloaded"])
+                if reload.recording is not None:
+                    self._plan = reload.recording.plan(manifest, self.ways["unloaded"])
             self._complete_once = True
         except QuirksError:
             raise
         except Exception as error:
             raise RefitError(f"refit: the new weights could not be put in force: {words(error)}") from error
-        finally:
-            self._recorded = None
 
     def verify(self, update_info: RefitUpdateInfo) -> dict[str, str]:
         """Receives the same weights once more, and compares the running model with what its loaders make of them.
@@ -284,16 +278,16 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         if isinstance(stream, IpcZmqStream):
             self._resident = stream.resident if info.keep_memory else None
 
-    def _load(self, stream: Stream, info: RefitUpdateInfo) -> None:
-        """Loads every tensor; ends the reload if that fails, so that a later refit starts clean."""
-        plan = self._plan
-        if plan is not None and not plan.fits(stream.manifest, self.model):
-            plan = self._plan = None
-        if plan is not None and plan.copied:
-            self._copy(stream, plan, info)
+    def _load(self, stream: Stream, info: RefitUpdateInfo) -> Reload | None:
+        """Loads every tensor; returns the reload that is to be closed, if there is one."""
+        if self._plan is not None and not self._plan.fits(stream.manifest, self.model):
+            self._plan = None
+        if self._plan is not None and self._plan.copied:
+            reload = self._copy(stream, self._plan, info)
         else:
-            self._reload_all(stream, info, record=plan is None and self.model_config.quantization is None)
+            reload = self._reload_all(stream, info)
         self.ways["bytes"] = sum(tensor.nbytes for tensor in stream.manifest.tensors)
+        return reload
 
     def _check_finite(self, info: RefitUpdateInfo) -> None:
         if info.finite and self._not_finite:
@@ -304,23 +298,15 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 "model, or set refit.finite: false to take them"
             )
 
-    def _reload_all(self, stream: Stream, info: RefitUpdateInfo, *, record: bool) -> None:
-        """Loads every tensor through the layerwise reload.
-
-        Args:
-            stream: What comes.
-            info: The refit.
-            record: Find out what can be copied from the next refit on. A quantised model is not examined: its layers compute.
-        """
+    def _reload_all(self, stream: Stream, info: RefitUpdateInfo) -> Reload:
+        """Loads every tensor through the layerwise reload, and records what can be copied from the next refit on."""
         tensors = begun(stream)
-        reload = Reload(self.model, self.model_config)
-        recording = Recording(self.model) if record else None
-        loader = Loader(self.model, self._not_finite, recording)
+        # A quantised model is not examined: its layers compute.
+        examined = self._plan is None and self.model_config.quantization is None
+        reload = Reload(self.model, self.model_config, recording=Recording(self.model) if examined else None)
+        loader = Loader(self.model, self._not_finite, reload.recording)
         with self._opened(reload):
-            if recording is not None:
-                recording.opened()
-                self._recorded = recording, stream.manifest
-            with recording or nullcontext():
+            with reload.recording or nullcontext():
                 loader.load_weights(tensors)
                 check_end(stream)
             self._check_finite(info)
@@ -331,8 +317,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                     f"{', '.join(unloaded[:8])} ({len(unloaded)} in all); send them, or set engine.load_format=auto"
                 )
         self.ways = {"copied": 0, "reloaded": len(stream.manifest.tensors), "layers": [], "unloaded": unloaded}
+        return reload
 
-    def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> None:
+    def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> Reload | None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
         copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every), see=self.see)
         self.copied = plan
@@ -354,30 +341,21 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         except BaseException:
             self._plan = None
             raise
+        return reload
 
     @contextmanager
     def _opened(self, reload: Reload) -> Iterator[None]:
-        """Has layers ready to be loaded; `finish_weight_update` closes them, or this does after an error."""
+        """Has layers ready to be loaded; an error ends the reload, so that a later refit starts clean."""
         self._slots |= reload.slots  # of all refits: what an earlier one removed is still missing
         try:
             reload.open()
         finally:
             self.touched = self.touched or reload.touched
-        self._reload = reload
         try:
             yield
             if halves := list(islice(lacking(self.model), 8)):
                 raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
         except BaseException:
             # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
-            self._recorded = self._reload = None
             reload.abandon()
             raise
-
-    def _end_reload(self) -> Reload | None:
-        """Closes the reload, if one is open, and returns it."""
-        reload, self._reload = self._reload, None
-        if reload is not None:
-            with self._recorded[0] if self._recorded is not None else nullcontext():
-                reload.close()
-        return reload

@@ -240,13 +240,12 @@ class _Recorded:
         self.ways = Ways()
         self.plan: CopyPlan | None = None
         self.has_failed = False
-        self._reload = Reload(model, model_config)
         self._recording = Recording(model)
+        self._reload = Reload(model, model_config, recording=self._recording)
         self._sent: list[TensorSpec] = []
         self._loaded: set[str] | None = set()
         self._thread = threading.get_ident()
         self._reload.open()
-        self._recording.opened()
 
     def load(self, load: Load, weights: Tensors) -> Any:
         """Loads some tensors, and watches what happens to them."""
