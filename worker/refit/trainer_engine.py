@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from vllm.distributed.weight_transfer.base import (
@@ -140,9 +140,18 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             for _ in tensors():  # a sharded tensor is gathered on all ranks together
                 pass
             return
+        info = self._info
+        update_info = {
+            "transport": info.transport,
+            "location": "" if self._folder is None else str(self._folder),
+            "dummy": info.dummy,
+            "timeout_s": info.timeout_s,
+            "finite": info.finite,
+            "ranks": info.engine_ranks,
+        }
         self.client.start_weight_update()
         with ThreadPoolExecutor(max_workers=1) as pool:
-            update = pool.submit(self.client.update_weights, self._update_info())
+            update = pool.submit(self.client.update_weights, update_info)
             try:
                 self._send(tensors, manifest, given_up=partial(_failed, update))
             except (RefitRejectedError, TransferError) as error:
@@ -158,18 +167,6 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             self._collective.close()
         if self._folder is not None:
             private_folder.remove(self._folder)
-
-    def _update_info(self) -> dict[str, Any]:
-        info = self._info
-        where = "" if self._folder is None else str(self._folder)
-        return {
-            "transport": info.transport,
-            "location": where,
-            "dummy": info.dummy,
-            "timeout_s": info.timeout_s,
-            "finite": info.finite,
-            "ranks": info.engine_ranks,
-        }
 
     def _joined(self, info: RefitTrainerInitInfo) -> CollectiveSender:
         size, limit = 1 + info.engine_ranks, info.timeout_s
@@ -191,17 +188,16 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         info = self._info
         if self._collective is not None:
             self._collective.send(tensors, manifest=manifest, buffer_bytes=info.buffer_bytes, given_up=given_up)
-        if self._folder is None:
-            return
-        ipc_zmq.send(
-            tensors,
-            [str(socket_path(self._folder, rank)) for rank in range(info.engine_ranks)],
-            device=info.device,
-            manifest=manifest,
-            buffer_bytes=info.buffer_bytes,
-            timeout_s=info.timeout_s,
-            given_up=given_up,
-        )
+        if self._folder is not None:
+            ipc_zmq.send(
+                tensors,
+                [str(socket_path(self._folder, rank)) for rank in range(info.engine_ranks)],
+                device=info.device,
+                manifest=manifest,
+                buffer_bytes=info.buffer_bytes,
+                timeout_s=info.timeout_s,
+                given_up=given_up,
+            )
 
 
 def _pairs(source: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
