@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -140,12 +140,6 @@ class Channel:
         self.hide()
         self._shut()
         self._context.term()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self, kind: int) -> None:
         self._socket = self._context.socket(kind)
