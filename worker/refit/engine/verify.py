@@ -99,7 +99,7 @@ def packed_answers(model: nn.Module, *, scale: float = 1.0) -> Iterator[tuple[st
     """
     for name, layer in model.named_modules():
         weight = next(layer.parameters(recurse=False), None)
-        if weight is None or weight.numel() or (x := _input(layer, layer)) is None:
+        if weight is None or weight.numel() or (x := _input(layer)) is None:
             continue
         try:
             answer = _answer(layer, x * scale)
@@ -136,16 +136,13 @@ def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str |
     Raises:
         RefitError: The new layer answers nothing, and what it computes with is not visible as a tensor either.
     """
-    x = _input(layer, fresh)
-    weight = next(fresh.parameters(recurse=False), None)
-    if x is None or weight is None:
+    if (x := _input(fresh)) is None:
         return None
-    dtype = x.dtype
     try:
         expected = _answer(fresh, x)
     except Exception as error:
         # A convolution's layer only holds a weight, and the layer around it computes: comparing the values is enough.
-        if weight.numel():
+        if next(fresh.parameters(recurse=False)).numel():
             return None
         raise RefitError(f"{name} cannot be compared: its weight is packed, and it does not compute: {words(error)}") from error
     try:
@@ -154,18 +151,13 @@ def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str |
         return f"does not compute: {words(error)}"
     apart = float((held.double() - expected.double()).abs().max())
     scale = float(expected.double().abs().max()) or 1.0
-    if apart <= _TOLERANCE.get(dtype, _COARSE) * scale:
+    if apart <= _TOLERANCE.get(x.dtype, _COARSE) * scale:
         return None
     return f"answers to the same input differ by up to {apart:.3g} (the largest is {scale:.3g})"
 
 
-def _input(layer: nn.Module, placed: nn.Module) -> torch.Tensor | None:
-    """Makes an input [B, W] for a linear layer, the same on every process and every time; None for any other kind of layer.
-
-    Args:
-        layer: The layer.
-        placed: It, or one like it: the input lies where its weight does.
-    """
+def _input(layer: nn.Module) -> torch.Tensor | None:
+    """Makes an input [B, W] for a linear layer, the same on every process and every time; None for any other kind of layer."""
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
@@ -175,8 +167,7 @@ def _input(layer: nn.Module, placed: nn.Module) -> torch.Tensor | None:
         width = layer.embedding_dim
     else:
         return None
-    weight = next(placed.parameters(recurse=False), None)
-    if weight is None:
+    if (weight := next(layer.parameters(recurse=False), None)) is None:
         return None
     dtype = getattr(layer, "params_dtype", None) or weight.dtype
     generator = torch.Generator().manual_seed(width)  # of its own, which leaves the sampler's alone

@@ -97,7 +97,14 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
                 groups["incomparable" if parts else "unknown"].add(key)
     if found.issuperset(expected.sent):  # the rest is the engine's own
         groups["unknown"].clear()
-    return _comparison(groups, same)
+    different, rest = groups["different"], groups["incomparable"] | groups["unknown"]
+    return Comparison(
+        equal=tuple(sorted(groups["equal"] - different - rest)),
+        different=tuple(sorted(different)),
+        incomparable=tuple(sorted(rest - different)),
+        unknown=tuple(sorted(groups["unknown"])),
+        same_bytes=frozenset(same),
+    )
 
 
 def origins(names: Collection[str], entries: Sequence[Entry], expected: Expected) -> Iterator[str]:
@@ -116,17 +123,6 @@ def origins(names: Collection[str], entries: Sequence[Entry], expected: Expected
         for name, digest in came:
             if engine_name(name) in names and (owner := owners.get(digest, name)) != name:
                 yield f"{name} has the trainer's {owner}"
-
-
-def _comparison(groups: Mapping[str, set[str]], same: set[tuple[int, str]]) -> Comparison:
-    different, rest = groups["different"], groups["incomparable"] | groups["unknown"]
-    return Comparison(
-        equal=tuple(sorted(groups["equal"] - different - rest)),
-        different=tuple(sorted(different)),
-        incomparable=tuple(sorted(rest - different)),
-        unknown=tuple(sorted(groups["unknown"])),
-        same_bytes=frozenset(same),
-    )
 
 
 def _parts(expected: Expected) -> dict[str, list[str]]:
