@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from quirks_core.configuration.config import RefitSection
 from worker.engine.device import device_id
 from worker.errors import RefitError, RefitRejectedError
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.scope import RefitScope
 
@@ -151,15 +151,7 @@ class ModelSender:
 
 
 async def _alongside(send: Callable[[Callable[[], bool]], None], update: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a sender in a thread while the engines' side runs here; each ends when the other fails.
-
-    Args:
-        send: Sends; its argument returns whether to give up.
-        update: The engines' side.
-
-    Returns:
-        What the engines' side returned.
-    """
+    """Runs a sender in a thread while the engines' side runs here, whose result it returns; each ends when the other fails."""
     over = threading.Event()
     sender = asyncio.ensure_future(asyncio.to_thread(send, over.is_set))
     try:
@@ -173,12 +165,7 @@ async def _alongside(send: Callable[[Callable[[], bool]], None], update: Corouti
 
 
 def _shared_device(model: torch.nn.Module, engine: list[str]) -> torch.device:
-    """Returns where buffers between a model and an engine lie: their common GPU, else the CPU.
-
-    Args:
-        model: The trainer's model.
-        engine: The devices of the engine's processes.
-    """
+    """Returns where buffers between a model and an engine's processes lie: their common GPU, else the CPU."""
     import torch
 
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))

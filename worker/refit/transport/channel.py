@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,19 @@ _POLL_MS = 200
 def socket_path(folder: Path, rank: int) -> Path:
     """Returns where the process of a rank listens in an engine's private folder."""
     return folder / f"rank-{rank}.sock"
+
+
+def free_port(ip: str) -> int:
+    """Returns a port that is free at this moment.
+
+    Raises:
+        TransferError: The address is not one of this machine.
+    """
+    try:
+        with socket.create_server((ip, 0)) as server:
+            return int(server.getsockname()[1])
+    except OSError as error:
+        raise TransferError(f"refit: nothing can listen on {ip}: {error}") from error
 
 
 class Channel:

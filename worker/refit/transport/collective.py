@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from quirks_core.base.errors import words
 from worker.errors import RefitRejectedError, TransferError
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 from worker.refit.weights.buffers import view
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order, size_of
 from worker.refit.weights.packing import Packing
@@ -115,7 +115,7 @@ class Group:
             TransferError: A rank died or took too long.
         """
         if self._nccl is None:
-            self.broadcast(memory)
+            self._broadcast(memory)
             return
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream()
@@ -143,25 +143,14 @@ class Group:
                     )
                 time.sleep(_LOOK_S)
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Gives every rank the tensor of rank 0.
-
-        Args:
-            tensor: On the CPU, contiguous; read on rank 0, overwritten elsewhere.
-
-        Raises:
-            TransferError: A rank died or took too long.
-        """
-        self._do("a broadcast", lambda group: group.broadcast(tensor, SOURCE))
-
     def broadcast_json(self, value: Any = None) -> Any:
         """Gives every rank the JSON value of rank 0."""
         payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         size = torch.tensor([len(payload)])
-        self.broadcast(size)
+        self._broadcast(size)
         if self.rank != SOURCE:
             payload = torch.empty(int(size), dtype=torch.uint8)
-        self.broadcast(payload)
+        self._broadcast(payload)
         return json.loads(bytes(payload.numpy()))
 
     def agree(self, accepted: bool) -> bool:
@@ -179,6 +168,9 @@ class Group:
             self._started.clear()
             nccl.destroy()
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
+
+    def _broadcast(self, tensor: torch.Tensor) -> None:
+        self._do("a broadcast", lambda group: group.broadcast(tensor, SOURCE))
 
     def _do(self, what: str, start: Callable[[Any], Any]) -> None:
         if self._group is None:
