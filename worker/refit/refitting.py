@@ -403,11 +403,7 @@ def _reason(error: Exception) -> str:
 
 
 def _private_folder(parent: str | None) -> Path:
-    """Makes a folder that no other user can enter.
-
-    Raises:
-        TransferError: The requested folder is another user's, or open to others.
-    """
+    """Makes a folder that no other user can enter, in one that is this user's alone if it is named."""
     if parent is not None:
         folder = Path(parent)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

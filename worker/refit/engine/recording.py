@@ -199,7 +199,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             return False
         if here == there:
             return _region(source) == _region(destination)
-        same = _kind(source) == _kind(destination)
+        same = (source.dtype, source.shape, source.stride()) == (destination.dtype, destination.shape, destination.stride())
         for name in names:
             self._filled[name] = self._in(source, here, self._live[name]) if same else []
         if not self._writes.get(here):
@@ -304,10 +304,6 @@ def _region(tensor: torch.Tensor) -> Region:
 
 def _place(tensor: torch.Tensor) -> tuple[int, Region, torch.dtype]:
     return _identity(tensor), _region(tensor), tensor.dtype
-
-
-def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:

@@ -124,13 +124,16 @@ class Updates:
             initialize(self._model)
             return
         with self._inside():
-            self._give_up()
+            if self._open is not None:  # an update that was not closed
+                self._plan = None
+                self._taken().abandon()
             if self._plan is not None and not self._plan.holds(self._model):
                 self._plan = None
+            is_reloading = any(get_layerwise_info(layer).can_load() for layer in self._model.modules())
             if self._plan is not None:
                 self._open = _Copied(self._model, self._config, self._plan, initialize)
                 _copying.add(self)
-            elif self._recordings < _RECORDINGS and not _is_open(self._model):
+            elif self._recordings < _RECORDINGS and not is_reloading:
                 self._recordings += 1
                 self._open = _Recorded(self._model, self._config)
             else:
@@ -200,12 +203,6 @@ class Updates:
                     f"recorded-updates: {len(missing)} of {count} tensors did not come and keep their values: {listed(missing)}"
                 )
 
-    def _give_up(self) -> None:
-        """Ends an update that was not closed."""
-        if self._open is not None:
-            self._plan = None
-            self._taken().abandon()
-
     def _taken(self) -> _Recorded | _Copied:
         update, self._open = self._open, None
         assert update is not None  # noqa: S101 - whoever calls this has looked
@@ -228,13 +225,7 @@ class Updates:
 
 
 class _Recorded:
-    """An update that vLLM loads while it is watched.
-
-    Attributes:
-        ways: What it did.
-        plan: What can be copied from now on; None if that is nothing.
-        has_failed: Some of it was not loaded.
-    """
+    """An update that vLLM loads while it is watched; `plan` is what can be copied from now on, if anything."""
 
     def __init__(self, model: nn.Module, model_config: Any) -> None:
         self.ways = Ways()
@@ -409,10 +400,6 @@ class _Uncloned(TorchFunctionMode):  # type: ignore[misc]
 def _has_tensors(layer: nn.Module) -> bool:
     """Returns whether a layer has tensors now, or had some when it was loaded."""
     return bool(layer._parameters or layer._buffers or any(get_layerwise_info(layer).restore_metadata))
-
-
-def _is_open(model: nn.Module) -> bool:
-    return any(get_layerwise_info(layer).can_load() for layer in model.modules())
 
 
 def _wait() -> None:

@@ -131,11 +131,7 @@ def _difference(held: torch.Tensor | None, expected: torch.Tensor | None, dtype:
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str | None:
-    """Compares two linear layers on the same input; None for any other kind of layer.
-
-    Raises:
-        RefitError: The new layer answers nothing, and what it computes with is not visible as a tensor either.
-    """
+    """Compares two linear layers on the same input; None for any other kind of layer."""
     if (x := _input(fresh)) is None:
         return None
     try:

@@ -79,8 +79,7 @@ def send(
         size = rest.buffer_size(buffer_bytes)
         needed = _BUFFERS if rest.tensors else 0
         buffers = [stack.enter_context(shared_buffer(size, device)) for _ in range(needed)]
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # what is read in place must be there
+        _wait_for(device)  # what is read in place must be there
         hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
         if resident is None or model is None:
             peers.send({**hello, "manifest": manifest.encode()})
