@@ -6,7 +6,7 @@ Imports vLLM for that reload.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -17,10 +17,11 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from quirks_core.base.errors import words
+from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
-from worker.errors import RefitUnsupportedError
-from worker.refit.engine.copy_plan import slots
+from worker.errors import RefitError, RefitUnsupportedError
+from worker.refit.engine.copy_plan import Tensors, slots
+from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.verify import unwrapped
 
@@ -119,12 +120,55 @@ class Reload:
             RefitUnsupportedError: It does not, so the next forward pass would fail.
         """
         after = dict(slots(self._model))
-        problems = [
-            _listing("removes", sorted(name for name in wanted if name not in after)),
-            _listing("leaves without memory", [name for name, held in after.items() if held is not None and held.is_meta]),
-        ]
-        if found := [problem for problem in problems if problem]:
+        problems = {
+            "removes": sorted(name for name in wanted if name not in after),
+            "leaves without memory": [name for name, held in after.items() if held is not None and held.is_meta],
+        }
+        if found := [f"{verb} {listed(names)}" for verb, names in problems.items() if names]:
             raise RefitUnsupportedError(f"refit: vLLM's reload of this model {' and '.join(found)}")
+
+
+class Loader:
+    """Stands before a model and remembers what it loaded, however often ``load_weights`` is called.
+
+    Attributes:
+        loaded: The model's own parameters that got a value; None if it does not report them.
+
+    Args:
+        model: The model.
+        not_finite: Looks at the tensors, if given.
+        recording: Watches the tensors, if given.
+    """
+
+    def __init__(self, model: torch.nn.Module, not_finite: NotFinite | None = None, recording: Recording | None = None) -> None:
+        self._model = model
+        self.loaded: set[str] | None = set()
+        self._recording = recording
+        self._not_finite = not_finite
+        self._last = "the first tensor"
+
+    def load_weights(self, tensors: Tensors) -> None:
+        """Has the model load some tensors.
+
+        Raises:
+            RefitError: The model does not take one of them.
+        """
+        if self._not_finite is not None:
+            tensors = self._not_finite.watch(tensors)
+        if self._recording is not None:
+            tensors = self._recording.watch(tensors)
+        try:
+            found = self._model.load_weights(self._noted(tensors))
+        except QuirksError:
+            raise
+        except Exception as error:
+            raise RefitError(f"refit: the engine's model does not take {self._last}: {words(error)}") from error
+        self.loaded = None if found is None or self.loaded is None else self.loaded | set(found)
+
+    def _noted(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in tensors:
+            self._last = f"{name}, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+            yield name, tensor
 
 
 def lacking(model: nn.Module) -> Iterator[str]:
@@ -228,7 +272,3 @@ class _Part:
 
 def _identities(model: nn.Module) -> dict[str, int]:
     return {name: id(held) for name, held in slots(model)}
-
-
-def _listing(verb: str, names: Sequence[str]) -> str:
-    return f"{verb} {listed(names)}" if names else ""

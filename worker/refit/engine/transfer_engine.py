@@ -6,13 +6,13 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from vllm.distributed.weight_transfer.base import (
@@ -27,17 +27,20 @@ from quirks_core.base.errors import QuirksError, words
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
 from worker.refit.engine import verify
-from worker.refit.engine.copy_plan import CopyPlan
+from worker.refit.engine.copy_plan import Copier, CopyPlan, See
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.loaders import Copier, Loader, See, Stream, begun, check_end
 from worker.refit.engine.recording import Recording
-from worker.refit.engine.reload import Reload, lacking
+from worker.refit.engine.reload import Loader, Reload, lacking
 from worker.refit.transport.channel import socket_path
 from worker.refit.transport.collective import CollectiveStream, Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.resident import Imported
+
+_T = TypeVar("_T")
+#: What a transport brings.
+Stream: TypeAlias = IpcZmqStream | CollectiveStream
 
 
 @dataclass
@@ -216,8 +219,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
             else:
                 fresh = verify.fresh_model(self.vllm_config, self.device)
-                Loader(fresh).load_weights(begun(stream))
-                check_end(stream)
+                Loader(fresh).load_weights(_begun(stream))
+                _check_end(stream)
                 process_weights_after_loading(fresh, self.model_config, self.device)
                 found = verify.differences(self.model, fresh, self.model_config.dtype)
         self._keep(stream, update_info)
@@ -300,7 +303,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _reload_all(self, stream: Stream, info: RefitUpdateInfo) -> Reload:
         """Loads every tensor through the layerwise reload, and records what can be copied from the next refit on."""
-        tensors = begun(stream)
+        tensors = _begun(stream)
         # A quantised model is not examined: its layers compute.
         examined = self._plan is None and self.model_config.quantization is None
         reload = Reload(self.model, self.model_config, recording=Recording(self.model) if examined else None)
@@ -308,7 +311,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         with self._opened(reload):
             with reload.recording or nullcontext():
                 loader.load_weights(tensors)
-                check_end(stream)
+                _check_end(stream)
             self._check_finite(info)
             unloaded = reload.unloaded(loader.loaded)
             if info.dummy and not self._complete_once and unloaded:
@@ -324,7 +327,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every), see=self.see)
         self.copied = plan
         room = (plan.room_for, copier.check) if isinstance(stream, CollectiveStream) else ()
-        buffers = begun(stream.borrowed(*room))
+        buffers = _begun(stream.borrowed(*room))
         self.ways = {
             "copied": len(plan.copied),
             "reloaded": len(plan.reloaded),
@@ -336,7 +339,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
             with self._opened(reload) if reload is not None else nullcontext():
                 copier.load_borrowed(buffers)
-                check_end(stream)
+                _check_end(stream)
                 self._check_finite(info)
         except BaseException:
             self._plan = None
@@ -359,3 +362,14 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
             reload.abandon()
             raise
+
+
+def _begun(coming: Iterable[_T]) -> Iterator[_T]:
+    """Waits until something comes; returns it, and all that follows."""
+    rest = iter(coming)
+    return chain(list(islice(rest, 1)), rest)
+
+
+def _check_end(stream: Stream) -> None:
+    if not stream.complete:
+        raise RefitError("refit: the model stopped loading before the last tensor")

@@ -27,9 +27,8 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from quirks_core.base.text import listed
 from quirks_core.hook import report
 from worker.errors import RefitError
-from worker.refit.engine.copy_plan import CopyPlan, Tensors
+from worker.refit.engine.copy_plan import Copier, CopyPlan, Tensors
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.loaders import Copier
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.reload import Reload
 from worker.refit.weights.manifest import Manifest, TensorSpec
