@@ -293,7 +293,6 @@ class Refitting:
         self._check_backend()
         self._engine.readiness.check_refit()
         transport = self.sender.section.transport
-
         return await self.sender.send(model, scope, lambda: take(self._info(transport)), self.announced)
 
     async def _join(self, rank_offset: int, ip: str, port: int, world_size: int) -> None:

@@ -129,7 +129,7 @@ class Server:
         Raises:
             UsageError: As for `look`.
         """
-        return self._account(self.rpc("account"))
+        return self._account("account")
 
     def report_updates(self, updates: int) -> Account:
         """Reports how many updates the trainer has made, and returns the account; weights that are too old are a verdict there.
@@ -137,12 +137,12 @@ class Server:
         Raises:
             UsageError: As for `look`.
         """
-        return self._account(self.rpc("trainer_at", updates))
+        return self._account("trainer_at", updates)
 
-    def _account(self, answers: Sequence[Any]) -> Account:
-        if answers[0] is None:
+    def _account(self, function: str, *arguments: Any) -> Account:
+        if (answer := self.rpc(function, *arguments)[0]) is None:
             raise UsageError(f"{self.url}: {_NO_LEDGER}")
-        return Account.model_validate(answers[0])
+        return Account.model_validate(answer)
 
 
 def look(llm: Any) -> list[Entry]:

@@ -111,7 +111,7 @@ class ModelSender:
             buffer_bytes=self.section.buffer_mb << 20,
             timeout_s=self.section.timeout_s,
         )
-        return await _alongside(lambda given_up: sending(given_up=given_up), update())
+        return await _alongside(sending, update())
 
     async def _by_collective(self, source: Source, update: Update[_T]) -> _T:
         if self._collective is None or not self._receivers.joined:
@@ -119,7 +119,7 @@ class ModelSender:
             self._collective = await self._open(source.model)
         sending = partial(self._collective.send, source, buffer_bytes=self.section.buffer_mb << 20)
         try:
-            return await _alongside(lambda given_up: sending(given_up=given_up), update())
+            return await _alongside(sending, update())
         except RefitRejectedError:
             raise  # by all ranks together
         except BaseException:
@@ -150,10 +150,10 @@ class ModelSender:
         return await opening
 
 
-async def _alongside(send: Callable[[Callable[[], bool]], None], update: Coroutine[Any, Any, _T]) -> _T:
+async def _alongside(send: Callable[..., None], update: Coroutine[Any, Any, _T]) -> _T:
     """Runs a sender in a thread while the engines' side runs here, whose result it returns; each ends when the other fails."""
     over = threading.Event()
-    sender = asyncio.ensure_future(asyncio.to_thread(send, over.is_set))
+    sender = asyncio.ensure_future(asyncio.to_thread(send, given_up=over.is_set))
     try:
         result = await update
     except BaseException:

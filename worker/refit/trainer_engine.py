@@ -7,7 +7,7 @@ nor a plan; vLLM's own clients carry the four calls to the engine. Imports vLLM 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,7 +100,12 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         self._collective: CollectiveSender | None = None
         self._folder: Path | None = None
         if self.is_sender and info.transport == "collective":
-            self._collective = self._joined(info)
+            size, limit = 1 + info.engine_ranks, info.timeout_s
+            init_info = {"ip": info.ip, "port": info.port, "rank_offset": 1, "world_size": size, "timeout_s": limit}
+            with ThreadPoolExecutor(max_workers=1) as pool:
+                joining = pool.submit(self.client.init_weight_transfer_engine, init_info)
+                self._collective = CollectiveSender(info.ip, info.port, world_size=size, device=info.device, timeout_s=limit)
+                joining.result()
         elif self.is_sender:
             self._folder = private_folder.make("model-quirks-refit-")
 
@@ -153,7 +158,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         with ThreadPoolExecutor(max_workers=1) as pool:
             update = pool.submit(self.client.update_weights, update_info)
             try:
-                self._send(tensors, manifest, given_up=partial(_failed, update))
+                self._send(tensors, manifest, given_up=lambda: update.done() and update.exception() is not None)
             except (RefitRejectedError, TransferError) as error:
                 if (failed := update.exception()) is None:
                     raise
@@ -167,15 +172,6 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             self._collective.close()
         if self._folder is not None:
             private_folder.remove(self._folder)
-
-    def _joined(self, info: RefitTrainerInitInfo) -> CollectiveSender:
-        size, limit = 1 + info.engine_ranks, info.timeout_s
-        init_info = {"ip": info.ip, "port": info.port, "rank_offset": 1, "world_size": size, "timeout_s": limit}
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            joining = pool.submit(self.client.init_weight_transfer_engine, init_info)
-            sender = CollectiveSender(info.ip, info.port, world_size=size, device=info.device, timeout_s=limit)
-            joining.result()
-        return sender
 
     def _tensors(self) -> tuple[_Tensors, Manifest]:
         """Returns the source as the senders take it; every rank makes exactly one pass over a model in parts."""
@@ -202,7 +198,3 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
 
 def _pairs(source: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     return ((name, tensor.detach()) for name, tensor in source)
-
-
-def _failed(update: Future[None]) -> bool:
-    return update.done() and update.exception() is not None
