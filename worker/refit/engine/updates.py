@@ -52,13 +52,11 @@ class Ways:
         copied: How many tensors were copied.
         loaded: How many went to the model's loaders.
         missing: Names of tensors that were recorded and did not come; they keep their values.
-        is_recorded: The update was recorded, and the next one will be copied.
     """
 
     copied: int = 0
     loaded: int = 0
     missing: tuple[str, ...] = ()
-    is_recorded: bool = False
 
 
 def watch(model: nn.Module, model_config: Any) -> None:
@@ -262,7 +260,7 @@ class _Recorded:
                 f"{len(plan.reloaded)} are loaded by vLLM ({len(plan.modules)} layers), {ignored} are for no parameter here"
             )
             self.plan = plan if plan.copied else None
-        self.ways = Ways(loaded=len(self._sent), is_recorded=self.plan is not None)
+        self.ways = Ways(loaded=len(self._sent))
 
     def abandon(self) -> None:
         """Gives layers that are not complete their tensors of before back."""
