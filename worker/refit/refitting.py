@@ -346,7 +346,13 @@ class Refitting:
         self._note_step(error)
         readiness = self._engine.readiness
         kind = kind_of(error)
-        if not await self._is_touched():
+        try:
+            is_touched = any(await self._engine.call(receiving.touched))
+        except EngineDiedError:
+            raise
+        except Exception:
+            is_touched = True  # no reply
+        if not is_touched:
             state = unchanged(kind, version=readiness.version, problem=readiness.problem, dummy=self.dummy)
             return kind(f"{_reason(error)}; {state}")
         why = f"a refit failed half-way ({_reason(error)}); {way_back(kind, dummy=self.dummy)}"
@@ -355,14 +361,6 @@ class Refitting:
         async with self._engine.watched() as llm:
             await vllm_adapter.abort_all(llm)
         return kind(why)
-
-    async def _is_touched(self) -> bool:
-        try:
-            return any(await self._engine.call(receiving.touched))
-        except EngineDiedError:
-            raise
-        except Exception:
-            return True  # no reply
 
     def _note_step(self, error: Exception) -> None:
         """After a failed collective the group must be rejoined; a rejection leaves all ranks in step."""

@@ -168,7 +168,13 @@ class CopyPlan:
     @cached_property
     def in_place(self) -> frozenset[str]:
         """Names of the trainer's tensors that are copied in their own order, to where their names belong: bytes show them."""
-        return frozenset(spec.name for spec in self.manifest.tensors if spec.name in self.copied and self._is_in_order(spec))
+        found = set()
+        for spec in self.manifest.tensors:
+            strides, name = torch.empty(spec.shape, device="meta").stride(), engine_name(common(spec.name))
+            targets = self._copies.get(spec.name, ())
+            if targets and all(one.taken.stride == strides and name == common(one.destination) for one in targets):
+                found.add(spec.name)
+        return frozenset(found)
 
     @cached_property
     def hidden(self) -> frozenset[str]:
@@ -183,14 +189,6 @@ class CopyPlan:
         times = Counter(target.destination for targets in self._copies.values() for target in targets)
         wholes = ((name, one.destination) for name, one in first.items() if one.written.numel() == numbers[name])
         return {name: place for name, place in wholes if times[place] == 1 and place not in self._filled}
-
-    def _is_in_order(self, spec: TensorSpec) -> bool:
-        """Returns whether all that is taken of a tensor are blocks of it, and its name belongs where they go."""
-        strides = torch.empty(spec.shape, device="meta").stride()
-        return all(
-            target.taken.stride == strides and engine_name(common(spec.name)) == common(target.destination)
-            for target in self._copies[spec.name]
-        )
 
     def room_for(self, chunk: Chunk) -> torch.Tensor | None:
         """Returns the model's memory in which tensors belong just as they are sent, as [nbytes] uint8; None if there is none.

@@ -176,12 +176,6 @@ class Channel:
             self._socket.connect(f"ipc://{self._calls}")
             self._socket.send(self._last_sent, zmq.NOBLOCK)
 
-    def _left(self) -> bool:
-        """Processes one event of the socket; returns whether no peer is connected (an earlier trainer may still close)."""
-        event = recv_monitor_message(self._monitor)["event"]
-        self._connections += 1 if event == zmq.EVENT_ACCEPTED else -1
-        return self._connections <= 0
-
     def _wait(self, event: int, timeout_s: float | None = None) -> None:
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
@@ -192,10 +186,12 @@ class Channel:
             ready = dict(poller.poll(int(min(_POLL_MS, max(0.0, left) * 1000))))
             if self._socket in ready:
                 return
-            if self._monitor in ready and self._left():
-                if self._has_received:
-                    raise TransferError(f"refit: {self._other} died or closed its socket half-way")
-                self._call_again()
+            if self._monitor in ready:
+                self._connections += 1 if recv_monitor_message(self._monitor)["event"] == zmq.EVENT_ACCEPTED else -1
+                if self._connections <= 0:  # an earlier trainer may still close
+                    if self._has_received:
+                        raise TransferError(f"refit: {self._other} died or closed its socket half-way")
+                    self._call_again()
             if self._given_up():
                 raise TransferError(f"refit: given up while waiting for {self._other}")
             if left <= 0:

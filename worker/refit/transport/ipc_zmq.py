@@ -92,18 +92,15 @@ def send(
                 peers.receive()
         source = (item for item in in_order(tensors(), manifest) if resident is None or item[0] not in resident.names)
         for index, chunk in enumerate(rest.chunks(size)):
-            _fill(buffers[index % _BUFFERS].memory, chunk, source)
+            memory = buffers[index % _BUFFERS].memory
+            for spec, offset in chunk:
+                view(memory, spec, offset).copy_(next(source)[1], non_blocking=True)
+            _wait_for(device)
             peers.receive()
             peers.send({"chunk": index})
         peers.receive()
         peers.send({"done": True})
         peers.receive()
-
-
-def _fill(memory: torch.Tensor, chunk: Chunk, source: Iterator[tuple[str, torch.Tensor]]) -> None:
-    for spec, offset in chunk:
-        view(memory, spec, offset).copy_(next(source)[1], non_blocking=True)
-    _wait_for(memory.device)
 
 
 def _wait_for(device: torch.device) -> None:
