@@ -101,13 +101,18 @@ class ModelSender:
             collective.close()
 
     async def _by_ipc_zmq(self, source: Source, update: Update[_T]) -> _T:
+        import torch
+
         from worker.refit.transport.ipc_zmq import send
 
+        cpu = torch.device("cpu")
+        own = next((tensor.device for tensor in source.model.parameters()), cpu)
+        is_shared = set(await self._receivers.devices()) == {device_id(own)}
         sending = partial(
             send,
             source,
             await self._receivers.addresses(),
-            device=_shared_device(source.model, await self._receivers.devices()),
+            device=own if is_shared else cpu,
             buffer_bytes=self.section.buffer_mb << 20,
             timeout_s=self.section.timeout_s,
         )
@@ -162,11 +167,3 @@ async def _alongside(send: Callable[..., None], update: Coroutine[Any, Any, _T])
         raise
     await sender
     return result
-
-
-def _shared_device(model: torch.nn.Module, engine: list[str]) -> torch.device:
-    """Returns where buffers between a model and an engine's processes lie: their common GPU, else the CPU."""
-    import torch
-
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    return device if set(engine) == {device_id(device)} else torch.device("cpu")

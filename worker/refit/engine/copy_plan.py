@@ -311,13 +311,9 @@ class Copier:
 
 
 def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yields destinations and sources; what lies side by side in both is one, such as the experts of a fused layer.
-
-    Args:
-        found: Targets in the order of their addresses, each with the trainer's tensor.
-    """
+    """Takes targets in the order of their addresses, and yields destinations and sources; neighbours in both are one."""
     first: tuple[torch.Tensor, torch.Tensor] | None = None
-    last: tuple[str, int, int, int] | None = None
+    last: tuple[str, int, int, torch.dtype, int] | None = None
     elements = 0
     for target, tensor in found:
         size = tensor.element_size()
@@ -325,22 +321,19 @@ def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[tor
         count = target.written.numel()
         if start == target.start:
             continue  # received where it belongs
-        place = (target.destination, target.start, start, size)
-        if first is not None and target.linear and place == last and _share_memory(first[1], tensor):
+        memory = tensor.untyped_storage().data_ptr()  # parts of several may lie side by side by chance
+        place = (target.destination, target.start, start, tensor.dtype, memory)
+        if first is not None and target.linear and place == last:
             elements += count
         else:
             if first is not None:
                 yield _whole(first, elements)
             first, elements = (target.written, target.taken.of(tensor)), count
         step = target.written.element_size()
-        last = (target.destination, target.start + count * step, start + count * size, size) if target.linear else None
+        ends = target.start + count * step, start + count * size
+        last = (target.destination, *ends, tensor.dtype, memory) if target.linear else None
     if first is not None:
         yield _whole(first, elements)
-
-
-def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns whether two tensors are parts of one piece of memory; others may lie side by side by chance."""
-    return bool(one.dtype == other.dtype and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
 
 
 def _whole(first: tuple[torch.Tensor, torch.Tensor], elements: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -352,15 +345,11 @@ def _whole(first: tuple[torch.Tensor, torch.Tensor], elements: int) -> tuple[tor
 
 
 class _Comparison(TorchDispatchMode):  # type: ignore[misc]
-    """Has loaders compare where they would copy; nothing is written.
-
-    Attributes:
-        wrong: Addresses of the memory in which a value differs.
-    """
+    """Has loaders compare where they would copy; nothing is written."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wrong: set[int] = set()
+        self.wrong: set[int] = set()  # addresses of the memory in which a value differs
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         if func is torch.ops.aten.copy_.default:

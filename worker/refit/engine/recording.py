@@ -118,7 +118,10 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         # spoilt takes all of its sources with it, and each of those all of its layers.
         spoilt = {_module(name) for name in self._filled.keys() - plain}
         spoilt |= {_module(name) for names in goes_to.values() for name in names - plain}
-        spoilt |= {key[0] for key, value in _attributes(self._model) if not _same(self._attributes.get(key), value)}
+        for key, value in _attributes(self._model):
+            before = self._attributes.get(key)
+            if before is not value and not (isinstance(value, _PLAIN) and before == value):
+                spoilt.add(key[0])
         reloaded = set(self._tainted_sources)
         while True:
             spoilt = self._with_tied(spoilt | {layer for source in reloaded for layer in layers.get(source, ())})
@@ -287,10 +290,6 @@ def _attributes(model: nn.Module) -> Iterator[tuple[tuple[str, str, str], object
             for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
                 if name not in _OF_EVERY_MODULE:
                     yield (path, type(owner).__name__, name), value
-
-
-def _same(before: object, after: object) -> bool:
-    return before is after or (isinstance(after, _PLAIN) and before == after)
 
 
 def _identity(tensor: torch.Tensor) -> int:

@@ -245,11 +245,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     @staticmethod
     def trainer_send_weights(iterator: Iterator[tuple[str, torch.Tensor]], trainer_args: Any) -> None:
-        """Abstract in vLLM 0.26, gone later; our trainers send through `worker.refit`.
-
-        Raises:
-            NotImplementedError: Always.
-        """
+        """Abstract in vLLM 0.26, gone later; our trainers send through `worker.refit`."""
         raise NotImplementedError("send with worker.refit: send_ipc_zmq, or CollectiveSender")
 
     def _stream(self, info: RefitUpdateInfo) -> Stream:

@@ -283,19 +283,12 @@ class _Recorded:
 
 
 class _Copied:
-    """An update that is copied as recorded, as far as it is what was recorded.
-
-    Attributes:
-        plan: What is copied.
-        strays: Names of tensors that are not as recorded.
-        repeated: Names of tensors that came more than once.
-        has_failed: Some of it was not loaded.
-    """
+    """An update that is copied as recorded, as far as it is what was recorded."""
 
     def __init__(self, model: nn.Module, model_config: Any, plan: CopyPlan, initialize: Load) -> None:
         self.plan = plan
-        self.strays: set[str] = set()
-        self.repeated: set[str] = set()
+        self.strays: set[str] = set()  # not as recorded
+        self.repeated: set[str] = set()  # came more than once
         self.has_failed = False
         self._model = model
         self._config = model_config
@@ -344,12 +337,8 @@ class _Copied:
         finalize_layerwise_reload(self._root, self._config)
 
     def _rest(self, weights: Tensors, written: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Copies what is as recorded, and yields the rest.
-
-        Args:
-            weights: What came. A collection is there already; how much of a stream there is room for is unknown.
-            written: Gets the names of the parameters that were copied to.
-        """
+        """Copies what is as recorded, adds the names of the parameters to those that were written, and yields the rest."""
+        # A collection is there already; how much of a stream there is room for is unknown.
         together: Iterable[Collection[tuple[str, torch.Tensor]]]
         together = [weights] if isinstance(weights, Collection) else ([pair] for pair in weights)
         for pairs in together:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -282,18 +282,16 @@ class CollectiveSender:
             if memory is None:
                 # On all of the trainer's ranks, for tensors may have to be gathered.
                 parts = [self._part(spec, in_place, others) for spec, _ in chunk]
-                memory = parts[0] if len(parts) == 1 else self._packed(chunk, parts)
+                memory = parts[0]
+                if len(parts) > 1:
+                    memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device)
+                    for (spec, offset), part in zip(chunk, parts, strict=True):
+                        memory[offset : offset + spec.nbytes].copy_(part)
             yield memory if self._group.rank == SOURCE else torch.empty_like(memory)
 
     def _part(self, spec: TensorSpec, in_place: InPlace | None, others: Iterator[torch.Tensor]) -> torch.Tensor:
         memory = in_place.memory([(spec, 0)]) if in_place is not None else None
         return next(others).to(self._group.device).reshape(-1).view(torch.uint8) if memory is None else memory
-
-    def _packed(self, chunk: Chunk, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device)
-        for (spec, offset), part in zip(chunk, parts, strict=True):
-            memory[offset : offset + spec.nbytes].copy_(part)
-        return memory
 
 
 class CollectiveStream:

@@ -109,7 +109,10 @@ def open_memory(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor
                 f"refit by ipc_zmq: the trainer's buffer is on {handle['uuid']}, this engine process runs on "
                 f"{device_id(device)}; trainer and engine must share the GPU, else use refit.transport=collective"
             )
-        return _open_cuda(handle, device)
+        parts = [base64.b64decode(part) if index in handle["bytes"] else part for index, part in enumerate(handle["parts"])]
+        parts[0] = device.index if device.index is not None else torch.cuda.current_device()  # numbered otherwise over there
+        storage = torch.UntypedStorage._new_shared_cuda(*parts)
+        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (handle["nbytes"],), (1,))
     try:
         with Path(handle["path"]).open("r+b") as file:
             view = mmap.mmap(file.fileno(), handle["nbytes"])
@@ -123,10 +126,3 @@ def open_memory(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor
 
 def _file_handle(file: int, nbytes: int) -> dict[str, Any]:
     return {"kind": "file", "path": f"/proc/{os.getpid()}/fd/{file}", "nbytes": nbytes}
-
-
-def _open_cuda(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor:
-    parts = [base64.b64decode(part) if index in handle["bytes"] else part for index, part in enumerate(handle["parts"])]
-    parts[0] = device.index if device.index is not None else torch.cuda.current_device()  # numbered otherwise over there
-    storage = torch.UntypedStorage._new_shared_cuda(*parts)
-    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (handle["nbytes"],), (1,))
