@@ -190,7 +190,7 @@ def main() -> int:
     if torch.cuda.device_count() < 2:
         print("benchmarks/packed_nccl.py: needs two GPUs; its last figures are in docs/results/gpu.md")
         return 0
-    from worker.refit.transport.ports import free_port
+    from worker.refit.transport.channel import free_port
 
     context = multiprocessing.get_context("spawn")
     orders, described = context.Queue(), context.Queue()

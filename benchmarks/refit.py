@@ -167,7 +167,7 @@ def broadcasts(source: Any, rounds: int) -> list[float]:
     """Milliseconds of an NCCL broadcast of every tensor between two processes."""
     import torch.multiprocessing as mp
 
-    from worker.refit.transport.ports import free_port
+    from worker.refit.transport.channel import free_port
 
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
@@ -360,7 +360,7 @@ async def _stateful_sender(llm: Any, backend: str, model: Any, *, packed: bool) 
     from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
     from vllm.distributed.weight_transfer.base import ModuleSource
 
-    from worker.refit.transport.ports import free_port
+    from worker.refit.transport.channel import free_port
 
     kind: Any
     if backend == "ipc":
@@ -381,7 +381,7 @@ async def _static_sender(llm: Any, backend: str, model: Any, *, packed: bool) ->
     from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
     from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
 
-    from worker.refit.transport.ports import free_port
+    from worker.refit.transport.channel import free_port
 
     pairs = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
     control = Control(llm)

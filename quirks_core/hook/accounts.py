@@ -228,7 +228,7 @@ class _Accountant:
     def _raw_loads() -> int:
         """Returns how often weights were loaded in this process without a call of the core."""
         ledger = sys.modules.get(_LEDGER)
-        return ledger.raw_loads() if ledger is not None else 0
+        return ledger.raw_loads if ledger is not None else 0
 
     # ---- calls of the core to its workers
 

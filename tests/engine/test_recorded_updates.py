@@ -228,7 +228,6 @@ def test_an_update_that_nobody_ends_sends_the_next_one_through_the_reload(pair):
 def test_a_first_update_that_is_a_part_is_not_copied_from(monkeypatch, caplog):
     pair = Pair(monkeypatch)
     pair.update({"norm.weight": torch.randn(4)})
-    assert not pair.updates.last.is_recorded
     assert "4 parameters of the model got no value" in caplog.text
     pair.update()
     assert pair.ways == (0, len(SHAPES))

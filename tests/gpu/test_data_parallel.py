@@ -25,7 +25,7 @@ from worker import VllmAsyncGenerationWorker
 from worker.lab.kit import checkpoints
 from worker.lab.kit.lab import PROMPTS, batch_of
 from worker.refit import RefitScope
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 pytest.importorskip("ray")
 from worker import WorkerGroup

@@ -22,7 +22,7 @@ from worker.batch import padded
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
 from worker.lab.kit import checkpoints
 from worker.refit import Manifest, tensors
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

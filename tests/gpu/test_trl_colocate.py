@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from worker.lab.trained import trained_model
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 pytestmark = [
     pytest.mark.gpu,

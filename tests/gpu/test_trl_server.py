@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from worker.lab.kit import checkpoints
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 pytestmark = [
     pytest.mark.gpu,

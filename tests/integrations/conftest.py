@@ -15,7 +15,7 @@ import pytest
 from patience import HUNG_S
 
 from worker.lab.kit import checkpoints
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 _SCRIPT = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
 

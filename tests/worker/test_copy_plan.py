@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from worker.refit.engine.copy_plan import Copy, CopyPlan, Region
+from worker.refit.engine.copy_plan import CopyPlan, Region, Write
 from worker.refit.weights.manifest import Manifest
 
 EXPERTS, INNER, OUTER = 4, 3, 5
@@ -48,11 +48,11 @@ def parts(weights):
 def plan(model, sent):
     region = Region(0, (INNER, OUTER), (OUTER, 1))
     copies = [
-        Copy(f"{expert}.{part}", region, "w13", Region(expert * EXPERT + half * GATE, (INNER, OUTER), (OUTER, 1)))
+        Write(f"{expert}.{part}", region, "w13", Region(expert * EXPERT + half * GATE, (INNER, OUTER), (OUTER, 1)))
         for expert in range(EXPERTS)
         for half, part in enumerate(("gate", "up"))
     ]
-    copies.append(Copy("norm", Region(0, (OUTER,), (1,)), "norm", Region(0, (OUTER,), (1,))))
+    copies.append(Write("norm", Region(0, (OUTER,), (1,)), "norm", Region(0, (OUTER,), (1,))))
     return CopyPlan(model, Manifest.of(sent.items()), copies, reloaded=(), modules=())
 
 
@@ -81,7 +81,7 @@ def test_parts_that_vllm_fuses_are_shown_by_the_whole_unless_they_are_transposed
     sent = {f"{part}_proj.weight": torch.randn(OUTER, OUTER) for part in "qkv"}
     strides = {"q": (1, OUTER), "k": (OUTER, 1), "v": (OUTER, 1)}
     copies = [
-        Copy(
+        Write(
             f"{part}_proj.weight",
             Region(0, (OUTER, OUTER), strides[part]),
             "qkv_proj.weight",
@@ -187,7 +187,7 @@ def test_what_is_reloaded_as_well_has_no_room(model):
     sent = {"norm": torch.randn(OUTER)}
     region = Region(0, (OUTER,), (1,))
     copies = CopyPlan(
-        model, Manifest.of(sent.items()), [Copy("norm", region, "norm", region)], reloaded=["norm"], modules=["other"]
+        model, Manifest.of(sent.items()), [Write("norm", region, "norm", region)], reloaded=["norm"], modules=["other"]
     )
 
     assert copies.room_for(chunk_of(copies, "norm")) is None

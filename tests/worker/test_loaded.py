@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from worker.refit.engine.loaded import first_names, own_names, unwrapped
+from worker.refit.engine.reload import first_names, own_names
+from worker.refit.engine.verify import unwrapped
 
 INNER = "model.layers.0.mlp.experts.routed_experts.w13_weight"
 

@@ -156,7 +156,7 @@ def test_a_buffer_is_as_large_as_wanted_unless_a_tensor_needs_more_or_all_need_l
 def test_sizes_are_those_of_torch(dtype):
     tensor = torch.zeros(3, 5).to(getattr(torch, dtype))
 
-    assert Manifest.of([("a", tensor)]).nbytes == tensor.numel() * tensor.element_size()
+    assert Manifest.of([("a", tensor)]).tensors[0].nbytes == tensor.numel() * tensor.element_size()
 
 
 @pytest.mark.parametrize(

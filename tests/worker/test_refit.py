@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from worker.refit import Manifest, RefitScope, tensors
-from worker.refit.weights.checkpoint import _DTYPES, held
+from worker.refit.weights.checkpoint import held
 
 
 class Tiny(nn.Module):
@@ -70,7 +70,8 @@ def test_a_transposed_parameter_is_sent_contiguous_with_its_values():
 
 
 def test_every_dtype_of_a_checkpoint_is_described(tmp_path):
-    saved = {name: torch.ones(2, 3).to(getattr(torch, name)) for name in _DTYPES.values()}
+    names = ("bool", "uint8", "int64", "float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "float8_e8m0fnu")
+    saved = {name: torch.ones(2, 3).to(getattr(torch, name)) for name in names}
     save_file(saved, tmp_path / "model.safetensors")
 
     assert held(tmp_path) == Manifest.parse({name: ((2, 3), name) for name in sorted(saved)})

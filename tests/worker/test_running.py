@@ -12,8 +12,9 @@ from worker.refit.running import Server
 
 
 @pytest.fixture
-def heard():
+def heard(monkeypatch):
     """A server on every address of this machine; yields its port and the keys that came. One path redirects to another host."""
+    monkeypatch.setenv("VLLM_API_KEY", "hush")
     keys = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -37,7 +38,7 @@ def heard():
 def test_a_key_does_not_leave_this_machine_over_http(heard, host, key):
     port, keys = heard
 
-    assert Server(f"http://{host}:{port}", key="hush").query("/version") == {}
+    assert Server(f"http://{host}:{port}").query("/version") == {}
     assert keys == [key]
 
 
@@ -45,7 +46,7 @@ def test_no_redirect_is_followed(heard):
     port, keys = heard
 
     with pytest.raises(UsageError, match=f"redirects to http://0.0.0.0:{port}/version, which is not followed"):
-        Server(f"http://127.0.0.1:{port}", key="hush").query("/moved")
+        Server(f"http://127.0.0.1:{port}").query("/moved")
     assert keys == ["Bearer hush"]
 
 
@@ -53,7 +54,7 @@ def test_no_proxy_gets_a_key_of_this_machine(heard, monkeypatch):
     port, keys = heard
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
-    Server(f"http://127.0.0.1:{port}", key="hush").query("/version")
+    Server(f"http://127.0.0.1:{port}").query("/version")
     assert keys == ["Bearer hush"]
 
 

@@ -16,9 +16,9 @@ from transfers import FOREVER_S, error_of, many, same
 
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit import CollectiveSender, Manifest, Source, send_ipc_zmq
+from worker.refit.transport.channel import free_port
 from worker.refit.transport.collective import CollectiveStream, Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
-from worker.refit.transport.ports import free_port
 from worker.refit.weights.packing import Packing
 
 IP = "127.0.0.1"

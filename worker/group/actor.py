@@ -21,7 +21,7 @@ from quirks_core.plan.diff import diff
 from quirks_core.plan.records import Plan
 from worker.engine import leftovers, processes, vllm_adapter
 from worker.engine.engine_rank import EngineRank
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker

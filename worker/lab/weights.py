@@ -18,6 +18,7 @@ from quirks_core.ledger.account import COMPUTES, Account, Entry
 from worker.refit.running import Server
 from worker.refit.weights.checkpoint import read
 from worker.refit.weights.comparison import Comparison, Status, compare
+from worker.refit.weights.digest import Digester
 from worker.refit.weights.expected import Expected, expected
 
 _RECEIPT = "MODEL_QUIRKS_RECEIPT"
@@ -142,10 +143,11 @@ def of_process(pid: int) -> Weights:
     return Weights(target=str(pid), version=last.lines[-1].version if last.lines else "", account=last)
 
 
-class _Checksums:
-    """Makes vLLM's checksums (SHA-256) as `worker.refit.weights.digest.Digester` makes digests."""
+class _Checksums(Digester):
+    """Makes vLLM's checksums (SHA-256) in the place of digests."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._found: dict[str, str] = {}
 
     def add(self, name: str, tensor: torch.Tensor) -> None:

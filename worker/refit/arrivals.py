@@ -73,14 +73,13 @@ class Arrival:
 
 
 class Arrivals:
-    """Compares one engine with its trainer, update after update."""
+    """Compares one engine with its trainer, update after update.
+
+    Args:
+        behind: How many of the trainer's states the engine may be behind, where several optimiser steps share a rollout.
+    """
 
     def __init__(self, *, behind: int = 0) -> None:
-        """Begins with an engine that is not known.
-
-        Args:
-            behind: How many of the trainer's states the engine may be behind, where several optimiser steps share a rollout.
-        """
         self._behind = behind
         self._sent: deque[Expected] = deque(maxlen=behind + 1 + _OLDER)
         self._same_bytes: frozenset[tuple[int, str]] = frozenset()

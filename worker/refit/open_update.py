@@ -179,7 +179,13 @@ class OpenUpdate:
         came = False
         try:
             while True:
-                function, named, made = await self._next()
+                try:
+                    async with self._engine.watched(), asyncio.timeout(self._limit_s):
+                        function, named, made = await self._steps.get()
+                except TimeoutError:
+                    raise TransferError(
+                        f"the weight update was given up: no call came for {self._limit_s:g} s (refit.timeout_s)"
+                    ) from None
                 if function is receiving.end:
                     answers = await self._engine.call(receiving.end, draft=self._draft, finite=self._finite)
                     return (answers, self._version) if came and not self._draft else None
@@ -191,12 +197,3 @@ class OpenUpdate:
             self.is_over = True
             await self._engine.call(receiving.abandon)
             raise
-
-    async def _next(self) -> Any:
-        try:
-            async with self._engine.watched(), asyncio.timeout(self._limit_s):
-                return await self._steps.get()
-        except TimeoutError:
-            raise TransferError(
-                f"the weight update was given up: no call came for {self._limit_s:g} s (refit.timeout_s)"
-            ) from None

@@ -294,7 +294,6 @@ class Refitting:
         self._check_backend()
         self._engine.readiness.check_refit()
         transport = self.sender.section.transport
-
         return await self.sender.send(model, scope, lambda: take(self._info(transport)), self.announced)
 
     async def _join(self, rank_offset: int, ip: str, port: int, world_size: int) -> None:
@@ -348,7 +347,13 @@ class Refitting:
         self._note_step(error)
         readiness = self._engine.readiness
         kind = kind_of(error)
-        if not await self._is_touched():
+        try:
+            is_touched = any(await self._engine.call(receiving.touched))
+        except EngineDiedError:
+            raise
+        except Exception:
+            is_touched = True  # no reply
+        if not is_touched:
             state = unchanged(kind, version=readiness.version, problem=readiness.problem, dummy=self.dummy)
             return kind(f"{_reason(error)}; {state}")
         why = f"a refit failed half-way ({_reason(error)}); {way_back(kind, dummy=self.dummy)}"
@@ -357,14 +362,6 @@ class Refitting:
         async with self._engine.watched() as llm:
             await vllm_adapter.abort_all(llm)
         return kind(why)
-
-    async def _is_touched(self) -> bool:
-        try:
-            return any(await self._engine.call(receiving.touched))
-        except EngineDiedError:
-            raise
-        except Exception:
-            return True  # no reply
 
     def _note_step(self, error: Exception) -> None:
         """After a failed collective the group must be rejoined; a rejection leaves all ranks in step."""
@@ -404,11 +401,7 @@ def _reason(error: Exception) -> str:
 
 
 def _private_folder(parent: str | None) -> Path:
-    """Makes a folder that no other user can enter.
-
-    Raises:
-        TransferError: The requested folder is another user's, or open to others.
-    """
+    """Makes a folder that no other user can enter, in one that is this user's alone if it is named."""
     if parent is not None:
         folder = Path(parent)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

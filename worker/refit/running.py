@@ -39,15 +39,10 @@ class Server:
         url: Where it listens.
     """
 
-    def __init__(self, url: str, *, key: str | None = None) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            url: As ``http://host:8000``.
-            key: Its API key; that in ``VLLM_API_KEY`` if None. It is sent by HTTPS, or on this machine, and not in clear.
-        """
+    def __init__(self, url: str) -> None:
+        """Takes an address as ``http://host:8000``. The key in ``VLLM_API_KEY`` is sent by HTTPS or on this machine alone."""
         self.url = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
-        self._key = os.environ.get("VLLM_API_KEY") if key is None else key
+        self._key = os.environ.get("VLLM_API_KEY")
 
     def query(self, path: str, body: Any = None) -> Any:
         """Returns what a path answers, as JSON; None if the server has no such path.
@@ -134,7 +129,7 @@ class Server:
         Raises:
             UsageError: As for `look`.
         """
-        return self._account(self.rpc("account"))
+        return self._account("account")
 
     def report_updates(self, updates: int) -> Account:
         """Reports how many updates the trainer has made, and returns the account; weights that are too old are a verdict there.
@@ -142,12 +137,12 @@ class Server:
         Raises:
             UsageError: As for `look`.
         """
-        return self._account(self.rpc("trainer_at", updates))
+        return self._account("trainer_at", updates)
 
-    def _account(self, answers: Sequence[Any]) -> Account:
-        if answers[0] is None:
+    def _account(self, function: str, *arguments: Any) -> Account:
+        if (answer := self.rpc(function, *arguments)[0]) is None:
             raise UsageError(f"{self.url}: {_NO_LEDGER}")
-        return Account.model_validate(answers[0])
+        return Account.model_validate(answer)
 
 
 def look(llm: Any) -> list[Entry]:
@@ -165,11 +160,7 @@ def look(llm: Any) -> list[Entry]:
 
 
 def _check(additional_config: Any, where: str) -> None:
-    """Makes sure that the engine has our method: one of several workers that lacks it would leave the others' answers unread.
-
-    Raises:
-        UsageError: It has none.
-    """
+    """Makes sure that the engine has our method: a worker of several that lacks it would leave the others' answers unread."""
     if CARRIED not in (additional_config or ()):
         raise UsageError(f"{where}: {_NO_LEDGER}")
 

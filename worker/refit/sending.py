@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from quirks_core.configuration.config import RefitSection
 from worker.engine.topology import device_id
 from worker.errors import RefitError, RefitRejectedError
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.scope import RefitScope
 
@@ -101,17 +101,22 @@ class ModelSender:
             collective.close()
 
     async def _by_ipc_zmq(self, source: Source, update: Update[_T]) -> _T:
+        import torch
+
         from worker.refit.transport.ipc_zmq import send
 
+        cpu = torch.device("cpu")
+        own = next((tensor.device for tensor in source.model.parameters()), cpu)
+        is_shared = set(await self._receivers.devices()) == {device_id(own)}
         sending = partial(
             send,
             source,
             await self._receivers.addresses(),
-            device=_shared_device(source.model, await self._receivers.devices()),
+            device=own if is_shared else cpu,
             buffer_bytes=self.section.buffer_mb << 20,
             timeout_s=self.section.timeout_s,
         )
-        return await _alongside(lambda given_up: sending(given_up=given_up), update())
+        return await _alongside(sending, update())
 
     async def _by_collective(self, source: Source, update: Update[_T]) -> _T:
         if self._collective is None or not self._receivers.joined:
@@ -119,7 +124,7 @@ class ModelSender:
             self._collective = await self._open(source.model)
         sending = partial(self._collective.send, source, buffer_bytes=self.section.buffer_mb << 20)
         try:
-            return await _alongside(lambda given_up: sending(given_up=given_up), update())
+            return await _alongside(sending, update())
         except RefitRejectedError:
             raise  # by all ranks together
         except BaseException:
@@ -150,18 +155,10 @@ class ModelSender:
         return await opening
 
 
-async def _alongside(send: Callable[[Callable[[], bool]], None], update: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a sender in a thread while the engines' side runs here; each ends when the other fails.
-
-    Args:
-        send: Sends; its argument returns whether to give up.
-        update: The engines' side.
-
-    Returns:
-        What the engines' side returned.
-    """
+async def _alongside(send: Callable[..., None], update: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a sender in a thread while the engines' side runs here, whose result it returns; each ends when the other fails."""
     over = threading.Event()
-    sender = asyncio.ensure_future(asyncio.to_thread(send, over.is_set))
+    sender = asyncio.ensure_future(asyncio.to_thread(send, given_up=over.is_set))
     try:
         result = await update
     except BaseException:
@@ -170,16 +167,3 @@ async def _alongside(send: Callable[[Callable[[], bool]], None], update: Corouti
         raise
     await sender
     return result
-
-
-def _shared_device(model: torch.nn.Module, engine: list[str]) -> torch.device:
-    """Returns where buffers between a model and an engine lie: their common GPU, else the CPU.
-
-    Args:
-        model: The trainer's model.
-        engine: The devices of the engine's processes.
-    """
-    import torch
-
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    return device if set(engine) == {device_id(device)} else torch.device("cpu")

@@ -7,11 +7,11 @@ nor a plan; vLLM's own clients carry the four calls to the engine. Imports vLLM 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from vllm.distributed.weight_transfer.base import (
@@ -100,7 +100,12 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         self._collective: CollectiveSender | None = None
         self._folder: Path | None = None
         if self.is_sender and info.transport == "collective":
-            self._collective = self._joined(info)
+            size, limit = 1 + info.engine_ranks, info.timeout_s
+            init_info = {"ip": info.ip, "port": info.port, "rank_offset": 1, "world_size": size, "timeout_s": limit}
+            with ThreadPoolExecutor(max_workers=1) as pool:
+                joining = pool.submit(self.client.init_weight_transfer_engine, init_info)
+                self._collective = CollectiveSender(info.ip, info.port, world_size=size, device=info.device, timeout_s=limit)
+                joining.result()
         elif self.is_sender:
             self._folder = private_folder.make("model-quirks-refit-")
 
@@ -140,11 +145,20 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             for _ in tensors():  # a sharded tensor is gathered on all ranks together
                 pass
             return
+        info = self._info
+        update_info = {
+            "transport": info.transport,
+            "location": "" if self._folder is None else str(self._folder),
+            "dummy": info.dummy,
+            "timeout_s": info.timeout_s,
+            "finite": info.finite,
+            "ranks": info.engine_ranks,
+        }
         self.client.start_weight_update()
         with ThreadPoolExecutor(max_workers=1) as pool:
-            update = pool.submit(self.client.update_weights, self._update_info())
+            update = pool.submit(self.client.update_weights, update_info)
             try:
-                self._send(tensors, manifest, given_up=partial(_failed, update))
+                self._send(tensors, manifest, given_up=lambda: update.done() and update.exception() is not None)
             except (RefitRejectedError, TransferError) as error:
                 if (failed := update.exception()) is None:
                     raise
@@ -159,27 +173,6 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         if self._folder is not None:
             private_folder.remove(self._folder)
 
-    def _update_info(self) -> dict[str, Any]:
-        info = self._info
-        where = "" if self._folder is None else str(self._folder)
-        return {
-            "transport": info.transport,
-            "location": where,
-            "dummy": info.dummy,
-            "timeout_s": info.timeout_s,
-            "finite": info.finite,
-            "ranks": info.engine_ranks,
-        }
-
-    def _joined(self, info: RefitTrainerInitInfo) -> CollectiveSender:
-        size, limit = 1 + info.engine_ranks, info.timeout_s
-        init_info = {"ip": info.ip, "port": info.port, "rank_offset": 1, "world_size": size, "timeout_s": limit}
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            joining = pool.submit(self.client.init_weight_transfer_engine, init_info)
-            sender = CollectiveSender(info.ip, info.port, world_size=size, device=info.device, timeout_s=limit)
-            joining.result()
-        return sender
-
     def _tensors(self) -> tuple[_Tensors, Manifest]:
         """Returns the source as the senders take it; every rank makes exactly one pass over a model in parts."""
         source = self.source
@@ -191,22 +184,17 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         info = self._info
         if self._collective is not None:
             self._collective.send(tensors, manifest=manifest, buffer_bytes=info.buffer_bytes, given_up=given_up)
-        if self._folder is None:
-            return
-        ipc_zmq.send(
-            tensors,
-            [str(socket_path(self._folder, rank)) for rank in range(info.engine_ranks)],
-            device=info.device,
-            manifest=manifest,
-            buffer_bytes=info.buffer_bytes,
-            timeout_s=info.timeout_s,
-            given_up=given_up,
-        )
+        if self._folder is not None:
+            ipc_zmq.send(
+                tensors,
+                [str(socket_path(self._folder, rank)) for rank in range(info.engine_ranks)],
+                device=info.device,
+                manifest=manifest,
+                buffer_bytes=info.buffer_bytes,
+                timeout_s=info.timeout_s,
+                given_up=given_up,
+            )
 
 
 def _pairs(source: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     return ((name, tensor.detach()) for name, tensor in source)
-
-
-def _failed(update: Future[None]) -> bool:
-    return update.done() and update.exception() is not None

@@ -96,7 +96,8 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
             report.info(f"arrival: step {state.global_step} was skipped by the scaler: the weights stay as they are")
         self._is_skipped = is_skipped
         if self._file is not None:
-            row = {"step": state.global_step, "status": arrival.status, "arrived": _finite(arrival.share)}
+            share = arrival.share if math.isfinite(arrival.share) else None
+            row = {"step": state.global_step, "status": arrival.status, "arrived": share}
             row |= {"norms": dict(arrival.norms), "incomparable": arrival.incomparable}
             row |= {"changed_share": arrival.changed_share, "missing": arrival.missing, "verdict": arrival.verdict}
             row |= {"skipped": is_skipped}
@@ -139,7 +140,3 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
     def _has_engine(self) -> bool:
         """Whether this process can query an engine."""
         return self._trainer.vllm_generation.mode == "colocate" or bool(self._trainer.accelerator.is_main_process)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -22,7 +22,7 @@ from patience import HUNG_S, until
 
 from quirks_core.facts.packages import installed_version
 from quirks_core.hook.receipts import Receipts
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = "model-quirks: "

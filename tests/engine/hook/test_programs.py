@@ -8,7 +8,7 @@ import sys
 import psutil
 
 from quirks_core.hook.receipts import Receipts
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 #: The second engine is not started while the first is there: what it wants is refused before.
 SCRIPT = """

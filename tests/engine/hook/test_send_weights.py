@@ -13,7 +13,7 @@ from patience import HUNG_S
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from worker.refit import RefitTrainerInitInfo
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "send_weights.py"
 PROMPT = "once upon a time"

@@ -12,7 +12,7 @@ from patience import HUNG_S
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "send_weights.py"
 KEY = "the-trainer-s"

@@ -19,7 +19,7 @@ from worker.errors import (
     TransferError,
 )
 from worker.refit import Source
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 from worker.refit.weights.resident import InPlace
 from worker.refit.weights.scope import gathered
 

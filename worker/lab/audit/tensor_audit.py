@@ -74,10 +74,13 @@ class TensorAudit:
 
     def _load(self) -> nn.Module:
         """Loads the checkpoint as an engine does at its start."""
+        from vllm.model_executor.model_loader.utils import process_weights_after_loading
+
         try:  # values that a load does not write are undefined in both models
-            with unwritten_is_nan(), verify.fresh_model(self._config, self._device) as fresh:
+            with unwritten_is_nan():
+                fresh = verify.fresh_model(self._config, self._device)
                 self._written = load_checkpoint(fresh, self._config, self._device)
-                verify.process(fresh, self._config.model_config, self._device)
+                process_weights_after_loading(fresh, self._config.model_config, self._device)
         except (RefitError, torch.OutOfMemoryError) as error:
             raise AuditError(
                 f"an audit loads the checkpoint beside the engine's model, and there is no memory for it on {self._device}; "

@@ -7,11 +7,11 @@ With it the next refit is a batch of copies into the tensors that the engine run
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -23,8 +23,13 @@ from worker.refit.weights.expected import common, engine_name
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.snapshot import Snapshot
 
+if TYPE_CHECKING:
+    from worker.refit.engine.finite import NotFinite
+
 #: Names and tensors.
 Tensors: TypeAlias = Iterable[tuple[str, torch.Tensor]]
+#: Takes note of a tensor that came.
+See: TypeAlias = Callable[[str, torch.Tensor], None]
 _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.aten.zero_.default)
 #: Bytes below which tensors are copied together. Larger ones reach the memory's full speed alone, and the device starts with
 #: the first of them while the host is still at the others (on an H200, 16.4 GB in 399 tensors: 8.5 ms; all together 11.5 ms).
@@ -50,36 +55,22 @@ class Region:
         return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One copy of a refit.
+class Write(NamedTuple):
+    """What a refit writes: a part of a tensor of the trainer's, or a constant such as the padding of a vocabulary.
 
     Attributes:
-        source: Name of the trainer's tensor.
-        taken: What is taken of it; it is contiguous.
-        destination: Name of the engine's parameter or buffer.
-        written: Where it goes.
-    """
-
-    source: str
-    taken: Region
-    destination: str
-    written: Region
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """A constant that loading writes, such as the padding of a vocabulary.
-
-    Attributes:
+        source: Name of the trainer's tensor; empty for a constant.
+        taken: What is taken of it, which is contiguous; None for a constant.
         destination: Name of the engine's parameter or buffer.
         written: Where it goes.
         value: The constant.
     """
 
+    source: str
+    taken: Region | None
     destination: str
     written: Region
-    value: float
+    value: float = 0.0
 
 
 class _Target(NamedTuple):
@@ -117,9 +108,8 @@ class CopyPlan:
         self,
         model: nn.Module,
         manifest: Manifest,
-        copies: Sequence[Copy],
+        writes: Sequence[Write],
         *,
-        fills: Sequence[Fill] = (),
         reloaded: Iterable[str],
         modules: Iterable[str],
         unloaded: Sequence[str] = (),
@@ -131,17 +121,21 @@ class CopyPlan:
         self.unloaded = tuple(unloaded)
         self.uses = 0
         held = {name: tensor for name, tensor in slots(model) if tensor is not None}
-        written_to = {copy.destination for copy in copies} | {fill.destination for fill in fills}
+        written_to = {one.destination for one in writes}
         tied = {id(held[name]) for name in written_to}
         self.plain = frozenset(name.rpartition(".")[0] for name, tensor in held.items() if id(tensor) in tied)
         self._snapshot = Snapshot(model, written_to)
-        self._filled = {fill.destination for fill in fills}
-        self._fills = [(fill.written.of(held[fill.destination].detach()), fill.value) for fill in fills]
+        self._filled: set[str] = set()
+        self._fills: list[tuple[torch.Tensor, float]] = []
         self._copies: dict[str, list[_Target]] = defaultdict(list)
-        for copy in copies:
-            written = copy.written.of(held[copy.destination].detach())
-            linear = written.is_contiguous() and copy.taken.stride == written.stride()
-            self._copies[copy.source].append(_Target(copy.taken, written, copy.destination, written.data_ptr(), linear))
+        for source, taken, destination, region, value in writes:
+            written = region.of(held[destination].detach())
+            if taken is None:
+                self._filled.add(destination)
+                self._fills.append((written, value))
+                continue
+            linear = written.is_contiguous() and taken.stride == written.stride()
+            self._copies[source].append(_Target(taken, written, destination, written.data_ptr(), linear))
         self.copied = frozenset(self._copies)
 
     def fits(self, manifest: Manifest, model: nn.Module) -> bool:
@@ -174,7 +168,13 @@ class CopyPlan:
     @cached_property
     def in_place(self) -> frozenset[str]:
         """Names of the trainer's tensors that are copied in their own order, to where their names belong: bytes show them."""
-        return frozenset(spec.name for spec in self.manifest.tensors if spec.name in self.copied and self._is_in_order(spec))
+        found = set()
+        for spec in self.manifest.tensors:
+            strides, name = torch.empty(spec.shape, device="meta").stride(), engine_name(common(spec.name))
+            targets = self._copies.get(spec.name, ())
+            if targets and all(one.taken.stride == strides and name == common(one.destination) for one in targets):
+                found.add(spec.name)
+        return frozenset(found)
 
     @cached_property
     def hidden(self) -> frozenset[str]:
@@ -189,14 +189,6 @@ class CopyPlan:
         times = Counter(target.destination for targets in self._copies.values() for target in targets)
         wholes = ((name, one.destination) for name, one in first.items() if one.written.numel() == numbers[name])
         return {name: place for name, place in wholes if times[place] == 1 and place not in self._filled}
-
-    def _is_in_order(self, spec: TensorSpec) -> bool:
-        """Returns whether all that is taken of a tensor are blocks of it, and its name belongs where they go."""
-        strides = torch.empty(spec.shape, device="meta").stride()
-        return all(
-            target.taken.stride == strides and engine_name(common(spec.name)) == common(target.destination)
-            for target in self._copies[spec.name]
-        )
 
     def room_for(self, chunk: Chunk) -> torch.Tensor | None:
         """Returns the model's memory in which tensors belong just as they are sent, as [nbytes] uint8; None if there is none.
@@ -272,14 +264,56 @@ class CopyPlan:
             )
 
 
-def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yields destinations and sources; what lies side by side in both is one, such as the experts of a fused layer.
+class Copier:
+    """Stands before a model, copies what a plan copies, and has the model load the rest.
+
+    Attributes:
+        plan: The plan.
+        check: Compare what was copied with what the model's loaders would have written.
 
     Args:
-        found: Targets in the order of their addresses, each with the trainer's tensor.
+        model: The model.
+        plan: The plan.
+        not_finite: Looks at what was copied.
+        check: As the attribute.
+        see: Gets what is copied in another order than its own, which the model's bytes do not show.
     """
+
+    def __init__(
+        self, model: torch.nn.Module, plan: CopyPlan, not_finite: NotFinite, *, check: bool, see: See | None = None
+    ) -> None:
+        self._model = model
+        self.plan = plan
+        self.check = check
+        self._see = see
+        self._not_finite = not_finite
+
+    def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Copies those of some tensors that are copied, and returns the others."""
+        if self._see is not None:
+            for name, tensor in tensors:
+                if name in self.plan.hidden:
+                    self._see(name, tensor)
+        self.plan.copy(tensors)
+        if self.check:
+            self.plan.check(self._model, tensors)
+        return ((name, tensor) for name, tensor in tensors if name in self.plan.reloaded)
+
+    def load_borrowed(self, buffers: Iterable[Sequence[tuple[str, torch.Tensor]]]) -> None:
+        """Takes all buffers of a stream, each of which is valid until the next is requested."""
+        rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in self.take(tensors))
+        if self.plan.reloaded:
+            self._model.load_weights(self._not_finite.watch(rest))
+        else:
+            deque(rest, maxlen=0)
+        # Not before all is there: some of it may have been received in its place.
+        self._not_finite.look(self.plan.written())
+
+
+def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Takes targets in the order of their addresses, and yields destinations and sources; neighbours in both are one."""
     first: tuple[torch.Tensor, torch.Tensor] | None = None
-    last: tuple[str, int, int, int] | None = None
+    last: tuple[str, int, int, torch.dtype, int] | None = None
     elements = 0
     for target, tensor in found:
         size = tensor.element_size()
@@ -287,22 +321,19 @@ def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[tor
         count = target.written.numel()
         if start == target.start:
             continue  # received where it belongs
-        place = (target.destination, target.start, start, size)
-        if first is not None and target.linear and place == last and _share_memory(first[1], tensor):
+        memory = tensor.untyped_storage().data_ptr()  # parts of several may lie side by side by chance
+        place = (target.destination, target.start, start, tensor.dtype, memory)
+        if first is not None and target.linear and place == last:
             elements += count
         else:
             if first is not None:
                 yield _whole(first, elements)
             first, elements = (target.written, target.taken.of(tensor)), count
         step = target.written.element_size()
-        last = (target.destination, target.start + count * step, start + count * size, size) if target.linear else None
+        ends = target.start + count * step, start + count * size
+        last = (target.destination, *ends, tensor.dtype, memory) if target.linear else None
     if first is not None:
         yield _whole(first, elements)
-
-
-def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns whether two tensors are parts of one piece of memory; others may lie side by side by chance."""
-    return bool(one.dtype == other.dtype and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
 
 
 def _whole(first: tuple[torch.Tensor, torch.Tensor], elements: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -314,20 +345,16 @@ def _whole(first: tuple[torch.Tensor, torch.Tensor], elements: int) -> tuple[tor
 
 
 class _Comparison(TorchDispatchMode):  # type: ignore[misc]
-    """Has loaders compare where they would copy; nothing is written.
-
-    Attributes:
-        wrong: Addresses of the memory in which a value differs.
-    """
+    """Has loaders compare where they would copy; nothing is written."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wrong: set[int] = set()
+        self.wrong: set[int] = set()  # addresses of the memory in which a value differs
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         if func is torch.ops.aten.copy_.default:
             written, source = args[:2]
-            if not _same_bytes(written, source.to(written).expand_as(written)):
+            if not same_bytes(written, source.to(written).expand_as(written)):
                 self.wrong.add(written.untyped_storage().data_ptr())
             return written
         return args[0] if func in _FILLS else func(*args, **(kwargs or {}))
@@ -340,6 +367,6 @@ def slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
             yield f"{path}.{name}" if path else name, held
 
 
-def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors of one shape and dtype have the same bits; a NaN is equal to itself here."""
     return bool(torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))))

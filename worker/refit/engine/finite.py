@@ -23,14 +23,12 @@ class NotFinite(dict[str, int]):
     Attributes:
         beyond: How many finite values the engine's dtype cannot hold, in the same way. A parameter of a wider dtype, or a
             quantised one, keeps them: `after_casts` finds out.
+
+    Args:
+        dtype: The engine's; None if what is looked at has it already.
     """
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
-        """Begins with nothing found.
-
-        Args:
-            dtype: The engine's; None if what is looked at has it already.
-        """
         super().__init__()
         self.beyond: dict[str, int] = {}
         self._dtype = dtype

@@ -31,12 +31,8 @@ _ATTRIBUTE = "_model_quirks_ledger"
 #: Entries that a process keeps.
 _KEPT = 16
 
-_raw_loads = 0
-
-
-def raw_loads() -> int:
-    """Returns how often a running model of this process was loaded by a bare ``load_weights``."""
-    return _raw_loads
+#: How often a running model of this process was loaded by a bare ``load_weights``.
+raw_loads = 0
 
 
 def watch(worker: Any) -> None:
@@ -219,9 +215,9 @@ class Ledger:
 
         @functools.wraps(load)
         def load_weights(weights: Any, *args: Any, **kwargs: Any) -> Any:
-            global _raw_loads
+            global raw_loads
             if not self._is_inside:
-                _raw_loads += 1
+                raw_loads += 1
                 if self._coming is None or self._coming.way != "raw":
                     self._open("raw")
             return load(self._passing(weights), *args, **kwargs)

@@ -34,11 +34,10 @@ def take(worker: Any, update_info: dict[str, Any]) -> dict[str, Any]:
         worker: The worker.
         update_info: The fields of a `worker.refit.engine.transfer_engine.RefitUpdateInfo`; its docstring has the errors.
     """
-    engine = worker.weight_transfer_engine
     worker.start_weight_update()
     worker.update_weights(update_info)
     worker.finish_weight_update()
-    return dict(engine.ways)
+    return dict(worker.weight_transfer_engine.ways)
 
 
 def begin(worker: Any, *, draft: bool) -> None:

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -22,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from worker.refit.engine.copy_plan import Copy, CopyPlan, Fill, Region, Tensors, slots
+from worker.refit.engine.copy_plan import CopyPlan, Region, Tensors, Write, slots
 from worker.refit.weights.manifest import Manifest
 
 _COPY = torch.ops.aten.copy_.default
@@ -45,15 +46,6 @@ class _Source(NamedTuple):
     dtype: torch.dtype
 
 
-class _Write(NamedTuple):
-    """A copy into some memory, or a constant."""
-
-    source: str | None
-    taken: Region | None
-    written: Region
-    value: float | None = None
-
-
 class Recording(TorchDispatchMode):  # type: ignore[misc]
     """Watches one refit: made before the reload is opened, `opened` after, active while it loads and closes."""
 
@@ -69,8 +61,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             self._names[self._memory(tensor)].append(name)
         self._emptied: dict[int, str] = {}
         self._sources: dict[int, list[_Source]] = defaultdict(list)
-        self._writes: dict[int, dict[_Write, torch.Tensor | None]] = defaultdict(dict)
-        self._filled: dict[str, list[_Write]] = {}
+        self._writes: dict[int, dict[Write, torch.Tensor | None]] = defaultdict(dict)
+        self._filled: dict[str, list[Write]] = {}
         self._tainted: set[int] = set()
         self._tainted_sources: set[str] = set()
         self._goes_to: dict[str, set[str]] = defaultdict(set)
@@ -100,7 +92,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             start = tensor.storage_offset() * tensor.element_size()
             found = _Source(start, start + tensor.numel() * tensor.element_size(), name, tensor.dtype)
             known = self._sources[self._memory(tensor)]
-            known.insert(bisect_right(known, start, key=_start), found)
+            known.insert(bisect_right(known, start, key=attrgetter("start")), found)
             if not tensor.is_contiguous():
                 self._tainted_sources.add(name)
             yield name, tensor
@@ -126,7 +118,10 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         # spoilt takes all of its sources with it, and each of those all of its layers.
         spoilt = {_module(name) for name in self._filled.keys() - plain}
         spoilt |= {_module(name) for names in goes_to.values() for name in names - plain}
-        spoilt |= {key[0] for key, value in _attributes(self._model) if not _same(self._attributes.get(key), value)}
+        for key, value in _attributes(self._model):
+            before = self._attributes.get(key)
+            if before is not value and not (isinstance(value, _PLAIN) and before == value):
+                spoilt.add(key[0])
         reloaded = set(self._tainted_sources)
         while True:
             spoilt = self._with_tied(spoilt | {layer for source in reloaded for layer in layers.get(source, ())})
@@ -135,7 +130,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
                 break
             reloaded |= more
         writes = [
-            (name, write)
+            write._replace(destination=name)
             for name in sorted(plain)
             if _module(name) not in spoilt and name == self._names[_identity(self._live[name])][0]  # of tied tensors, once
             for write in self._filled[name]
@@ -143,8 +138,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         return CopyPlan(
             self._model,
             manifest,
-            [Copy(one.source, one.taken, name, one.written) for name, one in writes if one.source is not None and one.taken],
-            fills=[Fill(name, one.written, one.value) for name, one in writes if one.value is not None],
+            writes,
             reloaded=reloaded,
             modules=self._with_tied({layer for source in reloaded for layer in layers.get(source, ())}),
             unloaded=unloaded,
@@ -181,7 +175,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             self._taint(destination)
 
     def _written(
-        self, destination: torch.Tensor, found: _Source | None, source: torch.Tensor | None, *, value: float | None = None
+        self, destination: torch.Tensor, found: _Source | None, source: torch.Tensor | None, *, value: float = 0.0
     ) -> None:
         """Notes a copy of a source, or a constant, in some memory."""
         if destination.is_meta or not destination.numel():
@@ -190,7 +184,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if found is not None and source is not None:
             view = source.expand(destination.shape)
             taken = Region(view.storage_offset() - found.start // source.element_size(), tuple(view.shape), view.stride())
-        write = _Write(found.name if found else None, taken, _region(destination), value)
+        write = Write(found.name if found else "", taken, "", _region(destination), value)
         memory = self._memory(destination)
         # As they will be there: a loader may bring another dtype, and a trainer on the CPU another device.
         values = source.expand(destination.shape).to(destination) if source is not None else None
@@ -208,14 +202,14 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             return False
         if here == there:
             return _region(source) == _region(destination)
-        same = _kind(source) == _kind(destination)
+        same = (source.dtype, source.shape, source.stride()) == (destination.dtype, destination.shape, destination.stride())
         for name in names:
             self._filled[name] = self._in(source, here, self._live[name]) if same else []
         if not self._writes.get(here):
             self._computed.update(names)
         return same
 
-    def _in(self, tensor: torch.Tensor, memory: int, live: torch.Tensor) -> list[_Write]:
+    def _in(self, tensor: torch.Tensor, memory: int, live: torch.Tensor) -> list[Write]:
         """Returns the copies that made a tensor, relative to its first element; none if something else touched its memory."""
         if memory in self._tainted or tensor.dtype != live.dtype:
             return []
@@ -262,7 +256,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if not known:
             return None
         start = tensor.storage_offset() * tensor.element_size()
-        found = known[bisect_right(known, start, key=_start) - 1]
+        found = known[bisect_right(known, start, key=attrgetter("start")) - 1]
         return found if found.start <= start < found.end and found.dtype == tensor.dtype else None
 
     def _memory(self, tensor: torch.Tensor) -> int:
@@ -298,14 +292,6 @@ def _attributes(model: nn.Module) -> Iterator[tuple[tuple[str, str, str], object
                     yield (path, type(owner).__name__, name), value
 
 
-def _same(before: object, after: object) -> bool:
-    return before is after or (isinstance(after, _PLAIN) and before == after)
-
-
-def _start(source: _Source) -> int:
-    return source.start
-
-
 def _identity(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
@@ -317,10 +303,6 @@ def _region(tensor: torch.Tensor) -> Region:
 
 def _place(tensor: torch.Tensor) -> tuple[int, Region, torch.dtype]:
     return _identity(tensor), _region(tensor), tensor.dtype
-
-
-def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:

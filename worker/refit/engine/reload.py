@@ -1,25 +1,32 @@
-"""One layerwise reload of a running model: opens it, closes it, and checks the model afterwards; and its very first load.
+"""One layerwise reload of a running model: opens it, closes it, and checks what came; and the model's very first load.
 
 Imports vLLM for that reload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from quirks_core.base.errors import words
+from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
-from worker.errors import RefitUnsupportedError
-from worker.refit.engine.copy_plan import slots
-from worker.refit.engine.loaded import first_names, own_names
+from worker.errors import RefitError, RefitUnsupportedError
+from worker.refit.engine.copy_plan import Tensors, slots
+from worker.refit.engine.finite import NotFinite
+from worker.refit.engine.recording import Recording
+from worker.refit.engine.verify import unwrapped
+
+#: The module that holds a MoE layer's experts.
+_EXPERTS = "routed_experts"
 
 
 class Reload:
@@ -29,16 +36,24 @@ class Reload:
         slots: Names of all parameters and buffers that the model had before, including those that are None.
         wanted: Names of the parameters that a checkpoint fills; empty before `open`. What the engine computes from loaded
             weights (MLA's ``W_UK_T`` and ``W_UV``) is not among them: no trainer has it, and the reload computes it again.
+        recording: Watches the reload, if set.
         touched: Whether the model may hold other tensors or values than before.
     """
 
-    def __init__(self, model: nn.Module, model_config: Any, modules: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        model_config: Any,
+        modules: Collection[str] | None = None,
+        recording: Recording | None = None,
+    ) -> None:
         """Records what the model holds.
 
         Args:
             model: The engine's model.
             model_config: vLLM's configuration of it.
             modules: The only layers to make ready, beside attention, which vLLM processes last in any case; all if None.
+            recording: Watches the reload; whoever loads meanwhile activates it.
         """
         self._model = model
         self._part: Any = model if modules is None else _Part(model, modules)
@@ -46,6 +61,7 @@ class Reload:
         self._before = _identities(model)
         self.slots = self._before.keys()
         self._first = first_names(model)
+        self.recording = recording
         self.wanted: frozenset[str] = frozenset()
         self.touched = False
 
@@ -63,6 +79,8 @@ class Reload:
             self.abandon()
             self.touched = self._before != _identities(self._model)
             raise RefitUnsupportedError(f"refit: vLLM cannot reload this model: {words(error)}") from error
+        if self.recording is not None:
+            self.recording.opened()
         # Parameters that processing added are gone until the reload is closed.
         self.wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
 
@@ -77,7 +95,8 @@ class Reload:
     def close(self) -> None:
         """Processes the remaining layers and puts the weights in force; abandons the reload if that fails."""
         try:
-            finalize_layerwise_reload(self._part, self._config)
+            with self.recording or nullcontext():
+                finalize_layerwise_reload(self._part, self._config)
         except BaseException:
             self.abandon()
             raise
@@ -101,12 +120,114 @@ class Reload:
             RefitUnsupportedError: It does not, so the next forward pass would fail.
         """
         after = dict(slots(self._model))
-        problems = [
-            _listing("removes", sorted(name for name in wanted if name not in after)),
-            _listing("leaves without memory", [name for name, held in after.items() if held is not None and held.is_meta]),
-        ]
-        if found := [problem for problem in problems if problem]:
+        problems = {
+            "removes": sorted(name for name in wanted if name not in after),
+            "leaves without memory": [name for name, held in after.items() if held is not None and held.is_meta],
+        }
+        if found := [f"{verb} {listed(names)}" for verb, names in problems.items() if names]:
             raise RefitUnsupportedError(f"refit: vLLM's reload of this model {' and '.join(found)}")
+
+
+class Loader:
+    """Stands before a model and remembers what it loaded, however often ``load_weights`` is called.
+
+    Attributes:
+        loaded: The model's own parameters that got a value; None if it does not report them.
+
+    Args:
+        model: The model.
+        not_finite: Looks at the tensors, if given.
+        recording: Watches the tensors, if given.
+    """
+
+    def __init__(self, model: torch.nn.Module, not_finite: NotFinite | None = None, recording: Recording | None = None) -> None:
+        self._model = model
+        self.loaded: set[str] | None = set()
+        self._recording = recording
+        self._not_finite = not_finite
+        self._last = "the first tensor"
+
+    def load_weights(self, tensors: Tensors) -> None:
+        """Has the model load some tensors.
+
+        Raises:
+            RefitError: The model does not take one of them.
+        """
+        if self._not_finite is not None:
+            tensors = self._not_finite.watch(tensors)
+        if self._recording is not None:
+            tensors = self._recording.watch(tensors)
+        try:
+            found = self._model.load_weights(self._noted(tensors))
+        except QuirksError:
+            raise
+        except Exception as error:
+            raise RefitError(f"refit: the engine's model does not take {self._last}: {words(error)}") from error
+        self.loaded = None if found is None or self.loaded is None else self.loaded | set(found)
+
+    def _noted(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in tensors:
+            self._last = f"{name}, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+            yield name, tensor
+
+
+def lacking(model: nn.Module) -> Iterator[str]:
+    """Finds layers that the engine fuses from several of a checkpoint's tensors, and of which only some came.
+
+    vLLM creates such a layer as soon as one part comes; what is missing is then whatever was in memory. The list of loaded
+    parameters does not show it: the fused one counts as loaded.
+
+    Args:
+        model: The engine's model, while a reload is open, once everything was loaded.
+
+    Yields:
+        ``"model.layers.0.self_attn.qkv_proj lacks k"``.
+    """
+    for name, layer in model.named_modules():
+        if not isinstance(layer, QKVParallelLinear | MergedColumnParallelLinear):
+            continue
+        parts = ("q", "k", "v") if isinstance(layer, QKVParallelLinear) else tuple(range(len(layer.output_sizes)))
+        came = defaultdict(set)
+        # What came completely has been processed already, and nothing is left of it here.
+        for parameter, call in get_layerwise_info(layer).loaded_weights:
+            came[parameter].add(call.arguments.get("loaded_shard_id"))
+        for shards in came.values():
+            if shards <= set(parts):  # anything else came in one piece, or in larger ones
+                yield f"{name} lacks {', '.join(str(part) for part in parts if part not in shards)}"
+
+
+def first_names(model: nn.Module) -> dict[str, str]:
+    """Returns the first name of every parameter by each of its names: parts of a model share some.
+
+    Seen in vLLM's Transformers backend: a router is ``mlp.experts.gate`` as well, and loaders report ``mlp.gate``.
+    """
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+
+
+def own_names(loaded: Iterable[str], wanted: Collection[str], first: Mapping[str, str]) -> set[str]:
+    """Returns what was loaded by the names of the model's own parameters.
+
+    Seen in vLLM 0.26: a MoE layer reports ``experts.w13_weight`` for its parameter ``experts.routed_experts.w13_weight``. In
+    0.32 it reports the latter. Of a layer that is wrapped for LoRA, it reports the parameter's name without the wrapper (0.28).
+
+    Args:
+        loaded: The names that the model's ``load_weights`` gave.
+        wanted: The names of its parameters.
+        first: What `first_names` returned.
+    """
+    full = {unwrapped(name): name for name in first}
+
+    def own(name: str) -> str:
+        module, _, parameter = name.rpartition(".")
+        for candidate in (name, f"{module}.{_EXPERTS}.{parameter}"):
+            known = full.get(candidate, candidate)
+            if (found := first.get(known, known)) in wanted:
+                return found
+        return name
+
+    return {own(name) for name in loaded}
 
 
 @contextmanager
@@ -151,7 +272,3 @@ class _Part:
 
 def _identities(model: nn.Module) -> dict[str, int]:
     return {name: id(held) for name, held in slots(model)}
-
-
-def _listing(verb: str, names: Sequence[str]) -> str:
-    return f"{verb} {listed(names)}" if names else ""

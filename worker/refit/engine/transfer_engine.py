@@ -6,13 +6,13 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from vllm.distributed.weight_transfer.base import (
@@ -20,23 +20,27 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, words
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
-from worker.refit.engine import transfer_shards, verify
-from worker.refit.engine.copy_plan import CopyPlan
+from worker.refit.engine import verify
+from worker.refit.engine.copy_plan import Copier, CopyPlan, See
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.loaders import Copier, Loader, See, Stream, begin_copying, begin_loading
 from worker.refit.engine.recording import Recording
-from worker.refit.engine.reload import Reload
+from worker.refit.engine.reload import Loader, Reload, lacking
 from worker.refit.transport.channel import socket_path
 from worker.refit.transport.collective import CollectiveStream, Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.resident import Imported
+
+_T = TypeVar("_T")
+#: What a transport brings.
+Stream: TypeAlias = IpcZmqStream | CollectiveStream
 
 
 @dataclass
@@ -106,10 +110,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._group: Group | None = None
-        self._reload: Reload | None = None
         self._plan: CopyPlan | None = None
         self._resident: Imported | None = None
-        self._recorded: tuple[Recording, Manifest] | None = None
         self._announced: tuple[list[Any] | None, Manifest | None] = None, None
         self._slots: set[str] = set()
         self._complete_once = False
@@ -140,11 +142,10 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def init_transfer_engine(self, init_info: RefitInitInfo) -> None:
         """Joins the collective; a group that was there before is left."""
         self.shutdown()
-        rank = init_info.rank_offset + self.rank
         self._group = Group(
             init_info.ip,
             init_info.port,
-            rank=rank,
+            rank=init_info.rank_offset + self.rank,
             world_size=init_info.world_size,
             timeout_s=init_info.timeout_s,
             device=self.device,
@@ -152,7 +153,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def start_weight_update(self) -> None:
         """Does nothing yet: the layers are made ready once the manifest is accepted."""
-        self._recorded = None
         self._not_finite = NotFinite(self.model_config.dtype)
         self.touched = False
         self.ways = {}
@@ -180,9 +180,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         with self._stream(update_info) as stream:
             if wrong is not None:
                 raise wrong  # in the stream, so that the trainer gets the reason
-            self._load(stream, update_info)
+            reload = self._load(stream, update_info)
         self._keep(stream, update_info)
-        self._put_in_force()
+        self._put_in_force(reload, stream.manifest)
         self._not_finite.after_casts(self.model)
         self.ways["not_finite"] = dict(self._not_finite)
         self._check_finite(update_info)
@@ -190,20 +190,18 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def finish_weight_update(self) -> None:
         """Does nothing any more: vLLM would take no further refit after an error here."""
 
-    def _put_in_force(self) -> None:
+    def _put_in_force(self, reload: Reload | None, manifest: Manifest) -> None:
         try:
-            if (reload := self._end_reload()) is not None:
+            if reload is not None:
+                reload.close()
                 reload.check(self._slots)
-            if self._recorded is not None:
-                recording, manifest = self._recorded
-                self._plan = recording.plan(manifest, self.ways["unloaded"])
+                if reload.recording is not None:
+                    self._plan = reload.recording.plan(manifest, self.ways["unloaded"])
             self._complete_once = True
         except QuirksError:
             raise
         except Exception as error:
             raise RefitError(f"refit: the new weights could not be put in force: {words(error)}") from error
-        finally:
-            self._recorded = None
 
     def verify(self, update_info: RefitUpdateInfo) -> dict[str, str]:
         """Receives the same weights once more, and compares the running model with what its loaders make of them.
@@ -220,10 +218,11 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 differing = {name for tensors in stream.borrowed() for name in plan.differing(self.model, tensors)}
                 found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
             else:
-                with verify.fresh_model(self.vllm_config, self.device) as fresh:
-                    begin_loading(stream)(Loader(fresh))
-                    verify.process(fresh, self.model_config, self.device)
-                    found = verify.differences(self.model, fresh, self.model_config.dtype)
+                fresh = verify.fresh_model(self.vllm_config, self.device)
+                Loader(fresh).load_weights(_begun(stream))
+                _check_end(stream)
+                process_weights_after_loading(fresh, self.model_config, self.device)
+                found = verify.differences(self.model, fresh, self.model_config.dtype)
         self._keep(stream, update_info)
         return found
 
@@ -246,11 +245,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     @staticmethod
     def trainer_send_weights(iterator: Iterator[tuple[str, torch.Tensor]], trainer_args: Any) -> None:
-        """Abstract in vLLM 0.26, gone later; our trainers send through `worker.refit`.
-
-        Raises:
-            NotImplementedError: Always.
-        """
+        """Abstract in vLLM 0.26, gone later; our trainers send through `worker.refit`."""
         raise NotImplementedError("send with worker.refit: send_ipc_zmq, or CollectiveSender")
 
     def _stream(self, info: RefitUpdateInfo) -> Stream:
@@ -282,16 +277,16 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         if isinstance(stream, IpcZmqStream):
             self._resident = stream.resident if info.keep_memory else None
 
-    def _load(self, stream: Stream, info: RefitUpdateInfo) -> None:
-        """Loads every tensor; ends the reload if that fails, so that a later refit starts clean."""
-        plan = self._plan
-        if plan is not None and not plan.fits(stream.manifest, self.model):
-            plan = self._plan = None
-        if plan is not None and plan.copied:
-            self._copy(stream, plan, info)
+    def _load(self, stream: Stream, info: RefitUpdateInfo) -> Reload | None:
+        """Loads every tensor; returns the reload that is to be closed, if there is one."""
+        if self._plan is not None and not self._plan.fits(stream.manifest, self.model):
+            self._plan = None
+        if self._plan is not None and self._plan.copied:
+            reload = self._copy(stream, self._plan, info)
         else:
-            self._reload_all(stream, info, record=plan is None and self.model_config.quantization is None)
+            reload = self._reload_all(stream, info)
         self.ways["bytes"] = sum(tensor.nbytes for tensor in stream.manifest.tensors)
+        return reload
 
     def _check_finite(self, info: RefitUpdateInfo) -> None:
         if info.finite and self._not_finite:
@@ -302,26 +297,17 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 "model, or set refit.finite: false to take them"
             )
 
-    def _reload_all(self, stream: Stream, info: RefitUpdateInfo, *, record: bool) -> None:
-        """Loads every tensor through the layerwise reload.
-
-        Args:
-            stream: What comes.
-            info: The refit.
-            record: Find out what can be copied from the next refit on. A quantised model is not examined: its layers compute.
-        """
-        loader = Loader(self.model)
-        loader.not_finite = self._not_finite
-        load = begin_loading(stream)
-        reload = Reload(self.model, self.model_config)
-        recording = Recording(self.model) if record else None
+    def _reload_all(self, stream: Stream, info: RefitUpdateInfo) -> Reload:
+        """Loads every tensor through the layerwise reload, and records what can be copied from the next refit on."""
+        tensors = _begun(stream)
+        # A quantised model is not examined: its layers compute.
+        examined = self._plan is None and self.model_config.quantization is None
+        reload = Reload(self.model, self.model_config, recording=Recording(self.model) if examined else None)
+        loader = Loader(self.model, self._not_finite, reload.recording)
         with self._opened(reload):
-            if recording is not None:
-                recording.opened()
-                loader.recording = recording
-                self._recorded = recording, stream.manifest
-            with recording or nullcontext():
-                load(loader)
+            with reload.recording or nullcontext():
+                loader.load_weights(tensors)
+                _check_end(stream)
             self._check_finite(info)
             unloaded = reload.unloaded(loader.loaded)
             if info.dummy and not self._complete_once and unloaded:
@@ -330,12 +316,14 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                     f"{', '.join(unloaded[:8])} ({len(unloaded)} in all); send them, or set engine.load_format=auto"
                 )
         self.ways = {"copied": 0, "reloaded": len(stream.manifest.tensors), "layers": [], "unloaded": unloaded}
+        return reload
 
-    def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> None:
+    def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> Reload | None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
         copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every), see=self.see)
         self.copied = plan
-        load = begin_copying(stream, copier)
+        room = (plan.room_for, copier.check) if isinstance(stream, CollectiveStream) else ()
+        buffers = _begun(stream.borrowed(*room))
         self.ways = {
             "copied": len(plan.copied),
             "reloaded": len(plan.reloaded),
@@ -346,35 +334,38 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         try:
             reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
             with self._opened(reload) if reload is not None else nullcontext():
-                load()
+                copier.load_borrowed(buffers)
+                _check_end(stream)
                 self._check_finite(info)
         except BaseException:
             self._plan = None
             raise
+        return reload
 
     @contextmanager
     def _opened(self, reload: Reload) -> Iterator[None]:
-        """Has layers ready to be loaded; `finish_weight_update` closes them, or this does after an error."""
+        """Has layers ready to be loaded; an error ends the reload, so that a later refit starts clean."""
         self._slots |= reload.slots  # of all refits: what an earlier one removed is still missing
         try:
             reload.open()
         finally:
             self.touched = self.touched or reload.touched
-        self._reload = reload
         try:
             yield
-            if halves := list(islice(transfer_shards.missing(self.model), 8)):
+            if halves := list(islice(lacking(self.model), 8)):
                 raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
         except BaseException:
             # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
-            self._recorded = self._reload = None
             reload.abandon()
             raise
 
-    def _end_reload(self) -> Reload | None:
-        """Closes the reload, if one is open, and returns it."""
-        reload, self._reload = self._reload, None
-        if reload is not None:
-            with self._recorded[0] if self._recorded is not None else nullcontext():
-                reload.close()
-        return reload
+
+def _begun(coming: Iterable[_T]) -> Iterator[_T]:
+    """Waits until something comes; returns it, and all that follows."""
+    rest = iter(coming)
+    return chain(list(islice(rest, 1)), rest)
+
+
+def _check_end(stream: Stream) -> None:
+    if not stream.complete:
+        raise RefitError("refit: the model stopped loading before the last tensor")

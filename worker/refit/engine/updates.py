@@ -27,9 +27,8 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from quirks_core.base.text import listed
 from quirks_core.hook import report
 from worker.errors import RefitError
-from worker.refit.engine.copy_plan import CopyPlan, Tensors
+from worker.refit.engine.copy_plan import Copier, CopyPlan, Tensors
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.loaders import Copier
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.reload import Reload
 from worker.refit.weights.manifest import Manifest, TensorSpec
@@ -53,13 +52,11 @@ class Ways:
         copied: How many tensors were copied.
         loaded: How many went to the model's loaders.
         missing: Names of tensors that were recorded and did not come; they keep their values.
-        is_recorded: The update was recorded, and the next one will be copied.
     """
 
     copied: int = 0
     loaded: int = 0
     missing: tuple[str, ...] = ()
-    is_recorded: bool = False
 
 
 def watch(model: nn.Module, model_config: Any) -> None:
@@ -102,7 +99,7 @@ class Updates:
         self._model = model
         self._config = model_config
         self._plan: CopyPlan | None = None
-        self._open: _Loaded | _Recorded | _Copied | None = None
+        self._open: _Recorded | _Copied | None = None
         self._recordings = 0
         self._missing: tuple[str, ...] = ()
         self._lock = threading.Lock()  # some engines load from threads of their own
@@ -124,18 +121,21 @@ class Updates:
             initialize(self._model)
             return
         with self._inside():
-            self._give_up()
+            if self._open is not None:  # an update that was not closed
+                self._plan = None
+                self._taken().abandon()
             if self._plan is not None and not self._plan.holds(self._model):
                 self._plan = None
+            is_reloading = any(get_layerwise_info(layer).can_load() for layer in self._model.modules())
             if self._plan is not None:
                 self._open = _Copied(self._model, self._config, self._plan, initialize)
                 _copying.add(self)
-            elif self._recordings < _RECORDINGS and not _is_open(self._model):
+            elif self._recordings < _RECORDINGS and not is_reloading:
                 self._recordings += 1
                 self._open = _Recorded(self._model, self._config)
             else:
+                self.last = Ways()
                 initialize(self._model)
-                self._open = _Loaded()
 
     def copies(self, name: str, tensor: torch.Tensor) -> bool:
         """Returns whether an update is open that copies this tensor as soon as it gets it, and needs it no longer."""
@@ -180,7 +180,7 @@ class Updates:
             self.last = update.ways
             if isinstance(update, _Recorded):
                 self._plan = update.plan
-            elif isinstance(update, _Copied):
+            else:
                 self._plan = None if update.strays else plan
                 self._after_copies(update)
 
@@ -200,13 +200,7 @@ class Updates:
                     f"recorded-updates: {len(missing)} of {count} tensors did not come and keep their values: {listed(missing)}"
                 )
 
-    def _give_up(self) -> None:
-        """Ends an update that was not closed."""
-        if self._open is not None:
-            self._plan = None
-            self._taken().abandon()
-
-    def _taken(self) -> _Loaded | _Recorded | _Copied:
+    def _taken(self) -> _Recorded | _Copied:
         update, self._open = self._open, None
         assert update is not None  # noqa: S101 - whoever calls this has looked
         _copying.discard(self)
@@ -227,44 +221,19 @@ class Updates:
                 self._holder = 0
 
 
-class _Loaded:
-    """An update that vLLM loads."""
-
-    ways = Ways()
-    has_failed = False
-
-    def load(self, load: Load, weights: Tensors) -> Any:
-        """Loads some tensors."""
-        return load(weights)
-
-    def close(self, finalize: Callable[[], None]) -> None:
-        """Ends the update."""
-        finalize()
-
-    def abandon(self) -> None:
-        """Leaves what is there to vLLM."""
-
-
 class _Recorded:
-    """An update that vLLM loads while it is watched.
-
-    Attributes:
-        ways: What it did.
-        plan: What can be copied from now on; None if that is nothing.
-        has_failed: Some of it was not loaded.
-    """
+    """An update that vLLM loads while it is watched; `plan` is what can be copied from now on, if anything."""
 
     def __init__(self, model: nn.Module, model_config: Any) -> None:
         self.ways = Ways()
         self.plan: CopyPlan | None = None
         self.has_failed = False
-        self._reload = Reload(model, model_config)
         self._recording = Recording(model)
+        self._reload = Reload(model, model_config, recording=self._recording)
         self._sent: list[TensorSpec] = []
         self._loaded: set[str] | None = set()
         self._thread = threading.get_ident()
         self._reload.open()
-        self._recording.opened()
 
     def load(self, load: Load, weights: Tensors) -> Any:
         """Loads some tensors, and watches what happens to them."""
@@ -291,7 +260,7 @@ class _Recorded:
                 f"{len(plan.reloaded)} are loaded by vLLM ({len(plan.modules)} layers), {ignored} are for no parameter here"
             )
             self.plan = plan if plan.copied else None
-        self.ways = Ways(loaded=len(self._sent), is_recorded=self.plan is not None)
+        self.ways = Ways(loaded=len(self._sent))
 
     def abandon(self) -> None:
         """Gives layers that are not complete their tensors of before back."""
@@ -314,19 +283,12 @@ class _Recorded:
 
 
 class _Copied:
-    """An update that is copied as recorded, as far as it is what was recorded.
-
-    Attributes:
-        plan: What is copied.
-        strays: Names of tensors that are not as recorded.
-        repeated: Names of tensors that came more than once.
-        has_failed: Some of it was not loaded.
-    """
+    """An update that is copied as recorded, as far as it is what was recorded."""
 
     def __init__(self, model: nn.Module, model_config: Any, plan: CopyPlan, initialize: Load) -> None:
         self.plan = plan
-        self.strays: set[str] = set()
-        self.repeated: set[str] = set()
+        self.strays: set[str] = set()  # not as recorded
+        self.repeated: set[str] = set()  # came more than once
         self.has_failed = False
         self._model = model
         self._config = model_config
@@ -375,12 +337,8 @@ class _Copied:
         finalize_layerwise_reload(self._root, self._config)
 
     def _rest(self, weights: Tensors, written: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Copies what is as recorded, and yields the rest.
-
-        Args:
-            weights: What came. A collection is there already; how much of a stream there is room for is unknown.
-            written: Gets the names of the parameters that were copied to.
-        """
+        """Copies what is as recorded, adds the names of the parameters to those that were written, and yields the rest."""
+        # A collection is there already; how much of a stream there is room for is unknown.
         together: Iterable[Collection[tuple[str, torch.Tensor]]]
         together = [weights] if isinstance(weights, Collection) else ([pair] for pair in weights)
         for pairs in together:
@@ -428,10 +386,6 @@ class _Uncloned(TorchFunctionMode):  # type: ignore[misc]
 def _has_tensors(layer: nn.Module) -> bool:
     """Returns whether a layer has tensors now, or had some when it was loaded."""
     return bool(layer._parameters or layer._buffers or any(get_layerwise_info(layer).restore_metadata))
-
-
-def _is_open(model: nn.Module) -> bool:
-    return any(get_layerwise_info(layer).can_load() for layer in model.modules())
 
 
 def _wait() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,8 +16,10 @@ from torch import nn
 
 from quirks_core.base.errors import words
 from worker.errors import RefitError
-from worker.refit.engine.loaded import unwrapped
+from worker.refit.engine.copy_plan import same_bytes
 
+#: The module that holds the layer itself where vLLM has wrapped it for LoRA.
+_WRAPPED = ".base_layer."
 #: Rows of the input that a layer is compared with.
 _ROWS = 4
 #: How far two answers may lie apart, relative to the largest; kernels may add in another order.
@@ -26,8 +27,7 @@ _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 _COARSE = 1e-2
 
 
-@contextmanager
-def fresh_model(vllm_config: Any, device: torch.device) -> Iterator[nn.Module]:
+def fresh_model(vllm_config: Any, device: torch.device) -> nn.Module:
     """Makes the engine's model once more, without weights; it takes as much memory as the first.
 
     Args:
@@ -44,25 +44,16 @@ def fresh_model(vllm_config: Any, device: torch.device) -> Iterator[nn.Module]:
     # Layers enter themselves here by name, and the names are those of the first model.
     config.compilation_config = copy.copy(vllm_config.compilation_config)
     config.compilation_config.static_forward_context = {}
-    for name in ("static_all_moe_layers",):
-        if hasattr(config.compilation_config, name):
-            setattr(config.compilation_config, name, [])
+    if hasattr(config.compilation_config, "static_all_moe_layers"):
+        config.compilation_config.static_all_moe_layers = []
     try:
         with set_default_torch_dtype(config.model_config.dtype), device:
-            model = initialize_model(vllm_config=config, model_config=config.model_config)
+            return initialize_model(vllm_config=config, model_config=config.model_config).eval()
     except torch.OutOfMemoryError as error:
         raise RefitError(
             "verify_refit_async loads the weights a second time beside the first, and there is no room for that on "
             f"{device}; lower engine.gpu_memory_utilization for the run that verifies"
         ) from error
-    yield model.eval()
-
-
-def process(model: nn.Module, model_config: Any, device: torch.device) -> None:
-    """Packs and quantises loaded weights as the engine does at its start."""
-    from vllm.model_executor.model_loader.utils import process_weights_after_loading
-
-    process_weights_after_loading(model, model_config, device)
 
 
 def differences(model: nn.Module, fresh: nn.Module, dtype: torch.dtype) -> dict[str, str]:
@@ -93,6 +84,11 @@ def differences(model: nn.Module, fresh: nn.Module, dtype: torch.dtype) -> dict[
     return dict(sorted(found.items()))
 
 
+def unwrapped(name: str) -> str:
+    """Returns the name of a tensor or module as it is in an engine without LoRA."""
+    return f"{name}.".replace(_WRAPPED, ".")[:-1]
+
+
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def packed_answers(model: nn.Module, *, scale: float = 1.0) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields what each linear layer makes of one input whose weight a kernel has packed into no tensor that is visible.
@@ -103,7 +99,7 @@ def packed_answers(model: nn.Module, *, scale: float = 1.0) -> Iterator[tuple[st
     """
     for name, layer in model.named_modules():
         weight = next(layer.parameters(recurse=False), None)
-        if weight is None or weight.numel() or (x := _input(layer, layer)) is None:
+        if weight is None or weight.numel() or (x := _input(layer)) is None:
             continue
         try:
             answer = _answer(layer, x * scale)
@@ -123,7 +119,7 @@ def _difference(held: torch.Tensor | None, expected: torch.Tensor | None, dtype:
     if held.shape != expected.shape or held.dtype != expected.dtype:
         return f"is {held.dtype} {list(held.shape)}, should be {expected.dtype} {list(expected.shape)}"
     # As bytes: a NaN is equal to itself here, and every dtype can be compared.
-    if torch.equal(_bytes(held), _bytes(expected)):
+    if same_bytes(held, expected):
         return None
     if not held.is_floating_point():
         return f"{int((held != expected).sum())} of {held.numel()} values differ"
@@ -133,27 +129,16 @@ def _difference(held: torch.Tensor | None, expected: torch.Tensor | None, dtype:
     return f"{int((apart != 0).sum())} of {held.numel()} values differ, by up to {float(apart.max()):.3g}"
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str | None:
-    """Compares two linear layers on the same input; None for any other kind of layer.
-
-    Raises:
-        RefitError: The new layer answers nothing, and what it computes with is not visible as a tensor either.
-    """
-    x = _input(layer, fresh)
-    weight = next(fresh.parameters(recurse=False), None)
-    if x is None or weight is None:
+    """Compares two linear layers on the same input; None for any other kind of layer."""
+    if (x := _input(fresh)) is None:
         return None
-    dtype = x.dtype
     try:
         expected = _answer(fresh, x)
     except Exception as error:
         # A convolution's layer only holds a weight, and the layer around it computes: comparing the values is enough.
-        if weight.numel():
+        if next(fresh.parameters(recurse=False)).numel():
             return None
         raise RefitError(f"{name} cannot be compared: its weight is packed, and it does not compute: {words(error)}") from error
     try:
@@ -162,18 +147,13 @@ def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str |
         return f"does not compute: {words(error)}"
     apart = float((held.double() - expected.double()).abs().max())
     scale = float(expected.double().abs().max()) or 1.0
-    if apart <= _TOLERANCE.get(dtype, _COARSE) * scale:
+    if apart <= _TOLERANCE.get(x.dtype, _COARSE) * scale:
         return None
     return f"answers to the same input differ by up to {apart:.3g} (the largest is {scale:.3g})"
 
 
-def _input(layer: nn.Module, placed: nn.Module) -> torch.Tensor | None:
-    """Makes an input [B, W] for a linear layer, the same on every process and every time; None for any other kind of layer.
-
-    Args:
-        layer: The layer.
-        placed: It, or one like it: the input lies where its weight does.
-    """
+def _input(layer: nn.Module) -> torch.Tensor | None:
+    """Makes an input [B, W] for a linear layer, the same on every process and every time; None for any other kind of layer."""
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
@@ -183,8 +163,7 @@ def _input(layer: nn.Module, placed: nn.Module) -> torch.Tensor | None:
         width = layer.embedding_dim
     else:
         return None
-    weight = next(placed.parameters(recurse=False), None)
-    if weight is None:
+    if (weight := next(layer.parameters(recurse=False), None)) is None:
         return None
     dtype = getattr(layer, "params_dtype", None) or weight.dtype
     generator = torch.Generator().manual_seed(width)  # of its own, which leaves the sampler's alone

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -26,6 +27,19 @@ _LOOK_S = 0.0005
 def socket_path(folder: Path, rank: int) -> Path:
     """Returns where the process of a rank listens in an engine's private folder."""
     return folder / f"rank-{rank}.sock"
+
+
+def free_port(ip: str) -> int:
+    """Returns a port that is free at this moment.
+
+    Raises:
+        TransferError: The address is not one of this machine.
+    """
+    try:
+        with socket.create_server((ip, 0)) as server:
+            return int(server.getsockname()[1])
+    except OSError as error:
+        raise TransferError(f"refit: nothing can listen on {ip}: {error}") from error
 
 
 class Channel:
@@ -144,12 +158,6 @@ class Channel:
         self._shut()
         self._context.term()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _open(self, kind: int) -> None:
         self._socket = self._context.socket(kind)
         self._socket.linger = _LINGER_MS
@@ -170,12 +178,6 @@ class Channel:
             self._open(kind)
             self._socket.connect(f"ipc://{self._calls}")
             self._socket.send(self._last_sent, zmq.NOBLOCK)
-
-    def _left(self) -> bool:
-        """Processes one event of the socket; returns whether no peer is connected (an earlier trainer may still close)."""
-        event = recv_monitor_message(self._monitor)["event"]
-        self._connections += 1 if event == zmq.EVENT_ACCEPTED else -1
-        return self._connections <= 0
 
     def _wait_for_file(self, path: Path) -> None:
         """Waits until the other side listens: ZMQ would look for it at intervals that a refit would notice."""
@@ -203,10 +205,12 @@ class Channel:
             ready = dict(poller.poll(int(min(_POLL_MS, max(0.0, left) * 1000))))
             if self._socket in ready:
                 return
-            if self._monitor in ready and self._left():
-                if self._has_received:
-                    raise TransferError(f"refit: {self._other} died or closed its socket half-way")
-                self._call_again()
+            if self._monitor in ready:
+                self._connections += 1 if recv_monitor_message(self._monitor)["event"] == zmq.EVENT_ACCEPTED else -1
+                if self._connections <= 0:  # an earlier trainer may still close
+                    if self._has_received:
+                        raise TransferError(f"refit: {self._other} died or closed its socket half-way")
+                    self._call_again()
             if self._given_up():
                 raise TransferError(f"refit: given up while waiting for {self._other}")
             if left <= 0:

@@ -9,27 +9,28 @@ carries what must be agreed on first: what is sent, and every engine rank's vote
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 
 from quirks_core.base.errors import words
 from worker.errors import RefitRejectedError, TransferError
-from worker.refit.transport.ports import free_port
+from worker.refit.transport.channel import free_port
 from worker.refit.weights.buffers import view
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order, size_of
 from worker.refit.weights.packing import Packing
 from worker.refit.weights.resident import InPlace
 from worker.refit.weights.source import Source
 
-if TYPE_CHECKING:
-    from worker.refit.transport.nccl import Communicator
-
 #: Rank that sends.
 SOURCE = 0
+#: Seconds between two looks at the device.
+_LOOK_S = 50e-6
 #: Returns where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
 RoomFor: TypeAlias = Callable[[Chunk], torch.Tensor | None]
 
@@ -72,7 +73,8 @@ class Group:
         self.rank, self.world_size, self.device = rank, world_size, torch.empty(0, device=device).device  # with its number
         self.packing: Packing | None = None
         self._timeout_s = timeout_s
-        self._nccl: Communicator | None = None
+        self._nccl: Any = None
+        self._started: deque[torch.cuda.Event] = deque()
         place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
         if place[0] != self.device.type:
             self.close()
@@ -81,9 +83,10 @@ class Group:
                 "give CollectiveSender a device of the kind that the engine runs on"
             )
         if self.device.type == "cuda":
-            from worker.refit.transport.nccl import Communicator
+            from vllm.distributed.weight_transfer.nccl_common import stateless_init_process_group
 
-            self._nccl = Communicator(ip, place[1], rank=rank, world_size=world_size, device=self.device)
+            with torch.cuda.device(self.device):
+                self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
 
     def announce(self, packing: Packing | None = None) -> Packing:
         """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
@@ -111,13 +114,16 @@ class Group:
         Raises:
             TransferError: A rank died or took too long.
         """
-        if self._nccl is not None:
-            self._nccl.broadcast(memory, SOURCE)
-        else:
-            self.broadcast(memory)
+        if self._nccl is None:
+            self._broadcast(memory)
+            return
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream()
+            self._nccl.broadcast(memory, SOURCE, stream)
+            self._started.append(stream.record_event())
 
     def wait(self, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Waits until all weights are there.
+        """Waits until all weights are there; leaves the group if that fails, which ends the broadcasts on the device.
 
         Args:
             given_up: Called while it waits; True ends the wait.
@@ -125,28 +131,26 @@ class Group:
         Raises:
             TransferError: A rank died or took too long, or the wait was given up.
         """
-        if self._nccl is not None:
-            self._nccl.wait(self._timeout_s, given_up)
-
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Gives every rank the tensor of rank 0.
-
-        Args:
-            tensor: On the CPU, contiguous; read on rank 0, overwritten elsewhere.
-
-        Raises:
-            TransferError: A rank died or took too long.
-        """
-        self._do("a broadcast", lambda group: group.broadcast(tensor, SOURCE))
+        while self._started:
+            event = self._started.popleft()
+            end = time.monotonic() + self._timeout_s
+            while not event.query():
+                if given_up() or time.monotonic() > end:
+                    self.close()
+                    raise TransferError(
+                        f"refit: a broadcast by NCCL did not end within refit.timeout_s = {self._timeout_s:g} s, "
+                        "or the other side failed; a rank died or took too long"
+                    )
+                time.sleep(_LOOK_S)
 
     def broadcast_json(self, value: Any = None) -> Any:
         """Gives every rank the JSON value of rank 0."""
         payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         size = torch.tensor([len(payload)])
-        self.broadcast(size)
+        self._broadcast(size)
         if self.rank != SOURCE:
             payload = torch.empty(int(size), dtype=torch.uint8)
-        self.broadcast(payload)
+        self._broadcast(payload)
         return json.loads(bytes(payload.numpy()))
 
     def agree(self, accepted: bool) -> bool:
@@ -161,8 +165,12 @@ class Group:
         """Leaves the group."""
         nccl, self._nccl = self._nccl, None
         if nccl is not None:
-            nccl.close()
+            self._started.clear()
+            nccl.destroy()
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
+
+    def _broadcast(self, tensor: torch.Tensor) -> None:
+        self._do("a broadcast", lambda group: group.broadcast(tensor, SOURCE))
 
     def _do(self, what: str, start: Callable[[Any], Any]) -> None:
         if self._group is None:
@@ -274,18 +282,16 @@ class CollectiveSender:
             if memory is None:
                 # On all of the trainer's ranks, for tensors may have to be gathered.
                 parts = [self._part(spec, in_place, others) for spec, _ in chunk]
-                memory = parts[0] if len(parts) == 1 else self._packed(chunk, parts)
+                memory = parts[0]
+                if len(parts) > 1:
+                    memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device)
+                    for (spec, offset), part in zip(chunk, parts, strict=True):
+                        memory[offset : offset + spec.nbytes].copy_(part)
             yield memory if self._group.rank == SOURCE else torch.empty_like(memory)
 
     def _part(self, spec: TensorSpec, in_place: InPlace | None, others: Iterator[torch.Tensor]) -> torch.Tensor:
         memory = in_place.memory([(spec, 0)]) if in_place is not None else None
         return next(others).to(self._group.device).reshape(-1).view(torch.uint8) if memory is None else memory
-
-    def _packed(self, chunk: Chunk, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device)
-        for (spec, offset), part in zip(chunk, parts, strict=True):
-            memory[offset : offset + spec.nbytes].copy_(part)
-        return memory
 
 
 class CollectiveStream:
@@ -329,7 +335,7 @@ class CollectiveStream:
         for tensors in self.borrowed():
             yield from tensors
 
-    def borrowed(self, room_for: RoomFor = lambda _: None, *, placed: bool = True) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    def borrowed(self, room_for: RoomFor = lambda _: None, placed: bool = True) -> Iterator[list[tuple[str, torch.Tensor]]]:
         """Yields the same, broadcast by broadcast.
 
         Args:
@@ -349,13 +355,10 @@ class CollectiveStream:
         self._group.agree(True)
         self.complete = True
 
-    def close(self, error: BaseException | None = None) -> None:
-        """Leaves the group if there was an error, so that no rank waits for this one; else the group stays."""
-        if error is not None:
-            self._group.close()
-
     def __enter__(self) -> CollectiveStream:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.close(error)
+        """Leaves the group if there was an error, so that no rank waits for this one; else the group stays."""
+        if error is not None:
+            self._group.close()

@@ -25,7 +25,7 @@ import torch
 from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import Channel
-from worker.refit.weights.buffers import Buffer, view
+from worker.refit.weights.buffers import open_memory, shared_buffer, view
 from worker.refit.weights.manifest import Chunk, Manifest, in_order, size_of
 from worker.refit.weights.resident import Exported, Imported
 from worker.refit.weights.source import Source
@@ -78,9 +78,8 @@ def send(
         rest = manifest.without(resident.names) if resident is not None else manifest
         size = rest.buffer_size(buffer_bytes)
         needed = _BUFFERS if rest.tensors else 0
-        buffers = [stack.enter_context(Buffer.create(size, device)) for _ in range(needed)]
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # what is read in place must be there
+        buffers = [stack.enter_context(shared_buffer(size, device)) for _ in range(needed)]
+        _wait_for(device)  # what is read in place must be there
         hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
         if resident is None or model is None:
             peers.send({**hello, "manifest": manifest.encode()})
@@ -93,18 +92,15 @@ def send(
                 peers.receive()
         source = (item for item in in_order(tensors(), manifest) if resident is None or item[0] not in resident.names)
         for index, chunk in enumerate(rest.chunks(size)):
-            _fill(buffers[index % _BUFFERS], chunk, source)
+            memory = buffers[index % _BUFFERS].memory
+            for spec, offset in chunk:
+                view(memory, spec, offset).copy_(next(source)[1], non_blocking=True)
+            _wait_for(device)
             peers.receive()
             peers.send({"chunk": index})
         peers.receive()
         peers.send({"done": True})
         peers.receive()
-
-
-def _fill(buffer: Buffer, chunk: Chunk, source: Iterator[tuple[str, torch.Tensor]]) -> None:
-    for spec, offset in chunk:
-        view(buffer.memory, spec, offset).copy_(next(source)[1], non_blocking=True)
-    _wait_for(buffer.memory.device)
 
 
 def _wait_for(device: torch.device) -> None:
@@ -199,7 +195,7 @@ class IpcZmqStream:
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise TransferError(f"refit: the trainer's first message makes no sense: {words(error)}") from error
             self.manifest.check(expected)
-            self._buffers = [Buffer.open(handle, device) for handle in handles]
+            self._buffers = [open_memory(handle, device) for handle in handles]
             self._peer.send({})
         except BaseException as error:
             self.close(error)
@@ -241,7 +237,7 @@ class IpcZmqStream:
         for index, chunk in enumerate(rest.chunks(self._buffer_bytes)):
             if self._peer.receive().get("chunk") != index:
                 raise TransferError(f"refit: the trainer did not send chunk {index} when it was due")
-            yield self._buffers[index % len(self._buffers)].memory, chunk
+            yield self._buffers[index % len(self._buffers)], chunk
         if not self._peer.receive().get("done"):
             raise TransferError("refit: the trainer sends more than its manifest says")
         self.complete = True

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,74 +17,50 @@ from worker.errors import RefitError, TransferError
 from worker.refit.weights.manifest import TensorSpec
 
 
-class Buffer:
+class Buffer(NamedTuple):
     """Bytes that two processes share.
+
+    Attributes:
+        memory: [nbytes] uint8, on the CPU or a GPU.
+        handle: JSON values with which another process opens the same memory (`open_memory`).
+    """
+
+    memory: torch.Tensor
+    handle: Mapping[str, Any]
+
+
+@contextmanager
+def shared_buffer(nbytes: int, device: torch.device) -> Iterator[Buffer]:
+    """Makes a buffer; afterwards no process can open it any more, and its memory stays while one has it open.
 
     Host memory is an anonymous file (``memfd``): it has no name that could be left behind, ends with its last process, and
     does not count against the size of ``/dev/shm``. A peer opens it through ``/proc`` with the rights of the same user.
 
-    Attributes:
-        memory: [nbytes] uint8, on the CPU or a GPU.
-        handle: JSON values with which another process opens the same memory.
+    Args:
+        nbytes: Its size.
+        device: The CPU, or the GPU that the receiving engine process runs on as well.
+
+    Raises:
+        RefitError: There is not enough memory.
     """
-
-    def __init__(self, memory: torch.Tensor, handle: Mapping[str, Any], file: int | None = None) -> None:
-        self.memory = memory
-        self.handle = dict(handle)
-        self._file = file
-
-    @classmethod
-    def create(cls, nbytes: int, device: torch.device) -> Buffer:
-        """Makes a buffer.
-
-        Args:
-            nbytes: Its size.
-            device: The CPU, or the GPU that the receiving engine process runs on as well.
-
-        Raises:
-            RefitError: There is not enough memory.
-        """
-        if device.type == "cuda":
-            # A multiple of the allocator's 2 MiB blocks gets a segment of its own, so a peer maps nothing else.
-            memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
-            return cls(memory, share_memory(memory.untyped_storage()))
-        file = os.memfd_create("model-quirks-refit")
+    if device.type == "cuda":
+        # A multiple of the allocator's 2 MiB blocks gets a segment of its own, so a peer maps nothing else.
+        memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        yield Buffer(memory, share_memory(memory.untyped_storage()))
+        return
+    file = os.memfd_create("model-quirks-refit")
+    try:
         try:
             os.truncate(file, nbytes)
             os.posix_fallocate(file, 0, nbytes)  # now, with an error; a write to memory that is not there kills the process
             view = mmap.mmap(file, nbytes)
         except OSError as error:
-            os.close(file)
             raise RefitError(
                 f"refit: no {nbytes} bytes of shared memory: {error.strerror}; free memory, or lower refit.buffer_mb"
             ) from error
-        memory = torch.frombuffer(view, dtype=torch.uint8)
-        return cls(memory, _file_handle(file, nbytes), file)
-
-    @classmethod
-    def open(cls, handle: Mapping[str, Any], device: torch.device) -> Buffer:
-        """Opens a buffer of another process.
-
-        Args:
-            handle: What its `handle` returned.
-            device: Where this process computes.
-
-        Raises:
-            TransferError: It is gone, belongs to another user, or lies on another GPU.
-        """
-        return cls(open_memory(handle, device), handle)
-
-    def close(self) -> None:
-        """Gives up the name by which others open it; the memory stays while a process has it open."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        yield Buffer(torch.frombuffer(view, dtype=torch.uint8), _file_handle(file, nbytes))
+    finally:
+        os.close(file)
 
 
 def view(memory: torch.Tensor, spec: TensorSpec, offset: int) -> torch.Tensor:
@@ -117,14 +94,25 @@ def share_memory(storage: torch.UntypedStorage) -> dict[str, Any]:
 
 
 def open_memory(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor:
-    """Opens another process' memory as [nbytes] uint8; arguments and errors as for `Buffer.open`."""
+    """Opens another process' memory as [nbytes] uint8.
+
+    Args:
+        handle: A `Buffer.handle`, or what `share_memory` returned.
+        device: Where this process computes.
+
+    Raises:
+        TransferError: It is gone, belongs to another user, or lies on another GPU.
+    """
     if handle["kind"] == "cuda":
         if handle["uuid"] != device_id(device):
             raise TransferError(
                 f"refit by ipc_zmq: the trainer's buffer is on {handle['uuid']}, this engine process runs on "
                 f"{device_id(device)}; trainer and engine must share the GPU, else use refit.transport=collective"
             )
-        return _open_cuda(handle, device)
+        parts = [base64.b64decode(part) if index in handle["bytes"] else part for index, part in enumerate(handle["parts"])]
+        parts[0] = device.index if device.index is not None else torch.cuda.current_device()  # numbered otherwise over there
+        storage = torch.UntypedStorage._new_shared_cuda(*parts)
+        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (handle["nbytes"],), (1,))
     try:
         with Path(handle["path"]).open("r+b") as file:
             view = mmap.mmap(file.fileno(), handle["nbytes"])
@@ -138,10 +126,3 @@ def open_memory(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor
 
 def _file_handle(file: int, nbytes: int) -> dict[str, Any]:
     return {"kind": "file", "path": f"/proc/{os.getpid()}/fd/{file}", "nbytes": nbytes}
-
-
-def _open_cuda(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor:
-    parts = [base64.b64decode(part) if index in handle["bytes"] else part for index, part in enumerate(handle["parts"])]
-    parts[0] = device.index if device.index is not None else torch.cuda.current_device()  # numbered otherwise over there
-    storage = torch.UntypedStorage._new_shared_cuda(*parts)
-    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (handle["nbytes"],), (1,))

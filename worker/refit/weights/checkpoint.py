@@ -13,27 +13,6 @@ from worker.refit.weights.manifest import Manifest, TensorSpec
 if TYPE_CHECKING:
     import torch
 
-#: torch's names of the dtypes that a safetensors file may hold.
-_DTYPES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "U16": "uint16",
-    "I16": "int16",
-    "U32": "uint32",
-    "I32": "int32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-}
-
 
 def held(folder: Path) -> Manifest:
     """Describes the tensors of a checkpoint's safetensors files, as `Manifest.check` takes them; of none that it cannot read.
@@ -45,8 +24,9 @@ def held(folder: Path) -> Manifest:
 
     specs: list[TensorSpec] = []
     for path in sorted(folder.glob("*.safetensors")):
-        with suppress(OSError, KeyError, ValueError, SafetensorError):
-            specs += _opened(path)[1].tensors
+        with suppress(OSError, ValueError, SafetensorError):
+            file = _opened(path)
+            specs += Manifest.of((name, file.get_tensor(name)) for name in list(file.keys())).tensors
     return Manifest(tuple(specs), announced=False)
 
 
@@ -65,17 +45,15 @@ def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     if not files:
         raise UsageError(f"{folder} holds no safetensors files; name the folder of a checkpoint")
     try:
-        places = {name: file for file, manifest in map(_opened, files) for name in (spec.name for spec in manifest.tensors)}
+        places = {name: file for file in map(_opened, files) for name in list(file.keys())}
         for name in sorted(places):
             yield name, places[name].get_tensor(name)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{folder} holds a file that is no complete safetensors file: {error}") from error
 
 
-def _opened(path: Path) -> tuple[Any, Manifest]:
+def _opened(path: Path) -> Any:
+    """Opens a file; its tensors are mapped, and none is read before it is used."""
     from safetensors import safe_open
 
-    file: Any = safe_open(path, framework="pt", device="cpu")
-    slices = {name: file.get_slice(name) for name in list(file.keys())}
-    rows = [(name, _DTYPES[item.get_dtype()], item.get_shape()) for name, item in slices.items()]
-    return file, Manifest.decode(rows)
+    return safe_open(path, framework="pt", device="cpu")

@@ -76,7 +76,12 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
     """
     groups = {name: set[str]() for name in ("equal", "different", "incomparable", "unknown")}
     same: set[tuple[int, str]] = set()
-    by_layer, found = _parts(expected), set[str]()
+    found = set[str]()
+    by_layer: dict[str, list[str]] = defaultdict(list)  # what the trainer sends for a tensor, and for all tensors of a layer
+    for name in expected.sent:
+        tensor = engine_name(name)
+        by_layer[tensor].append(name)
+        by_layer[tensor.rpartition(".")[0]].append(name)
     for entry in entries:
         taken = {taken_name(name): digest for name, digest in entry.received.items()}
         right = {name for name, digests in expected.sent.items() if taken.get(name) in digests}
@@ -97,7 +102,14 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
                 groups["incomparable" if parts else "unknown"].add(key)
     if found.issuperset(expected.sent):  # the rest is the engine's own
         groups["unknown"].clear()
-    return _comparison(groups, same)
+    different, rest = groups["different"], groups["incomparable"] | groups["unknown"]
+    return Comparison(
+        equal=tuple(sorted(groups["equal"] - different - rest)),
+        different=tuple(sorted(different)),
+        incomparable=tuple(sorted(rest - different)),
+        unknown=tuple(sorted(groups["unknown"])),
+        same_bytes=frozenset(same),
+    )
 
 
 def origins(names: Collection[str], entries: Sequence[Entry], expected: Expected) -> Iterator[str]:
@@ -116,27 +128,6 @@ def origins(names: Collection[str], entries: Sequence[Entry], expected: Expected
         for name, digest in came:
             if engine_name(name) in names and (owner := owners.get(digest, name)) != name:
                 yield f"{name} has the trainer's {owner}"
-
-
-def _comparison(groups: Mapping[str, set[str]], same: set[tuple[int, str]]) -> Comparison:
-    different, rest = groups["different"], groups["incomparable"] | groups["unknown"]
-    return Comparison(
-        equal=tuple(sorted(groups["equal"] - different - rest)),
-        different=tuple(sorted(different)),
-        incomparable=tuple(sorted(rest - different)),
-        unknown=tuple(sorted(groups["unknown"])),
-        same_bytes=frozenset(same),
-    )
-
-
-def _parts(expected: Expected) -> dict[str, list[str]]:
-    """Returns what the trainer sends for an engine's tensor, and for all tensors of a layer, by common name."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in expected.sent:
-        tensor = engine_name(name)
-        found[tensor].append(name)
-        found[tensor.rpartition(".")[0]].append(name)
-    return found
 
 
 def _key(name: str, by_layer: Mapping[str, list[str]]) -> tuple[str, Sequence[str]]:

@@ -42,7 +42,7 @@ class Digester:
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Takes a tensor of any dtype, shape and strides; nothing is waited for."""
         if tensor.numel():
-            self.add_rows(name, _row_sums(tensor, whole=self._whole))
+            self.add_rows(name, _sums(_tables(tensor, whole=self._whole)))
         else:
             self._names.append(name)
 
@@ -166,12 +166,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return bool(tensor.numel()) and tensor.is_contiguous() and not start % _WORD and not tensor.nbytes % _WORD
 
 
-def _row_sums(tensor: torch.Tensor, *, whole: bool) -> torch.Tensor:
-    """Returns the sums of the 64-bit words of each row, as int64 [rows]."""
-    return _sums(_tables(tensor, whole=whole))
-
-
 def _sums(tables: list[torch.Tensor]) -> torch.Tensor:
+    """Returns the sums of the words of each row, as int64 [rows]."""
     sums = [table.sum(1) for table in tables]
     return sums[0] if len(sums) == 1 else torch.cat(sums)
 

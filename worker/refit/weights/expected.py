@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -72,16 +72,6 @@ def engine_name(name: str) -> str:
     return ".".join(_PART_OF.get(word, word) if place == len(words) - 2 else word for place, word in enumerate(words))
 
 
-class Digests(Protocol):
-    """Makes digests as `worker.refit.weights.digest.Digester` does."""
-
-    def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Takes a tensor."""
-
-    def result(self) -> dict[str, str]:
-        """Returns the digests by name."""
-
-
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What an engine should have.
@@ -135,7 +125,11 @@ def digest(
     Raises:
         UsageError: The model's tensors are gathered by another library (FSDP1, DeepSpeed ZeRO-3).
     """
-    tensors = policy_tensors(model, scope)
+    for name, parameter in model.named_parameters():
+        if "_flat_param" in name or hasattr(parameter, "ds_id"):
+            kind = "DeepSpeed ZeRO-3" if hasattr(parameter, "ds_id") else "FSDP1"
+            raise UsageError(f"digest: {kind} keeps {name} in parts of its own; use FSDP2, or gather the model first")
+    tensors = _merged(model, scope) if hasattr(model, "peft_config") else gathered(layout(model, scope))
     found: Expected = expected(tensors, dtype=dtype, tensor_parallel_size=tensor_parallel_size, whole=whole)
     return found
 
@@ -147,7 +141,7 @@ def expected(
     dtype: torch.dtype | None = None,
     tensor_parallel_size: int = 1,
     whole: bool = False,
-    digester: Digests | None = None,
+    digester: Digester | None = None,
 ) -> Expected:
     """Returns what an engine should have of these tensors, by their names in a checkpoint.
 
@@ -156,7 +150,7 @@ def expected(
         dtype: As for `digest`.
         tensor_parallel_size: As for `digest`.
         whole: As for `digest`.
-        digester: Makes the digests; one of the ledger's kind if None.
+        digester: Makes the digests; the ledger's if None.
     """
     digester = digester or Digester(whole=whole)
     samples: dict[str, torch.Tensor] = {}
@@ -189,20 +183,6 @@ def expected(
         samples={name: values.cpu() for name, values in samples.items()},
         sizes=sizes,
     )
-
-
-def engine_tensors(
-    tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int = 1, dtype: torch.dtype | None = None
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields what an engine may have of a checkpoint's tensors, each by its common name: fused or not, whole or a rank's part.
-
-    Args:
-        tensors: By their names in a checkpoint; the experts of a layer must come one after the other.
-        tensor_parallel_size: Over how many ranks the engine splits its layers.
-        dtype: The engine's; what it may keep in the checkpoint's is yielded in both.
-    """
-    laid = _in_dtypes(_arranged(tensors, tensor_parallel_size), dtype)
-    yield from ((one.name, one.tensor) for one in laid if not one.is_taken_apart)
 
 
 class _Laid(NamedTuple):
@@ -266,23 +246,8 @@ def _part(match: re.Match[str]) -> int:
     return next(index for index in range(3) if match[index + 3])
 
 
-def policy_tensors(model: nn.Module, scope: RefitScope | str = RefitScope.PARAMETERS) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields a model's tensors as `worker.refit.tensors` does; for a PEFT model those of the base, with the adapters merged.
-
-    Raises:
-        UsageError: As for `digest`.
-    """
-    for name, parameter in model.named_parameters():
-        if "_flat_param" in name or hasattr(parameter, "ds_id"):
-            kind = "DeepSpeed ZeRO-3" if hasattr(parameter, "ds_id") else "FSDP1"
-            raise UsageError(f"digest: {kind} keeps {name} in parts of its own; use FSDP2, or gather the model first")
-    if not hasattr(model, "peft_config"):
-        yield from gathered(layout(model, scope))
-        return
-    yield from _merged(model, scope)
-
-
 def _merged(model: Any, scope: RefitScope | str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors of a PEFT model's base, with the adapters merged."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     base = model.get_base_model()

@@ -108,11 +108,6 @@ class Manifest:
         """Returns ``[name, dtype, shape]`` rows of JSON values."""
         return [[spec.name, spec.dtype, list(spec.shape)] for spec in self.tensors]
 
-    @property
-    def nbytes(self) -> int:
-        """Size of all tensors in bytes."""
-        return sum(spec.nbytes for spec in self.tensors)
-
     def check(self, expected: Manifest | None = None) -> None:
         """Makes sure that a refit may begin.
 

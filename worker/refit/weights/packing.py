@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, Self
 
-from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
+from worker.refit.weights.manifest import Chunk, Manifest, size_of
 
 #: Bytes from which on a tensor is sent from where it lies: a broadcast of this size has the full speed of the link.
 _LARGE = 16 << 20
@@ -84,15 +84,13 @@ def _runs(manifest: Manifest, buffer_bytes: int, places: Mapping[str, Place]) ->
     start: Place | None = None
     for spec in manifest.tensors:
         place = places.get(spec.name)
-        if run and start and place and _follows(run, start, spec, place) and size_of(run) + spec.nbytes <= buffer_bytes:
-            run.append((spec, size_of(run)))
+        end = size_of(run) if run else 0
+        is_next = start is not None and place == start._replace(offset=start.offset + end)
+        if run and is_next and spec.dtype == run[0][0].dtype and end + spec.nbytes <= buffer_bytes:
+            run.append((spec, end))
             continue
         if run:
             yield run
         run, start = [(spec, 0)], place
     if run:
         yield run
-
-
-def _follows(run: Chunk, start: Place, spec: TensorSpec, place: Place) -> bool:
-    return place == start._replace(offset=start.offset + size_of(run)) and spec.dtype == run[0][0].dtype

@@ -79,15 +79,7 @@ def gathered(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Ten
 
 
 def _checkpoint_layout(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Undoes the renaming and fusing that transformers does when it loads a checkpoint.
-
-    Args:
-        model: The model that the tensors belong to; anything but a transformers model is left as it is.
-        state: Its tensors by name.
-
-    Returns:
-        The same values by their names in a checkpoint; the parts of a fused tensor are views of it.
-    """
+    """Undoes the renaming and fusing that transformers does when it loads a checkpoint; parts of a fused tensor are views."""
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):

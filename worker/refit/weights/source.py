@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -21,10 +22,10 @@ _described: weakref.WeakKeyDictionary[nn.Module, _Description] = weakref.WeakKey
 class _Description:
     """What is true of a model while it stays as it was."""
 
-    def __init__(self, model: nn.Module, scope: RefitScope) -> None:
+    def __init__(self, model: nn.Module, scope: RefitScope, manifest: Manifest) -> None:
         self.snapshot = Snapshot(model)
         self.scope = scope
-        self.manifest: Manifest | None = None
+        self.manifest = manifest
         self.exported: dict[torch.device, Exported | None] = {}
         self.places: dict[torch.device, Mapping[str, Place]] = {}
 
@@ -52,15 +53,15 @@ class Source:
         """
         self.model = model
         self._scope = RefitScope(scope)
-        self._layout: dict[str, torch.Tensor] | None = None
-        self._known = _description(model, self._scope)
-        if self._known.manifest is None:
-            self._known.manifest = Manifest.of(self._state().items())
-        self.manifest = self._known.manifest
+        known = _described.get(model)
+        if known is None or known.scope is not self._scope or not known.snapshot.holds(model):
+            known = _described[model] = _Description(model, self._scope, Manifest.of(self._state.items()))
+        self._known = known
+        self.manifest = known.manifest
 
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
-        yield from gathered(self._state())
+        yield from gathered(self._state)
 
     def exported(self, device: torch.device) -> Exported | None:
         """Returns which of them the engine can read where they are; None if it is none.
@@ -78,14 +79,6 @@ class Source:
             self._known.places[device] = places(self.model, self(), device)
         return InPlace(self.model, self._known.places[device])
 
+    @cached_property
     def _state(self) -> dict[str, torch.Tensor]:
-        if self._layout is None:
-            self._layout = layout(self.model, self._scope)
-        return self._layout
-
-
-def _description(model: nn.Module, scope: RefitScope) -> _Description:
-    known = _described.get(model)
-    if known is None or known.scope is not scope or not known.snapshot.holds(model):
-        known = _described[model] = _Description(model, scope)
-    return known
+        return layout(self.model, self._scope)
