@@ -29,7 +29,7 @@ def test_generate_prints_a_receipt_of_its_plan_beside_the_texts(checkpoint, capf
     script["main"](["--model", str(checkpoint("qwen3")), *options, "Hello", "one two"])
 
     printed = capfd.readouterr().out
-    (plan,) = re.findall(r"purpose eval, plan (\w+)$", printed, re.MULTILINE)
+    (plan,) = re.findall(r"purpose eval, .*plan (\w+);", printed, re.MULTILINE)
     assert len(re.findall(r"^(?:Hello|one two)", printed, re.MULTILINE)) == 2
     assert re.findall(r"\(pid \d+\), plan (\w+)", printed) == [plan, plan]
 

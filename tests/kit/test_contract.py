@@ -41,7 +41,7 @@ ELSEWHERE = DRIFTED.replace("kit_engine:", "no_such_engine:")
 #: For each bad quirk: the law that it fails, what makes it bad, and what the failure says.
 BAD: list[tuple[str, dict[str, str], str]] = [
     ("metadata", {"references": "report('http://example.org')"}, "reference 'http://example.org' is no https:// address"),
-    ("metadata", {"before": "__doc__ = 'One line.'"}, "say what happens, what the quirk changes and when it can go"),
+    ("metadata", {"before": "__doc__ = 'One line.'"}, "say what happens and when it can go"),
     ("metadata", {"before": "__doc__ = 'One.\\n\\nMore.'"}, "it has no evidence: write an 'async def scenario"),
     ("metadata", {"id": "'others/one'"}, "its id begins with 'others', but it belongs to 'acme'"),
     ("kinds", {"before": REST, "adjustments": PATCH, "kind": "Kind.RULE"}, "a rule never patches .kit_engine:Engine.run"),

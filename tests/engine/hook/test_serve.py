@@ -130,8 +130,8 @@ def test_a_refusal_is_one_block_in_the_words_of_the_server(programs, vllm, check
     assert ended.code == 1
     block = ended.text.partition("this configuration is refused for 2 reasons:\n")[2]
     assert "override: MODEL_QUIRKS_DISABLE=dp-environment\n" in block
-    assert "--enforce-eager must be True, but False was set explicitly" in block
-    assert "remedy: unset TORCHDYNAMO_DISABLE, or set --enforce-eager (or leave it open)" in block
+    assert "engine.enforce_eager must be True, but False was set explicitly" in block
+    assert "; here: --enforce-eager\n" in block
     assert block.splitlines()[-1] == "  purpose serve (MODEL_QUIRKS=serve)"
     assert "--disable" not in block
     assert ended.said == []  # nothing is listed as applied
