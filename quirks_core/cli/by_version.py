@@ -83,10 +83,8 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
     every = _rows(plans)
     rows = [row for row in every if options.verbose or {one["state"] for one in row["cells"].values()} != {State.NOT_MATCHED}]
     about: dict[str, Any] = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
-    about["left_out"], about["notes"] = (
-        len(every) - len(rows),
-        [f"--vllm {text} is given already, and left out" for text in again],
-    )
+    about["left_out"] = len(every) - len(rows)
+    about["notes"] = [f"--vllm {text} is given already, and left out" for text in again]
     if options.json:
         kept = {"digest", "refusals", "warnings"}
         columns = [

@@ -52,7 +52,7 @@ def _settings(options: argparse.Namespace) -> list[str]:
         family, _, key = name.partition(".")
         known = () if family != "engine" or INSTALLED.arguments.names() is not None else EngineSection.model_fields
         if key not in known and (near := get_close_matches(key, known, 1, _ALMOST)):
-            raise UsageError(f"unknown slot {name!r}; did you mean 'engine.{near[0]}'? No vLLM is installed to ask")
+            raise UsageError(f"unknown slot {name!r}; did you mean 'engine.{near[0]}'? (no vLLM is installed to check it)")
     return list(options.set)
 
 

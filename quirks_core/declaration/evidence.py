@@ -178,9 +178,10 @@ def _row(name: str, item: Proved) -> dict[str, str]:
 def _read(path: Path) -> Table:
     found: dict[str, list[Proved]] = {}
     try:
-        rows: Iterable[dict[str, Any]] = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-        for row in rows:
-            found.setdefault(row.pop("quirk"), []).append(Proved.model_validate({**row, "graphs": row["graphs"] == "yes"}))
+        with path.open(encoding="utf-8", newline="") as file:
+            rows: Iterable[dict[str, Any]] = csv.DictReader(file)
+            for row in rows:
+                found.setdefault(row.pop("quirk"), []).append(Proved.model_validate({**row, "graphs": row["graphs"] == "yes"}))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (KeyError, TypeError, ValidationError, ValueError, csv.Error):

@@ -45,6 +45,13 @@ def test_a_new_row_replaces_that_of_the_same_installation(quirk, site):
     assert len((site / "fake_quirks" / "evidence.csv").read_text("utf-8").splitlines()) == 4  # with the heading
 
 
+def test_a_row_keeps_what_its_run_saw(quirk):
+    """Lines and separators of Unicode, too."""
+    seen = _PROVED.model_copy(update={"seen": 'one\ntwo, "three"\u2028four\x85'})
+
+    assert _record(quirk(), seen) == (seen,)
+
+
 @pytest.mark.parametrize(
     ("field", "kinds"),
     [("runner", ("v1", "v2")), ("cpu", ("amx", "avx2")), ("graphs", (False, True))],

@@ -105,6 +105,7 @@ _SAME = {
     "docstring of a scenario": ("quirk", "Runs.", "Walks."),
     "what nobody names": ("quirk", "return 1", "return 2"),
     "constant that nobody names": ("helper", "OTHER = 1", "OTHER = 2"),
+    "annotation": ("quirk", "async def scenario(lab):", "async def scenario(lab: object) -> object:"),
     "layout and comments": ("quirk", "return expected(lab, WORD)", "return expected(lab,  WORD)  # as it should be"),
     "imported under another name": (
         "quirk", "from acme.helper import expected", "import acme.helper as other\nexpected = other.expected",

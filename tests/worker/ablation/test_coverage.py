@@ -196,7 +196,7 @@ def test_a_quirk_that_another_one_replaces_says_so(covered, declare):
 def test_a_draft_sets_what_the_step_changed(settings, step, wanted, user):
     names = {name: getattr(quirks_core, name) for name in ("Default", "Require", "model_type", "purpose")}
 
-    fields = eval(f"dict({draft_of(step, user(engine=settings).plan)})", names)  # noqa: S307
+    fields = eval(f"dict({draft_of(step, user(engine=settings).plan)})", names)  # noqa: S307 - our own draft is run
 
     assert fields["adjustments"] == wanted
     assert str(fields["match"])
