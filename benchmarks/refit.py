@@ -4,7 +4,7 @@
     python benchmarks/refit.py --json     the same as JSON
     REFIT_MODEL=30B-A3B python …          with 12 layers of Qwen3-30B-A3B instead: 128 experts in each
     REFIT_TRANSPORT=collective python …   by this transport alone
-    MODEL_QUIRKS_LEDGER=off python …      without the account of updates, whose share is in the line "ledger"
+    REFIT_ONLY_OURS=1 python …            our worker alone, with the account of updates and then without it
     REFIT_ONLY_NATIVE=1 python …          vLLM's own engines alone, without and with the quirk recorded-updates
 
 Weights are random, the policy is a transformers model on the engine's GPU (IPC) or on the second one (NCCL). Every refit is
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import os
 import statistics
 import sys
@@ -192,11 +193,16 @@ def arguments(folder: Path) -> dict[str, Any]:
 
 async def ours(folder: Path, models: dict[str, Any], rounds: int, found: list[measure.Row]) -> None:
     """Our worker, by each transport; rows are added as they come."""
+    from quirks_core.ledger.account import LEDGER_VARIABLE
     from worker import VllmAsyncGenerationWorker
     from worker.refit.engine import ledger
 
     options = arguments(folder)
-    for transport, model in models.items():
+    medians: dict[str, float] = {}
+    ledgers = ("warn", "off") if os.environ.get("REFIT_ONLY_OURS") else (os.environ.get(LEDGER_VARIABLE, "warn"),)
+    for (transport, model), mode in itertools.product(models.items(), ledgers):
+        os.environ[LEDGER_VARIABLE] = mode
+        what = f"refit, {transport}{', without a ledger' if mode == 'off' else ''}"
         engine = {key: value for key, value in options.items() if key not in ("model", "skip_tokenizer_init")}
         engine["vllm_kwargs"] = {"skip_tokenizer_init": True}
         config = {"model": str(folder), "engine": engine, "refit": {"transport": transport}}
@@ -209,7 +215,11 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int, found: list[me
                 took = f"{(time.perf_counter() - start) * 1e3:.0f} ms"
                 print(f"{transport}, {worker.last_refit}: {took} {worker.last_refit.layers[:4]}", file=sys.stderr)
             phases = Phases(worker.engine.llm)
-            found += await repeated(f"refit, {transport}", partial(worker.refit_async, model), rounds, phases)
+            found += (rows := await repeated(what, partial(worker.refit_async, model), rounds, phases))
+            medians[mode] = rows[0].median_ms
+            if len(medians) == len(ledgers) == 2:
+                print(f"{transport}: the ledger adds {medians['warn'] - medians['off']:.1f} ms to a refit", file=sys.stderr)
+                medians.clear()
             (account,) = await worker.engine.call(ledger.account)
             if account is not None:
                 found.append(row("  ledger", [line["seconds"] * 1e3 for line in account["lines"][-rounds:]]))
