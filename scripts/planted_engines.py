@@ -217,7 +217,7 @@ class Llm:
         """Sends by a trainer engine of vLLM's (0.28 and later)."""
         from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
 
-        source = _Source(items)
+        source = _source(items)
         if self._trainer is None and way == "ipc":
             kind, info = ipc_engine.IPCTrainerWeightTransferEngine, ipc_engine.IPCTrainerInitInfo(rank=0)
             self._trainer = kind.trainer_init(info, client=self, source=source)
@@ -231,20 +231,14 @@ class Llm:
         self._trainer.send_weights()
 
 
-class _Source:
-    """Tensors as a source of vLLM's trainer engines."""
+def _source(items: Items) -> Any:
+    """Returns tensors as what vLLM's trainer engines read on every release: the parameters of a module."""
+    import torch
+    from vllm.distributed.weight_transfer.base import ModuleSource
 
-    def __init__(self, items: Items) -> None:
-        self._items = items
-
-    def metadata(self) -> list[Any]:
-        """Describes the tensors."""
-        from vllm.distributed.weight_transfer.base import ParamMeta
-
-        return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self._items.items()]
-
-    def __iter__(self) -> Any:
-        return iter(self._items.items())
+    module = torch.nn.Module()
+    module.named_parameters = lambda *_, **__: iter(items.items())
+    return ModuleSource(module)
 
 
 class Worker:
