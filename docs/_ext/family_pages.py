@@ -159,8 +159,8 @@ class Planner:
             f"Beyond {_NEWEST} nothing was read, and below 0.26 only what is listed there was run.",
             "The table counts the cures that the catalogue has for a model and not for every other one, on CUDA, in some run "
             "(a rollout, LoRA, a quantised checkpoint, …). With `MODEL_QUIRKS=on` they are in force where they apply, so a "
-            "number is no reason against a version; without it, take the smallest. ✓ and ✗ are the [sweep](results/sweep.md): a tiny "
-            f"model of the kind was right, or not, after two weight updates on a CPU with vLLM {ENGINES[-2]}; the others were "
+            "number is no reason against a version; without it, take the smallest. ✓ and ✗ are the [sweep](results/sweep.md): a "
+            f"tiny model of the kind was right, or not, after two weight updates on a CPU with vLLM {ENGINES[-2]}; the others were "
             "not run as a whole.",
             table((*_SUPPORTED, "`model_type`"), rows),
             "For your model and your versions:",
