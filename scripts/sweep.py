@@ -257,13 +257,14 @@ _HEAD = """\
 Made by `make sweep`; not edited by hand.
 {versions}
 
-Does a refit work for your architecture? Each row is a tiny random model of one kind: two layers, 64 wide, 512 tokens, float32.
-An engine starts from dummy weights, eager and with all its quirks, takes the weights of a transformers model, and generates
-{total} greedy tokens; then it takes other weights and generates again. An audit compares all tensors and layers with those of the
-checkpoint as vLLM loads it. *Logprobs* is the largest difference to transformers', in nats. If a result is wrong, a second engine
-loads the checkpoint from disk, which separates a broken refit from a model that vLLM computes otherwise than transformers. A colon
-marks a variant of a model type. Architectures that are not here have no class in transformers, are multimodal, or have no
-tiny configuration in `worker/lab/kit/kinds.yaml` yet.{missing}
+Does a refit work for your architecture? Each row is a tiny random model of one kind: two layers, 64 wide, 512 tokens,
+float32. An engine starts from dummy weights, eager and with all its quirks, takes the weights of a transformers
+model, and generates {total} greedy tokens; then it takes other weights and generates again. An audit compares all
+tensors and layers with those of the checkpoint as vLLM loads it. *Logprobs* is the largest difference to
+transformers', in nats. If a result is wrong, a second engine loads the checkpoint from disk, which separates a broken
+refit from a model that vLLM computes otherwise than transformers. A colon marks a variant of a model type.
+Architectures that are not here have no class in transformers, are multimodal, or have no tiny configuration in
+`worker/lab/kit/kinds.yaml` yet.{missing}
 
 {count}
 

@@ -159,9 +159,9 @@ class Planner:
             f"Beyond {_NEWEST} nothing was read, and below 0.26 only what is listed there was run.",
             "The table counts the cures that the catalogue has for a model and not for every other one, on CUDA, in some run "
             "(a rollout, LoRA, a quantised checkpoint, …). With `MODEL_QUIRKS=on` they are in force where they apply, so a "
-            "number is no reason against a version; without it, take the smallest. ✓ and ✗ are the [sweep](results/sweep.md): a "
-            f"tiny model of the kind was right, or not, after two weight updates on a CPU with vLLM {ENGINES[-2]}; the others were "
-            "not run as a whole.",
+            "number is no reason against a version; without it, take the smallest. ✓ and ✗ are the "
+            "[sweep](results/sweep.md): a tiny model of the kind was right, or not, after two weight updates on a CPU with vLLM "
+            f"{ENGINES[-2]}; the others were not run as a whole.",
             table((*_SUPPORTED, "`model_type`"), rows),
             "For your model and your versions:",
             "<!-- MODEL is yours. -->\n```console notest\n"
