@@ -34,7 +34,7 @@ def catalogue(loaded: Sequence[Loaded]) -> str:
         "and *declared* are weaker. `quirks explain ID` has the details, `quirks plan --model M` what concerns your run.",
         f"Under `MODEL_QUIRKS=on` workarounds act without help of the trainer. {', '.join(advising)} only advise, and "
         "`raw-weight-load` warns.",
-        '<div id="catalogue">\n\n' + "\n\n".join(parts) + "\n\n</div>",
+        '<div id="all-quirks">\n\n' + "\n\n".join(parts) + "\n\n</div>",
     )
 
 

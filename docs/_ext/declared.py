@@ -126,7 +126,7 @@ def proven(quirk: Quirk) -> str:
         if item.decided and item.by == evidence.RUN:
             newest[item.platform] = max(newest.get(item.platform, Version("0")), Version(item.vllm))
     if newest:
-        return ", ".join(f"{platform} {version}" for platform, version in sorted(newest.items()))
+        return "<br>".join(f"{platform} {version}" for platform, version in sorted(newest.items()))
     return "source" if quirk.probes else "run to come" if quirk.paired_runs else "declared"
 
 

@@ -160,8 +160,8 @@ class Planner:
             "The table counts the cures that the catalogue has for a model and not for every other one, on CUDA, in some run "
             "(a rollout, LoRA, a quantised checkpoint, …). With `MODEL_QUIRKS=on` they are in force where they apply, so a "
             "number is no reason against a version; without it, take the smallest. ✓ and ✗ are the "
-            "[sweep](results/sweep.md): a tiny model of the kind was right, or not, after two weight updates on a CPU with vLLM "
-            f"{ENGINES[-2]}; the others were not run as a whole.",
+            "[sweep](results/sweep.md): a tiny model of the kind was right, or not, after two weight updates on a CPU with "
+            f"vLLM {ENGINES[-2]}; the others were not run as a whole.",
             table((*_SUPPORTED, "`model_type`"), rows),
             "For your model and your versions:",
             "<!-- MODEL is yours. -->\n```console notest\n"

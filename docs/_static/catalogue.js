@@ -1,6 +1,6 @@
 // Makes the catalogue's tables searchable. Without this file, the page has plain tables.
 (() => {
-  const catalogue = document.querySelector("#catalogue");
+  const catalogue = document.querySelector("#all-quirks");
   if (!catalogue) return;
   const rows = [...catalogue.querySelectorAll("tbody tr")];
 
