@@ -147,6 +147,17 @@ def test_every_link_leads_somewhere(page):
     assert not wrong
 
 
+def test_every_page_that_the_source_names_exists():
+    folders = ("quirks_core", "quirks_plugins", "worker", "scripts", "examples", "benchmarks", "tests", ".github")
+    files = [
+        file for folder in folders for file in (_ROOT / folder).rglob("*") if file.suffix in (".py", ".sh", ".yaml", ".yml")
+    ]
+    named = {page: file for file in files for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", _text(file))}
+
+    assert named
+    assert {page: file for page, file in named.items() if not (_ROOT / page).is_file()} == {}
+
+
 def test_every_page_is_reached_from_the_index():
     linked = set(re.findall(r"\]\(([\w/-]+\.md)\)", _text(_DOCS / "index.md")))
     pages = [*_DOCS.glob("*.md"), *_DOCS.glob("results/*.md")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Family:
     @property
     def other_spellings(self) -> str:
         """How people write it too, for the search; empty if there is no number in it."""
-        apart = re.sub(r"(?<=[A-Za-z])(?=\d)", "-", self.title)
+        apart = re.sub(r"(?<=[A-Za-z]{3})(?=\d)", "-", self.title)
         return "" if apart == self.title else f" (also written {apart}, {apart.replace('-', ' ')})"
 
     @property
@@ -203,7 +203,7 @@ class Planner:
             item = self.loaded[name]
             ones = [one for one in item.quirk.examples if one.answer is Answer.YES]
             ones.sort(key=lambda one: one.config.get("model_type") not in family.types)
-            run = facts_of(ones[0]) if ones else ""
+            run = facts_of(_without_other_models(family, ones[0])) if ones else ""
             done = (outcome(item, ones[0]) if ones else "") or "advice"
             rows.append([f"[{name}](../quirks/{name}.md)<br>{prose(item.quirk.title)}", run, done, proven(item.quirk)])
         return table(("quirk, and what goes wrong without it", "for example in this run", "what is done", "proven on"), rows)
@@ -222,6 +222,11 @@ class Planner:
 
 def _concerns(quirk: Quirk, version: str, facts: Mapping[str, Any]) -> bool:
     return _is_bound(quirk, facts) and affects(quirk, version, facts) is Answer.YES
+
+
+def _without_other_models(family: Family, one: Example) -> Example:
+    """The run of an example, without the model where that is of another family."""
+    return one if one.config.get("model_type") in family.types else replace(one, config={})
 
 
 def _facts(family: Family) -> list[dict[str, Any]]:
