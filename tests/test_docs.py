@@ -147,6 +147,22 @@ def test_every_link_leads_somewhere(page):
     assert not wrong
 
 
+def test_the_documentation_stays_within_its_budget():
+    """Say a fact once, and shorten another page for a new one."""
+    by_hand = [page.name for page in _DOCS.glob("*.md") if page.name not in pages.committed_pages()]
+    every = [
+        _ROOT / "README.md",
+        _ROOT / "CHANGELOG.md",
+        *_DOCS.glob("*.md"),
+        *_DOCS.glob("results/*.md"),
+        *_DOCS.glob("upstream/*.md"),
+    ]
+
+    assert len(by_hand) <= 20
+    assert sum(len(_text(page).split()) for page in every) <= 58_000
+    assert len(_text(_ROOT / "README.md").splitlines()) <= 100
+
+
 def test_every_page_that_the_source_names_exists():
     folders = ("quirks_core", "quirks_plugins", "worker", "scripts", "examples", "benchmarks", "tests", ".github")
     files = [

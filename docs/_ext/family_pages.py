@@ -14,6 +14,7 @@ from declared import ENGINES, LEGEND, affects, proven, sign
 from page_text import page, prose, table
 from quirk_pages import facts_of, outcome
 
+from quirks_core.configuration.config import Purpose
 from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
@@ -31,7 +32,7 @@ _SUPPORTED = ENGINES[2:]
 _PACKAGES = {"vllm": _NEWEST, "torch": "2.14.0", "transformers": "5.17.0"}
 #: The runs: their settings, as a trainer or a user types them, and the purpose.
 _TRAINED = {"refit.scope": "parameters", "refit.clear_cache": True, "sampling.temperature": 1.0}
-_RUNS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+_RUNS: Mapping[str, tuple[Mapping[str, Any], Purpose]] = {
     "rollout": (_TRAINED, "rollout"),
     "from dummy weights": ({**_TRAINED, "engine.load_format": "dummy"}, "rollout"),
     "LoRA": ({**_TRAINED, "engine.enable_lora": True}, "rollout"),
@@ -180,7 +181,7 @@ class Planner:
             settings=settings,
             packages=_PACKAGES,
             platform="cuda",
-            purpose=purpose,  # type: ignore[arg-type]
+            purpose=purpose,
         )
         plan: Plan = resolve(example.context(), list(self.loaded.values()))
         return {verdict.id for verdict in plan.verdicts if verdict.state is State.ACTIVE}
