@@ -1,7 +1,7 @@
 """GRPO from end to end on two CPU cores: rollouts, advantages, clipped updates and a refit per step, in about a minute.
 
 A tiny random model learns to alternate odd and even tokens. Only the model and the task are toys; the loop is that of a real
-trainer. docs/trainer.md walks through it.
+trainer. docs/worker.md walks through it.
 
     python examples/grpo_tiny.py --output grpo_tiny.png
 """

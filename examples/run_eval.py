@@ -1,6 +1,6 @@
 """pass@k over a JSONL dataset with a group of engines; without a model of yours, a tiny one that is taught sums first.
 
-The configuration is that of a `worker.WorkerGroup` with one more section, ``eval``. docs/evaluation.md walks through it.
+The configuration is that of a `worker.WorkerGroup` with one more section, ``eval``. docs/worker.md has its keys.
 
     python examples/run_eval.py --config examples/eval.yaml --output results.json
 """

@@ -64,8 +64,8 @@ _TIMEOUT_S = 240.0
 _ERROR = re.compile(r"(?:^|\s)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): .+)$", re.MULTILINE)
 #: The part of an error that differs between two runs.
 _PID = re.compile(r" \(pid \d+\)")
-#: Characters of an error on the page.
-_MOST = 300
+#: Characters of an error; its end says more than its beginning.
+_MOST = 180
 
 
 class Stage(StrEnum):
@@ -257,19 +257,16 @@ _HEAD = """\
 Made by `make sweep`; not edited by hand.
 {versions}
 
-Does a refit work for your architecture? Each row is a tiny random model of one kind: two layers, 64 wide, 512 tokens, float32.
-An engine starts from dummy weights, eager and with all its quirks, takes the weights of a transformers model, and generates
-{total} greedy tokens; then it takes other weights and generates again.
+Does a refit work for your architecture? Each row is a tiny random model of one kind: two layers, 64 wide, 512 tokens,
+float32. An engine starts from dummy weights, eager and with all its quirks, takes the weights of a transformers
+model, and generates {total} greedy tokens; then it takes other weights and generates again. An audit compares all
+tensors and layers with those of the checkpoint as vLLM loads it. *Logprobs* is the largest difference to
+transformers', in nats. If a result is wrong, a second engine loads the checkpoint from disk, which separates a broken
+refit from a model that vLLM computes otherwise than transformers. A colon marks a variant of a model type.
+Architectures that are not here have no class in transformers, are multimodal, or have no tiny configuration in
+`worker/lab/kit/kinds.yaml` yet.{missing}
 
-- *first* and *second* count the tokens that are transformers', after each refit.
-- *logprobs* is the largest difference to transformers' logprobs of the engine's tokens, in nats.
-- *audit* compares all tensors and layers after a refit with those of the checkpoint as vLLM loads it, like `quirks audit`.
-
-If a result is wrong, a second engine loads the checkpoint from disk, without a refit. That separates a broken refit from a
-model that vLLM computes otherwise than transformers. A colon marks a variant of a model type. Architectures that are not here
-have no class in transformers, are multimodal, or have no tiny configuration in `worker/lab/kit/kinds.yaml` yet.
-
-{count}{missing}
+{count}
 
 | verdict | rows | meaning |
 |---|---:|---|
@@ -296,8 +293,8 @@ def markdown(sweep: Sweep) -> str:
     lines = [
         head,
         "",
-        "| kind | architecture | verdict | started | first | second | logprobs | audit | quirks in the plan |",
-        "|---|---|---|---|---:|---:|---:|---|---|",
+        "| kind | verdict | logprobs | quirks in the plan |",
+        "|---|---|---:|---|",
         *(_line(row, common) for row in sweep.rows),
         "",
         "## What is not right, and why",
@@ -315,22 +312,9 @@ def _versions(row: Row) -> str:
 
 def _line(row: Row, common: set[str]) -> str:
     run = row.run
-    started = "no" if run.stage in (Stage.BUILD, Stage.PLAN, Stage.START) else "yes"
-    audit = "" if run.differs is None else f"{len(run.differs)} differ" if run.differs else "clean"
     apart = [tokens.logprobs for tokens in run.tokens]
     largest = "" if not apart else "NaN" if None in apart else f"{max(value for value in apart if value is not None):.0e}"
-    quirks = ", ".join(map(_link, sorted(set(run.quirks) - common)))
-    cells = (
-        row.kind,
-        run.architecture,
-        row.verdict,
-        started,
-        str(run.first or ""),
-        str(run.second or ""),
-        largest,
-        audit,
-        quirks,
-    )
+    cells = (row.kind, row.verdict, largest, ", ".join(map(_link, sorted(set(run.quirks) - common))))
     return f"| {' | '.join(cells)} |"
 
 
@@ -338,9 +322,11 @@ def _details(row: Row) -> Iterator[str]:
     """Yields errors, tensors that differ, and the result of the engine that loaded the checkpoint."""
     run, disk = row.run, row.disk
     found = [f"{run.stage}: {_code(run.error)}"] if run.error and not run.refusals else []
+    if run.tokens:
+        found.append(f"after the refits: {', '.join(map(str, run.tokens))}")
     found += [f"differs after a refit: {_code(', '.join(run.differs))}"] if run.differs else []
     found += [f"not audited: {_code(run.audit_error)}"] if run.audit_error else []
-    if disk is not None:
+    if disk is not None and (not disk.error or disk.error != run.error):
         layer = f", first layer that differs: {_code(disk.layer)}" if disk.layer else ""
         found.append(f"from disk: {_code(disk.error) if disk.error else disk.first}{layer}")
     yield from (f"- {text}" if index else f"\n- {text}" for index, text in enumerate(found))
@@ -358,7 +344,7 @@ def _modules() -> dict[str, str]:
 
 
 def _code(text: str) -> str:
-    short = text if len(text) <= _MOST else f"{text[:_MOST]}…"
+    short = text if len(text) <= _MOST else f"{text[: _MOST // 3]} … {text[-_MOST * 2 // 3 :]}"
     return f"`{' '.join(short.replace('`', chr(39)).split())}`"
 
 

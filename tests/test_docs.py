@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import lookup_pages
 import pages
 import pytest
 import yaml
@@ -118,10 +119,10 @@ def test_the_generated_pages_are_up_to_date():
 def test_only_pages_that_differ_are_written(tmp_path):
     text = pages.committed_pages()
     assert pages.write(text, tmp_path) == [tmp_path / name for name in text]
-    (tmp_path / "slots.md").write_text("old", encoding="utf-8")
+    (tmp_path / "versions.md").write_text("old", encoding="utf-8")
 
-    assert pages.write(text, tmp_path) == [tmp_path / "slots.md"]
-    assert _text(tmp_path / "slots.md") == text["slots.md"]
+    assert pages.write(text, tmp_path) == [tmp_path / "versions.md"]
+    assert _text(tmp_path / "versions.md") == text["versions.md"]
 
 
 def test_the_pages_do_not_depend_on_what_is_installed(monkeypatch):
@@ -146,6 +147,33 @@ def test_every_link_leads_somewhere(page):
     assert not wrong
 
 
+def test_the_documentation_stays_within_its_budget():
+    """Say a fact once, and shorten another page for a new one."""
+    by_hand = [page.name for page in _DOCS.glob("*.md") if page.name not in pages.committed_pages()]
+    every = [
+        _ROOT / "README.md",
+        _ROOT / "CHANGELOG.md",
+        *_DOCS.glob("*.md"),
+        *_DOCS.glob("results/*.md"),
+        *_DOCS.glob("upstream/*.md"),
+    ]
+
+    assert len(by_hand) <= 20
+    assert sum(len(_text(page).split()) for page in every) <= 58_000
+    assert len(_text(_ROOT / "README.md").splitlines()) <= 100
+
+
+def test_every_page_that_the_source_names_exists():
+    folders = ("quirks_core", "quirks_plugins", "worker", "scripts", "examples", "benchmarks", "tests", ".github")
+    files = [
+        file for folder in folders for file in (_ROOT / folder).rglob("*") if file.suffix in (".py", ".sh", ".yaml", ".yml")
+    ]
+    named = {page: file for file in files for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", _text(file))}
+
+    assert named
+    assert {page: file for page, file in named.items() if not (_ROOT / page).is_file()} == {}
+
+
 def test_every_page_is_reached_from_the_index():
     linked = set(re.findall(r"\]\(([\w/-]+\.md)\)", _text(_DOCS / "index.md")))
     pages = [*_DOCS.glob("*.md"), *_DOCS.glob("results/*.md")]
@@ -154,7 +182,7 @@ def test_every_page_is_reached_from_the_index():
 
 
 def test_every_hook_is_a_heading_with_its_exact_signature():
-    headings = re.findall(r"^## `(.+)`$", _text(_DOCS / "hooks.md"), re.MULTILINE)
+    headings = re.findall(r"^### `(quirks_.+)`$", _text(_DOCS / "writing-a-quirk.md"), re.MULTILINE)
 
     hooks = [value for name, value in vars(hookspecs).items() if name.startswith("quirks_") and inspect.isfunction(value)]
     assert len(hooks) >= 3
@@ -162,7 +190,7 @@ def test_every_hook_is_a_heading_with_its_exact_signature():
 
 
 def test_the_page_of_the_command_line_has_every_option():
-    text = _text(_DOCS / "cli.md")
+    text = lookup_pages.command_line(make_parser())
     commands = make_parser()._subparsers._group_actions[0].choices
 
     assert list(find_commands()) == re.findall(r"^## quirks ([\w-]+)$", text, re.MULTILINE)
@@ -172,12 +200,12 @@ def test_the_page_of_the_command_line_has_every_option():
         assert not [word for word in words if word not in section], name
 
 
-def test_every_environment_variable_of_ours_is_in_operations():
+def test_every_environment_variable_of_ours_is_on_the_page_on_production():
     sources = [file for folder in ("quirks_core", "quirks_plugins", "worker") for file in (_ROOT / folder).rglob("*.py")]
     used = {name for file in sources for name in re.findall(r"\bMODEL_QUIRKS_[A-Z_]*[A-Z]\b", _text(file))}
 
     assert len(used) >= 6
-    assert used <= set(re.findall(r"MODEL_QUIRKS_[A-Z_]+", _text(_DOCS / "operations.md")))
+    assert used <= set(re.findall(r"MODEL_QUIRKS_[A-Z_]+", _text(_DOCS / "production.md")))
 
 
 def test_every_key_of_a_public_record_is_in_the_reference():
@@ -230,7 +258,7 @@ def test_every_patch_of_the_page_passes_validation_when_it_is_copied(tmp_path, m
 
 @pytest.mark.parametrize("words", [State, Status, Severity, Stage, Answer, Conclusion], ids=lambda words: words.__name__)
 def test_every_word_of_a_plan_is_in_the_glossary(words):
-    assert {word.value for word in words} <= _words(_DOCS / "glossary.md")
+    assert {word.value for word in words} <= _words(_DOCS / "reference.md")
 
 
 def test_every_quirk_is_among_the_symptoms():

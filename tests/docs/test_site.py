@@ -14,6 +14,21 @@ def test_the_site_has_every_page(site_folder: Path):
 
     assert every_id
     assert {f"quirks/{name}" for name in every_id} <= built
-    table = (site_folder / "catalogue.html").read_text("utf-8").partition('id="catalogue"')[2].partition("</table>")[0]
-    assert set(re.findall(r'href="quirks/([\w-]+).html"', table)) == every_id
+    tables = (site_folder / "catalogue.html").read_text("utf-8").partition('id="all-quirks"')[2]
+    assert set(re.findall(r'href="quirks/([\w-]+).html"', tables)) == every_id
     assert {page.stem for page in _CATALOGUE.parent.glob("*.md")} <= built
+    assert {"lookup/cli", "lookup/slots", "families/gemma4", "families/qwen3-moe"} <= built
+
+
+def test_every_family_is_linked_from_the_table_of_versions(site_folder: Path):
+    linked = set(re.findall(r'href="families/([\w-]+).html"', (site_folder / "versions.html").read_text("utf-8")))
+
+    assert linked == {page.stem for page in (site_folder / "families").glob("*.html")}
+
+
+def test_a_link_to_source_leads_to_the_page_that_is_written_from_it(site_folder: Path):
+    text = (site_folder / "writing-a-quirk.html").read_text("utf-8")
+
+    assert {"lookup/slots.html", "lookup/slots.html#facts", "lookup/slots.html#flags"} <= set(
+        re.findall(r'href="([^"]+)"', text)
+    )

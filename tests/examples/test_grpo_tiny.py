@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -161,14 +160,6 @@ def test_wrong_arguments_are_reported_before_anything_starts(grpo, tmp_path, mon
 
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_the_trainers_page_quotes_the_script_word_for_word():
-    script = "\n".join(line.strip() for line in _SCRIPT.read_text(encoding="utf-8").splitlines())
-    quotes = re.findall(r"^```python notest\n(.*?)\n```$", (_ROOT / "docs/trainer.md").read_text(encoding="utf-8"), re.M | re.S)
-
-    assert len(quotes) >= 3
-    assert not [quote for quote in quotes if quote not in script]
 
 
 @pytest.mark.engine
