@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from quirks_core.declaration.match import (
         Fact,
         Match,
+        described,
         environment,
         model_name,
         model_type,

@@ -418,7 +418,7 @@ FACTS: Mapping[str, FactSpec] = MappingProxyType(
             FactSpec(
                 MODEL_RUNNER,
                 "v1 or v2: which of vLLM's model runners the engine uses",
-                model_runner,
+                lambda run: model_runner(run, run.loaded),
                 "a platform or release that was not read, or what decides (the model, drafts, another argument) cannot be told",
                 Runner,
             ),
