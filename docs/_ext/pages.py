@@ -24,7 +24,7 @@ from quirks_core.declaration.flags import BUILT_IN, Kind, ModelFlag
 from quirks_core.declaration.match import Condition, Match
 from quirks_core.declaration.quirk import Quirk, Reference
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts.context import FACTS, FAMILIES, FactSpec
+from quirks_core.facts.fact_table import FACTS, FAMILIES, FactSpec
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import NoteKind

@@ -9,7 +9,8 @@ import pytest
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts import checkpoint as checkpoint_facts
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
-from quirks_core.facts.context import FACTS, RunContext
+from quirks_core.facts.context import RunContext
+from quirks_core.facts.fact_table import FACTS
 from quirks_core.facts.unknown import UNKNOWN
 
 BOS, EOS = {"id": 1, "content": "<s>"}, {"id": 2, "content": "</s>"}

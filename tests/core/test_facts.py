@@ -14,7 +14,7 @@ from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS
 from quirks_core.facts import context
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
-from quirks_core.facts.context import FACTS, FAMILIES, always_known, assumed_as, is_known_fact
+from quirks_core.facts.fact_table import FACTS, FAMILIES, always_known, assumed_as, is_known_fact
 from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.model_config import require_weights
 from quirks_core.facts.model_runner import Runner

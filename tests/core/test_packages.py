@@ -8,17 +8,17 @@ from unittest.mock import Mock
 import pytest
 
 from quirks_core.base.errors import UsageError
+from quirks_core.facts.assumptions import Assumptions, parse_assumptions
 from quirks_core.facts.packages import (
     CPU_FEATURES,
     CPU_KINDS,
-    Assumptions,
     cpu_features,
     cpu_kind,
     gpu_capability,
+    gpus,
     installed_platform,
     installed_version,
     installed_versions,
-    parse_assumptions,
 )
 
 
@@ -31,12 +31,12 @@ from quirks_core.facts.packages import (
         (["xformers==0.0.28"], Assumptions({"xformers": "0.0.28"})),
         (["cpu==avx512"], Assumptions({}, "cpu", frozenset({"avx512"}))),
         (["gpu==8.0"], Assumptions({}, "cuda", gpu=80)),
-        (["model.is_moe == true"], Assumptions({}, facts={"model.is_moe": "true"})),
+        (["model.is_moe == true"], Assumptions({}, facts={"model.is_moe": True})),
         (["platform==cpu", "cpu==avx2"], Assumptions({}, "cpu", frozenset())),
     ],
 )
 def test_assumptions_describe_an_installation(texts, found):
-    assert parse_assumptions(texts, more=["xformers"], facts=["model.is_moe"]) == found
+    assert parse_assumptions(texts, more=["xformers"], facts={"model.is_moe": bool}) == found
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,6 @@ def test_the_installation_is_known_from_metadata(monkeypatch, site, fake_distrib
 
 def test_the_gpu_of_a_machine_without_nvidias_driver_is_unknown(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError))
-    gpu_capability.cache_clear()
+    gpus.cache_clear()
 
     assert gpu_capability() is None
