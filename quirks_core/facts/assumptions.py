@@ -15,6 +15,8 @@ from quirks_core.configuration.slots import Slot
 from quirks_core.configuration.yaml_file import read_value
 from quirks_core.facts.packages import CPU_KINDS, PACKAGES, PLATFORMS
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
@@ -35,9 +37,7 @@ class Assumptions:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parse_assumptions(
-    texts: Iterable[str], more: Iterable[str] = (), facts: Mapping[str, Any] = MappingProxyType({})
-) -> Assumptions:
+def parse_assumptions(texts: Iterable[str], more: Iterable[str] = (), facts: Mapping[str, Any] = _NONE) -> Assumptions:
     """Reads ``--assume`` values: ``package==version``, ``platform==name``, ``cpu==kind``, ``gpu==8.0`` or ``fact==value``.
 
     Args:
@@ -46,7 +46,8 @@ def parse_assumptions(
         facts: Other facts that may be named, and what each takes, as an annotation.
 
     Raises:
-        UsageError: A value that cannot be read, or that a fact does not take, an unknown name, platform or kind of CPU, or a GPU of another platform.
+        UsageError: A value cannot be read, or is not what the fact takes; a name, platform or kind of CPU is unknown; or a GPU
+            is of another platform.
     """
     packages = sorted({*PACKAGES, *more})
     versions: dict[str, str] = {}

@@ -18,7 +18,7 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
 def config_file(model: str, revision: str | None = None) -> Path:
-    """Returns the path of a model's ``config.json``; of a hub id, that of the newest commit, or the cached one without a network.
+    """Returns the path of a model's ``config.json``; of a hub id, that of the newest commit that can be had.
 
     Raises:
         UsageError: There is no such folder or file, or the hub cannot be reached.
@@ -62,7 +62,7 @@ def _hub_file(model: str, name: str, revision: str | None) -> Path | None:
             f"model {model!r} is no folder here, and reading it from the hub needs huggingface_hub: "
             "pip install huggingface_hub, or give a folder"
         ) from None
-    # config.json is read first, which brings the newest commit; what its cache then has, or knows to be absent, needs no request.
+    # config.json is read first and brings the newest commit; what the cache then has, or knows to be absent, needs no request.
     cached = try_to_load_from_cache(model, name, revision=revision) if name != _CONFIG else None
     if cached is not None:
         return Path(cached) if isinstance(cached, str) else None

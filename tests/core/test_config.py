@@ -6,7 +6,8 @@ import pytest
 from yaml import SafeLoader
 
 from quirks_core.base.errors import UsageError
-from quirks_core.configuration.config import GenerationConfig, Section
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.sections import Section
 from quirks_core.configuration.slots import SLOTS
 from quirks_core.configuration.yaml_file import read_value
 

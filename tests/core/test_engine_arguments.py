@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from quirks_core.configuration.config import EngineSection
+from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.slots import Place, engine_doubt, engine_problem, installed_slot, is_slot, slot_named
 from quirks_core.source.vllm_source import INSTALLED
 
