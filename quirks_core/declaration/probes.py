@@ -101,41 +101,6 @@ class SymbolProbe(Probe):
         return _yes(present is self.present_means_affected)
 
 
-@dataclass(frozen=True, slots=True)
-class FingerprintProbe(Probe):
-    """Compares the source of a function or class with sources that are known to be affected or fixed.
-
-    Attributes:
-        target: ``package.module:Class.attribute``.
-        affected: Fingerprints (``quirks fingerprint``) of sources that have the bug.
-        fixed: Fingerprints of sources that have the fix. Any other source gives unknown.
-    """
-
-    target: str
-    affected: tuple[str, ...] = ()
-    fixed: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("affected", "fixed"):
-            if isinstance(getattr(self, name), str):
-                object.__setattr__(self, name, (getattr(self, name),))
-        if not (self.affected or self.fixed):
-            raise DeclarationError(f"FingerprintProbe of {self.target}: name fingerprints that are affected or fixed")
-
-    def __str__(self) -> str:
-        return f"the source of {self.target} is compared with {len(self.affected)} affected and {len(self.fixed)} fixed ones"
-
-    def source(self) -> str:
-        """The target's module."""
-        return self.target.partition(":")[0]
-
-    def answer(self, source: VllmSource) -> Answer:
-        """Compares."""
-        if source.is_expected(self.target, self.affected):
-            return Answer.YES
-        return Answer.NO if source.is_expected(self.target, self.fixed) else Answer.UNKNOWN
-
-
 def ask(probe: Probe, package: str | None = None, source: VllmSource = INSTALLED) -> Answer:
     """Runs a probe; if a third party's own kind of probe raises, the answer is unknown.
 

@@ -18,7 +18,6 @@ from quirks_core import (
     Affected,
     Default,
     Fact,
-    FingerprintProbe,
     Kind,
     Match,
     ModelFlag,
@@ -80,7 +79,6 @@ ADJUSTMENTS = st.one_of(
 EVIDENCE = st.one_of(
     st.builds(StaticProbe, st.just("vllm.envs"), st.just("a+"), st.booleans()),
     st.builds(SymbolProbe, TARGETS, st.booleans()),
-    st.builds(FingerprintProbe, TARGETS, st.just(("0" * 12,)), st.sampled_from([(), ("1" * 12,)])),
     st.just(PairedRun("mine.scenarios:run")),
 )
 EXAMPLES = st.builds(

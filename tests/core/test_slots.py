@@ -174,16 +174,14 @@ def nested(depth):
     ("value", "words"),
     [
         (nested(5_000), "nested too deep"),
-        ("x" * 200_000, "takes 200002 characters as JSON, more than 100000"),
-        (10**400, "cannot be written as JSON"),
         (float("inf"), "cannot be written as JSON"),
         ("\ud800", "cannot be written as JSON"),
         ({1: 2}, "not made of JSON values with texts as keys"),
         (b"bytes", "not made of JSON values"),
     ],
-    ids=["deep", "long", "large", "infinite", "half a character", "keys", "bytes"],
+    ids=["deep", "infinite", "half a character", "keys", "bytes"],
 )
-def test_what_json_cannot_hold_or_nobody_would_set_says_why(value, words):
+def test_what_json_cannot_hold_says_why(value, words):
     assert words in json_values.problem(value)
     with pytest.raises(ValueError, match=words):
         json_values.plain(value)
