@@ -156,12 +156,6 @@ def test_the_digest_sees_every_field_that_can_change_a_run(make_quirk):
     assert "location" not in encode(make_quirk())
 
 
-def test_the_digest_sees_how_a_slot_is_related_to_a_value(make_quirk):
-    asked = [{"value": 1}, {"value": True}, {"at_most": 1}, {"at_least": 1}, {"one_of": [1]}, {"includes": [1]}]
-
-    assert len({digest(make_quirk(adjustments=Default("engine.any_argument", **one))) for one in asked}) == len(asked)
-
-
 CODE = "def wrap(original):\n    return original\n\n\ndef value(context):\n    return 1\n"
 
 
@@ -189,8 +183,3 @@ def test_what_is_no_data_cannot_be_encoded(make_quirk):
 
     with pytest.raises(DeclarationError, match="in a declaration is not data"):
         encode(make_quirk(match=Own()))
-
-
-def test_equal_conditions_are_equal_wherever_they_were_made():
-    assert purpose("rollout") & Fact("a").above(1) == purpose("rollout") & Fact("a").above(1)
-    assert len({purpose("rollout"), purpose("rollout"), purpose("eval")}) == 2
