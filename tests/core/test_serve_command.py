@@ -129,7 +129,7 @@ def test_settings_are_laid_over_the_command(command):
         "vllm serve M --seed 3",
         "python -m vllm.entrypoints.openai.api_server --model M --seed 3",
         "python3.11 -u -m vllm.entrypoints.cli.main serve M --seed 3",
-        "VLLM_USE_V1=1 HF_HOME=/x=y vllm serve M --seed 3",
+        "env VLLM_USE_V1=1 HF_HOME=/x=y vllm serve M --seed 3",
     ],
 )
 def test_all_ways_to_start_a_server_are_read(command, text):
