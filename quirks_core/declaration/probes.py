@@ -92,12 +92,12 @@ class SymbolProbe(Probe):
 
     def answer(self, source: VllmSource) -> Answer:
         """Looks; a missing module is an answer as long as its package is installed."""
-        if source.module_source(self.source().partition(".")[0]) is None or not source.is_readable(self.source()):
+        module, _, name = self.target.partition(":")
+        present = source.module_source(module) is not None
+        if source.module_source(module.partition(".")[0]) is None or (present and source.parsed(module) is None):
             return Answer.UNKNOWN
-        if ":" in self.target:
-            present = source.attribute_source(self.target) is not None or source.is_imported(self.target)
-        else:
-            present = source.module_source(self.target) is not None
+        if name:
+            present = source.attribute_source(self.target) is not None or source.imported_from(module, name) is not None
         return _yes(present is self.present_means_affected)
 
 

@@ -78,10 +78,6 @@ class SourceTree:
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or source for another version of Python
             return None
 
-    def is_readable(self, module: str) -> bool:
-        """Returns whether a module's source can be parsed as Python; true also if there is no such module."""
-        return self.module_source(module) is None or self.parsed(module) is not None
-
     @lru_cache(maxsize=1024)
     def attribute_source(self, target: str) -> str | None:
         """Returns the source of a function or class, its decorators included, or of a constant or field; without indentation.
@@ -97,11 +93,6 @@ class SourceTree:
         if node is None:
             return None
         return textwrap.dedent("\n".join(lines[_first_line(node) - 1 : node.end_lineno]))
-
-    def is_imported(self, target: str) -> bool:
-        """Returns whether a module takes a name from another one, by an ``import`` at its top; a class has no such names."""
-        module, _, name = target.partition(":")
-        return self.imported_from(module, name) is not None
 
     def imported_from(self, module: str, name: str) -> tuple[str, str] | None:
         """Returns the module and the name that an ``import`` at a module's top takes a name from; None if there is none.
