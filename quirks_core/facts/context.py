@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import Field, PrivateAttr, field_serializer
 
@@ -19,23 +19,12 @@ from quirks_core.facts.fact_table import ASSUMABLE, CPU, GPU, feature, find_fact
 from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.model_config import overridden
 from quirks_core.facts.packages import cpu_features, gpu_capability, installed_platform, installed_version, installed_versions
-from quirks_core.facts.unknown import UNKNOWN, Facts
+from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 #: Variables with these prefixes are facts of every run; others only if a quirk reads them or the configuration sets them.
 _FAMILIES_OF_VARIABLES = ("NCCL_", "NRL_", "VLLM_")
 _OVERRIDES = "engine.hf_overrides"
-
-
-class InstalledFacts(Facts, Protocol):
-    """Facts that include what is installed."""
-
-    @property
-    def source(self) -> VllmSource:
-        """The source of the vLLM that the facts speak of."""
-
-    def source_known(self, package: str) -> bool:
-        """Returns whether the package's source on this machine is that of the version the facts speak of."""
 
 
 class Installation:
@@ -262,3 +251,7 @@ def planned_variables(fact_names: Iterable[str], environ: Mapping[str, str]) -> 
         for name, value in sorted(environ.items())
         if (name in wanted or name.startswith(_FAMILIES_OF_VARIABLES)) and variables.reason_to_refuse(name) is None
     }
+
+
+#: Facts that include what is installed.
+InstalledFacts = Installation | RunContext

@@ -49,15 +49,15 @@ class SourceTree:
     def module_source(self, module: str) -> str | None:
         """Returns a module's source text, or None if its package has no such Python file."""
         package, *parts = module.split(".")
-        for root in self._places(package):
+        for root in self.places(package):
             if root.suffix == ".py" and not parts:  # a single module, not a package
                 return root.read_text(encoding="utf-8", errors="replace")
             if (text := _text_of(root, parts)) is not None:
                 return text
         return None
 
-    def _places(self, package: str) -> list[Path]:
-        """The folders of a package, or the file of a single module."""
+    def places(self, package: str) -> list[Path]:
+        """Returns the folders of a package, or the file of a single module; empty if it is not there."""
         if self.folder is not None and package == _VLLM:
             return [self.folder]
         try:
@@ -144,7 +144,7 @@ class SourceTree:
 
     def package_files(self, package: str) -> Iterator[Path]:
         """Yields the Python files of a package, in no order."""
-        for root in self._places(package):
+        for root in self.places(package):
             yield from root.rglob("*.py")
 
     def fingerprint(self, target: str) -> str | None:
