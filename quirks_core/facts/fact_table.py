@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -252,6 +253,7 @@ FAMILIES = (
 )
 
 
+@lru_cache(maxsize=4096)
 def find_fact(name: str) -> FactSpec | None:
     """Returns the fact, or the family of facts, that has a name; None if none has it. A slot's own name is in neither."""
     return FACTS.get(name) or next((family for family in FAMILIES if name.startswith(family.name)), None)
