@@ -8,7 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from quirks_core.configuration.config import GenerationConfig, Section
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.sections import Section
 
 
 class EvalSection(Section):

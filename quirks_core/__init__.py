@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from quirks_core.declaration.match import (
         Fact,
         Match,
+        described,
         environment,
         model_name,
         model_type,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         setting,
         typed,
     )
-    from quirks_core.declaration.probes import FingerprintProbe, StaticProbe, SymbolProbe
+    from quirks_core.declaration.probes import StaticProbe, SymbolProbe
     from quirks_core.declaration.quirk import PairedRun, Quirk, Severity, fix, report
     from quirks_core.declaration.versions import Affected
     from quirks_core.facts.context import RunContext
@@ -45,14 +46,14 @@ _HOMES = {
         "typed",
     ),
     "plan.records": ("Plan",),
-    "declaration.probes": ("FingerprintProbe", "StaticProbe", "SymbolProbe"),
+    "declaration.probes": ("StaticProbe", "SymbolProbe"),
     "declaration.quirk": ("PairedRun", "Quirk", "Severity", "fix", "report"),
     "declaration.versions": ("Affected",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Advise", "Affected", "AppliedQuirks", "Default", "Fact", "FingerprintProbe", "Kind", "Match", "ModelFlag", "PairedRun",
+    "Advise", "Affected", "AppliedQuirks", "Default", "Fact", "Kind", "Match", "ModelFlag", "PairedRun",
     "Patch", "Plan", "Quirk", "Refuse", "Require", "RunContext", "Severity", "StaticProbe", "SymbolProbe", "described",
     "environment", "fix", "hookimpl", "model_name", "model_type", "no", "package", "platform", "purpose", "quirks_for",
     "report", "setting", "typed", "unknown", "yes",

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from quirks_core.configuration.config import SamplingSection
+from quirks_core.configuration.sections import SamplingSection
 from worker.batch import Batch, sample
 from worker.engine import vllm_adapter
 from worker.engine.engine import Engine

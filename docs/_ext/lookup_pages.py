@@ -9,7 +9,7 @@ from page_text import page, prose, table
 
 from quirks_core.configuration.slots import SLOTS
 from quirks_core.declaration.flags import ModelFlag
-from quirks_core.facts.context import FACTS, FAMILIES, FactSpec
+from quirks_core.facts.fact_table import FACTS, FAMILIES, FactSpec
 
 _HELP_WIDTH = 100
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from quirks_core.base.errors import UsageError
-from quirks_core.configuration.config import EngineSection, GenerationConfig
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
-from quirks_core.facts.context import assumed_as
+from quirks_core.facts.fact_table import assumed_as
 from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames

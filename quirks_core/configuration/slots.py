@@ -21,7 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 from quirks_core.base import json_values
 from quirks_core.base.errors import UsageError, nearest, shown
 from quirks_core.configuration import variables
-from quirks_core.configuration.config import EngineSection, GenerationConfig
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.sections import EngineSection
 from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 

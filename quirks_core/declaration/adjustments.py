@@ -160,17 +160,10 @@ class Require(_SlotAdjustment):
 
     Attributes:
         slot: Name of the slot.
-        value: As for `Default`, also ``at_most``, ``at_least``, ``one_of`` and ``includes``.
-        at_most: As for `Default`.
-        at_least: As for `Default`.
-        one_of: As for `Default`.
-        includes: As for `Default`.
-        reason: Why; the quirk's title if empty.
+        value: As for `Default`; so are ``at_most``, ``at_least``, ``one_of``, ``includes``, ``reason``, ``when``, ``relation``
+            and ``operand``.
         remedy: What a user with a contradicting value should do; derived from the slot if empty.
         instead_of: The value or values that contradict; empty if every other value does.
-        when: An additional condition on the facts; the adjustment applies only if it is true.
-        relation: Which of the five was given.
-        operand: The value that was given.
     """
 
     remedy: str = field(default="", kw_only=True)

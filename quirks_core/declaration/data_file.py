@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration.adjustments import Patch
-from quirks_core.declaration.probes import FingerprintProbe
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.packages import distribution_of, installed_version
 from quirks_core.source import fingerprints
@@ -46,14 +44,12 @@ class DataFile(BaseModel):
     Attributes:
         since: First release of the distribution with each quirk. A quirk that is missing is new in the current release.
         fingerprints: The sources that patches were written against, by target and fingerprint.
-        proved: What was proved of each quirk, as files from before `quirks_core.declaration.evidence` have it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     since: Mapping[str, str] = {}
     fingerprints: Mapping[str, Mapping[str, KnownSource]] = {}
-    proved: Mapping[str, tuple[Mapping[str, Any], ...]] = {}
 
     def lines(self, target: str, expected: tuple[str, ...]) -> dict[str, str]:
         """Returns the line digests of those expected sources of a target that are known, with the versions that have them."""
@@ -130,7 +126,6 @@ def updated(
             for target, wanted in _expected(quirks)
             if (found := _sources(known, target, wanted, versions, source))
         },
-        proved=known.proved,
     )
 
 
@@ -169,11 +164,9 @@ def _is_installed_copy(package: Path) -> bool:
 def _expected(quirks: tuple[Quirk, ...]) -> list[tuple[str, tuple[str, ...]]]:
     found: dict[str, tuple[str, ...]] = {}
     for quirk in quirks:
-        for item in (*quirk.adjustments, *quirk.probes):
+        for item in quirk.adjustments:
             if isinstance(item, Patch) and item.expects:
                 found[item.target] = (*found.get(item.target, ()), *item.expects)
-            elif isinstance(item, FingerprintProbe):
-                found[item.target] = (*found.get(item.target, ()), *item.affected, *item.fixed)
     return sorted(found.items())
 
 

@@ -133,15 +133,12 @@ def proved(quirk: Quirk) -> tuple[Proved, ...]:
 
 
 def read(path: Path) -> Table:
-    """Returns the rows of a table; those that an older release kept in the data file if there is no table.
+    """Returns the rows of a table; none if there is no such file.
 
     Raises:
         UsageError: It cannot be read.
     """
-    if path.is_file():
-        return _read(path)
-    before = data_file.read(path.with_name(data_file.NAME)).proved
-    return {name: tuple(map(Proved.model_validate, items)) for name, items in before.items()}
+    return _read(path) if path.is_file() else {}
 
 
 def with_proved(table: Table, found: Mapping[str, Proved]) -> Table:

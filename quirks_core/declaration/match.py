@@ -55,17 +55,17 @@ class Match(ABC):
     def __str__(self) -> str:
         return f"{type(self).__module__}.{type(self).__qualname__}"
 
-    def __and__(self, other: Match) -> Match:
+    def __and__(self, other: Match) -> All:
         return All((*_flat(All, self), *_flat(All, other)))
 
-    def __or__(self, other: Match) -> Match:
+    def __or__(self, other: Match) -> AnyOf:
         return AnyOf((*_flat(AnyOf, self), *_flat(AnyOf, other)))
 
-    def __invert__(self) -> Match:
+    def __invert__(self) -> Not:
         return Not(self)
 
 
-def described(match: All | AnyOf | Condition, holds: str, contrary: str) -> Match:
+def described(match: Match, holds: str, contrary: str) -> Match:
     """Returns a condition that pages show in these words instead of its parts; it decides as before.
 
     Args:
@@ -73,7 +73,8 @@ def described(match: All | AnyOf | Condition, holds: str, contrary: str) -> Matc
         holds: What it means, as a clause.
         contrary: What its negation means.
     """
-    return replace(match, words=Words(holds, contrary))
+    whole = match if isinstance(match, All | AnyOf | Condition) else All((match,))
+    return replace(whole, words=Words(holds, contrary))
 
 
 def _flat(kind: type[All] | type[AnyOf], match: Match) -> tuple[Match, ...]:

@@ -92,48 +92,13 @@ class SymbolProbe(Probe):
 
     def answer(self, source: VllmSource) -> Answer:
         """Looks; a missing module is an answer as long as its package is installed."""
-        if source.module_source(self.source().partition(".")[0]) is None or not source.is_readable(self.source()):
+        module, _, name = self.target.partition(":")
+        present = source.module_source(module) is not None
+        if source.module_source(module.partition(".")[0]) is None or (present and source.parsed(module) is None):
             return Answer.UNKNOWN
-        if ":" in self.target:
-            present = source.attribute_source(self.target) is not None or source.is_imported(self.target)
-        else:
-            present = source.module_source(self.target) is not None
+        if name:
+            present = source.attribute_source(self.target) is not None or source.imported_from(module, name) is not None
         return _yes(present is self.present_means_affected)
-
-
-@dataclass(frozen=True, slots=True)
-class FingerprintProbe(Probe):
-    """Compares the source of a function or class with sources that are known to be affected or fixed.
-
-    Attributes:
-        target: ``package.module:Class.attribute``.
-        affected: Fingerprints (``quirks fingerprint``) of sources that have the bug.
-        fixed: Fingerprints of sources that have the fix. Any other source gives unknown.
-    """
-
-    target: str
-    affected: tuple[str, ...] = ()
-    fixed: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("affected", "fixed"):
-            if isinstance(getattr(self, name), str):
-                object.__setattr__(self, name, (getattr(self, name),))
-        if not (self.affected or self.fixed):
-            raise DeclarationError(f"FingerprintProbe of {self.target}: name fingerprints that are affected or fixed")
-
-    def __str__(self) -> str:
-        return f"the source of {self.target} is compared with {len(self.affected)} affected and {len(self.fixed)} fixed ones"
-
-    def source(self) -> str:
-        """The target's module."""
-        return self.target.partition(":")[0]
-
-    def answer(self, source: VllmSource) -> Answer:
-        """Compares."""
-        if source.is_expected(self.target, self.affected):
-            return Answer.YES
-        return Answer.NO if source.is_expected(self.target, self.fixed) else Answer.UNKNOWN
 
 
 def ask(probe: Probe, package: str | None = None, source: VllmSource = INSTALLED) -> Answer:

@@ -21,7 +21,7 @@ from quirks_core.declaration.flags import Kind, ModelFlag, flag_name
 from quirks_core.declaration.match import All, InRange, Match
 from quirks_core.declaration.probes import Probe
 from quirks_core.declaration.versions import OLDEST, Affected, parse_version
-from quirks_core.facts.context import always_known
+from quirks_core.facts.fact_table import always_known
 
 #: Name of the paired run's function in the module of a declaration.
 SCENARIO = "scenario"

@@ -9,6 +9,7 @@ from typing import Any
 
 from quirks_core.base.errors import UsageError
 
+_CONFIG = "config.json"
 #: Where a configuration states how its weights are quantised.
 QUANTIZATION_KEYS = ("quantization_config", "compression_config")
 #: Where composite configurations keep that of the language model; those of Qwen's omni models do so twice.
@@ -17,67 +18,38 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
 def config_file(model: str, revision: str | None = None) -> Path:
-    """Returns the path of a model's ``config.json``.
-
-    Args:
-        model: A folder, or a Hugging Face hub id (looked up in the local cache first, then on the hub).
-        revision: Branch, tag or commit on the hub.
+    """Returns the path of a model's ``config.json``; of a hub id, that of the newest commit that can be had.
 
     Raises:
         UsageError: There is no such folder or file, or the hub cannot be reached.
     """
-    try:
-        folder = Path(model).expanduser()
-        file = folder / "config.json"
-        is_folder, has_config = folder.is_dir(), file.is_file()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UsageError(f"model folder {model!r} cannot be read: {error}") from None
-    if is_folder:
-        if not has_config:
-            raise UsageError(f"model folder {model!r} has no config.json; point --model at the folder that holds it")
-        return file
-    if folder.exists():
-        raise UsageError(f"model {model!r} is a file; give the folder that holds config.json, or a hub id")
-    if not _is_hub_id(model):
-        raise UsageError(f"model folder {model!r} does not exist (and it is no hub id of the form organisation/name)")
-    return _hub_config(model, revision)
-
-
-def _is_hub_id(model: str) -> bool:
-    return not model.startswith((".", "/", "~")) and model.count("/") == 1
-
-
-def _hub_config(model: str, revision: str | None) -> Path:
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise UsageError(
-            f"model {model!r} is no folder here, and reading it from the hub needs huggingface_hub: "
-            "pip install huggingface_hub, or give a folder"
-        ) from None
-    try:
-        return Path(hf_hub_download(model, "config.json", revision=revision))
-    except Exception as error:
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"config.json of {model!r} cannot be read from the hub: {first_line}") from None
+    if (file := checkpoint_file(model, _CONFIG, revision)) is None:
+        raise UsageError(f"model folder {model!r} has no config.json; point --model at the folder that holds it")
+    return file
 
 
 def checkpoint_file(model: str, name: str, revision: str | None = None) -> Path | None:
     """Returns the path of one of a model's smaller files; None if it has no such file.
 
     Args:
-        model: A folder, or a Hugging Face hub id, as for `config_file`.
+        model: A folder, or a Hugging Face hub id.
         name: Name of the file.
         revision: Branch, tag or commit on the hub.
 
     Raises:
         UsageError: It cannot be read: there is no such folder, or the hub cannot be reached.
     """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return file if (file := folder / name).is_file() else None
-    if not _is_hub_id(model):
-        raise UsageError(f"folder {model!r} does not exist (and it is no hub id of the form organisation/name)")
+    try:
+        folder = Path(model).expanduser()
+        if folder.is_dir():
+            return file if (file := folder / name).is_file() else None
+        is_file = folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"model folder {model!r} cannot be read: {error}") from None
+    if is_file:
+        raise UsageError(f"model {model!r} is a file; give the folder that holds config.json, or a hub id")
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise UsageError(f"model folder {model!r} does not exist (and it is no hub id of the form organisation/name)")
     return _hub_file(model, name, revision)
 
 
@@ -86,16 +58,21 @@ def _hub_file(model: str, name: str, revision: str | None) -> Path | None:
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
     except ImportError:
-        raise UsageError(f"{name} of {model!r} cannot be read without huggingface_hub") from None
-    # What the cache has, or knows to be absent, needs no request.
-    if (cached := try_to_load_from_cache(model, name, revision=revision)) is not None:
+        raise UsageError(
+            f"model {model!r} is no folder here, and reading it from the hub needs huggingface_hub: "
+            "pip install huggingface_hub, or give a folder"
+        ) from None
+    # config.json is read first and brings the newest commit; what the cache then has, or knows to be absent, needs no request.
+    cached = try_to_load_from_cache(model, name, revision=revision) if name != _CONFIG else None
+    if cached is not None:
         return Path(cached) if isinstance(cached, str) else None
     try:
         return Path(hf_hub_download(model, name, revision=revision))
     except Exception as error:
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             return None
-        raise UsageError(f"{name} of {model!r} cannot be read from the hub: {type(error).__name__}") from None
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{name} of {model!r} cannot be read from the hub: {first_line}") from None
 
 
 def read_config(file: Path) -> dict[str, Any]:

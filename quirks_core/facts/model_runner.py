@@ -11,15 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
+from quirks_core.facts.model import ModelFacts
 from quirks_core.facts.packages import NEWEST_READ, OLDEST_READ
-from quirks_core.facts.unknown import UNKNOWN, Unknown
-
-if TYPE_CHECKING:
-    from quirks_core.facts.context import RunContext
+from quirks_core.facts.unknown import UNKNOWN, Facts, Unknown
 
 #: The name of the fact, and of the value that an engine's workers report.
 MODEL_RUNNER = "engine.model_runner"
@@ -92,23 +90,28 @@ _RECURRENT = re.compile(
 )
 
 
-def model_runner(run: RunContext) -> Runner | Unknown:
-    """Returns the runner that the engine of a run will use; `UNKNOWN` where what decides was not read, or is not known."""
-    release = _release(run.fact("packages.vllm"))
+def model_runner(run: Facts, model: ModelFacts) -> Runner | Unknown:
+    """Returns the runner that the engine of a run will use; `UNKNOWN` where what decides was not read, or is not known.
+
+    Args:
+        run: The facts of the run.
+        model: The model as the engine loads it.
+    """
+    platform, release = run.fact("platform"), _release(run.fact("packages.vllm"))
     if release is None or any(run.fact(name) not in _NOTHING for name in _OTHERS) or run.fact(_MODE) in _STOCK:
         return UNKNOWN
     if (variable := run.fact(_VARIABLE)) is not None:
         return _of_variable(variable)
-    if release < _SOME or run.platform == "cpu":  # V2 needs Triton, and that of PyPI has no backend for CPUs
+    if release < _SOME or platform == "cpu":  # V2 needs Triton, and that of PyPI has no backend for CPUs
         return "v1"
     method = _method(run)
-    if run.platform not in ("cuda", "rocm") or method is UNKNOWN or (method == "dflash" and release < _EVERY):
+    if platform not in ("cuda", "rocm") or method is UNKNOWN or (method == "dflash" and release < _EVERY):
         return UNKNOWN
-    if run.platform == "rocm" and _EVERY <= release < (0, 32) and not _ON_ROCM.isdisjoint(run.loaded.architectures):
+    if platform == "rocm" and _EVERY <= release < (0, 32) and not _ON_ROCM.isdisjoint(model.architectures):
         return UNKNOWN
     if method == "dspark" and release >= _DENSE:
         return "v2"
-    answers = (_is_default(run, release), _has_drafts(run, method, release))
+    answers = (_is_default(run, model, release), _has_drafts(run, method, release))
     if False in answers:
         return "v1"
     return UNKNOWN if UNKNOWN in answers else "v2"
@@ -136,7 +139,7 @@ def _of_variable(text: str) -> Runner | Unknown:
         return UNKNOWN
 
 
-def _method(run: RunContext) -> Any:
+def _method(run: Facts) -> Any:
     """The method of speculative decoding; None without one, `UNKNOWN` where vLLM infers it from the draft's checkpoint."""
     if run.fact(_DRAFT) is None:
         return None
@@ -146,7 +149,7 @@ def _method(run: RunContext) -> Any:
     return "mtp" if method.endswith("mtp") else method  # deepseek_mtp, for example
 
 
-def _has_drafts(run: RunContext, method: str | None, release: tuple[int, ...]) -> bool | Unknown:
+def _has_drafts(run: Facts, method: str | None, release: tuple[int, ...]) -> bool | Unknown:
     """Whether V2 of that release can draft by that method."""
     if method is None:
         return True
@@ -157,22 +160,22 @@ def _has_drafts(run: RunContext, method: str | None, release: tuple[int, ...]) -
     return method not in lists[-1] and not (method == "eagle3" and stages > 1 and release < (0, 30))
 
 
-def _is_default(run: RunContext, release: tuple[int, ...]) -> bool | Unknown:
+def _is_default(run: Facts, model: ModelFacts, release: tuple[int, ...]) -> bool | Unknown:
     """Whether vLLM prefers V2 for the model (``_is_default_v2_model_runner_model``)."""
     if release >= _EVERY:
         return True
-    architectures, is_moe = run.loaded.architectures, run.fact("model.is_moe")
+    architectures, is_moe = model.architectures, run.fact("model.is_moe")
     if not architectures or is_moe is UNKNOWN:
         return UNKNOWN
     is_named = not _ARCHITECTURES[release].isdisjoint(architectures)
     if release < _DENSE:
-        return is_named and (release >= (0, 24) or not (is_moe or run.loaded.is_quantized))
+        return is_named and (release >= (0, 24) or not (is_moe or model.is_quantized))
     if is_moe and not is_named:
         return False
-    return UNKNOWN if _may_be_recurrent(run) or not all(map(_GENERATES.search, architectures)) else True
+    return UNKNOWN if _may_be_recurrent(model) or not all(map(_GENERATES.search, architectures)) else True
 
 
-def _may_be_recurrent(run: RunContext) -> bool:
-    config = run.loaded.text_config
+def _may_be_recurrent(model: ModelFacts) -> bool:
+    config = model.text_config
     kinds = config.get("layer_types")
     return any(_RECURRENT.search(str(word)) for word in (*config, *(kinds if isinstance(kinds, list) else ())))

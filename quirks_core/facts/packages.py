@@ -5,16 +5,11 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from platform import machine
-
-from packaging.version import Version
-
-from quirks_core.base.errors import UsageError, nearest, shown
 
 #: The packages whose versions quirks may read, each with the distributions that provide it.
 PACKAGES: Mapping[str, tuple[str, ...]] = {
@@ -117,106 +112,39 @@ def cpu_kind(features: frozenset[str] | None) -> str:
 
 
 @lru_cache(maxsize=1)
-def gpu_capability() -> int | None:
-    """Returns the compute capability of this machine's NVIDIA GPUs times ten (90 is Hopper); None if it is not one number.
+def gpus() -> tuple[tuple[str, int], ...]:
+    """Returns name, and compute capability times ten (90 is Hopper), of each of this machine's NVIDIA GPUs.
 
     NVML answers, the library of the driver, and creates no CUDA context.
     """
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return None
+        return ()
     if nvml.nvmlInit_v2() != 0:
-        return None
-    found: set[int] = set()
+        return ()
+    found = []
     count, gpu, major, minor = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+    name = ctypes.create_string_buffer(_NAME)
     nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
     for index in range(count.value):
         nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu))
         if nvml.nvmlDeviceGetCudaComputeCapability(gpu, ctypes.byref(major), ctypes.byref(minor)) == 0:
-            found.add(10 * major.value + minor.value)
+            nvml.nvmlDeviceGetName(gpu, name, _NAME)
+            found.append((name.value.decode(errors="replace"), 10 * major.value + minor.value))
     nvml.nvmlShutdown()
+    return tuple(found)
+
+
+def gpu_capability() -> int | None:
+    """Returns the compute capability of this machine's NVIDIA GPUs times ten; None if it is not one number."""
+    found = {capability for _, capability in gpus()}
     return found.pop() if len(found) == 1 else None
 
 
-@lru_cache(maxsize=1)
-def gpu_name() -> str:
-    """Returns the name of this machine's first NVIDIA GPU as the driver gives it; empty if there is none."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return ""
-    if nvml.nvmlInit_v2() != 0:
-        return ""
-    gpu, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME)
-    found = nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)) == 0 and nvml.nvmlDeviceGetName(gpu, name, _NAME) == 0
-    nvml.nvmlShutdown()
-    return name.value.decode(errors="replace") if found else ""
-
-
 def device() -> str:
-    """Returns what the installed engine computes on: the GPU's name, or the kind of CPU; empty if it is unknown."""
-    return gpu_name() if installed_platform() == "cuda" else cpu_kind(cpu_features()) if installed_platform() == "cpu" else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Assumptions:
-    """What is assumed instead of what is installed.
-
-    Attributes:
-        versions: Versions by package.
-        platform: The engine's platform; if none is named, that of the GPU or the CPU.
-        cpu: Features of the CPU.
-        gpu: Compute capability of the GPUs, times ten.
-        facts: The texts of other facts.
-    """
-
-    versions: Mapping[str, str]
-    platform: str | None = None
-    cpu: frozenset[str] | None = None
-    gpu: int | None = None
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-
-def parse_assumptions(texts: Iterable[str], more: Iterable[str] = (), facts: Collection[str] = ()) -> Assumptions:
-    """Reads ``--assume`` values: ``package==version``, ``platform==name``, ``cpu==kind``, ``gpu==8.0`` or ``fact==value``.
-
-    Args:
-        texts: The values.
-        more: Packages that may be named besides those of `PACKAGES`.
-        facts: Other facts that may be named.
-
-    Raises:
-        UsageError: A value that cannot be read, an unknown name, platform or kind of CPU, or a GPU of another platform.
-    """
-    packages = sorted({*PACKAGES, *more})
-    versions: dict[str, str] = {}
-    chosen: dict[str, str] = {}
-    known_names = {"platform": PLATFORMS, "cpu": tuple(CPU_KINDS)}
-    for text in texts:
-        name, _, value = (part.strip() for part in text.partition("=="))
-        if not value:
-            raise UsageError(
-                f"--assume {text!r}: write package==version, for example vllm==0.9.1, platform==cpu, cpu==avx2, or gpu==8.0"
-            )
-        if name == "gpu" and not re.fullmatch(r"\d{1,2}\.\d", value):
-            raise UsageError(f"--assume gpu takes a compute capability as 8.0 (A100) or 9.0 (H100), not {shown(value, 100)}")
-        if (names := known_names.get(name)) is not None and value not in names:
-            raise UsageError(f"--assume: unknown {name} {value!r}{nearest(value, names)} (known: {', '.join(names)})")
-        if name in (*known_names, "gpu", *facts):
-            chosen[name] = value
-            continue
-        if name not in packages:
-            known = [*packages, *known_names, "gpu", *facts]
-            raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
-        try:
-            Version(value)
-        except ValueError:  # InvalidVersion, or a number of thousands of digits
-            raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
-        versions[name] = value
-    platform, cpu, gpu = (chosen.pop(name, None) for name in ("platform", "cpu", "gpu"))
-    if gpu and platform not in (None, "cuda"):
-        raise UsageError(f"--assume gpu=={gpu} is of platform==cuda, not of {platform}")
-    capability = int(gpu.replace(".", "")) if gpu else None
-    platform = platform or ("cuda" if gpu else "cpu" if cpu else None)
-    return Assumptions(versions, platform, CPU_KINDS.get(cpu or ""), capability, chosen)
+    """Returns what the installed engine computes on: the first GPU's name, or the kind of CPU; empty if it is unknown."""
+    platform = installed_platform()
+    if platform == "cuda":
+        return next((name for name, _ in gpus()), "")
+    return cpu_kind(cpu_features()) if platform == "cpu" else ""

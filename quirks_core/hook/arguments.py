@@ -11,8 +11,8 @@ from typing import Any
 from quirks_core.base import json_values
 from quirks_core.base.errors import QuirksError
 from quirks_core.base.json_values import canonical, sha256
-from quirks_core.configuration.config import EngineSection
 from quirks_core.configuration.engine_run import EngineRun
+from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.slots import Place, engine_problem, is_slot, placed, slot_named
 from quirks_core.hook import trainer_process
 from quirks_core.hook.explicit import Typed, typed_in

@@ -13,7 +13,8 @@ from quirks_core.declaration.probes import ask
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer, Leaf, Trace, all_of, any_of
 from quirks_core.declaration.versions import OLDEST, Affected, is_older, parse_version
-from quirks_core.facts.context import FACTS, InstalledFacts, RunContext, is_known_fact
+from quirks_core.facts.context import InstalledFacts, RunContext
+from quirks_core.facts.fact_table import FACTS, is_known_fact
 from quirks_core.facts.packages import distribution_of
 from quirks_core.facts.unknown import Facts
 from quirks_core.plan.drift import drift_of

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quirks_core.configuration.slots import Place, engine_problem, placed, problem_of_name, slot_around, slot_named
-from quirks_core.facts.context import assumed_as
+from quirks_core.facts.fact_table import assumed_as
 from quirks_core.plan import summary
 from quirks_core.plan.records import Plan
 from quirks_core.source.serve_options import Shape

@@ -17,7 +17,8 @@ from quirks_core.configuration.slots import engine_doubt
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk, fact_names_of
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts.context import RunContext, is_known_fact
+from quirks_core.facts.context import RunContext
+from quirks_core.facts.fact_table import is_known_fact
 from quirks_core.facts.packages import several_versions
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Note, NoteKind, Plan, State, Switch, Verdict

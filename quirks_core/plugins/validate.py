@@ -21,7 +21,8 @@ from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts.context import FACTS, Installation, is_known_fact
+from quirks_core.facts.context import Installation
+from quirks_core.facts.fact_table import FACTS, is_known_fact
 from quirks_core.facts.packages import installed_versions
 from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import affected, evaluate_one, matches

@@ -120,7 +120,7 @@ def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], No
     Returns:
         The judgements, or why there are none.
     """
-    root = _folder(source)
+    root = next((place.absolute() for place in source.places("vllm") if (place / "__init__.py").is_file()), None)
     if root is None:
         return Answer(failure="there is no vLLM")
     digest = _digest(root)
@@ -138,15 +138,6 @@ def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], No
             kept[number] = answer = {**found, "line": line}
             _keep(files[number], answer)
     return Answer(lines=tuple(_judgement(found["line"]) for found in kept if found is not None))
-
-
-def _folder(source: SourceTree) -> Path | None:
-    if source.folder is not None:
-        return source.folder.absolute()
-    return next(
-        (file.parent for file in source.package_files("vllm") if file.name == "__init__.py" and file.parent.name == "vllm"),
-        None,
-    )
 
 
 def _request(run: Run) -> dict[str, Any]:

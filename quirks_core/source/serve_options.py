@@ -27,9 +27,8 @@ _FUNCTIONS = ("add_cli_args", "make_arg_parser")
 class Shape(StrEnum):
     """How many words an option takes."""
 
-    VALUE = auto()  #: one value
+    VALUE = auto()  #: one value; none will do for some
     VALUES = auto()  #: one or more values
-    OPTIONAL = auto()  #: a value or none
     FLAG = auto()  #: none; ``--no-…`` is the contrary
     SWITCH = auto()  #: none, and there is no contrary
 
@@ -109,7 +108,7 @@ def _option(names: tuple[str, ...], given: Mapping[str, ast.expr], arguments: En
     elif action.endswith("BooleanOptionalAction"):
         shape = Shape.FLAG
     elif nargs is not None:
-        shape = Shape.OPTIONAL if _text(nargs) == "?" else Shape.VALUES
+        shape = Shape.VALUE if _text(nargs) == "?" else Shape.VALUES
     else:
         shape = Shape.VALUE if "type" in given or "choices" in given else _shape(type_)
     return ServeOption(names, destination if argument else None, type_, shape)
@@ -140,7 +139,7 @@ def _single_words(tree: ast.Module) -> Iterator[str]:
 def _shape(type_: Any) -> Shape:
     kinds = set(members(type_)) - {type(None)}
     if {bool, str} == kinds and type(None) in members(type_):
-        return Shape.OPTIONAL
+        return Shape.VALUE
     if bool in kinds:
         return Shape.FLAG
     if any(get_origin(kind) is Literal for kind in kinds):

@@ -49,19 +49,25 @@ class SourceTree:
     def module_source(self, module: str) -> str | None:
         """Returns a module's source text, or None if its package has no such Python file."""
         package, *parts = module.split(".")
+        for root in self.places(package):
+            if root.suffix == ".py" and not parts:  # a single module, not a package
+                return root.read_text(encoding="utf-8", errors="replace")
+            if (text := _text_of(root, parts)) is not None:
+                return text
+        return None
+
+    def places(self, package: str) -> list[Path]:
+        """Returns the folders of a package, or the file of a single module; empty if it is not there."""
         if self.folder is not None and package == _VLLM:
-            return _text_of(self.folder, parts)
+            return [self.folder]
         try:
             spec = importlib.util.find_spec(package)  # a top-level name: finds, does not import
         except (ImportError, ValueError):
-            return None
-        if spec and not parts and spec.submodule_search_locations is None:  # a single module, not a package
-            file = Path(spec.origin or "")
-            return file.read_text(encoding="utf-8", errors="replace") if file.suffix == ".py" else None
-        for root in (spec.submodule_search_locations or ()) if spec else ():
-            if (text := _text_of(Path(root), parts)) is not None:
-                return text
-        return None
+            return []
+        if spec is None:
+            return []
+        folders = spec.submodule_search_locations
+        return [Path(place) for place in ([spec.origin] if folders is None else folders) if place]
 
     @lru_cache(maxsize=192)
     def parsed(self, module: str) -> ast.Module | None:
@@ -71,10 +77,6 @@ class SourceTree:
             return syntax_tree(source) if source is not None else None
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or source for another version of Python
             return None
-
-    def is_readable(self, module: str) -> bool:
-        """Returns whether a module's source can be parsed as Python; true also if there is no such module."""
-        return self.module_source(module) is None or self.parsed(module) is not None
 
     @lru_cache(maxsize=1024)
     def attribute_source(self, target: str) -> str | None:
@@ -91,11 +93,6 @@ class SourceTree:
         if node is None:
             return None
         return textwrap.dedent("\n".join(lines[_first_line(node) - 1 : node.end_lineno]))
-
-    def is_imported(self, target: str) -> bool:
-        """Returns whether a module takes a name from another one, by an ``import`` at its top; a class has no such names."""
-        module, _, name = target.partition(":")
-        return self.imported_from(module, name) is not None
 
     def imported_from(self, module: str, name: str) -> tuple[str, str] | None:
         """Returns the module and the name that an ``import`` at a module's top takes a name from; None if there is none.
@@ -147,12 +144,8 @@ class SourceTree:
 
     def package_files(self, package: str) -> Iterator[Path]:
         """Yields the Python files of a package, in no order."""
-        if self.folder is not None and package == _VLLM:
-            yield from self.folder.rglob("*.py")
-            return
-        spec = importlib.util.find_spec(package)
-        for root in (spec.submodule_search_locations or ()) if spec else ():
-            yield from Path(root).rglob("*.py")
+        for root in self.places(package):
+            yield from root.rglob("*.py")
 
     def fingerprint(self, target: str) -> str | None:
         """Returns the fingerprint of a target's source, `fingerprints.DIGITS` hexadecimal digits; None if it does not exist.

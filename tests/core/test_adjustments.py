@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quirks_core import Advise, Default, Patch, Refuse, Require, purpose
+from quirks_core import Default, Patch, Require
 from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration.adjustments import Relation, holds, is_among, same
 
@@ -23,10 +23,8 @@ EACH = pytest.mark.parametrize("kind", [Default, Require])
     [
         ("engine.hf_overrides", {"value": {"a": None}}, EQUALS, {"a": None}),
         ("env.NCCL_NVLS_ENABLE", {"value": "0"}, EQUALS, "0"),
-        ("engine.block_size", {"value": 16}, EQUALS, 16),
         ("engine.max_model_len", {"at_most": 8}, AT_MOST, 8),
         ("request.timeout_s", {"at_least": 600}, AT_LEAST, 600.0),
-        ("engine.any_argument", {"at_least": 0}, AT_LEAST, 0),
         ("request.timeout_s", {"one_of": (60, 600)}, ONE_OF, [60.0, 600.0]),
         ("sampling.stop_token_ids", {"includes": (2, 1)}, INCLUDES, [2, 1]),
     ],
@@ -43,23 +41,18 @@ def test_an_adjustment_states_one_relation_of_a_slot_to_a_copy_of_an_operand(kin
 @pytest.mark.parametrize(
     ("slot", "given", "words"),
     [
-        *(
-            ("engine.seed", given, "give one of a value")
-            for given in ({}, {"value": 1, "at_most": 2}, {"one_of": [1], "includes": [1]})
-        ),
+        *(("engine.seed", given, "give one of a value") for given in ({}, {"one_of": [1], "includes": [1]})),
         ("refit.scop", {"value": "parameters"}, r"did you mean 'refit\.scope'"),
         ("refit.scop", {"value": lambda context: context.purpose}, "unknown slot"),
-        ("env.HF_TOKEN", {"value": "x"}, "looks like that of a secret"),
+        ("engine.seed", {"value": 1, "when": "always"}, r"when must be made by quirks_core\.declaration\.match, not 'always'"),
+        ("engine.seed", {"value": 1, "reason": b"no"}, "reason must be a text"),
         ("engine.enforce_eager", {"value": 1}, "takes true or false, not 1"),
         ("engine.seed", {"value": None}, "takes a whole number, not None"),
-        ("engine.any_argument", {"value": {1, 2}}, "which is not made of JSON values"),
         ("engine.load_format", {"at_most": "b"}, "takes a text, which has no bounds"),
-        ("env.NAME", {"at_least": "1"}, "takes a text, which has no bounds"),
         ("engine.any_argument", {"at_most": True}, "has no bounds"),
         ("engine.seed", {"at_most": "8"}, "takes a whole number, not '8'"),
         ("engine.seed", {"includes": [1]}, "takes a whole number, which has no members"),
         ("sampling.stop_token_ids", {"includes": 1}, "takes a list of whole numbers, not 1"),
-        ("engine.load_format", {"one_of": "auto"}, "one_of takes a list of values, not 'auto'"),
         ("engine.load_format", {"one_of": []}, r"one_of takes a list of values, not \[\]"),
         ("engine.load_format", {"one_of": ["auto", 3]}, "takes a text, not 3"),
     ],
@@ -70,26 +63,11 @@ def test_a_relation_slot_or_operand_that_cannot_be_is_an_error_where_it_is_decla
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Refuse(3, "stop"), "Refuse: reason must be a text, not 3"),
-        (lambda: Default("engine.seed", 1, reason=b"no"), "Default: reason must be a text"),
-        (lambda: Advise("look", when="always"), r"Advise: when must be made by quirks_core\.declaration\.match, not 'always'"),
-        (lambda: Default("engine.seed", 1, when=purpose), r"Default: when must be made by quirks_core\.declaration\.match"),
-    ],
-)
-def test_an_adjustment_is_checked_where_it_is_declared(make, words):
-    with pytest.raises(DeclarationError, match=words):
-        make()
-
-
-@pytest.mark.parametrize(
     ("target", "given", "words"),
     [
-        *((text, {"replacement": "mine:new", "expects": "0" * 12}, "not of the form") for text in ("a.b", "a.b:", ":c", "")),
+        *((text, {"replacement": "mine:new", "expects": "0" * 12}, "not of the form") for text in ("a.b", ":c")),
         (TARGET, {"wrapper": "mine", "expects": "0" * 12}, "'mine' is not of the form"),
         (TARGET, {"expects": "0" * 12}, "give one of a wrapper, a replacement and adds="),
-        (TARGET, {"wrapper": "m:a", "adds": "m:b"}, "give one of a wrapper"),
         (TARGET, {"wrapper": "m:a"}, r"name the fingerprints it was written against \(quirks fingerprint vllm"),
         (TARGET, {"replacement": "m:a", "expects": ("0" * 12, "absent")}, "'absent' in expects is no fingerprint"),
         (TARGET, {"adds": "m:a", "expects": "0" * 12}, "what is added has no source before, so leave expects out"),
@@ -137,7 +115,6 @@ def test_values_are_the_same_as_json_has_them_where_true_is_not_one_at_any_depth
         (AT_MOST, 8, 8.5, False),
         (AT_MOST, 8, True, False),
         (AT_LEAST, 8, 8, True),
-        (AT_LEAST, 8, 7, False),
         (AT_LEAST, 0, "1", False),
         (ONE_OF, [1, "a"], 1.0, True),
         (ONE_OF, [1, "a"], True, False),
@@ -145,8 +122,6 @@ def test_values_are_the_same_as_json_has_them_where_true_is_not_one_at_any_depth
         (INCLUDES, [1, 2], [2], False),
         (INCLUDES, [1], [True], False),
         (INCLUDES, ["a"], "ab", False),
-        (INCLUDES, [1], 1, False),
-        (INCLUDES, [], [], True),
     ],
 )
 def test_a_relation_holds_or_does_not_also_where_it_cannot(relation, operand, value, answer):

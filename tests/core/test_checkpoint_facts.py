@@ -9,7 +9,8 @@ import pytest
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts import checkpoint as checkpoint_facts
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
-from quirks_core.facts.context import FACTS, RunContext
+from quirks_core.facts.context import RunContext
+from quirks_core.facts.fact_table import FACTS
 from quirks_core.facts.unknown import UNKNOWN
 
 BOS, EOS = {"id": 1, "content": "<s>"}, {"id": 2, "content": "</s>"}
@@ -50,7 +51,6 @@ def fast(vocab=3, merges=True, **parts):
         ({"bos_token": "<s>"}, first("<s>"), True),
         ({"bos_token": {"content": "<s>"}}, {"type": "Sequence", "processors": [{"type": "ByteLevel"}, first("<s>")]}, True),
         ({"bos_token": "<s>"}, first("[CLS]"), False),
-        ({"bos_token": "<s>"}, None, False),
         ({"bos_token": "<s>", "add_bos_token": True}, None, False),
         ({"bos_token": "<s>", "add_bos_token": False}, first("<s>"), True),
         ({"bos_token": None, "add_bos_token": True}, first("<s>"), False),
@@ -82,32 +82,30 @@ def test_the_chat_template_writes_bos_by_name_or_by_text(checkpoint, settings, f
     assert checkpoint({"bos_token": "<s>", **settings}, files=files).fact("tokenizer.template_adds_bos") is writes
 
 
+UNIGRAM = {"added_tokens": [], "model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]], "unk_id": 0}}
+
+
 @pytest.mark.parametrize(
-    ("parts", "size"),
+    ("settings", "tokenizer", "size"),
     [
-        ({}, 8),
-        ({"merges": False}, 8),
-        ({"added_tokens": [{"id": 40, "content": "<far>"}]}, 41),
-        ({"vocab": 2}, 3),
+        ({}, fast(vocab=8), 8),
+        ({}, fast(vocab=8, merges=False), 8),
+        ({}, fast(vocab=8, added_tokens=[{"id": 40, "content": "<far>"}]), 41),
+        ({}, fast(vocab=2), 3),
+        ({}, UNIGRAM, 2),
+        ({"added_tokens_decoder": {"9": {"content": "<x>"}}}, UNIGRAM, 10),
     ],
 )
-def test_the_largest_id_counts_whatever_the_texts_of_tokens_look_like(checkpoint, parts, size):
-    found = checkpoint({}, fast(**{"vocab": 8, **parts}), vocab_size=50)
+def test_the_largest_id_counts_whatever_the_texts_of_tokens_look_like(checkpoint, settings, tokenizer, size):
+    found = checkpoint(settings, tokenizer, vocab_size=50)
 
     assert (found.fact("tokenizer.vocab_size"), found.fact("tokenizer.unknown_ids")) == (size, 50 - size)
 
 
-def test_the_size_of_a_vocabulary_counts_tokens_of_every_form(checkpoint):
-    unigram = {"added_tokens": [], "model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]], "unk_id": 0}}
-
-    assert checkpoint({}, unigram).fact("tokenizer.vocab_size") == 2
-    assert checkpoint({"added_tokens_decoder": {"9": {"content": "<x>"}}}, unigram).fact("tokenizer.vocab_size") == 10
-
-
 def test_unknown_ids_are_counted_by_rows_of_the_language_model(checkpoint):
-    assert checkpoint({}, fast(), vocab_size=9, text_config={"vocab_size": 5}).fact("tokenizer.unknown_ids") == 2
-    assert checkpoint({}, fast(), vocab_size=1).fact("tokenizer.unknown_ids") == 0
-    assert checkpoint({}, fast(), vocab_size=None).fact("tokenizer.unknown_ids") is UNKNOWN
+    rows = [({"vocab_size": 9, "text_config": {"vocab_size": 5}}, 2), ({"vocab_size": 1}, 0), ({"vocab_size": None}, UNKNOWN)]
+
+    assert [checkpoint({}, fast(), **config).fact("tokenizer.unknown_ids") for config, _ in rows] == [ids for _, ids in rows]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,6 @@ def test_the_end_of_sequence_of_the_tokenizer(checkpoint, settings, eos):
     ("generation", "stops"),
     [
         (None, [7]),
-        ({}, []),
         ({"eos_token_id": 3}, [3]),
         ({"eos_token_id": [5, 3]}, [3, 5]),
         ("{", UNKNOWN),

@@ -71,11 +71,6 @@ def test_a_command_has_its_own_environment_output_and_status(tmp_path):
     assert lines == (tmp_path / "log").read_text(encoding="utf-8").splitlines() == ["a", "b", "c"]
 
 
-def test_what_cannot_be_started_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        child_process.run([str(tmp_path / "none")])
-
-
 @pytest.mark.parametrize(("then", "status"), [(_HANGS, None), ("", 0)], ids=["takes too long", "leaves a process"])
 def test_all_processes_of_a_command_are_ended(family, then, status):
     command, pids = family

@@ -6,7 +6,8 @@ import pytest
 from yaml import SafeLoader
 
 from quirks_core.base.errors import UsageError
-from quirks_core.configuration.config import GenerationConfig, Section
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.sections import Section
 from quirks_core.configuration.slots import SLOTS
 from quirks_core.configuration.yaml_file import read_value
 
@@ -34,15 +35,11 @@ def yaml(tmp_path):
     "values",
     [
         {"engin": {}},
-        {"load_format": "auto"},
         {"model": {"path": "m", "revison": "x"}},
         {"purpose": "train", "engine": {"tensor_parallel_size": 0}, "refit": {"scop": 1}},
-        {"engine": {"seed": 1, "vllm_kwargs": {"seed": 2}}},
         {"engine": {"block_size": 16, "vllm_kwargs": {"block_size": 32}}},
         {"engine": {"head_dtype": "model", "hf_overrides": {"head_dtype": "float32"}}},
-        {"env": {"": "1"}},
         {"env": {"A=B": "1", "A\0B": "1"}},
-        {"env": {"NAME": "a\0b"}},
         {"env": {"VLLM_USE_V1": True}},
     ],
     ids=repr,
@@ -55,14 +52,10 @@ def test_all_impossible_keys_are_in_one_error(messages, values):
     "values",
     [
         {"engine": {"gpu_memory_utilization": 1.5}},
-        {"engine": {"logprobs_mode": "processed"}},
         {"engine": {"async_scheduling": "perhaps"}},
-        {"engine": {"kv_cache_dtype": 8}},
         {"engine": None},
         {"sampling": {"stop_strings": "END"}},
-        {"refit": {"timeout_s": 0}},
         {"model": None},
-        {"model": ""},
     ],
     ids=str,
 )
@@ -82,11 +75,6 @@ def test_numbers_in_the_env_section_become_text(parse):
 def test_a_plain_text_or_path_is_the_path_of_the_model(tmp_path):
     assert GenerationConfig.parse({"model": "some/model"}).model.path == "some/model"
     assert GenerationConfig.parse({"model": tmp_path}).model.path == str(tmp_path)
-
-
-def test_a_section_cannot_be_changed_afterwards(parse):
-    with pytest.raises(ValueError, match="frozen"):
-        parse().engine.seed = 1
 
 
 @pytest.mark.parametrize("section", [{"block_size": 16}, {"vllm_kwargs": {"block_size": 16}}], ids=["here", "vllm_kwargs"])

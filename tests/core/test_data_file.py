@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from quirks_core import FingerprintProbe, Patch
+from quirks_core import Patch
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration import data_file
 from quirks_core.declaration.data_file import DataFile, KnownSource
@@ -41,13 +41,10 @@ def test_the_file_lies_in_the_package_of_the_declarations(quirk, site, make_quir
     assert [data_file.path_for(one) for one in homeless] == [None] * 4
 
 
-def test_a_missing_file_reads_as_an_empty_one(quirk):
-    assert data_file.read_for(quirk()) == DataFile()
-
-
 def test_what_is_written_is_read(quirk, site):
     data = DataFile(since={"one": "0.1"}, fingerprints={TARGET: {"0" * 12: KnownSource(versions=("1.0",), lines="abcdef")}})
 
+    assert data_file.read_for(quirk()) == DataFile()
     data_file.write(data_file.path_for(quirk()), data)
 
     assert data_file.read_for(quirk()) == data
@@ -60,7 +57,7 @@ def test_a_quirk_that_is_not_in_the_file_is_new(quirk):
     assert [data_file.since(quirk(name=name), "0.3") for name in ("one", "two")] == ["0.1", "0.3"]
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"since": 3}', b'{"colour": "red"}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"{", b'{"colour": "red"}'])
 def test_a_file_that_is_none_is_an_error_on_one_line_that_says_how_to_make_it_anew(quirk, content):
     data_file.path_for(quirk()).write_bytes(content)
 
@@ -97,21 +94,13 @@ def test_updating_keeps_only_sources_that_a_quirk_expects(quirk, fake_distributi
     assert (both, unknown, forgotten) == ({**before, **now}, before, now)
 
 
-@pytest.fixture
-def adding(quirk):
-    """Two quirks that add something, the second with a probe."""
-    adds, asks = Patch("fake_engine:new", adds="mine:new"), FingerprintProbe(TARGET, fixed=(INSTALLED.fingerprint(TARGET),))
-    return quirk(name="adds", adjustments=adds), quirk(name="asks", adjustments=adds, evidence=asks)
+def test_updating_twice_changes_nothing(quirk):
+    """What is added has no source before."""
+    quirks = (quirk(), quirk(name="adds", adjustments=Patch("fake_engine:new", adds="mine:new")))
+    once = data_file.updated(DataFile(), quirks, "0.1")
 
-
-def test_updating_twice_changes_nothing(adding):
-    once = data_file.updated(DataFile(), adding, "0.1")
-
-    assert data_file.updated(once, adding, "0.2") == once
-
-
-def test_updating_keeps_what_probes_expect_but_nothing_that_is_added(adding):
-    assert list(data_file.updated(DataFile(), adding, "0.1").fingerprints) == [TARGET]
+    assert list(once.fingerprints) == [TARGET]
+    assert data_file.updated(once, quirks, "0.2") == once
 
 
 def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, loaded):

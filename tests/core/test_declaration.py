@@ -5,119 +5,29 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import operator
 import pickle
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from quirks_core import (
-    Advise,
     Affected,
     Default,
-    Fact,
-    FingerprintProbe,
     Kind,
     Match,
     ModelFlag,
-    PairedRun,
     Patch,
     Quirk,
-    Refuse,
-    Require,
     Severity,
-    StaticProbe,
     SymbolProbe,
-    fix,
-    package,
     purpose,
     report,
     yes,
 )
 from quirks_core.base.errors import DeclarationError
-from quirks_core.declaration.adjustments import same
 from quirks_core.declaration.encoding import digest, encode
-from quirks_core.declaration.examples import Example
 from quirks_core.declaration.quirk import Location
-from quirks_core.declaration.trace import Answer
 from quirks_core.plugins.registry import Registry
-
-WORDS = st.text("abc ü🙂'\"\\", min_size=1, max_size=6)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | WORDS,
-    lambda below: st.lists(below, max_size=3) | st.dictionaries(WORDS, below, max_size=3),
-    max_leaves=5,
-)
-FACTS = st.sampled_from(["model.name", "platform", "engine.seed", "weather"]).map(Fact)
-MATCHES = st.recursive(
-    st.one_of(
-        st.builds(lambda fact, values: fact.one_of(*values), FACTS, st.lists(WORDS, min_size=1, max_size=3)),
-        st.builds(lambda fact, bound: fact.above(bound), FACTS, st.integers(0, 3) | FACTS),
-        FACTS.map(Fact.is_set),
-        st.just(package("vllm", fixed="0.9")),
-    ),
-    lambda parts: st.builds(operator.and_, parts, parts) | st.builds(operator.or_, parts, parts) | parts.map(operator.invert),
-    max_leaves=5,
-)
-WHEN = st.none() | MATCHES
-TARGETS = st.sampled_from(["vllm.module:Class.attribute", "vllm.module:function"])
-ASKED = st.one_of(
-    st.tuples(st.just("engine.any_argument"), st.just("value"), JSON.filter(lambda value: value is not None)),
-    st.tuples(st.just("engine.seed"), st.sampled_from(["at_most", "at_least", "value"]), st.integers()),
-    st.tuples(st.just("engine.load_format"), st.just("one_of"), st.lists(WORDS, min_size=1, max_size=2)),
-    st.tuples(st.just("sampling.stop_token_ids"), st.just("includes"), st.lists(st.integers(), max_size=2)),
-)
-ADJUSTMENTS = st.one_of(
-    st.builds(lambda one, reason, when: Default(one[0], reason=reason, when=when, **{one[1]: one[2]}), ASKED, WORDS, WHEN),
-    st.builds(lambda one, other: Require(one[0], instead_of=other, **{one[1]: one[2]}), ASKED, st.lists(WORDS, max_size=2)),
-    st.builds(Refuse, WORDS, WORDS, WHEN),
-    st.builds(Advise, WORDS, WHEN),
-    st.builds(lambda target: Patch(target, wrapper="mine:wrap", expects=("0" * 12, "1" * 12)), TARGETS),
-    st.builds(lambda target, when: Patch(target, adds="mine:new", when=when), TARGETS, WHEN),
-)
-EVIDENCE = st.one_of(
-    st.builds(StaticProbe, st.just("vllm.envs"), st.just("a+"), st.booleans()),
-    st.builds(SymbolProbe, TARGETS, st.booleans()),
-    st.builds(FingerprintProbe, TARGETS, st.just(("0" * 12,)), st.sampled_from([(), ("1" * 12,)])),
-    st.just(PairedRun("mine.scenarios:run")),
-)
-EXAMPLES = st.builds(
-    Example,
-    answer=st.sampled_from(Answer),
-    config=st.dictionaries(WORDS, JSON, max_size=3),
-    settings=st.sampled_from([{}, {"engine.seed": 1}]),
-    packages=st.dictionaries(st.sampled_from(["vllm", "torch"]), st.just("0.9.1")),
-)
-RANGES = st.sampled_from([(), (Affected("vllm", fixed="0.9"),), (Affected("vllm"), Affected("xformers", introduced="1.0"))])
-QUIRKS = st.builds(
-    Quirk,
-    id=st.sampled_from(["one", "acme/two"]),
-    title=WORDS,
-    flag=st.sampled_from([ModelFlag.TOKENIZER, "acme:own"]),
-    kind=st.sampled_from(Kind),
-    match=MATCHES,
-    adjustments=st.lists(ADJUSTMENTS, min_size=1, max_size=3),
-    affected=RANGES,
-    severity=st.sampled_from(Severity),
-    references=st.sampled_from([report("https://example.org/1"), fix("https://example.org/2")]),
-    evidence=st.lists(EVIDENCE, max_size=2),
-    examples=st.lists(EXAMPLES, max_size=2),
-    supersedes=st.sampled_from([(), ("three",), ("three", "four")]),
-    cost=WORDS,
-)
-
-
-@settings(max_examples=50)
-@given(QUIRKS, QUIRKS)
-def test_every_declaration_is_data_with_a_digest_of_its_own(one, two):
-    copy = pickle.loads(pickle.dumps(one))  # noqa: S301 - our own bytes
-
-    assert json.loads(json.dumps(encode(one), allow_nan=False)) == encode(one)
-    assert (copy, encode(copy), digest(copy)) == (one, encode(one), digest(one))
-    parts = [{name: part for name, part in encode(quirk).items() if name not in ("examples", "kind")} for quirk in (one, two)]
-    assert same(*parts) is (digest(one) == digest(two))  # examples and kind change no run
 
 
 def test_every_built_in_quirk_is_data_with_a_digest_of_its_own():
@@ -158,12 +68,6 @@ def test_the_digest_sees_every_field_that_can_change_a_run(make_quirk):
     assert "location" not in encode(make_quirk())
 
 
-def test_the_digest_sees_how_a_slot_is_related_to_a_value(make_quirk):
-    asked = [{"value": 1}, {"value": True}, {"at_most": 1}, {"at_least": 1}, {"one_of": [1]}, {"includes": [1]}]
-
-    assert len({digest(make_quirk(adjustments=Default("engine.any_argument", **one))) for one in asked}) == len(asked)
-
-
 CODE = "def wrap(original):\n    return original\n\n\ndef value(context):\n    return 1\n"
 
 
@@ -191,8 +95,3 @@ def test_what_is_no_data_cannot_be_encoded(make_quirk):
 
     with pytest.raises(DeclarationError, match="in a declaration is not data"):
         encode(make_quirk(match=Own()))
-
-
-def test_equal_conditions_are_equal_wherever_they_were_made():
-    assert purpose("rollout") & Fact("a").above(1) == purpose("rollout") & Fact("a").above(1)
-    assert len({purpose("rollout"), purpose("rollout"), purpose("eval")}) == 2

@@ -8,8 +8,7 @@ import pytest
 
 from quirks_core import Kind, PairedRun
 from quirks_core.base.errors import UsageError
-from quirks_core.declaration import data_file, evidence
-from quirks_core.declaration.data_file import DataFile
+from quirks_core.declaration import evidence
 from quirks_core.declaration.evidence import Proved
 from quirks_core.declaration.quirk import Location
 
@@ -70,13 +69,6 @@ def test_a_row_is_in_the_words_of_what_the_quirk_is_today(quirk):
     assert (needed.conclusion, holds.conclusion) == ("NEEDED", "HOLDS")
     assert (needed.decided, holds.decided) == (True, True)
     assert evidence.proved(quirk(evidence=())) == ()  # its paired run is gone
-
-
-def test_what_an_older_release_kept_in_the_data_file_is_read(quirk):
-    old = {"platform": "cpu", "versions": _VERSIONS, "by": "paired run", "conclusion": "NEEDED", "date": "2026-11-01"}
-    data_file.write(data_file.path_for(quirk()), DataFile(proved={"one": (old,)}))
-
-    assert evidence.proved(quirk()) == (_PROVED.model_copy(update={"seen": ""}),)
 
 
 @pytest.mark.parametrize("text", ["{}", "quirk,colour\none,red\n", "quirk,graphs,date\none,,soon\n"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import operator
 import re
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from quirks_core import Fact, environment, model_name, model_type, package, platform, purpose, setting, typed
 from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration import match
-from quirks_core.declaration.encoding import encode
 from quirks_core.declaration.examples import Run
 from quirks_core.declaration.match import All, AnyOf, Condition
 from quirks_core.declaration.operators import OPERATORS
@@ -110,30 +108,19 @@ def test_what_a_negation_wants_is_said_in_its_own_words(condition):
 
 @pytest.mark.parametrize(("condition", "a", "b"), BETWEEN, ids=lambda value: getattr(value, "operator", ""))
 def test_a_comparison_of_two_facts_is_unknown_only_if_one_of_them_is(condition, a, b):
-    for facts, answer in (
-        ({"a": a, "b": b}, YES),
-        ({"a": b, "b": b}, NO),
-        ({"a": 3}, UNK),
-        ({"b": 3}, UNK),
-        ({}, UNK),
-        ({"a": 3, "b": None}, NO),
-        ({"a": None, "b": 3}, NO),
-        ({"a": None}, NO),
-        ({"b": None}, NO),
-    ):
-        assert condition.trace(Facts(facts)).answer is answer, facts
+    answers = {(a, b): YES, (b, b): NO, (3, UNKNOWN): UNK, (UNKNOWN, 3): UNK, (UNKNOWN, UNKNOWN): UNK}
+    answers |= dict.fromkeys([(3, None), (None, 3), (None, UNKNOWN), (UNKNOWN, None)], NO)
+
+    assert {pair: condition.trace(Facts(zip("ab", pair, strict=True))).answer for pair in answers} == answers
 
 
 @pytest.mark.parametrize(
     ("condition", "facts", "words"),
     [
-        (model_type("gemma", "gemma2"), {"model.model_type": "qwen3"}, "model.model_type: wanted gemma or gemma2, got qwen3"),
         (A.indivisible_by(B), {"a": 6, "b": 4}, "a: wanted not a multiple of b = 4, got 6"),
-        (A.below(B), {"a": 1}, "a: wanted < b = unknown, got 1"),
         (A.below(B), {"b": 2}, "a: wanted < b = 2, got unknown"),
         (A.below(B), {"a": 1, "b": None}, "a: wanted < b = nothing, got 1"),
         (A.above(1), {"a": None}, "a: wanted > 1, got nothing"),
-        (~A.one_of(0), {"a": 0}, "a: wanted other than 0, got 0"),
         (~A.below(B), {"a": 1, "b": 2}, "a: wanted >= b = 2, got 1"),
         (~(A.above(1) | ~B.is_true()), {"a": 2, "b": True}, "a: wanted <= 1, got 2"),
         (~(A.above(1) & ~~B.is_true()), {"a": 2, "b": True}, "a: wanted <= 1, got 2"),
@@ -144,31 +131,19 @@ def test_a_leaf_compares_what_it_wanted_with_what_it_got(condition, facts, words
     assert str(condition.trace(Facts(facts)).decisive) == words
 
 
-def test_a_trace_shows_every_leaf_with_its_own_answer():
-    trace = (LEAVES[NO] & LEAVES[YES] & LEAVES[UNK]).trace(FACTS)
+def test_a_trace_shows_every_leaf_and_the_one_that_made_the_answer():
+    trace = (LEAVES[YES] & LEAVES[UNK] & LEAVES[NO]).trace(FACTS)
 
-    assert [leaf.fact for leaf in trace.leaves] == ["no", "yes", "missing"]
+    assert [leaf.fact for leaf in trace.leaves] == ["yes", "missing", "no"]
+    assert (trace.decisive.fact, (LEAVES[YES] & LEAVES[UNK]).trace(FACTS).decisive.fact) == ("no", "missing")
     assert (~LEAVES[NO]).trace(FACTS).leaves == (Leaf("no", "false", False, YES),)
 
 
-def test_the_decisive_leaf_makes_the_answer():
-    decisive = {
-        "no": LEAVES[YES] & LEAVES[UNK] & LEAVES[NO],
-        "missing": LEAVES[YES] & LEAVES[UNK],
-        "yes": LEAVES[YES] & ~(LEAVES[NO] | LEAVES[UNK] | LEAVES[YES]),
-    }
-
-    assert all(match.trace(FACTS).decisive.fact == name for name, match in decisive.items())
-
-
 @pytest.mark.parametrize("condition", [condition for condition, *_ in (*BETWEEN, *COMPARED)], ids=lambda one: one.operator)
-def test_a_condition_is_data_that_names_what_it_compares(condition):
+def test_a_condition_names_the_facts_that_it_compares(condition):
     other = [condition.operand.name] if isinstance(condition.operand, Fact) else []
 
-    assert json.loads(json.dumps(encode(condition))) == encode(condition)
     assert list((condition & ~condition).facts()) == [condition.name, *other] * 2
-    assert condition == Condition(condition.name, condition.operator, condition.operand)
-    assert condition != Condition(condition.name, condition.operator, "b")
 
 
 @pytest.mark.parametrize(
@@ -179,16 +154,14 @@ def test_a_condition_is_data_that_names_what_it_compares(condition):
                 lambda word=word: Condition("a", word, B),
                 r"on a: .*(takes no fact \(b\); above, below, differs_from|is no pattern)",
             )
-            for word in ("one_of", "any_in", "matches", "is_true", "is_set")
+            for word in ("one_of", "matches", "is_set")
         ),
         (lambda: Condition("a", "abov", 1), "unknown operator 'abov'; did you mean 'above'"),
         (lambda: model_name("("), "is no pattern"),
         (lambda: setting("refit.scop"), r"did you mean 'refit\.scope'"),
         (lambda: typed("refit.scop"), r"did you mean 'refit\.scope'"),
-        (lambda: setting("refit.scope.key"), "unknown slot"),
         (lambda: typed("engine.hf_overrides.key"), "unknown slot"),
         (lambda: environment("HF_TOKEN"), "looks like that of a secret"),
-        (lambda: environment("PATH"), "chooses the code that runs"),
     ],
 )
 def test_a_condition_that_cannot_be_is_an_error_where_it_is_written(make, words):
@@ -205,7 +178,6 @@ def test_a_condition_that_cannot_be_is_an_error_where_it_is_written(make, words)
         (purpose("rollout"), {"purpose": "rollout"}),
         (environment("ANY_NAME").one_of("0"), {"env.ANY_NAME": "0"}),
         (setting("engine.seed").one_of(0), {"engine.seed": 0}),
-        (setting("engine.any_argument").above(1), {"engine.any_argument": 2}),
         (setting("engine.hf_overrides.rope_theta").is_set(), {"engine.hf_overrides.rope_theta": 5e6}),
         (typed("engine.seed"), {"typed.engine.seed": True}),
         (package("vllm", introduced="0.9", fixed="0.10"), {"packages.vllm": "0.9.2"}),
@@ -220,7 +192,6 @@ def test_each_named_matcher_asks_for_its_fact(condition, facts):
     ("match", "types"),
     [
         (model_type("a", "b") & model_type("b", "c"), {"b"}),
-        (model_type("a") & purpose("eval"), {"a"}),
         (model_type("a") | model_type("b"), {"a", "b"}),
         (model_type("a") | purpose("eval"), None),
         (~model_type("a"), None),

@@ -14,6 +14,7 @@ from quirks_core.source.vllm_source import INSTALLED
 _QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 _MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8}
 _GRANITE = {"model_type": "granitemoe", "architectures": ["GraniteMoeForCausalLM"], "num_local_experts": 8}
+_DEEPSEEK = {"model_type": "deepseek_v32", "architectures": ["DeepseekV32ForCausalLM"]}
 _HYBRID = {"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "full_attention"]}
 
 
@@ -41,7 +42,6 @@ def _drafts(method: str | None, **more: Any) -> dict[str, Any]:
         (_HYBRID, "0.29.0", "v2"),
         ({"model_type": "qwen3"}, "0.28.0", UNKNOWN),
         ({**_QWEN3, "architectures": ["Qwen3Model"]}, "0.26.0", UNKNOWN),
-        (_QWEN3, "0.33.1", "v2"),
         (_QWEN3, "0.15.1", UNKNOWN),
         (_QWEN3, "0.34.0", UNKNOWN),
         (_QWEN3, "0.1.dev5+g123", UNKNOWN),
@@ -69,23 +69,22 @@ def test_a_method_that_v2_lacks_in_a_release_makes_it_v1(method, runners):
 
 
 @pytest.mark.parametrize(
-    ("settings", "version", "runner"),
+    ("model", "settings", "run", "runner"),
     [
-        (_drafts("eagle3", **{"engine.pipeline_parallel_size": 2}), "0.29.0", "v1"),
-        (_drafts("eagle3", **{"engine.pipeline_parallel_size": 2}), "0.30.0", "v2"),
-        (_drafts(None), "0.33.0", UNKNOWN),
-        (_drafts("dflash"), "0.28.0", UNKNOWN),
-        ({"engine.enable_dbo": True}, "0.33.0", UNKNOWN),
-        ({"engine.enable_dbo": False, "engine.compilation_config": {"mode": 3}}, "0.33.0", "v2"),
-        ({"engine.compilation_config": {"mode": 1}}, "0.30.0", UNKNOWN),
+        (_QWEN3, _drafts("eagle3", **{"engine.pipeline_parallel_size": 2}), {"vllm": "0.29.0"}, "v1"),
+        (_QWEN3, _drafts("eagle3", **{"engine.pipeline_parallel_size": 2}), {"vllm": "0.30.0"}, "v2"),
+        (_QWEN3, _drafts(None), {"vllm": "0.33.0"}, UNKNOWN),
+        (_QWEN3, _drafts("dflash"), {"vllm": "0.28.0"}, UNKNOWN),
+        (_MOE, _drafts("dspark"), {"vllm": "0.26.0"}, "v2"),  # only V2 has it
+        (_QWEN3, {"engine.enable_dbo": True}, {"vllm": "0.33.0"}, UNKNOWN),
+        (_QWEN3, {"engine.enable_dbo": False, "engine.compilation_config": {"mode": 3}}, {"vllm": "0.33.0"}, "v2"),
+        (_QWEN3, {"engine.compilation_config": {"mode": 1}}, {"vllm": "0.30.0"}, UNKNOWN),
+        (_DEEPSEEK, {}, {"vllm": "0.30.0", "platform": "rocm"}, UNKNOWN),  # some releases choose otherwise for it there
+        (_DEEPSEEK, {}, {"vllm": "0.32.0", "platform": "rocm"}, "v2"),
     ],
 )
-def test_arguments_that_vllm_looks_at_decide_or_leave_it_unknown(settings, version, runner):
-    assert _runner(_QWEN3, settings, vllm=version, platform="cuda") == runner
-
-
-def test_a_draft_that_only_v2_has_makes_it_v2_for_every_model():
-    assert _runner(_MOE, _drafts("dspark"), vllm="0.26.0", platform="cuda") == "v2"
+def test_what_else_vllm_looks_at_decides_or_leaves_it_unknown(model, settings, run, runner):
+    assert _runner(model, settings, **{"platform": "cuda", **run}) == runner
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,6 @@ def test_a_draft_that_only_v2_has_makes_it_v2_for_every_model():
         ("cuda", "0", "v1"),
         ("rocm", None, "v2"),
         ("xpu", None, UNKNOWN),
-        ("rocm", "1", "v2"),
         (None, None, UNKNOWN),
         ("cuda", "yes", UNKNOWN),
     ],
@@ -107,21 +105,11 @@ def test_the_variable_decides_before_the_platform(platform, variable, runner):
     assert _runner(_QWEN3, vllm="0.32.0", env=env, **({"platform": platform} if platform else {})) == runner
 
 
-@pytest.mark.parametrize(("version", "runner"), [("0.30.0", UNKNOWN), ("0.32.0", "v2")])
-def test_some_releases_choose_otherwise_for_one_architecture_on_rocm(version, runner):
-    model = {"model_type": "deepseek_v32", "architectures": ["DeepseekV32ForCausalLM"]}
-
-    assert _runner(model, vllm=version, platform="rocm") == runner
-
-
 @pytest.mark.parametrize("module", ["vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"])
 def test_an_engines_runner_is_known_from_the_modules_of_its_classes(module):
     kind = type("GPUModelRunner", (), {"__module__": module})
     of_platform = type("CPUModelRunner", (kind,), {"__module__": "vllm.v1.worker.cpu_model_runner"})
 
     assert INSTALLED.statement(f"{module}:GPUModelRunner") is not None
-    assert runner_of(of_platform()) == runner_of(kind()) == ("v1" if module.endswith("gpu_model_runner") else "v2")
-
-
-def test_what_is_neither_is_none():
     assert runner_of(None) is None
+    assert runner_of(of_platform()) == runner_of(kind()) == ("v1" if module.endswith("gpu_model_runner") else "v2")

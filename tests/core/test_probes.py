@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from quirks_core import Affected, FingerprintProbe, StaticProbe, SymbolProbe
-from quirks_core.base.errors import DeclarationError
+from quirks_core import Affected, StaticProbe, SymbolProbe
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.records import State
 from quirks_core.source.vllm_source import INSTALLED
@@ -48,7 +47,7 @@ def verdict(make_context, make_quirk, make_plan):
 
 @pytest.mark.parametrize(("answer", "state"), [(Answer.YES, State.ACTIVE), (Answer.NO, State.DORMANT)])
 def test_every_kind_of_probe_settles_a_source_build_without_importing_it(verdict, answer, state):
-    bug, known = answer is Answer.YES, INSTALLED.fingerprint(STEP)
+    bug = answer is Answer.YES
     probes = [
         StaticProbe(MODULE, "MARK", found_means_affected=bug),
         StaticProbe(MODULE, "NO_SUCH_MARK", found_means_affected=not bug),
@@ -57,7 +56,6 @@ def test_every_kind_of_probe_settles_a_source_build_without_importing_it(verdict
             SymbolProbe(target, present_means_affected=not bug)
             for target in (f"{MODULE}:Engine.gone", "fake_engine.gone", "fake_engine.gone:Engine")
         ),
-        FingerprintProbe(STEP, affected=known) if bug else FingerprintProbe(STEP, fixed=(known + "0" * 52,)),
     ]
     for probe in probes:
         assert (probe.answer(INSTALLED), "fake_engine" in str(probe), probe.package) == (answer, True, "fake-engine")
@@ -86,9 +84,6 @@ def test_a_symbol_is_there_whatever_makes_it_but_not_one_of_another_place():
         StaticProbe("fake_engine.gone", "x", found_means_affected=True),
         SymbolProbe("no_such_package.module:Engine", present_means_affected=True),
         SymbolProbe("no_such_package", present_means_affected=False),
-        FingerprintProbe("no_such_package.module:Engine", affected=("0" * 12,)),
-        FingerprintProbe(f"{MODULE}:Engine.gone", affected=("0" * 12,)),
-        FingerprintProbe(STEP, affected=("0" * 12,), fixed=("1" * 12,)),
     ],
     ids=str,
 )
@@ -96,13 +91,8 @@ def test_what_the_installed_source_does_not_show_is_unknown(probe):
     assert probe.answer(INSTALLED) is Answer.UNKNOWN
 
 
-def test_a_fingerprint_probe_needs_a_fingerprint():
-    with pytest.raises(DeclarationError, match="name fingerprints that are affected or fixed"):
-        FingerprintProbe(STEP)
-
-
 def test_an_undecided_probe_or_one_of_another_package_leaves_it_to_the_next(verdict):
-    silent = FingerprintProbe(STEP, affected=("0" * 12,))
+    silent = StaticProbe("fake_engine.gone", "x")
     other = StaticProbe("quirks_core.declaration.probes", "Probe", found_means_affected=False)
     telling = StaticProbe(MODULE, "MARK", found_means_affected=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from quirks_core import (
     Default,
     Fact,
     Kind,
-    ModelFlag,
     PairedRun,
     Quirk,
     Require,
@@ -58,11 +56,6 @@ def test_all_mistakes_are_reported_at_once():
     assert [part for part in expected if part not in str(error.value)] == []
 
 
-def test_a_declaration_without_a_kind_is_a_workaround(make_quirk):
-    assert make_quirk().kind is Kind.WORKAROUND
-    assert make_quirk(kind=Kind.FEATURE).kind is Kind.FEATURE
-
-
 def test_an_id_is_lower_case_words_with_at_most_one_slash(make_quirk):
     good = ("a", "gemma-dummy-load", "my.dist/rope-scaling", "v1_runtime", "x2-y3")
     bad = ("", "A", "a b", "-a", "a-", "a--b", "a/b/c", "a,b", "a\n", "größe", "模型", "\uff21", "a\u200b")
@@ -73,10 +66,10 @@ def test_an_id_is_lower_case_words_with_at_most_one_slash(make_quirk):
             make_quirk(id=name)
 
 
-def test_an_id_is_no_word_of_the_switches(make_quirk):
-    for name in ("all", "third-party", "logprobs"):
-        with pytest.raises(DeclarationError, match=f"quirk {name!r}: the id is a word of the switches"):
-            make_quirk(id=name)
+@pytest.mark.parametrize("name", ["all", "third-party", "logprobs"])
+def test_an_id_is_no_word_of_the_switches(make_quirk, name):
+    with pytest.raises(DeclarationError, match=f"quirk {name!r}: the id is a word of the switches"):
+        make_quirk(id=name)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +77,6 @@ def test_an_id_is_no_word_of_the_switches(make_quirk):
     [
         ({"crash": "it ends"}, "it names the error of a crash, but its severity is slow"),
         ({"severity": Severity.CRASH, "crash": "("}, "crash is no regular expression: missing"),
-        ({"severity": Severity.CRASH, "crash": 7}, "crash must be"),
-        ({"match": setting("engine.seed")}, r"match must be made by quirks_core\.declaration\.match, not Fact"),
         *(
             ({field: 3}, f"3 in {field} is of the wrong type")
             for field in ("affected", "references", "evidence", "adjustments", "supersedes", "examples")
@@ -105,11 +96,9 @@ def test_a_part_that_cannot_be_is_refused(make_quirk, declaration, words):
     [
         (lambda: StaticProbe("vllm.envs", "(", found_means_affected=True), "is no pattern"),
         (lambda: Reference("report", 3), "Reference: url must be a text"),
-        *((lambda text=text: PairedRun(text), r"not of the form 'package\.module:function'") for text in ("a", "a:", ":a", "")),
+        (lambda: PairedRun("a:"), r"not of the form 'package\.module:function'"),
         (lambda: yes("qwen3", {"refit.scop": "parameters"}), r"did you mean 'refit\.scope'"),
-        (lambda: no("qwen3", {"engine.seed": "one"}), r"engine\.seed takes a whole number"),
         (lambda: yes(env={"HF_TOKEN": "x"}), "looks like that of a secret"),
-        (lambda: yes(env={"NAME": 1}), r"env\.NAME takes a text, not 1"),
         (lambda: yes(gives={"refit.scop": "parameters"}), r"did you mean 'refit\.scope'"),
         (lambda: yes(defaults={"engine.seed": "one"}), r"engine\.seed takes a whole number"),
         (lambda: no(gives={}), "a run that gets no has no outcome: leave out gives, refuses, advises, patches"),
@@ -123,30 +112,12 @@ def test_the_parts_of_a_quirk_are_checked_where_they_are_declared(make, words):
 
 def test_a_single_item_or_a_list_will_do_for_a_tuple(make_quirk):
     assert [make_quirk(adjustments=one).adjustments for one in (Advise("x"), [Advise("x")])] == [(Advise("x"),)] * 2
-    assert make_quirk(supersedes="old").supersedes == ("old",)
-
-
-def test_a_flag_may_be_written_in_any_case(make_quirk):
-    assert make_quirk(flag="LOAD_FORMAT").flag == ModelFlag.LOAD_FORMAT
 
 
 def test_ranges_of_a_package_may_touch(make_quirk):
     ranges = (Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.9"), Affected("torch", fixed="9"))
 
     assert make_quirk(affected=ranges).affected == ranges
-
-
-def test_a_quirk_is_frozen(make_quirk):
-    quirk = make_quirk(location=Location("a.py", 1))
-
-    with pytest.raises(FrozenInstanceError):
-        quirk.title = "another"
-
-
-def test_equality_ignores_where_a_quirk_stands(make_quirk):
-    quirk = make_quirk(location=Location("a.py", 1))
-
-    assert quirk == make_quirk(location=Location("b.py", 2)) != make_quirk(title="Two")
 
 
 DECLARATION = """
@@ -269,31 +240,28 @@ def test_what_an_example_leaves_out_is_open_or_unknown():
     conditions = (setting("engine.seed").is_set(), typed("engine.seed"), model_type("gemma3"), Fact("platform").is_set())
 
     assert [example.answer for example in (yes(), no(), unknown())] == [Answer.YES, Answer.NO, Answer.UNKNOWN]
-    assert no("gemma3").context().fact("model.model_type") == "gemma3"
     assert [condition.trace(context).answer for condition in conditions] == ["no", "no", "unknown", "unknown"]
 
 
+_OURS, _THEIRS = (Location(f"{package}/x.py", 1, f"{package}.x") for package in ("quirks_plugins", "acme"))
+_FROM_26 = Affected("vllm", introduced="0.26.0")
+
+
 @pytest.mark.parametrize(
-    ("ranges", "kind", "text", "examined"),
+    ("ranges", "more", "text", "examined"),
     [
-        (Affected("vllm", introduced="0.26.0"), Kind.WORKAROUND,
-         "vllm >= 0.26.0 (examined from 0.26 on)", False),
-        (Affected("vllm", fixed="0.30"), Kind.WORKAROUND,
-         "vllm < 0.30 (examined from 0.26 on)", False),
-        ((), Kind.WORKAROUND, "vllm: examined from 0.26 on", False),
-        ((), Kind.RULE, "every version", True),
-        (Affected("vllm", introduced="0.29.0"), Kind.WORKAROUND, "vllm >= 0.29.0", True),
-        (Affected("vllm", introduced="0.16.0"), Kind.WORKAROUND, "vllm >= 0.16.0", True),
-        (Affected("vllm", fixed="0.9.2"), Kind.WORKAROUND, "vllm < 0.9.2", True),
+        (_FROM_26, {}, "vllm >= 0.26.0 (examined from 0.26 on)", False),
+        (Affected("vllm", fixed="0.30"), {}, "vllm < 0.30 (examined from 0.26 on)", False),
+        ((), {}, "vllm: examined from 0.26 on", False),
+        ((), {"kind": Kind.RULE}, "every version", True),
+        (Affected("vllm", introduced="0.29.0"), {}, "vllm >= 0.29.0", True),
+        (Affected("vllm", introduced="0.16.0"), {}, "vllm >= 0.16.0", True),
+        (Affected("vllm", fixed="0.9.2"), {}, "vllm < 0.9.2", True),
+        (_FROM_26, {"location": _THEIRS}, "vllm >= 0.26.0", True),
     ],
-)  # fmt: skip
-def test_a_range_that_begins_where_the_examination_does_says_so(make_quirk, ranges, kind, text, examined):
-    quirk = make_quirk(affected=ranges, kind=kind, location=Location("quirks_plugins/x.py", 1, "quirks_plugins.x"))
+)
+def test_a_range_that_begins_where_the_examination_does_says_so(make_quirk, ranges, more, text, examined):
+    """A third party's range is its own word."""
+    quirk = make_quirk(affected=ranges, **{"location": _OURS, **more})
 
     assert (quirk.versions, quirk.is_examined("vllm", "0.11.0"), quirk.is_examined("vllm", "0.26.0")) == (text, examined, True)
-
-
-def test_nobody_examined_the_versions_of_a_third_partys_quirk(make_quirk):
-    quirk = make_quirk(affected=Affected("vllm", introduced="0.26.0"), location=Location("acme/x.py", 1, "acme.x"))
-
-    assert (quirk.versions, quirk.is_examined("vllm", "0.11.0")) == ("vllm >= 0.26.0", True)

@@ -20,7 +20,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 parser = make_arg_parser(FlexibleArgumentParser().add_subparsers(dest="subparser").add_parser("serve"))
 actions = [action for action in parser._actions if action.option_strings and action.dest != "help"]
-shapes = {None: "value", "?": "optional", 0: "switch"}
+shapes = {None: "value", "?": "value", 0: "switch"}
 
 def shape(action):
     return "flag" if isinstance(action, argparse.BooleanOptionalAction) else shapes.get(action.nargs, "values")

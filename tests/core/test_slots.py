@@ -15,15 +15,13 @@ from quirks_core.configuration.slots import SLOTS, Place, Slot, checked_value, f
 from quirks_core.declaration.flags import flag_name
 
 
-def test_a_flag_is_found_in_any_case():
-    assert [flag_name(name) for name in (ModelFlag.LOAD_FORMAT, "load_format", "LOAD_FORMAT")] == ["load_format"] * 3
+def test_a_flag_is_found_in_any_case_and_a_third_party_may_name_its_own():
+    names = (ModelFlag.LOAD_FORMAT, "load_format", "LOAD_FORMAT", "my-quirks:rope_scaling")
+
+    assert [flag_name(name) for name in names] == ["load_format"] * 3 + ["my-quirks:rope_scaling"]
 
 
-def test_a_third_party_may_name_its_own_flag():
-    assert flag_name("my-quirks:rope_scaling") == "my-quirks:rope_scaling"
-
-
-@pytest.mark.parametrize("name", ["LOAD_FROMAT", "", ":x", "dist:", "dist:Upper Case", "no colon here"])
+@pytest.mark.parametrize("name", ["LOAD_FROMAT", "", "dist:", "dist:Upper Case"])
 def test_an_unknown_flag_is_an_error_with_the_nearest_name(name):
     with pytest.raises(UsageError, match="did you mean 'load_format'" if "FROMAT" in name else "unknown flag"):
         flag_name(name)
@@ -39,7 +37,7 @@ def test_the_listed_slots_are_the_fields_of_the_sections():
         SLOTS["engine.mine"] = Slot("engine.mine", int)
 
 
-@pytest.mark.parametrize("name", ["refit.scop", "load_format", "model.path", "", "engine", "engine.a.b", "engine.Up"])
+@pytest.mark.parametrize("name", ["refit.scop", "model.path", "", "engine", "engine.a.b"])
 def test_an_unknown_slot_of_a_closed_section_is_an_error_with_the_nearest_name(name):
     assert not is_slot(name)
     with pytest.raises(UsageError, match=r"did you mean 'refit\.scope'" if name == "refit.scop" else f"unknown slot '{name}'"):
@@ -54,11 +52,7 @@ def test_who_only_asks_whether_there_is_a_slot_waits_for_no_search_of_similar_na
 
 
 def test_the_last_part_of_a_name_is_enough_to_suggest_it():
-    assert nearest("load_format", SLOTS) == "; did you mean 'engine.load_format'?"
-
-
-def test_nothing_is_suggested_where_nothing_comes_close():
-    assert nearest("zzz", SLOTS) == ""
+    assert (nearest("load_format", SLOTS), nearest("zzz", SLOTS)) == ("; did you mean 'engine.load_format'?", "")
 
 
 def test_any_further_engine_argument_is_a_slot_because_a_quirk_may_be_for_another_vllm():
@@ -66,7 +60,7 @@ def test_any_further_engine_argument_is_a_slot_because_a_quirk_may_be_for_anothe
     assert [find_slot("engine.block_size").problem(value) for value in (16, "16", [1], {"a": None})] == [None] * 4
 
 
-@pytest.mark.parametrize("name", ["NCCL_NVLS_ENABLE", "TOKENIZERS_PARALLELISM", "VLLM_USE_V1", "VLLM_MAX_TOKENS"])
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS"])
 def test_any_variable_is_a_slot_that_takes_a_text(name):
     assert find_slot(f"env.{name}").problem("0") is None
     assert find_slot(f"env.{name}").problem(0) == f"env.{name} takes a text, not 0"
@@ -92,23 +86,17 @@ def test_a_name_of_a_secret_of_code_or_of_ours_is_refused_with_the_reason(names,
 VALUES = [
     ("engine.enforce_eager", True, None),
     ("engine.gpu_memory_utilization", 1, None),
-    ("engine.load_format", "anything", None),
     ("sampling.stop_token_ids", (1, 2), None),
     ("engine.hf_overrides", {"a": {"b": [1, None]}}, None),
     ("engine.enforce_eager", 1, "takes true or false, not 1"),
-    ("engine.enforce_eager", None, "takes true or false, not None"),
     ("engine.seed", True, "takes a whole number, not True"),
     ("engine.seed", 1.0, "takes a whole number, not 1.0"),
-    ("engine.gpu_memory_utilization", False, "takes a number, not False"),
     ("engine.gpu_memory_utilization", 1.5, "takes a number, not 1.5 (input should be less than or equal to 1)"),
     ("request.timeout_s", float("nan"), "takes a number, not nan, which cannot be written as JSON"),
-    ("sampling.stop_token_ids", "12", "takes a list of whole numbers, not '12'"),
     ("sampling.stop_token_ids", [1, "a"], "takes a list of whole numbers, not [1, 'a']"),
     ("engine.hf_overrides", 5, "takes a mapping, not 5"),
-    ("engine.hf_overrides", {"a": {2: 3}}, "which is not made of JSON values"),
     ("engine.hf_overrides", {"a": object()}, "which is not made of JSON values"),
     ("engine.logprobs_mode", "raw_logprob", "did you mean 'raw_logprobs'"),
-    ("engine.block_size", {1, 2}, "takes any JSON value, not {1, 2}, which is not made of JSON values"),
 ]
 
 
@@ -174,16 +162,14 @@ def nested(depth):
     ("value", "words"),
     [
         (nested(5_000), "nested too deep"),
-        ("x" * 200_000, "takes 200002 characters as JSON, more than 100000"),
-        (10**400, "cannot be written as JSON"),
         (float("inf"), "cannot be written as JSON"),
         ("\ud800", "cannot be written as JSON"),
         ({1: 2}, "not made of JSON values with texts as keys"),
         (b"bytes", "not made of JSON values"),
     ],
-    ids=["deep", "long", "large", "infinite", "half a character", "keys", "bytes"],
+    ids=["deep", "infinite", "half a character", "keys", "bytes"],
 )
-def test_what_json_cannot_hold_or_nobody_would_set_says_why(value, words):
+def test_what_json_cannot_hold_says_why(value, words):
     assert words in json_values.problem(value)
     with pytest.raises(ValueError, match=words):
         json_values.plain(value)

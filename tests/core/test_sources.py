@@ -103,7 +103,7 @@ def test_threads_parse_at_once_while_garbage_is_collected():
     assert len({len(tree.result().body) for tree in trees}) == 1
 
 
-@pytest.mark.parametrize("content", [b'x = "\xff"\n', b"def f(:\n", b"\0", b"f = " + b"-" * 20000 + b"1"])
+@pytest.mark.parametrize("content", [b"def f(:\n", b"\0", b"f = " + b"-" * 20000 + b"1"])
 def test_a_file_that_is_no_python_of_ours_raises_nothing(write_modules, site, content):
     write_modules({"fake_odd.py": ""})
     (site / "fake_odd.py").write_bytes(content)
@@ -121,7 +121,6 @@ def test_an_imported_name_is_reported_with_where_it_comes_from():
     }
 
     assert {name: INSTALLED.imported_from(HOME, name) for name in origins} == origins
-    assert [name for name in origins if INSTALLED.is_imported(f"{HOME}:{name}")] == ["read", "functools", "where"]
 
 
 @pytest.mark.parametrize(
@@ -131,19 +130,12 @@ def test_an_imported_name_is_reported_with_where_it_comes_from():
         "def f():\n    return 1\n\nf = print(f)\n",  # and a definition before an assignment
         "try:\n    import fast\nexcept ImportError:\n    def f():\n        return 1\n",
         "try:\n    def f():\n        return 1\nexcept ImportError:\n    def f():\n        return 2\n",
-        "if x:\n    try:\n        pass\n    finally:\n        def f():\n            return 1\n",
     ],
 )
 def test_the_definition_that_python_keeps_is_found(write_modules, module):
     write_modules({"fake_read/branches.py": module})
 
     assert INSTALLED.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
-
-
-def test_a_search_tells_a_missing_text_from_a_missing_module():
-    asked = (("fake_read", r"Run\w+"), ("fake_read", "absent"), ("no_such_package", "x"))
-
-    assert [INSTALLED.search(*one) for one in asked] == [True, False, None]
 
 
 def test_the_variables_that_an_engine_reads_are_found(write_modules):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from quirks_core import Affected
 from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration.trace import Answer
-from quirks_core.declaration.versions import parse_version
 
 RANGE = Affected("vllm", introduced="0.9.0", fixed="0.11.1")
 YES, NO, UNKNOWN = Answer.YES, Answer.NO, Answer.UNKNOWN
@@ -18,29 +17,22 @@ YES, NO, UNKNOWN = Answer.YES, Answer.NO, Answer.UNKNOWN
 @pytest.mark.parametrize(
     ("affected", "installed", "answer"),
     [
-        (RANGE, "0.8.5.post1", NO),
         (RANGE, "0.9.0rc1", NO),
         (RANGE, "0.9.0", YES),
         (RANGE, "0.9.0+cpu", YES),
         (RANGE, "0.10.1.post1", YES),  # compared as numbers, not as text
         (RANGE, "0.11.1", NO),
-        (RANGE, "0.11.1+cu129", NO),
         (RANGE, "0.11.1.post1", NO),
-        (RANGE, "0.12.0rc1", NO),
         (RANGE, "0.11.1rc1", YES),  # a pre-release before the fix
         (RANGE, "0.11.1.dev3+g1234567", YES),
         (RANGE, "0.9.1.dev59+g1234567", YES),  # a nightly of a real release
         (RANGE, "0.1.dev1+g1234567", UNKNOWN),  # source builds
-        (RANGE, "0.0.dev0", UNKNOWN),
         (RANGE, "0.0.0", UNKNOWN),  # a build without tags
-        (RANGE, "0.0.0+cpu", UNKNOWN),
-        (RANGE, None, UNKNOWN),
         (RANGE, "", UNKNOWN),
         (RANGE, "0.9.x", UNKNOWN),
         (Affected("vllm", fixed="0.9.2"), "0.2.0", YES),
         (Affected("vllm", introduced="0.9.0"), "99.0", YES),
-        (Affected("vllm", introduced="0.9.0"), "1!0.1", YES),
-        (Affected("vllm"), "0.3.0", YES),
+        (Affected("vllm"), "0.1.0", YES),  # a plain release
         (Affected("vllm"), None, UNKNOWN),
     ],
 )
@@ -48,15 +40,11 @@ def test_a_range_answers_for_every_form_of_version(affected, installed, answer):
     assert affected.answer(installed) is answer
 
 
-def test_a_plain_release_named_0_1_is_a_version():
-    assert parse_version("0.1.0") is not None
-
-
 @pytest.mark.parametrize(
     ("bounds", "words"),
     [
         *((bounds, "must come before") for bounds in (("0.9", "0.9.0"), ("0.10.0", "0.9.2"))),
-        *(((None, bound), "is not a version") for bound in ("latest", "", "0.1.dev1")),
+        *(((None, bound), "is not a version") for bound in ("", "0.1.dev1")),
     ],
 )
 def test_an_empty_range_or_a_bound_that_is_no_version_is_refused(bounds, words):
@@ -68,18 +56,6 @@ def test_a_range_reads_as_its_bounds():
     bounds = {(None, None): "any version", (None, "2"): "< 2", ("1", None): ">= 1", ("1", "2"): ">= 1, < 2"}
 
     assert {pair: str(Affected("vllm", *pair)) for pair in bounds} == bounds
-
-
-VERSIONS = st.lists(st.integers(0, 30), min_size=3, max_size=3).map(lambda parts: ".".join(map(str, parts)))
-
-
-@given(VERSIONS, VERSIONS)
-def test_a_bound_divides_all_versions_in_two(version, bound):
-    assume(version != "0.0.0")
-
-    before, after = Affected("p", fixed=bound).answer(version), Affected("p", introduced=bound).answer(version)
-
-    assert {before, after} == {YES, NO}
 
 
 BOUNDS = st.none() | st.sampled_from(["0.1", "0.2", "0.3", "0.4"])

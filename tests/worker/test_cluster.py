@@ -24,7 +24,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from quirks_core.configuration.config import ClusterSection
+from quirks_core.configuration.sections import ClusterSection
 from worker.engine import processes
 from worker.errors import RankError
 from worker.group import ranks

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from quirks_core.base.errors import UsageError
-from quirks_core.configuration.config import EngineSection, GenerationConfig
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.slots import Place, slot_named
 from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.planning import PlanOptions

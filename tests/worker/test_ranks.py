@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 import ray
 
-from quirks_core.configuration.config import ClusterSection
+from quirks_core.configuration.sections import ClusterSection
 from worker.errors import RankError
 from worker.group.actor import last_lines, reap
 from worker.group.ranks import Ranks, travelling

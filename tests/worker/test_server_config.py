@@ -40,9 +40,6 @@ def port_of(listener):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"port_range_low": 3000}, "port_range_low and port_range_high belong together"),
-        ({"port_range_low": 3001, "port_range_high": 3000}, "port_range_low = 3001 is above port_range_high = 3000"),
-        ({"port": 8000, "port_range_low": 3000, "port_range_high": 4000}, "exclude each other"),
         ({"auth": False, "api_key": KEY}, "auth is false but there is an api_key"),
         ({"rl_api_key": KEY}, "there is an rl_api_key but rl_routes is false"),
         ({"rl_routes": True, "rl_api_key": KEY, "api_key": KEY}, "who may generate could replace the weights"),
@@ -94,12 +91,11 @@ def test_a_server_without_an_address_gets_a_free_port_of_the_loopback(reserved):
     assert one.base_url != other.base_url
 
 
-def test_a_range_gives_a_free_port_of_it_until_there_is_none(reserved):
+def test_a_port_that_is_taken_is_an_error_at_once(reserved):
     taken = port_of(reserved())
 
-    assert taken < port_of(reserved(port_range_low=taken, port_range_high=taken + 50)) <= taken + 50
     with pytest.raises(ServerStartError, match=f"cannot listen on 127.0.0.1, port {taken}: Address already in use"):
-        reserved(port_range_low=taken, port_range_high=taken)
+        reserved(port=taken)
 
 
 def test_a_port_given_back_is_closed_although_a_forked_process_has_it_too(reserved):

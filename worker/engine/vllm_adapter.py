@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quirks_core.configuration.config import GenerationConfig, SamplingSection
+from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.sections import SamplingSection
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.hook.worker_calls import METHOD
 from quirks_core.plan.records import Plan

@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, shortened
-from quirks_core.configuration.config import ClusterSection
+from quirks_core.configuration.sections import ClusterSection
 from quirks_core.configuration.variables import is_secret
 from worker.errors import EngineDiedError, RankError
 from worker.group.actor import WATCH, EngineActor, last_lines, plan_variables, reap

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.configuration.config import RefitSection
+from quirks_core.configuration.sections import RefitSection
 from quirks_core.plan.records import Plan
 from worker.engine.readiness import Held, start_problem
 from worker.engine.serial_lock import SerialLock

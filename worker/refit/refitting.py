@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.base.text import listed
-from quirks_core.configuration.config import RefitSection
+from quirks_core.configuration.sections import RefitSection
 from quirks_core.ledger.account import Account, Entry, Verdict
 from quirks_core.plan.records import Plan
 from worker.engine import vllm_adapter

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from quirks_core.configuration.config import RefitSection
+from quirks_core.configuration.sections import RefitSection
 from worker.engine.topology import device_id
 from worker.errors import RefitError, RefitRejectedError
 from worker.refit.transport.channel import free_port

@@ -35,7 +35,7 @@ class Listener:
         section = config.server
         everywhere = config.cluster.num_nodes > 1 and not section.rl_routes
         self.host = section.host or ("0.0.0.0" if everywhere else "127.0.0.1")  # noqa: S104
-        self.socket = _listen(self.host, section.ports())
+        self.socket = _listen(self.host, range(section.port, section.port + 1))
         self._same = self.socket.dup()  # uvicorn closes `socket` when it stops
         name = section.advertised_host or (_own_address() if self.host in _EVERY_INTERFACE else self.host)
         self.base_url = f"http://{f'[{name}]' if ':' in name else name}:{self.socket.getsockname()[1]}/v1"

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-    from quirks_core.configuration.config import GenerationConfig, ServerSection
+    from quirks_core.configuration.config import GenerationConfig
+    from quirks_core.configuration.sections import ServerSection
     from worker.server.streams import Running
     from worker.server.trainer_client import TrainerClient
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from quirks_core.base.errors import UsageError
-from quirks_core.configuration.config import ModelSection
+from quirks_core.configuration.sections import ModelSection
 from worker.lab.kit import checkpoints
 from worker.lab.parity.prompts import TEXTS, Prompts, load_prompts
 

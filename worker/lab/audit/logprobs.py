@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from quirks_core.configuration.config import SamplingSection
+from quirks_core.configuration.sections import SamplingSection
 from worker.batch import padded
 from worker.engine import vllm_adapter
 from worker.lab.audit.records import Logits

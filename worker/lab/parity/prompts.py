@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quirks_core.base.errors import UsageError, words
-from quirks_core.configuration.config import ModelSection
+from quirks_core.configuration.sections import ModelSection
 from quirks_core.facts.model import ModelFacts
 
 #: Used if the user names no file: different lengths, languages and kinds of text.

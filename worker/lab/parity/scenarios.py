@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quirks_core.base.errors import QuirksError
-from quirks_core.configuration.config import SamplingSection
+from quirks_core.configuration.sections import SamplingSection
 from worker.engine import vllm_adapter
 from worker.errors import RefitError
 from worker.lab.parity.records import NEW, OLD, Sample

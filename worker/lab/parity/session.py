@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.configuration.config import SamplingSection
+from quirks_core.configuration.sections import SamplingSection
 from quirks_core.configuration.variables import COMPILATION_SWITCHES
 from quirks_core.plan.records import Plan
 from worker.async_worker import VllmAsyncGenerationWorker
