@@ -18,19 +18,15 @@ _STANDS_FOR = {"engine.dtype": "auto", "engine.head_dtype": "model"}
 _IN_FORCE = (Status.APPLIED.value, Status.ALREADY_SET.value)
 
 
-def slots_to_read(requested: Iterable[str]) -> list[str]:
-    """Returns the engine's slots of the configuration, and every other engine argument that is requested."""
-    return sorted(slot for slot in {*SLOTS, *requested} if slot_named(slot).place in (Place.ARGUMENT, Place.OVERRIDE))
-
-
-def read_configuration(vllm_config: Any, slots: Iterable[str]) -> dict[str, Any]:
-    """Returns, by slot, what a ``VllmConfig`` holds; the driver and every worker have one of their own.
+def read_configuration(vllm_config: Any, requested: Iterable[str]) -> dict[str, Any]:
+    """Returns, by slot, what a ``VllmConfig`` holds of the engine's slots; the driver and every worker have one of their own.
 
     Args:
         vllm_config: The configuration.
-        slots: Slots of the family ``engine``. One that the engine does not keep, or keeps as more than a scalar or a list of
-            scalars, is left out.
+        requested: Engine arguments beside the slots of our configuration. One that the engine does not keep, or keeps as more
+            than a scalar or a list of scalars, is left out.
     """
+    slots = sorted(slot for slot in {*SLOTS, *requested} if slot_named(slot).place in (Place.ARGUMENT, Place.OVERRIDE))
     sections = dict(_sections(vllm_config))
     found = {slot: _plain(_find(sections, slot_named(slot).key)) for slot in slots}
     return {slot: value for slot, value in found.items() if value is not _MISSING}

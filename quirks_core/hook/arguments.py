@@ -46,7 +46,7 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     given = placed(Place.ARGUMENT, settings.given).keys()
     names = (typed_in(arguments).names - _by_framework(arguments, settings)) | given
     values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
-    values["engine"] = {"runtime": "v1", "async_engine": is_asynchronous(arguments), **_engine_values(arguments, names)}
+    values["engine"] = {"runtime": "v1", "async_engine": _is_asynchronous(arguments), **_engine_values(arguments, names)}
     preset, sources = _of_trainer(settings, purpose, arguments)
     for slot, value in {**preset, **settings.given}.items():
         if (family := slot_named(slot).family) != "engine":
@@ -85,27 +85,28 @@ def _by_framework(arguments: Any, settings: HookSettings) -> set[str]:
     return {name for name, value in defaults.items() if _plain(getattr(arguments, name, None)) == value}
 
 
-def is_asynchronous(arguments: Any) -> bool:
-    """Returns whether the arguments are those of an asynchronous engine."""
-    return any(kind.__name__ == "AsyncEngineArgs" for kind in type(arguments).__mro__)
+def purpose_of(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
+    """Returns what an engine is for, and how that is known.
+
+    Args:
+        arguments: The ``EngineArgs``.
+        settings: The user's settings of the hook.
+        usage: vLLM's ``UsageContext`` of the engine.
+    """
+    if settings.purpose is not None:
+        purpose, why = settings.purpose, settings.why
+    elif signs := _signs_of_a_trainer(arguments):
+        purpose, why = "rollout", f"a sign of a trainer: {', '.join(signs)}"
+    else:
+        return _without_trainer(arguments, usage)
+    facts = f"; facts of {settings.trainer.name}" if settings.trainer is not None and purpose == "rollout" else ""
+    return purpose, f"{why}{facts}"
 
 
 def typed_of(arguments: Any) -> Typed:
     """Returns what the user typed, without what names the model or places a node."""
     found = typed_in(arguments)
     return found._replace(names=found.names - _NO_SETTINGS)
-
-
-def signs_of_a_trainer(arguments: Any) -> list[str]:
-    """Returns the arguments that only a trainer that updates weights has a use for."""
-    signs = {
-        "weight_transfer_config": getattr(arguments, "weight_transfer_config", None) is not None,
-        "load_format=dummy": _plain(arguments.load_format) == "dummy",
-        "enable_sleep_mode": bool(arguments.enable_sleep_mode),
-        "worker_extension_cls": bool(arguments.worker_extension_cls),
-        "distributed_executor_backend=external_launcher": arguments.distributed_executor_backend == "external_launcher",
-    }
-    return [name for name, is_there in signs.items() if is_there]
 
 
 def identity(arguments: Any) -> str:
@@ -138,6 +139,30 @@ def put(arguments: Any, changes: Mapping[str, Any]) -> None:
             explicit = _explicit(now)
             value = type(now)(**{**(explicit if isinstance(explicit, dict) else {}), **value})
         setattr(arguments, name, value)
+
+
+def _without_trainer(arguments: Any, usage: Any) -> tuple[str, str]:
+    context = str(getattr(usage, "value", usage) or "")
+    if context == "OPENAI_API_SERVER" or (context != "OPENAI_BATCH_RUNNER" and _is_asynchronous(arguments)):
+        return "serve", "no sign of a trainer"
+    return "eval", "no sign of a trainer, and no server"
+
+
+def _signs_of_a_trainer(arguments: Any) -> list[str]:
+    """Returns the arguments that only a trainer that updates weights has a use for."""
+    signs = {
+        "weight_transfer_config": getattr(arguments, "weight_transfer_config", None) is not None,
+        "load_format=dummy": _plain(arguments.load_format) == "dummy",
+        "enable_sleep_mode": bool(arguments.enable_sleep_mode),
+        "worker_extension_cls": bool(arguments.worker_extension_cls),
+        "distributed_executor_backend=external_launcher": arguments.distributed_executor_backend == "external_launcher",
+    }
+    return [name for name, is_there in signs.items() if is_there]
+
+
+def _is_asynchronous(arguments: Any) -> bool:
+    """Returns whether the arguments are those of an asynchronous engine."""
+    return any(kind.__name__ == "AsyncEngineArgs" for kind in type(arguments).__mro__)
 
 
 @lru_cache(maxsize=1)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 import weakref
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from quirks_core.apply import driver, process
-from quirks_core.apply.driver import environment
+from quirks_core.apply import process
 from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
-from quirks_core.apply.read_back import contradictions
+from quirks_core.apply.process import environment
+from quirks_core.apply.read_back import contradictions, read_configuration
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.declaration.adjustments import Relation
 from quirks_core.facts.model import ModelFacts
 from quirks_core.hook import receipts, report, vllm_functions
-from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
-from quirks_core.hook.processes import values_of
+from quirks_core.hook.arguments import engine_run, identity, purpose_of, put, typed_of
+from quirks_core.hook.processes import plan_of
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.formats import setting
 from quirks_core.plan.records import Plan, ProcessPlan, Refusal, RefusedError, Status
@@ -79,15 +80,15 @@ def check(plan: ProcessPlan, config: Any) -> None:
     Raises:
         ReceiptError: vLLM made something else of what a quirk set.
     """
-    if wrong := list(contradictions(plan, values_of(plan, config))):
+    if wrong := list(contradictions(plan, read_configuration(config, plan.slots))):
         raise ReceiptError(f"vLLM changed what a quirk set: {'; '.join(wrong)}")
     _engines.append((plan, weakref.ref(config)))
 
 
 def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     """Plans and applies, or takes over what the process that started this one has planned; None if nothing is in force."""
-    if isinstance(more := arguments.additional_config, dict) and CARRIED in more:  # a program put it there, or a second call
-        return ProcessPlan.model_validate(more[CARRIED])
+    if (carried := plan_of(arguments)) is not None:  # a program put it there, or a second call
+        return carried
     settings = HookSettings.read()
     if settings is None:
         return None
@@ -106,7 +107,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     except UsageError as error:
         _untouched(str(error), settings)
         return None
-    purpose, why = _purpose(arguments, settings, usage)
+    purpose, why = purpose_of(arguments, settings, usage)
     planned = resolve(arguments, settings, purpose)
     if not settings.only_reports:
         try:
@@ -165,18 +166,27 @@ def check_refusals(arguments: Any, plan: Plan) -> None:
 def hand_down(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
     """Sets the variables of a plan in this process, and hands the plan down to the processes that it starts.
 
+    Args:
+        plan: The plan.
+        variables: Further variables; those of the plan win.
+
     Returns:
         What may not have its full effect, in words.
 
     Raises:
-        QuirksError: Another engine of this process has other patches or variables; nothing was changed.
+        QuirksError: Another engine of this process has other patches or variables, or the plan is too large for a variable;
+            nothing was changed.
     """
-    _make_room(plan.for_processes)
-    warnings = driver.hand_down(plan, variables)
+    for_processes = plan.for_processes
+    text, changes = for_processes.to_variable(), placed(Place.VARIABLE, plan.changes)
+    _make_room(for_processes)
+    for variable, value in {**variables, **changes, PLAN_VARIABLE: text}.items():
+        environment.set(variable, value)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
     if _OURS not in prefixes:
         environment.set(_RAY, ",".join([*prefixes, _OURS]))
-    return warnings
+    late = "was set after vLLM was imported; this process may not see it"
+    return tuple(f"env.{name} {late}" for name in changes) if "vllm" in sys.modules else ()
 
 
 def carry(arguments: Any, plan: ProcessPlan) -> None:
@@ -204,7 +214,7 @@ def _for_programs(refusal: Refusal, plan: Plan, *, as_option: bool) -> Refusal:
 
 def undo() -> None:
     """Takes patches off in this process and restores its environment."""
-    driver.undo()
+    process.undo()
     _engines.clear()
 
 
@@ -236,25 +246,6 @@ def _into_force(arguments: Any, plan: ProcessPlan, settings: HookSettings) -> No
     carry(arguments, plan)
     if settings.receipt is not None:
         receipts.add_front_end(settings.receipt, process.acknowledgement())
-
-
-def _purpose(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
-    """Returns what an engine is for, and how that is known."""
-    if settings.purpose is not None:
-        purpose, why = settings.purpose, settings.why
-    elif signs := signs_of_a_trainer(arguments):
-        purpose, why = "rollout", f"a sign of a trainer: {', '.join(signs)}"
-    else:
-        return _without_trainer(arguments, usage)
-    facts = f"; facts of {settings.trainer.name}" if settings.trainer is not None and purpose == "rollout" else ""
-    return purpose, f"{why}{facts}"
-
-
-def _without_trainer(arguments: Any, usage: Any) -> tuple[str, str]:
-    context = str(getattr(usage, "value", usage) or "")
-    if context == "OPENAI_API_SERVER" or (context != "OPENAI_BATCH_RUNNER" and is_asynchronous(arguments)):
-        return "serve", "no sign of a trainer"
-    return "eval", "no sign of a trainer, and no server"
 
 
 def _untouched(reason: str, settings: HookSettings) -> None:

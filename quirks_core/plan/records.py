@@ -258,6 +258,11 @@ class ProcessPlan(Record):
             raise QuirksError(f"the plan {where} cannot be read: {error}") from None
 
     @property
+    def slots(self) -> set[str]:
+        """The slots that quirks adjust."""
+        return {line["slot"] for line in self.adjustments} | self.changes.keys()
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, without the place of a declaration, and without the runner, which the facts imply."""
         body = self.model_dump(mode="json", exclude={"model_runner"})

@@ -10,10 +10,10 @@ import pytest
 
 from quirks_core import Advise, Default, Refuse, setting
 from quirks_core.apply.handed_down import PLAN_VARIABLE
-from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.hook import engine_config
 from quirks_core.hook.in_force import in_force
+from quirks_core.plan.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.plan.records import ProcessPlan, RefusedError
 
 pytestmark = pytest.mark.usefixtures("own_environment")

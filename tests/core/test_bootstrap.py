@@ -16,9 +16,9 @@ import pytest
 from patience import HUNG_S
 
 from quirks_core import bootstrap
-from quirks_core.apply import driver, handed_down, imports, process
+from quirks_core.apply import handed_down, imports, process
 from quirks_core.base.errors import QuirksError, ReceiptError
-from quirks_core.hook import processes
+from quirks_core.hook import engine_config, processes
 from quirks_core.hook.in_force import in_force
 from quirks_core.plan.records import ProcessPlan
 from quirks_core.plan.switches import Switches, SwitchNames
@@ -76,10 +76,10 @@ def plan_for(write_modules, load_fakes, find_fakes, make_context):
 def applied(own_environment, plan_for):  # noqa: ARG001 - whichever order a test asks for them in
     """The plan handed down to the processes that this one starts, and not in force in this one."""
     plan = plan_for()
-    driver.hand_down(plan)
+    engine_config.hand_down(plan, {})
     os.environ[handed_down.HOOK_VARIABLE] = "on"
     yield plan
-    driver.undo()
+    process.undo()
 
 
 def step_and_stop():

@@ -310,7 +310,7 @@ PATCHING = """
     from quirks_core.hook.in_force import in_force
     from quirks_core.configuration.config import GenerationConfig
     from quirks_core.plugins.planning import make_plan
-    from quirks_core.apply.receipt import Receipt
+    from quirks_core.plan.receipt import Receipt
     from quirks_core.plugins.registry import Registry
 
     def tried():

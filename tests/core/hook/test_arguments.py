@@ -33,9 +33,9 @@ def seen(tmp_path_factory):
             run = a.engine_run(args, settings, purpose)
             found[purpose] = {"slots": run.slots(), "typed": sorted(run.typed_slots())}
             found[purpose]["undeclared"] = sorted(run.undeclared_slots())
-        found["asynchronous"] = [a.is_asynchronous(args), a.is_asynchronous(AsyncEngineArgs(model=model))]
         signs = {"load_format": "dummy", "enable_sleep_mode": True, "worker_extension_cls": "a.B"}
-        found["signs"] = [a.signs_of_a_trainer(args), a.signs_of_a_trainer(EngineArgs(model=model, **signs))]
+        every = args, AsyncEngineArgs(model=model), EngineArgs(model=model, **signs)
+        found["purposes"] = [a.purpose_of(one, HookSettings(), None) for one in every]
 
         same, other = EngineArgs(model=model, dtype="float32", max_num_seqs=8), EngineArgs(model=model, dtype="float32")
         found["identity"] = [a.identity(args) == a.identity(same), a.identity(args) == a.identity(other)]
@@ -120,9 +120,13 @@ def test_settings_of_the_trainer_are_unknown_only_in_a_rollout(seen):
     assert {name.partition(".")[0] for name in serve} == {"request", "sampling"}
 
 
-def test_signs_of_a_trainer_are_named(seen):
-    assert seen["asynchronous"] == [False, True]
-    assert seen["signs"] == [[], ["load_format=dummy", "enable_sleep_mode", "worker_extension_cls"]]
+def test_the_purpose_follows_from_the_arguments(seen):
+    signs = "a sign of a trainer: load_format=dummy, enable_sleep_mode, worker_extension_cls"
+    assert list(map(tuple, seen["purposes"])) == [
+        ("eval", "no sign of a trainer, and no server"),
+        ("serve", "no sign of a trainer"),
+        ("rollout", signs),
+    ]
 
 
 def test_a_frameworks_own_default_is_left_open_and_follows_the_trainer(seen):

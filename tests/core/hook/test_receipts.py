@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from quirks_core.apply.receipt import Acknowledgement, Receipt
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.hook import receipts
+from quirks_core.plan.receipt import Acknowledgement, Receipt
 
 
 @pytest.fixture
