@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from enum import Enum
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
+from quirks_core.apply.read_back import UNREADABLE, explicit, plain
 from quirks_core.base import json_values
 from quirks_core.base.errors import QuirksError
-from quirks_core.base.json_values import canonical, sha256
+from quirks_core.base.json_values import sha256
 from quirks_core.configuration.config import EngineSection
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.slots import Place, engine_problem, is_slot, placed, slot_named
@@ -29,7 +29,6 @@ _NO_SETTINGS = frozenset(
         *("data_parallel_start_rank", "master_addr", "master_port", "node_rank"),
     }
 )
-_UNREADABLE = object()
 
 
 def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRun:
@@ -74,7 +73,7 @@ def _of_trainer(settings: HookSettings, purpose: str, arguments: Any) -> tuple[d
     if trainer is None:
         return values, sources
     known = {**trainer.facts, "train.framework": trainer.name}
-    assumed = trainer.numerics if not read and _plain(arguments.dtype) in ("auto", "bfloat16") else {}
+    assumed = trainer.numerics if not read and plain(arguments.dtype) in ("auto", "bfloat16") else {}
     names = dict.fromkeys(known, trainer.source) | dict.fromkeys(assumed, f"{trainer.name}'s default") | sources
     return {**known, **assumed, **values}, names
 
@@ -82,7 +81,7 @@ def _of_trainer(settings: HookSettings, purpose: str, arguments: Any) -> tuple[d
 def _by_framework(arguments: Any, settings: HookSettings) -> set[str]:
     """Returns the arguments that the trainer passes with that value where its user set nothing."""
     defaults = settings.trainer.engine_defaults if settings.trainer is not None else {}
-    return {name for name, value in defaults.items() if _plain(getattr(arguments, name, None)) == value}
+    return {name for name, value in defaults.items() if plain(getattr(arguments, name, None)) == value}
 
 
 def purpose_of(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
@@ -136,8 +135,7 @@ def put(arguments: Any, changes: Mapping[str, Any]) -> None:
             continue
         now = getattr(arguments, name)
         if is_dataclass(now) and not isinstance(now, type) and isinstance(value, dict):
-            explicit = _explicit(now)
-            value = type(now)(**{**(explicit if isinstance(explicit, dict) else {}), **value})
+            value = type(now)(**{**explicit(now), **value})
         setattr(arguments, name, value)
 
 
@@ -152,7 +150,7 @@ def _signs_of_a_trainer(arguments: Any) -> list[str]:
     """Returns the arguments that only a trainer that updates weights has a use for."""
     signs = {
         "weight_transfer_config": getattr(arguments, "weight_transfer_config", None) is not None,
-        "load_format=dummy": _plain(arguments.load_format) == "dummy",
+        "load_format=dummy": plain(arguments.load_format) == "dummy",
         "enable_sleep_mode": bool(arguments.enable_sleep_mode),
         "worker_extension_cls": bool(arguments.worker_extension_cls),
         "distributed_executor_backend=external_launcher": arguments.distributed_executor_backend == "external_launcher",
@@ -177,8 +175,8 @@ def _engine_values(arguments: Any, names: frozenset[str] | set[str]) -> dict[str
     found: dict[str, Any] = {}
     for name in sorted((names | _always()) - _NO_SETTINGS):
         slot = f"engine.{name}"
-        value = _plain(getattr(arguments, name, None))
-        if value is None or value is _UNREADABLE or not is_slot(slot) or json_values.problem(value):
+        value = plain(getattr(arguments, name, None))
+        if value is None or value is UNREADABLE or not is_slot(slot) or json_values.problem(value):
             continue
         # vLLM has taken the value. Where our reading of its types is narrower, the value is no fact, and no error either.
         if slot_named(slot).problem(value) or engine_problem(slot, value):
@@ -189,42 +187,7 @@ def _engine_values(arguments: Any, names: frozenset[str] | set[str]) -> dict[str
     return found
 
 
-def _plain(value: Any) -> Any:
-    """Returns a value as JSON has it; `_UNREADABLE` if it has none."""
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if type(value).__name__ == "dtype":
-        return str(value).removeprefix("torch.")
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return _all_or_none({str(key): _plain(item) for key, item in value.items()})
-    if isinstance(value, list | tuple | set | frozenset):
-        members = [_plain(item) for item in value]
-        if _UNREADABLE in members:
-            return _UNREADABLE
-        return sorted(members, key=canonical) if isinstance(value, set | frozenset) else members
-    return _explicit(value) if is_dataclass(value) and not isinstance(value, type) else _UNREADABLE
-
-
-def _explicit(value: Any) -> Any:
-    """Returns the fields of one of vLLM's configuration objects that are not its defaults."""
-    found = {}
-    for field in fields(value):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        given = getattr(value, field.name, default)
-        if field.init and given is not default:
-            plain = _plain(given)
-            if plain is not _UNREADABLE and plain != _plain(default):
-                found[field.name] = plain
-    return found
-
-
-def _all_or_none(values: dict[str, Any]) -> Any:
-    return _UNREADABLE if any(value is _UNREADABLE for value in values.values()) else values
-
-
 def _readable(value: Any) -> Any:
     # vLLM changes its configuration objects while it makes an engine's configuration of them, also those of a command line.
-    plain = _UNREADABLE if is_dataclass(value) else _plain(value)
-    return f"a {type(value).__qualname__}" if plain is _UNREADABLE else plain
+    found = UNREADABLE if is_dataclass(value) else plain(value)
+    return f"a {type(value).__qualname__}" if found is UNREADABLE else found

@@ -21,7 +21,7 @@ from quirks_core.declaration.adjustments import Relation
 from quirks_core.facts.model import ModelFacts
 from quirks_core.hook import receipts, report, vllm_functions
 from quirks_core.hook.arguments import engine_run, identity, purpose_of, put, typed_of
-from quirks_core.hook.processes import plan_of
+from quirks_core.hook.processes import plan_of, refuse
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.formats import setting
 from quirks_core.plan.records import Plan, ProcessPlan, Refusal, RefusedError, Status
@@ -108,19 +108,17 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         _untouched(str(error), settings)
         return None
     purpose, why = purpose_of(arguments, settings, usage)
-    planned = resolve(arguments, settings, purpose)
+    planned, applied = resolve(arguments, settings, purpose), None
     if not settings.only_reports:
         try:
-            apply(arguments, planned, settings, mine)
+            applied = _apply(arguments, planned, settings, mine)
         except RefusedError as error:
             error.add_note(f"  purpose {purpose} ({why})")
             raise
     report.log_plan(planned, typed, why, quiet=settings.is_quiet, only_reports=settings.only_reports)
-    if settings.only_reports:
-        if settings.needs_receipt:
-            _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
-        return None
-    return planned.for_processes
+    if applied is None and settings.needs_receipt:
+        _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
+    return applied
 
 
 def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
@@ -132,24 +130,20 @@ def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
     return make_plan(engine_run(arguments, settings, purpose), environ=environment.original())
 
 
-def apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) -> None:
+def _apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) -> ProcessPlan:
     """Puts a plan into force in this process, on the arguments of its engine, and for every process of that engine.
-
-    Args:
-        arguments: The ``EngineArgs``.
-        plan: The plan.
-        settings: The user's settings of the hook.
-        planned_for: What `identity` gave of the arguments; the processes of that engine take the plan over.
 
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
         QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
     check_refusals(arguments, plan)
+    applied = plan.for_processes
     if settings.receipt is not None:
         receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
-    hand_down(plan, {**placed(Place.VARIABLE, settings.given), PLANNED_FOR: planned_for})
-    _into_force(arguments, plan.for_processes, settings)
+    hand_down(applied, {**placed(Place.VARIABLE, settings.given), PLANNED_FOR: planned_for})
+    _into_force(arguments, applied, settings)
+    return applied
 
 
 def check_refusals(arguments: Any, plan: Plan) -> None:
@@ -163,7 +157,7 @@ def check_refusals(arguments: Any, plan: Plan) -> None:
         raise RefusedError(tuple(_for_programs(refusal, plan, as_option=as_option) for refusal in plan.refusals))
 
 
-def hand_down(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
+def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...]:
     """Sets the variables of a plan in this process, and hands the plan down to the processes that it starts.
 
     Args:
@@ -177,9 +171,8 @@ def hand_down(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
         QuirksError: Another engine of this process has other patches or variables, or the plan is too large for a variable;
             nothing was changed.
     """
-    for_processes = plan.for_processes
-    text, changes = for_processes.to_variable(), placed(Place.VARIABLE, plan.changes)
-    _make_room(for_processes)
+    text, changes = plan.to_variable(), placed(Place.VARIABLE, plan.changes)
+    _make_room(plan)
     for variable, value in {**variables, **changes, PLAN_VARIABLE: text}.items():
         environment.set(variable, value)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
@@ -255,9 +248,7 @@ def _untouched(reason: str, settings: HookSettings) -> None:
         ReceiptError: It must have one.
     """
     if settings.needs_receipt:
-        if settings.receipt is not None:
-            receipts.add_problem(settings.receipt, reason)
-        raise ReceiptError(f"this engine cannot have a receipt: {reason}")
+        refuse(reason, settings)
     report.error(f"THIS ENGINE STARTS WITHOUT QUIRKS: {reason}")
 
 

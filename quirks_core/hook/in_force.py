@@ -128,10 +128,10 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
     folder = private_folder.make(RUNS)
     try:
         file = str(folder / _FILE)
-        purpose = plan.context.purpose
-        warnings = engine_config.hand_down(plan, {**(variables or {}), HOOK_VARIABLE: purpose, RECEIPT_VARIABLE: file})
+        purpose, for_processes = plan.context.purpose, plan.for_processes
+        warnings = engine_config.hand_down(for_processes, {**(variables or {}), HOOK_VARIABLE: purpose, RECEIPT_VARIABLE: file})
         _current.append(plan)
-        process.carry_out(plan.for_processes)
+        process.carry_out(for_processes)
         processes.install()  # for cores that run in this process, or are forked from it
         when_imported("vllm.engine.arg_utils", engine_config.install)  # it holds the engine's configuration against the plan
         for one in report.lines_of(plan, SEE_ALL):

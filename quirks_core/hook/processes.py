@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE
@@ -78,7 +78,7 @@ def prove(executor: Any) -> Receipt | None:
     core = next((row for row in workers if (row.pid, row.host) == (core.pid, core.host)), core)
     rows = [core, *(row for row in workers if row is not core)]
     if problems := list(_problems(plan, rows)):
-        _refuse("; ".join(problems), settings)
+        refuse("; ".join(problems), settings)
     used = {str(row.engine[MODEL_RUNNER]) for row in rows if MODEL_RUNNER in row.engine}
     if plan.model_runner and (others := used - {plan.model_runner}):
         report.error(_OTHER_RUNNER.format(plan.model_runner, ", ".join(sorted(others))))
@@ -99,7 +99,12 @@ def _problems(plan: ProcessPlan, rows: Iterable[Acknowledgement]) -> Iterable[st
         yield from (f"{who}: {text}" for text in contradictions(plan, row.engine))
 
 
-def _refuse(problem: str, settings: HookSettings) -> None:
+def refuse(problem: str, settings: HookSettings) -> NoReturn:
+    """Keeps an engine from starting, and puts the reason into the file of receipts.
+
+    Raises:
+        ReceiptError: Always.
+    """
     if settings.receipt is not None:
         receipts.add_problem(settings.receipt, problem)
     raise ReceiptError(f"this engine cannot have a receipt: {problem}")
@@ -114,7 +119,7 @@ def _wrap_executor(module: ModuleType) -> None:
     @functools.wraps(init)
     def with_plan(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         if plan_of(vllm_config) is None and (settings := HookSettings.read()) is not None and settings.needs_receipt:
-            _refuse(_NO_PLAN, settings)
+            refuse(_NO_PLAN, settings)
         _into_force(vllm_config)
         init(self, vllm_config, *args, **kwargs)
 

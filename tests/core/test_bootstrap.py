@@ -76,7 +76,7 @@ def plan_for(write_modules, load_fakes, find_fakes, make_context):
 def applied(own_environment, plan_for):  # noqa: ARG001 - whichever order a test asks for them in
     """The plan handed down to the processes that this one starts, and not in force in this one."""
     plan = plan_for()
-    engine_config.hand_down(plan, {})
+    engine_config.hand_down(plan.for_processes, {})
     os.environ[handed_down.HOOK_VARIABLE] = "on"
     yield plan
     process.undo()

@@ -23,6 +23,7 @@ def seen(tmp_path_factory):
         from quirks_core.hook.settings import HookSettings
         from quirks_core.plugins.planning import make_plan
         from quirks_core.configuration.serve_command import read_serve_command
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
         found = {}
         args = EngineArgs(model=model, dtype="float32", max_num_seqs=8, data_parallel_size_local=1)
@@ -35,6 +36,8 @@ def seen(tmp_path_factory):
             found[purpose]["undeclared"] = sorted(run.undeclared_slots())
         signs = {"load_format": "dummy", "enable_sleep_mode": True, "worker_extension_cls": "a.B"}
         every = args, AsyncEngineArgs(model=model), EngineArgs(model=model, **signs)
+        backend = EngineArgs(model=model, attention_backend=AttentionBackendEnum.CPU_ATTN)
+        found["backend"] = a.engine_run(backend, HookSettings(), "serve").slots()["engine.attention_backend"]
         found["purposes"] = [a.purpose_of(one, HookSettings(), None) for one in every]
 
         same, other = EngineArgs(model=model, dtype="float32", max_num_seqs=8), EngineArgs(model=model, dtype="float32")
@@ -118,6 +121,10 @@ def test_settings_of_the_trainer_are_unknown_only_in_a_rollout(seen):
     assert {"refit.clear_cache", "sampling.top_p", "train.backend", "request.timeout_s"} <= rollout
     assert "refit.scope" not in rollout
     assert {name.partition(".")[0] for name in serve} == {"request", "sampling"}
+
+
+def test_an_attention_backend_is_called_as_users_type_it(seen):
+    assert seen["backend"] == "CPU_ATTN"
 
 
 def test_the_purpose_follows_from_the_arguments(seen):
