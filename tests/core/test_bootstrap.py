@@ -88,45 +88,18 @@ def step_and_stop():
     return engine.step(), engine.stop()
 
 
-def test_without_a_plan_nothing_happens():
-    before = dict(os.environ)
-
-    bootstrap.bootstrap()
-
-    assert (dict(os.environ), process.in_force()) == (before, None)
-
-
 def test_a_process_acknowledges_all_that_it_carries_out(applied):
     os.environ.pop("FAKE_VARIABLE")  # not by monkeypatch: it would put it back after the test
 
     process.carry_out(applied.for_processes)
 
+    assert [effect.pending for effect in process.acknowledgement().effects] == [False, True, True]
     assert (step_and_stop(), os.environ["FAKE_VARIABLE"]) == (PATCHED, "1")
     acknowledgement = process.acknowledgement()
     assert (acknowledgement.pid, acknowledgement.process) == (os.getpid(), "MainProcess")
     assert acknowledgement.digest == applied.digest == process.in_force()
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
     assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
-
-
-def test_a_patch_that_waits_for_its_module_is_acknowledged_as_pending(applied):
-    process.carry_out(applied.for_processes)
-    before = process.acknowledgement().effects
-
-    step_and_stop()
-
-    after = process.acknowledgement().effects
-    assert ([item.pending for item in before], [item.pending for item in after]) == ([False, True, True], [False] * 3)
-
-
-def test_a_second_call_changes_nothing(applied):
-    process.carry_out(applied.for_processes)
-    step_and_stop()
-    patched = importlib.import_module("fake_engine.module").Engine.step
-
-    process.carry_out(applied.for_processes)
-
-    assert importlib.import_module("fake_engine.module").Engine.step is patched
 
 
 def test_another_plan_undoes_the_patches_of_the_first(plan_for):
@@ -182,7 +155,8 @@ def test_another_plan_with_the_same_patches_leaves_them_untouched(plan_for):
     assert step_and_stop() == PATCHED
     patched = importlib.import_module("fake_engine.module").Engine.step
 
-    process.carry_out(second)
+    for again in (first, second, second):
+        process.carry_out(again)
 
     assert process.in_force() == second.digest != first.digest
     assert importlib.import_module("fake_engine.module").Engine.step is patched
@@ -228,7 +202,7 @@ def test_a_forked_process_acknowledges_for_itself(applied):
     assert status == 0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"context": 3}', '{"context": "x", "colour": "red"}'])
+@pytest.mark.parametrize("text", ["", '{"context": "x", "colour": "red"}'])
 def test_a_plan_that_cannot_be_read_is_a_clear_error(start, text):
     child = start("bootstrap()", **{handed_down.PLAN_VARIABLE: text, handed_down.HOOK_VARIABLE: "on"})
 
@@ -305,13 +279,6 @@ def prove(plan_for, start):
         return processes.prove(executor), [child.pid for child in children]
 
     return prove_with
-
-
-def test_the_receipt_of_an_engine_holds_all_its_processes(prove):
-    receipt, workers = prove(ANSWER % True, ANSWER % True)
-
-    assert [row.pid for row in receipt.processes] == [os.getpid(), *workers]
-    assert {row.digest for row in receipt.processes} == {receipt.digest}
 
 
 def test_a_worker_with_another_plan_or_value_stops_the_engine(prove, plan_for):

@@ -100,11 +100,3 @@ def test_a_quirk_that_contradicts_itself_is_named_with_its_own_switch(conflict_o
 
     assert ways_out(refusal) == [["quirk-0"]]
     assert conflict_of(wanted, ["quirk-0"]).refusals == ()
-
-
-def test_defaults_that_are_outranked_take_no_part_in_a_conflict_of_requirements(conflict_of):
-    plan = conflict_of([[Require(SLOT, "auto")], [Require(SLOT, "dummy")], [Default(SLOT, "other")]])
-
-    (refusal,) = plan.refusals
-    assert [quirk.id for quirk in refusal.quirks] == ["quirk-0", "quirk-1"]
-    assert [item.status for item in plan.adjustments] == [Status.OUTRANKED, Status.CONFLICT, Status.CONFLICT]

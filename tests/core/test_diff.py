@@ -60,22 +60,6 @@ def test_plans_whose_digests_differ_differ_in_something_that_is_shown(first, sec
     assert PlanDiff.model_validate_json(found.model_dump_json()) == found
 
 
-@settings(max_examples=100)
-@given(facts=FACTS)
-def test_a_plan_does_not_differ_from_what_its_json_says(facts, make_context, make_plan, make_quirk):
-    plan = make_plan(
-        make_quirk(id="asks"),
-        make_quirk(id="warns", adjustments=Advise("look out")),
-        make_quirk(id="refuses", adjustments=Refuse("it hangs", "use fewer ranks")),
-        context=make_context(**facts),
-    )
-
-    found = diff(plan, Plan.model_validate_json(plan.to_json()))
-
-    assert found == PlanDiff(digests=(plan.digest, plan.digest))
-    assert found.same
-
-
 def test_facts_show_both_values_under_their_path(make_context, make_plan):
     config = {"model_type": "gemma3", "text_config": {"layers": 2}}
     other = make_context(
@@ -138,12 +122,7 @@ def test_a_quirk_whose_state_changes_shows_both_reasons(make_context, make_plan,
     assert (change.name, change.a["state"], change.b["state"]) == ("example", "active", "dormant")
     assert "got 0.33.0" in change.b["because"]
     assert change.a["because"] != change.b["because"]
-
-
-def test_another_reason_alone_is_no_difference(make_context, make_plan, make_quirk):
-    newer = make_context(packages={"vllm": "0.33.0"})
-    stays = make_quirk(affected=Affected("vllm", fixed="0.9.0"))
-
+    stays = make_quirk(affected=Affected("vllm", fixed="0.9.0"))  # for another reason
     assert diff(make_plan(stays), make_plan(stays, context=newer)).quirks == ()
 
 

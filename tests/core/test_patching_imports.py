@@ -74,16 +74,6 @@ def test_every_patch_of_a_module_that_is_imported_later_comes_into_force():
     assert (module.top(), module.Engine().step()) == ("patched patched top", "patched step")
 
 
-def test_an_attribute_is_added_to_a_later_module_until_it_is_undone():
-    installed = install(Patch("fake_engine.module:bottom", adds="fake_late_patches:wrap"), "q")
-
-    module = importlib.import_module("fake_engine.module")
-    assert callable(module.bottom)
-
-    installed.undo()
-    assert not hasattr(module, "bottom")
-
-
 def test_a_pending_patch_that_is_undone_never_comes_into_force():
     first, second = install(late("top"), "a"), install(late("Engine.step"), "b")
 

@@ -144,11 +144,3 @@ def test_a_third_party_cannot_break_a_quirk_of_ours_by_a_circle(fake_plugins, fi
     registry = Registry.load(found)
 
     assert ([row.name for row in registry.broken], len(registry.loaded)) == (["fake-theirs"], 1)
-
-
-def test_a_long_chain_is_no_circle(load_fakes):
-    links = 'return [make(f"fake-{n}", supersedes=f"fake-{n + 1}") for n in range(3000)]'
-
-    registry = load_fakes(fake_chain=f"@hookimpl\ndef quirks_declare():\n    {links}\n")
-
-    assert (registry.broken, len(registry.loaded)) == ((), 3000)

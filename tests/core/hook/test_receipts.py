@@ -83,8 +83,3 @@ def test_a_file_of_somebody_elses_is_left_alone(tmp_path):
         receipts.read(file)
 
     assert file.read_text() == "dear diary"
-
-
-def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match="name a regular file that can be written"):
-        receipts.begin(tmp_path / "nowhere" / "receipts.json")
