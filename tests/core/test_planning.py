@@ -103,18 +103,6 @@ def test_the_plan_is_made_of_what_its_quirks_ask_for(config, fake_distribution, 
     assert "s3cr3t" not in plan.to_json()
 
 
-def test_slots_that_we_do_not_list_are_planned_like_any_other(config, load_fakes):
-    wanted = "Require('env.NCCL_NVLS_ENABLE', '0'), Default('engine.block_size', 16), Require('engine.max_logprobs', at_most=5)"
-    registry = load_fakes(fake_one=f"QUIRK = make('fake-one', adjustments=[{wanted}])")
-
-    left_open = make_plan(config(), registry=registry, environ={})
-    typed = make_plan(config(engine={"max_logprobs": 7}), registry=registry, environ={"NCCL_NVLS_ENABLE": "1"})
-
-    assert left_open.changes == {"env.NCCL_NVLS_ENABLE": "0", "engine.block_size": 16, "engine.max_logprobs": 5}
-    assert config().adjusted(left_open.changes).engine.further == {"block_size": 16, "max_logprobs": 5}
-    assert [refusal.slot for refusal in typed.refusals] == ["engine.max_logprobs", "env.NCCL_NVLS_ENABLE"]
-
-
 def test_a_value_that_the_installed_vllm_does_not_list_is_a_warning(config):
     typed = config(engine={"load_format": "dumy", "tokenizer_mode": "auto"})
 

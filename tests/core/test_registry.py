@@ -159,26 +159,20 @@ def test_two_registries_do_not_share_plugins(load_fakes, make_context):
     assert [len(registry.resolve(make_context()).context.extra) for registry in (first, second)] == [1, 0]
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, find_fakes, order):
+def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, find_fakes):
     broken = {
         "fake_import": "import no_such_module\nQUIRK = 1",
         "fake_pack": f'{HOOK}return [make("fake-same")]',
         "fake_same": 'QUIRK = make("fake-same")',
         "fake_self": 'QUIRK = make("fake-self", supersedes="fake-self")',
     }
-    fake_plugins("fake-broken", **broken)
-    fake_plugins("fake-sound", fake_good=GOOD)
-    found = find_fakes()[::order]
-    assert len(Registry.load(found).broken) == 4
+    fake_plugins(fake_good=GOOD, **broken)
+    assert len(Registry.load(find_fakes()).broken) == 4
 
     with pytest.raises(BrokenPluginsError) as error:
-        Registry.load(found, strict=True)
+        Registry.load(find_fakes(), strict=True)
 
-    lines = sorted(str(error.value).splitlines()[1:])
+    assert sorted(line.split("'")[1] for line in str(error.value).splitlines()[1:]) == [
+        name.replace("_", "-") for name in broken
+    ]
     assert (len(error.value.problems), error.value.exit_code) == (4, 3)
-    assert [line.split("'")[1] for line in lines] == ["fake-import", "fake-pack", "fake-same", "fake-self"]
-    assert lines[0].startswith(
-        "- plugin 'fake-import' of fake-broken 1.2 (fake_import:QUIRK) is broken: fake_import.py:16: Mod"
-    )
-    assert ids(Registry.load([item for item in found if item.distribution == "fake-sound"], strict=True)) == ["fake-good"]
