@@ -190,7 +190,7 @@ def _names(registry: Registry, switches: Switches) -> list[Finding]:
 
 
 def _plugins(registry: Registry) -> list[Finding]:
-    found = [Finding("error", item.name, str(item)) for item in registry.broken]
+    found = [Finding("error", item.plugin.name, str(item)) for item in registry.broken]
     number = len(registry.broken)
     return [
         *found,

@@ -89,7 +89,7 @@ def test_each_file_of_a_package_is_a_quirk_by_its_name(package):
     assert not [name for name in sys.modules if name.startswith("fake_pack")]
     registry, _ = load(found)
     assert [item.quirk.id for item in registry.loaded] == [item.name for item in found if item.name != "loud"]
-    assert [(row.name, row.error) for row in registry.broken] == [("loud", "fake_pack/loud.py:1: RuntimeError:")]
+    assert [(row.plugin.name, row.error) for row in registry.broken] == [("loud", "fake_pack/loud.py:1: RuntimeError:")]
 
 
 @pytest.mark.parametrize(("value", "name"), [("fake_pack.sub", "fake-one"), ("fake_pack.sub.fake_one:QUIRK", "any")])
@@ -112,7 +112,7 @@ def test_two_files_of_one_id_are_one_error_that_names_both(package):
 
     (row,) = load(found)[0].broken
 
-    assert row.name == "fake-one"
+    assert row.plugin.name == "fake-one"
     assert "fake_pack/fake_one.py and fake_pack/sub/fake_one.py both declare the quirk 'fake-one': rename one" in row.error
 
 

@@ -77,7 +77,7 @@ def test_a_broken_plugin_gives_no_facts_and_a_contested_fact_is_unknown(load_fak
 
     plan = registry.resolve(make_context())
 
-    assert ([row.name for row in registry.broken], plan.context.extra) == (["fake-c", "fake-d"], {"fake-dist.same": 1})
+    assert ([row.plugin.name for row in registry.broken], plan.context.extra) == (["fake-c", "fake-d"], {"fake-dist.same": 1})
     assert plan.warnings[-1].text == "fact fake-dist.n is unknown: two plugins of its distribution give it different values"
 
 

@@ -11,7 +11,7 @@ import pytest
 from quirks_core.base.errors import BrokenPluginsError, UsageError
 from quirks_core.plan.records import Note, NoteKind
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins import registry as registry_module
+from quirks_core.plugins import finder
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
@@ -84,9 +84,14 @@ def test_a_broken_plugin_is_one_row_beside_the_others(load_fakes, make_context, 
     registry = load_fakes(fake_bad=source, fake_good=GOOD)
 
     (row,) = registry.broken
-    assert (row.name, row.distribution, row.version, words in row.error) == ("fake-bad", "fake-dist", "1.2", True)
+    assert (row.plugin.name, row.plugin.distribution, row.plugin.version, words in row.error) == (
+        "fake-bad",
+        "fake-dist",
+        "1.2",
+        True,
+    )
     assert (len(row.error) < 600, "\n" in row.error) == (True, False)
-    assert str(row) == f"plugin 'fake-bad' of fake-dist 1.2 ({row.entry_point}) is broken: {row.error}"
+    assert str(row) == f"plugin 'fake-bad' of fake-dist 1.2 ({row.plugin.entry_point.value}) is broken: {row.error}"
     plan = registry.resolve(make_context())
     assert [verdict.id for verdict in plan.active] == ["fake-good"]
     assert plan.warnings == (Note(kind=NoteKind.PLUGIN, text=str(row)),)
@@ -111,7 +116,7 @@ def test_what_a_plugin_prints_goes_to_standard_error_so_that_json_stays_json(sit
 
 
 def test_a_slow_plugin_is_counted(load_fakes, monkeypatch):
-    monkeypatch.setattr(registry_module, "_SLOW_S", 0.5)
+    monkeypatch.setattr(finder, "_SLOW_S", 0.5)
 
     registry = load_fakes(fake_slow="__import__('time').sleep(0.8)\nQUIRK = make('fake-slow')", fake_good=GOOD)
 
@@ -124,7 +129,7 @@ def test_an_id_that_two_third_parties_declare_breaks_both(load_fakes):
 
     registry = load_fakes(fake_good=GOOD)
 
-    errors = {row.distribution: row.error for row in registry.broken}
+    errors = {row.plugin.distribution: row.error for row in registry.broken}
     assert "quirk id 'same-id' is taken by fake-second 1.2 (" in errors["fake-first"]
     assert "quirk id 'same-id' is taken by fake-first 1.2 (" in errors["fake-second"]
     assert ids(registry) == ["fake-good"]
@@ -137,7 +142,7 @@ def test_an_id_of_ours_stays_ours_whoever_loads_first(load_fakes, order):
     registry = Registry.load([item for item in discover() if item.name == "v1-runtime"][::order])
 
     assert [item.distribution for item in registry.loaded] == ["model-quirks"]
-    assert [row.distribution for row in registry.broken] == ["fake-dist"]
+    assert [row.plugin.distribution for row in registry.broken] == ["fake-dist"]
     assert "quirk id 'v1-runtime' is taken by model-quirks" in registry.broken[0].error
 
 

@@ -128,7 +128,7 @@ def test_only_quirks_in_a_circle_are_broken(load_fakes, circle):
     registry = load_fakes(**plugins, fake_good='QUIRK = make("fake-good")')
 
     caught = {name for name in circle if name != "a" or "a" in circle.values()}
-    assert {row.name for row in registry.broken} == {f"fake-{name}" for name in caught}
+    assert {row.plugin.name for row in registry.broken} == {f"fake-{name}" for name in caught}
     assert all(row.error.startswith("circular supersedes: fake-") for row in registry.broken)
     assert {item.quirk.id for item in registry.loaded} == {"fake-good", *(f"fake-{name}" for name in circle.keys() - caught)}
 
@@ -143,4 +143,4 @@ def test_a_third_party_cannot_break_a_quirk_of_ours_by_a_circle(fake_plugins, fi
 
     registry = Registry.load(found)
 
-    assert ([row.name for row in registry.broken], len(registry.loaded)) == (["fake-theirs"], 1)
+    assert ([row.plugin.name for row in registry.broken], len(registry.loaded)) == (["fake-theirs"], 1)
