@@ -133,12 +133,6 @@ class Switches:
         return [f"no quirk of that name, unless a plugin that was not loaded has it: {text}" for text in doubtful]
 
 
-def off_switch(ids: Iterable[str]) -> str:
-    """Returns how to switch quirks off, as an option and as a setting."""
-    names = list(ids)
-    return " ".join(f"--disable {name}" for name in names) + f" (or quirks.disable: [{', '.join(names)}])"
-
-
 def _listed(text: str) -> list[str]:
     """The names in a variable; a variable that is set to nothing, or a comma at the end, gives none."""
     return [name for name in text.split(",") if name.strip()]
