@@ -217,19 +217,6 @@ def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(plan_
         process.carry_out(ProcessPlan.model_validate(plan))
 
 
-@pytest.mark.usefixtures("applied")
-def test_what_vllm_logs_as_an_error_is_kept_for_the_driver(start, tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    log = "import logging\nlogging.getLogger('vllm').error('the engine is on fire')\nlogging.getLogger('vllm').warning('warm')"
-
-    child = start(f"bootstrap()\n{log}", **{handed_down.FOLDER_VARIABLE: str(folder)})
-    child.communicate(timeout=HUNG_S)
-
-    text = (folder / f"errors-{child.pid}.log").read_text(encoding="utf-8")
-    assert text == "MainProcess: the engine is on fire\n"
-
-
 @pytest.fixture
 def start(site):
     """Starts processes of the engine, which bootstrap themselves, and ends them after the test."""

@@ -109,14 +109,6 @@ def test_every_affected_package_needs_one_range_that_holds(make_plan, make_quirk
     assert make_plan(make_quirk(affected=affected)).verdicts[0].state is state
 
 
-def test_an_adjustment_counts_only_where_its_condition_holds(plan_of):
-    off, on = Default(SLOT, "auto", when=OTHERS), Default(EAGER, True, when=~OTHERS)
-
-    plan = plan_of([off, on, Refuse("no", "none", when=OTHERS)])
-
-    assert (plan.changes, plan.refusals) == ({EAGER: True}, ())
-
-
 def test_a_quirk_does_not_concern_a_run_to_which_none_of_its_adjustments_applies(plan_of):
     (verdict,) = plan_of([Default(SLOT, "auto", when=OTHERS), Refuse("no", "none", when=OTHERS)]).verdicts
 
@@ -146,8 +138,10 @@ def test_advice_that_the_values_of_the_plan_make_needless_is_taken_back(make_pla
     assert together.verdicts[2].because == f"{EAGER}: wanted false, got True"
 
 
-def test_a_condition_that_cannot_be_decided_is_a_warning(plan_of):
-    plan = plan_of([Default(EAGER, True, when=~OTHERS), Refuse("no", "none", when=UNDECIDED)])
+def test_an_adjustment_counts_only_where_its_condition_holds(plan_of):
+    """A warning says where that cannot be decided."""
+    off = Default(SLOT, "auto", when=OTHERS), Refuse("no", "none", when=OTHERS)
+    plan = plan_of([*off, Default(EAGER, True, when=~OTHERS), Refuse("no", "none", when=UNDECIDED)])
 
     assert (plan.changes, plan.refusals) == ({EAGER: True}, ())
     (note,) = plan.warnings

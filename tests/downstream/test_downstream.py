@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from quirks_core.plugins.finder import discover
-
 if TYPE_CHECKING:
     from conftest import Environment
 
 HERE = Path(__file__).parent
-BUILT_IN = sorted(item.name for item in discover() if item.distribution == "model-quirks")
 
 
 def states(plan: dict[str, Any]) -> dict[str, str]:
@@ -176,19 +173,6 @@ def test_a_broken_plugin_does_not_disturb_the_others(broken: Environment, acme: 
     where, place = "plugin 'broken-import' of acme-broken 0.0.7 (acme_broken.imports:QUIRK)", "acme_broken/grumbling.py:25"
     assert plugin == f"{where} is broken: acme_broken/imports.py:3: ModuleNotFoundError: No module named 'acme_telemetry'"
     assert facts == f"quirks_facts of acme-broken:grumbling failed: {place}: ConnectionError: no answer from the scheduler"
-
-
-def test_a_distribution_that_is_off_is_not_even_imported(installed: Callable[..., Environment], log: Path) -> None:
-    environment = installed("acme-engine", "acme-quirks", "acme-slow")
-
-    without = environment.plan("acme_moe", MODEL_QUIRKS_DISABLE="distribution:acme-slow", ACME_IMPORT_LOG=str(log))
-    imported = lines(log)
-    alone = environment.plan("acme_moe", "--disable", "third-party", ACME_IMPORT_LOG=str(log))
-
-    assert (imported, lines(log)) == (["acme_quirks"], ["acme_quirks"])
-    (skipped,) = [note["text"] for note in without["warnings"] if note["kind"] == "plugin"]
-    assert "'distribution:acme-slow' in the environment (MODEL_QUIRKS_DISABLE)" in skipped
-    assert sorted(states(alone)) == BUILT_IN
 
 
 # Conflicts and replacements
