@@ -264,7 +264,7 @@ def prove(plan_for, start):
     return prove_with
 
 
-def test_a_worker_with_another_plan_or_value_or_none_stops_the_engine(prove, plan_for):
+def test_a_worker_with_another_plan_or_value_stops_the_engine(prove, plan_for):
     other = plan_for("fake-step").for_processes
 
     with pytest.raises(ReceiptError, match=f"carries out plan {other.digest[:12]}… instead of"):

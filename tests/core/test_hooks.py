@@ -70,7 +70,7 @@ def test_a_plugins_fact_cannot_stand_for_one_of_ours(quirk_registry, make_contex
     assert f"{distribution}.{key} is a fact of every run, not a plugin's to give" in note.text
 
 
-def test_a_broken_plugin_gives_no_facts_and_a_contested_fact_is_unknown(load_fakes, make_context):
+def test_broken_plugins_give_no_facts_contested_ones_are_unknown(load_fakes, make_context):
     given = {"fake_a": gives({"n": 1, "same": 1}, "a-"), "fake_b": gives({"n": 2, "same": 1}, "b-")}
     broken = {name: gives({"broken": 1}, "c-") for name in ("fake_c", "fake_d")}
     registry = load_fakes(**given, **broken)

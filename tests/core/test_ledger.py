@@ -53,7 +53,7 @@ def kinds(verdicts):
         [{"version": "1"}] * 3,  # the label of the update before
     ],
 )
-def test_a_policy_that_changes_or_has_its_old_label_has_no_verdict(later):
+def test_a_policy_that_moves_or_keeps_its_label_has_no_verdict(later):
     engine = Engine()
     engine.update(NAMES, version="1")
 

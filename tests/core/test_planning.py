@@ -28,7 +28,7 @@ def config(model):
     return lambda **sections: GenerationConfig.parse({"model": model, **sections})
 
 
-def test_switches_are_those_of_the_call_the_command_line_the_environment_and_the_configuration(config):
+def test_switches_come_from_all_four_layers(config):
     """`tests/core/test_switches.py` has which of them wins."""
     off, environ = SwitchNames([QUIRK]), {DISABLE_VARIABLE: QUIRK}
 
