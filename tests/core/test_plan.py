@@ -124,11 +124,3 @@ def test_a_slots_value_is_a_quirks_else_the_users_else_the_configurations_whatev
         "engine.max_num_seqs": 8,
         "request.timeout_s": 600,
     }
-
-
-def test_a_refusal_reads_as_a_reason_with_its_ways_out(full_plan):
-    assert str(full_plan.refusals[0]).splitlines() == [
-        "hangs (example-quirks 1.2, a/b.py:3): it hangs",
-        "    remedy: use fewer ranks",
-        "    override: --disable hangs (or quirks.disable: [hangs])",
-    ]
