@@ -21,7 +21,8 @@ from types import ModuleType
 import measure
 
 from quirks_core import Patch
-from quirks_core.apply.patching import check_drift, install
+from quirks_core.apply.patching import install
+from quirks_core.plan.drift import drift_of
 from quirks_core.source.vllm_source import INSTALLED
 
 #: Makes a process as crowded as it is after ``import vllm`` (0.32.0 for CPU): 2 600 modules with 108 000 names.
@@ -71,7 +72,7 @@ def cases() -> dict[str, Callable[[], float]]:
     pending = Patch("acme_later:scaled", wrapper="acme_wrappers:wrap", expects=(INSTALLED.fingerprint("acme_later:scaled"),))
     return {
         "wrap a function, and undo": partial(once, wrap),
-        "compare a fingerprint, which is part of it": lambda: measure.timed(lambda: check_drift(wrap)),
+        "compare a fingerprint, which is part of it": lambda: measure.timed(lambda: drift_of(wrap, None, INSTALLED)),
         "10 wrappers of one function, and undo": partial(several, [wrap] * 10),
         "add a method, and undo": partial(once, add),
         "wait for a module that is not imported, and undo": partial(once, pending),

@@ -7,9 +7,9 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plan.receipt import Receipt
 from quirks_core.reporting.plan import show_plan
 from quirks_core.reporting.terminal import Screen, line, lines
 from worker import VllmAsyncGenerationWorker

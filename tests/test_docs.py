@@ -22,12 +22,12 @@ import yaml
 from patience import HUNG_S
 
 from quirks_core import Patch, Quirk, Severity, model_type, report
-from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.cli.command import find_commands
 from quirks_core.cli.main import main, make_parser
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.declaration.trace import Answer, Leaf
 from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.plan.records import Contributor, Plan, PlannedAdjustment, PlannedPatch, Refusal, State, Status, Verdict
 from quirks_core.plugins import hookspecs, validate
 from quirks_core.plugins.lifecycle import Stage

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.sections import SamplingSection
 from quirks_core.ledger.account import Verdict
+from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
 from quirks_core.plan.summary import messages
 from quirks_core.plan.switches import SwitchNames

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quirks_core.apply.driver import check_engine_environment
+from quirks_core.apply.process import check_engine_environment
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.model_config import require_weights

@@ -17,6 +17,7 @@ from typing import Any
 from quirks_core.apply import imports
 from quirks_core.base.errors import PatchDriftError, QuirksError
 from quirks_core.declaration.adjustments import Patch
+from quirks_core.plan.drift import drift_of
 from quirks_core.source.vllm_source import INSTALLED
 
 _MISSING = object()
@@ -113,7 +114,8 @@ def install(patch: Patch, quirk: str) -> InstalledPatch:
         PatchDriftError: The patch was not written against the target's source; nothing was changed.
         QuirksError: Another quirk owns the target; nothing was changed.
     """
-    check_drift(patch)
+    if problem := drift_of(patch, None, INSTALLED):
+        raise PatchDriftError(f"{problem} ('quirks doctor' shows what changed)")
     installed = InstalledPatch(patch, quirk, INSTALLED.fingerprint(patch.target) or "")
     site = _sites.get(patch.target) or _Site(patch.target)
     if site.patches.get(quirk) == patch:
@@ -150,21 +152,6 @@ def _open_pending(module: ModuleType) -> None:
 def _is_being_imported(module: str) -> bool:
     spec = getattr(sys.modules.get(module), "__spec__", None)
     return bool(getattr(spec, "_initializing", False))
-
-
-def check_drift(patch: Patch) -> None:
-    """Makes sure that the installed source is one that a patch was written against.
-
-    Raises:
-        PatchDriftError: It is not.
-    """
-    here = INSTALLED.fingerprint(patch.target)
-    if patch.adds and here is None and INSTALLED.has_owner(patch.target):
-        return
-    if not INSTALLED.is_expected(patch.target, patch.expects):
-        problem = INSTALLED.missing(patch.target) if here is None else f"{patch.target} has changed (fingerprint {here})"
-        wanted = " or ".join(patch.expects) or "nothing of that name"
-        raise PatchDriftError(f"{problem}; the patch was written against {wanted} ('quirks doctor' shows what changed)")
 
 
 def _load(source: str) -> Any:

@@ -1,4 +1,4 @@
-"""What this process carries out of a plan: its variables and patches, and how it acknowledges them.
+"""What this process carries out of a plan: its variables and patches, how it acknowledges them, and how all is undone.
 
 The plan names quirk ids; each process loads those quirks from its own installation, so no code travels.
 """
@@ -9,20 +9,50 @@ import logging
 import multiprocessing
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quirks_core.apply.handed_down import VLLM_PLUGINS
 from quirks_core.apply.patching import InstalledPatch, install
-from quirks_core.apply.receipt import Acknowledgement, Effect
-from quirks_core.base.errors import QuirksError
+from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.declaration.adjustments import Patch
+from quirks_core.plan.receipt import Acknowledgement, Effect
 from quirks_core.plan.records import PlannedPatch, ProcessPlan
 
 if TYPE_CHECKING:
     from quirks_core.plugins.registry import Registry
+
+
+@dataclass(slots=True)
+class Overlay:
+    """Environment variables that were set on top of the user's."""
+
+    _before: dict[str, str | None] = field(default_factory=dict)
+
+    def set(self, variable: str, value: str) -> None:
+        """Sets a variable; `restore` sets it back."""
+        self._before.setdefault(variable, os.environ.get(variable))
+        os.environ[variable] = value
+
+    def original(self) -> dict[str, str]:
+        """Returns the environment as the user set it."""
+        found = {**os.environ, **{name: text for name, text in self._before.items() if text is not None}}
+        return {name: text for name, text in found.items() if self._before.get(name, text) is not None}
+
+    def restore(self) -> None:
+        """Sets every variable back to what it was."""
+        for variable, text in self._before.items():
+            os.environ.pop(variable, None)
+            if text is not None:
+                os.environ[variable] = text
+        self._before.clear()
+
+
+#: The overlay of this process.
+environment = Overlay()
 
 
 @dataclass(slots=True)
@@ -99,8 +129,9 @@ def in_force() -> str | None:
 
 
 def undo() -> None:
-    """Takes every patch off in this process, and keeps errors no longer; the environment is the driver's to restore."""
+    """Takes every patch off in this process, keeps errors no longer, and restores the environment."""
     _take_off()
+    environment.restore()
     if _in_force.log is not None:
         logging.getLogger("vllm").removeHandler(_in_force.log)
         _in_force.log.close()
@@ -158,3 +189,20 @@ def keep_errors(folder: Path) -> None:
     handler.setFormatter(logging.Formatter(f"{process_name()}: %(message)s"))
     logging.getLogger("vllm").addHandler(handler)
     _in_force.log = handler
+
+
+def check_engine_environment(environ: Mapping[str, str]) -> None:
+    """Makes sure that vLLM will load our plugins in every process.
+
+    Raises:
+        UsageError: It will not: VLLM_PLUGINS is set and does not name ours.
+    """
+    names = environ.get("VLLM_PLUGINS")
+    if names is None:
+        return
+    missing = [name for name in VLLM_PLUGINS if name not in names.split(",")]
+    if missing:
+        wanted = ",".join(filter(None, [names, *missing]))
+        raise UsageError(
+            f"VLLM_PLUGINS={names!r} keeps quirks out of the engine's processes; set VLLM_PLUGINS={wanted!r}, or unset it"
+        )

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from quirks_core.apply.driver import check_engine_environment
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
+from quirks_core.apply.process import check_engine_environment
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import GROUP as COMMANDS
 from quirks_core.cli.command import Command
@@ -190,7 +190,7 @@ def _names(registry: Registry, switches: Switches) -> list[Finding]:
 
 
 def _plugins(registry: Registry) -> list[Finding]:
-    found = [Finding("error", item.name, str(item)) for item in registry.broken]
+    found = [Finding("error", item.plugin.name, str(item)) for item in registry.broken]
     number = len(registry.broken)
     return [
         *found,

@@ -132,7 +132,7 @@ class _AllPlugins:
         for quirk, who in found:
             owners.setdefault(quirk.id, []).append(who)
         # What does not load can still be superseded.
-        known = {*owners, *(item.name for item, seen in checked if seen.error), *(row.name for row in others.broken)}
+        known = {*owners, *(item.name for item, seen in checked if seen.error), *(row.plugin.name for row in others.broken)}
         return cls(owners, frozenset(known), find_circle({quirk.id: quirk.supersedes for quirk, _ in found}))
 
 

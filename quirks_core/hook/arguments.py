@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from enum import Enum
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
+from quirks_core.apply.read_back import UNREADABLE, explicit, plain
 from quirks_core.base import json_values
 from quirks_core.base.errors import QuirksError
-from quirks_core.base.json_values import canonical, sha256
+from quirks_core.base.json_values import sha256
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.slots import Place, engine_problem, is_slot, placed, slot_named
@@ -29,7 +29,6 @@ _NO_SETTINGS = frozenset(
         *("data_parallel_start_rank", "master_addr", "master_port", "node_rank"),
     }
 )
-_UNREADABLE = object()
 
 
 def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRun:
@@ -46,7 +45,7 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     given = placed(Place.ARGUMENT, settings.given).keys()
     names = (typed_in(arguments).names - _by_framework(arguments, settings)) | given
     values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
-    values["engine"] = {"runtime": "v1", "async_engine": is_asynchronous(arguments), **_engine_values(arguments, names)}
+    values["engine"] = {"runtime": "v1", "async_engine": _is_asynchronous(arguments), **_engine_values(arguments, names)}
     preset, sources = _of_trainer(settings, purpose, arguments)
     for slot, value in {**preset, **settings.given}.items():
         if (family := slot_named(slot).family) != "engine":
@@ -74,7 +73,7 @@ def _of_trainer(settings: HookSettings, purpose: str, arguments: Any) -> tuple[d
     if trainer is None:
         return values, sources
     known = {**trainer.facts, "train.framework": trainer.name}
-    assumed = trainer.numerics if not read and _plain(arguments.dtype) in ("auto", "bfloat16") else {}
+    assumed = trainer.numerics if not read and plain(arguments.dtype) in ("auto", "bfloat16") else {}
     names = dict.fromkeys(known, trainer.source) | dict.fromkeys(assumed, f"{trainer.name}'s default") | sources
     return {**known, **assumed, **values}, names
 
@@ -82,30 +81,31 @@ def _of_trainer(settings: HookSettings, purpose: str, arguments: Any) -> tuple[d
 def _by_framework(arguments: Any, settings: HookSettings) -> set[str]:
     """Returns the arguments that the trainer passes with that value where its user set nothing."""
     defaults = settings.trainer.engine_defaults if settings.trainer is not None else {}
-    return {name for name, value in defaults.items() if _plain(getattr(arguments, name, None)) == value}
+    return {name for name, value in defaults.items() if plain(getattr(arguments, name, None)) == value}
 
 
-def is_asynchronous(arguments: Any) -> bool:
-    """Returns whether the arguments are those of an asynchronous engine."""
-    return any(kind.__name__ == "AsyncEngineArgs" for kind in type(arguments).__mro__)
+def purpose_of(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
+    """Returns what an engine is for, and how that is known.
+
+    Args:
+        arguments: The ``EngineArgs``.
+        settings: The user's settings of the hook.
+        usage: vLLM's ``UsageContext`` of the engine.
+    """
+    if settings.purpose is not None:
+        purpose, why = settings.purpose, settings.why
+    elif signs := _signs_of_a_trainer(arguments):
+        purpose, why = "rollout", f"a sign of a trainer: {', '.join(signs)}"
+    else:
+        return _without_trainer(arguments, usage)
+    facts = f"; facts of {settings.trainer.name}" if settings.trainer is not None and purpose == "rollout" else ""
+    return purpose, f"{why}{facts}"
 
 
 def typed_of(arguments: Any) -> Typed:
     """Returns what the user typed, without what names the model or places a node."""
     found = typed_in(arguments)
     return found._replace(names=found.names - _NO_SETTINGS)
-
-
-def signs_of_a_trainer(arguments: Any) -> list[str]:
-    """Returns the arguments that only a trainer that updates weights has a use for."""
-    signs = {
-        "weight_transfer_config": getattr(arguments, "weight_transfer_config", None) is not None,
-        "load_format=dummy": _plain(arguments.load_format) == "dummy",
-        "enable_sleep_mode": bool(arguments.enable_sleep_mode),
-        "worker_extension_cls": bool(arguments.worker_extension_cls),
-        "distributed_executor_backend=external_launcher": arguments.distributed_executor_backend == "external_launcher",
-    }
-    return [name for name, is_there in signs.items() if is_there]
 
 
 def identity(arguments: Any) -> str:
@@ -135,9 +135,32 @@ def put(arguments: Any, changes: Mapping[str, Any]) -> None:
             continue
         now = getattr(arguments, name)
         if is_dataclass(now) and not isinstance(now, type) and isinstance(value, dict):
-            explicit = _explicit(now)
-            value = type(now)(**{**(explicit if isinstance(explicit, dict) else {}), **value})
+            value = type(now)(**{**explicit(now), **value})
         setattr(arguments, name, value)
+
+
+def _without_trainer(arguments: Any, usage: Any) -> tuple[str, str]:
+    context = str(getattr(usage, "value", usage) or "")
+    if context == "OPENAI_API_SERVER" or (context != "OPENAI_BATCH_RUNNER" and _is_asynchronous(arguments)):
+        return "serve", "no sign of a trainer"
+    return "eval", "no sign of a trainer, and no server"
+
+
+def _signs_of_a_trainer(arguments: Any) -> list[str]:
+    """Returns the arguments that only a trainer that updates weights has a use for."""
+    signs = {
+        "weight_transfer_config": getattr(arguments, "weight_transfer_config", None) is not None,
+        "load_format=dummy": plain(arguments.load_format) == "dummy",
+        "enable_sleep_mode": bool(arguments.enable_sleep_mode),
+        "worker_extension_cls": bool(arguments.worker_extension_cls),
+        "distributed_executor_backend=external_launcher": arguments.distributed_executor_backend == "external_launcher",
+    }
+    return [name for name, is_there in signs.items() if is_there]
+
+
+def _is_asynchronous(arguments: Any) -> bool:
+    """Returns whether the arguments are those of an asynchronous engine."""
+    return any(kind.__name__ == "AsyncEngineArgs" for kind in type(arguments).__mro__)
 
 
 @lru_cache(maxsize=1)
@@ -152,8 +175,8 @@ def _engine_values(arguments: Any, names: frozenset[str] | set[str]) -> dict[str
     found: dict[str, Any] = {}
     for name in sorted((names | _always()) - _NO_SETTINGS):
         slot = f"engine.{name}"
-        value = _plain(getattr(arguments, name, None))
-        if value is None or value is _UNREADABLE or not is_slot(slot) or json_values.problem(value):
+        value = plain(getattr(arguments, name, None))
+        if value is None or value is UNREADABLE or not is_slot(slot) or json_values.problem(value):
             continue
         # vLLM has taken the value. Where our reading of its types is narrower, the value is no fact, and no error either.
         if slot_named(slot).problem(value) or engine_problem(slot, value):
@@ -164,42 +187,7 @@ def _engine_values(arguments: Any, names: frozenset[str] | set[str]) -> dict[str
     return found
 
 
-def _plain(value: Any) -> Any:
-    """Returns a value as JSON has it; `_UNREADABLE` if it has none."""
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if type(value).__name__ == "dtype":
-        return str(value).removeprefix("torch.")
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return _all_or_none({str(key): _plain(item) for key, item in value.items()})
-    if isinstance(value, list | tuple | set | frozenset):
-        members = [_plain(item) for item in value]
-        if _UNREADABLE in members:
-            return _UNREADABLE
-        return sorted(members, key=canonical) if isinstance(value, set | frozenset) else members
-    return _explicit(value) if is_dataclass(value) and not isinstance(value, type) else _UNREADABLE
-
-
-def _explicit(value: Any) -> Any:
-    """Returns the fields of one of vLLM's configuration objects that are not its defaults."""
-    found = {}
-    for field in fields(value):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        given = getattr(value, field.name, default)
-        if field.init and given is not default:
-            plain = _plain(given)
-            if plain is not _UNREADABLE and plain != _plain(default):
-                found[field.name] = plain
-    return found
-
-
-def _all_or_none(values: dict[str, Any]) -> Any:
-    return _UNREADABLE if any(value is _UNREADABLE for value in values.values()) else values
-
-
 def _readable(value: Any) -> Any:
     # vLLM changes its configuration objects while it makes an engine's configuration of them, also those of a command line.
-    plain = _UNREADABLE if is_dataclass(value) else _plain(value)
-    return f"a {type(value).__qualname__}" if plain is _UNREADABLE else plain
+    found = UNREADABLE if is_dataclass(value) else plain(value)
+    return f"a {type(value).__qualname__}" if found is UNREADABLE else found

@@ -5,22 +5,23 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 import weakref
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from quirks_core.apply import driver, process
-from quirks_core.apply.driver import environment
+from quirks_core.apply import process
 from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
-from quirks_core.apply.read_back import contradictions
+from quirks_core.apply.process import environment
+from quirks_core.apply.read_back import contradictions, read_configuration
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.declaration.adjustments import Relation
 from quirks_core.facts.model import ModelFacts
 from quirks_core.hook import receipts, report, vllm_functions
-from quirks_core.hook.arguments import engine_run, identity, is_asynchronous, put, signs_of_a_trainer, typed_of
-from quirks_core.hook.processes import values_of
+from quirks_core.hook.arguments import engine_run, identity, purpose_of, put, typed_of
+from quirks_core.hook.processes import plan_of, refuse
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.formats import setting
 from quirks_core.plan.records import Plan, ProcessPlan, Refusal, RefusedError, Status
@@ -79,15 +80,15 @@ def check(plan: ProcessPlan, config: Any) -> None:
     Raises:
         ReceiptError: vLLM made something else of what a quirk set.
     """
-    if wrong := list(contradictions(plan, values_of(plan, config))):
+    if wrong := list(contradictions(plan, read_configuration(config, plan.slots))):
         raise ReceiptError(f"vLLM changed what a quirk set: {'; '.join(wrong)}")
     _engines.append((plan, weakref.ref(config)))
 
 
 def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     """Plans and applies, or takes over what the process that started this one has planned; None if nothing is in force."""
-    if isinstance(more := arguments.additional_config, dict) and CARRIED in more:  # a program put it there, or a second call
-        return ProcessPlan.model_validate(more[CARRIED])
+    if (carried := plan_of(arguments)) is not None:  # a program put it there, or a second call
+        return carried
     settings = HookSettings.read()
     if settings is None:
         return None
@@ -106,20 +107,18 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     except UsageError as error:
         _untouched(str(error), settings)
         return None
-    purpose, why = _purpose(arguments, settings, usage)
-    planned = resolve(arguments, settings, purpose)
+    purpose, why = purpose_of(arguments, settings, usage)
+    planned, applied = resolve(arguments, settings, purpose), None
     if not settings.only_reports:
         try:
-            apply(arguments, planned, settings, mine)
+            applied = _apply(arguments, planned, settings, mine)
         except RefusedError as error:
             error.add_note(f"  purpose {purpose} ({why})")
             raise
     report.log_plan(planned, typed, why, quiet=settings.is_quiet, only_reports=settings.only_reports)
-    if settings.only_reports:
-        if settings.needs_receipt:
-            _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
-        return None
-    return planned.for_processes
+    if applied is None and settings.needs_receipt:
+        _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
+    return applied
 
 
 def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
@@ -131,24 +130,20 @@ def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
     return make_plan(engine_run(arguments, settings, purpose), environ=environment.original())
 
 
-def apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) -> None:
+def _apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) -> ProcessPlan:
     """Puts a plan into force in this process, on the arguments of its engine, and for every process of that engine.
-
-    Args:
-        arguments: The ``EngineArgs``.
-        plan: The plan.
-        settings: The user's settings of the hook.
-        planned_for: What `identity` gave of the arguments; the processes of that engine take the plan over.
 
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
         QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
     check_refusals(arguments, plan)
+    applied = plan.for_processes
     if settings.receipt is not None:
         receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
-    hand_down(plan, {**placed(Place.VARIABLE, settings.given), PLANNED_FOR: planned_for})
-    _into_force(arguments, plan.for_processes, settings)
+    hand_down(applied, {**placed(Place.VARIABLE, settings.given), PLANNED_FOR: planned_for})
+    _into_force(arguments, applied, settings)
+    return applied
 
 
 def check_refusals(arguments: Any, plan: Plan) -> None:
@@ -162,21 +157,29 @@ def check_refusals(arguments: Any, plan: Plan) -> None:
         raise RefusedError(tuple(_for_programs(refusal, plan, as_option=as_option) for refusal in plan.refusals))
 
 
-def hand_down(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
+def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...]:
     """Sets the variables of a plan in this process, and hands the plan down to the processes that it starts.
+
+    Args:
+        plan: The plan.
+        variables: Further variables; those of the plan win.
 
     Returns:
         What may not have its full effect, in words.
 
     Raises:
-        QuirksError: Another engine of this process has other patches or variables; nothing was changed.
+        QuirksError: Another engine of this process has other patches or variables, or the plan is too large for a variable;
+            nothing was changed.
     """
-    _make_room(plan.for_processes)
-    warnings = driver.hand_down(plan, variables)
+    text, changes = plan.to_variable(), placed(Place.VARIABLE, plan.changes)
+    _make_room(plan)
+    for variable, value in {**variables, **changes, PLAN_VARIABLE: text}.items():
+        environment.set(variable, value)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
     if _OURS not in prefixes:
         environment.set(_RAY, ",".join([*prefixes, _OURS]))
-    return warnings
+    late = "was set after vLLM was imported; this process may not see it"
+    return tuple(f"env.{name} {late}" for name in changes) if "vllm" in sys.modules else ()
 
 
 def carry(arguments: Any, plan: ProcessPlan) -> None:
@@ -204,7 +207,7 @@ def _for_programs(refusal: Refusal, plan: Plan, *, as_option: bool) -> Refusal:
 
 def undo() -> None:
     """Takes patches off in this process and restores its environment."""
-    driver.undo()
+    process.undo()
     _engines.clear()
 
 
@@ -238,25 +241,6 @@ def _into_force(arguments: Any, plan: ProcessPlan, settings: HookSettings) -> No
         receipts.add_front_end(settings.receipt, process.acknowledgement())
 
 
-def _purpose(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
-    """Returns what an engine is for, and how that is known."""
-    if settings.purpose is not None:
-        purpose, why = settings.purpose, settings.why
-    elif signs := signs_of_a_trainer(arguments):
-        purpose, why = "rollout", f"a sign of a trainer: {', '.join(signs)}"
-    else:
-        return _without_trainer(arguments, usage)
-    facts = f"; facts of {settings.trainer.name}" if settings.trainer is not None and purpose == "rollout" else ""
-    return purpose, f"{why}{facts}"
-
-
-def _without_trainer(arguments: Any, usage: Any) -> tuple[str, str]:
-    context = str(getattr(usage, "value", usage) or "")
-    if context == "OPENAI_API_SERVER" or (context != "OPENAI_BATCH_RUNNER" and is_asynchronous(arguments)):
-        return "serve", "no sign of a trainer"
-    return "eval", "no sign of a trainer, and no server"
-
-
 def _untouched(reason: str, settings: HookSettings) -> None:
     """Leaves an engine as it is and logs it; one that must have a receipt does not start.
 
@@ -264,9 +248,7 @@ def _untouched(reason: str, settings: HookSettings) -> None:
         ReceiptError: It must have one.
     """
     if settings.needs_receipt:
-        if settings.receipt is not None:
-            receipts.add_problem(settings.receipt, reason)
-        raise ReceiptError(f"this engine cannot have a receipt: {reason}")
+        refuse(reason, settings)
     report.error(f"THIS ENGINE STARTS WITHOUT QUIRKS: {reason}")
 
 

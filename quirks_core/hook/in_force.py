@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quirks_core.apply import driver, process
+from quirks_core.apply import process
 from quirks_core.apply.handed_down import HOOK_VARIABLE
 from quirks_core.apply.imports import when_imported
-from quirks_core.apply.receipt import Receipt
 from quirks_core.base import private_folder
-from quirks_core.base.errors import ReceiptError, UsageError
+from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.hook import engine_config, explicit, processes, receipts, report, vllm_functions
 from quirks_core.hook.arguments import identity, put
 from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_given
+from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
 from quirks_core.plan.summary import SEE_ALL
 
@@ -118,17 +118,20 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
         QuirksError: An engine of this process has a plan, or no temporary folder can be made; nothing was changed.
     """
     plan.check()
-    driver.check_engine_environment(os.environ)
+    process.check_engine_environment(os.environ)
     # The end of the block takes patches and variables from every engine of this process.
     for digest in [other.digest for other in _current] + [other.digest for other in engine_config.engines()]:
-        raise driver.second_plan(digest)
+        raise QuirksError(
+            f"plan {digest[:12]}… is in force in this process, and a process has one plan at a time; shut that engine down "
+            "first, or start this one in a process of its own"
+        )
     folder = private_folder.make(RUNS)
     try:
         file = str(folder / _FILE)
-        purpose = plan.context.purpose
-        warnings = engine_config.hand_down(plan, {**(variables or {}), HOOK_VARIABLE: purpose, RECEIPT_VARIABLE: file})
+        purpose, for_processes = plan.context.purpose, plan.for_processes
+        warnings = engine_config.hand_down(for_processes, {**(variables or {}), HOOK_VARIABLE: purpose, RECEIPT_VARIABLE: file})
         _current.append(plan)
-        process.carry_out(plan.for_processes)
+        process.carry_out(for_processes)
         processes.install()  # for cores that run in this process, or are forked from it
         when_imported("vllm.engine.arg_utils", engine_config.install)  # it holds the engine's configuration against the plan
         for one in report.lines_of(plan, SEE_ALL):

@@ -12,19 +12,19 @@ import os
 import socket
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE
 from quirks_core.apply.imports import when_imported
 from quirks_core.apply.parent_watchdog import end_with_parent
-from quirks_core.apply.read_back import contradictions, read_configuration, slots_to_read
-from quirks_core.apply.receipt import Acknowledgement, Receipt
+from quirks_core.apply.read_back import contradictions, read_configuration
 from quirks_core.base.errors import ReceiptError
 from quirks_core.configuration.slots import slot_named
 from quirks_core.facts.model_runner import MODEL_RUNNER, runner_of
 from quirks_core.hook import accounts, receipts, report, worker_calls
 from quirks_core.hook.settings import HookSettings
+from quirks_core.plan.receipt import Acknowledgement, Receipt
 from quirks_core.plan.records import ProcessPlan
 
 _MARK = "_model_quirks_proven"
@@ -46,26 +46,16 @@ def install() -> None:
 
 
 def plan_of(config: Any) -> ProcessPlan | None:
-    """Returns the plan that an engine's configuration carries; None if there is none."""
+    """Returns the plan that the arguments or the configuration of an engine carry; None if there is none."""
     more = getattr(config, "additional_config", None)
     carried = more.get(CARRIED) if isinstance(more, dict) else None
     return None if carried is None else ProcessPlan.model_validate(carried)
 
 
-def values_of(plan: ProcessPlan, config: Any) -> dict[str, Any]:
-    """Returns, by slot, what an engine's configuration holds of the named slots, and of those that quirks adjust."""
-    return read_configuration(config, slots_to_read(adjusted_slots(plan)))
-
-
-def adjusted_slots(plan: ProcessPlan) -> set[str]:
-    """Returns the slots that quirks adjust."""
-    return {line["slot"] for line in plan.adjustments} | plan.changes.keys()
-
-
 def acknowledged(worker: Any) -> dict[str, Any]:
     """Runs in a worker, through ``collective_rpc``: returns what its process carries out, and what its configuration holds."""
     plan = plan_of(worker.vllm_config)
-    engine = values_of(plan, worker.vllm_config) if plan is not None else {}
+    engine = read_configuration(worker.vllm_config, plan.slots) if plan is not None else {}
     if (runner := runner_of(getattr(worker, "model_runner", None))) is not None:
         engine[MODEL_RUNNER] = runner
     return process.acknowledgement(engine).model_dump(mode="json")
@@ -82,13 +72,13 @@ def prove(executor: Any) -> Receipt | None:
     settings = HookSettings.read() or HookSettings()
     if plan is None:
         return None
-    core = process.acknowledgement(values_of(plan, config))
+    core = process.acknowledgement(read_configuration(config, plan.slots))
     workers = [Acknowledgement.model_validate(row) for row in executor.collective_rpc(acknowledged)]
     # Where the core is its own worker, it has answered twice.
     core = next((row for row in workers if (row.pid, row.host) == (core.pid, core.host)), core)
     rows = [core, *(row for row in workers if row is not core)]
     if problems := list(_problems(plan, rows)):
-        _refuse("; ".join(problems), settings)
+        refuse("; ".join(problems), settings)
     used = {str(row.engine[MODEL_RUNNER]) for row in rows if MODEL_RUNNER in row.engine}
     if plan.model_runner and (others := used - {plan.model_runner}):
         report.error(_OTHER_RUNNER.format(plan.model_runner, ", ".join(sorted(others))))
@@ -97,7 +87,7 @@ def prove(executor: Any) -> Receipt | None:
     if settings.receipt is not None:
         receipts.add_engine(settings.receipt, receipt)
     if not settings.is_quiet and (changes or plan.patches):
-        report.log_receipt(receipt, adjusted_slots(plan))
+        report.log_receipt(receipt, plan.slots)
     return receipt
 
 
@@ -109,7 +99,12 @@ def _problems(plan: ProcessPlan, rows: Iterable[Acknowledgement]) -> Iterable[st
         yield from (f"{who}: {text}" for text in contradictions(plan, row.engine))
 
 
-def _refuse(problem: str, settings: HookSettings) -> None:
+def refuse(problem: str, settings: HookSettings) -> NoReturn:
+    """Keeps an engine from starting, and puts the reason into the file of receipts.
+
+    Raises:
+        ReceiptError: Always.
+    """
     if settings.receipt is not None:
         receipts.add_problem(settings.receipt, problem)
     raise ReceiptError(f"this engine cannot have a receipt: {problem}")
@@ -124,7 +119,7 @@ def _wrap_executor(module: ModuleType) -> None:
     @functools.wraps(init)
     def with_plan(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         if plan_of(vllm_config) is None and (settings := HookSettings.read()) is not None and settings.needs_receipt:
-            _refuse(_NO_PLAN, settings)
+            refuse(_NO_PLAN, settings)
         _into_force(vllm_config)
         init(self, vllm_config, *args, **kwargs)
 

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
-from quirks_core.apply.receipt import Acknowledgement, Receipt
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.record import Record
 from quirks_core.ledger.account import Account
+from quirks_core.plan.receipt import Acknowledgement, Receipt
 
 
 class Receipts(Record):

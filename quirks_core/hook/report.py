@@ -7,11 +7,11 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
 from quirks_core.declaration.flags import ModelFlag
 from quirks_core.hook.explicit import Typed
 from quirks_core.plan.formats import is_setting
+from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import NoteKind, Plan, State, Status
 from quirks_core.plan.summary import ADVISED, IN_FORCE, Entry, Summary, in_one_line, is_done, rows
 

@@ -22,8 +22,14 @@ class Drift(NamedTuple):
         return with_lines(self.reason, self.lines)
 
 
-def drift_of(patch: Patch, quirk: Quirk, source: VllmSource) -> Drift | None:
-    """Returns what is wrong with the source of a patch's target; None if the patch was written against it."""
+def drift_of(patch: Patch, quirk: Quirk | None, source: VllmSource) -> Drift | None:
+    """Returns what is wrong with the source of a patch's target; None if the patch was written against it.
+
+    Args:
+        patch: The patch.
+        quirk: Its quirk, whose data file has the lines that changed; without one they are not shown.
+        source: The vLLM.
+    """
     here = source.fingerprint(patch.target)
     if patch.adds:
         if here is not None:
@@ -33,10 +39,11 @@ def drift_of(patch: Patch, quirk: Quirk, source: VllmSource) -> Drift | None:
         return None
     if here is None:
         return Drift(source.missing(patch.target))
-    lines = data_file.read_for(quirk).lines(patch.target, patch.expects)
-    changed = fingerprints.drift(source.attribute_source(patch.target) or "", lines).splitlines()
     expected = ", ".join(patch.expects)
     reason = (
         f"{patch.target} is not the source this patch was written against: fingerprint {here}, and the quirk expects {expected}"
     )
-    return Drift(reason, tuple(changed))
+    if quirk is None:
+        return Drift(reason)
+    lines = data_file.read_for(quirk).lines(patch.target, patch.expects)
+    return Drift(reason, tuple(fingerprints.drift(source.attribute_source(patch.target) or "", lines).splitlines()))

@@ -90,10 +90,6 @@ class Proposals:
     place: tuple[str, ...]
     proposals: frozenset[Proposal]
 
-    def __or__(self, other: Proposals) -> Proposals:
-        """Merges two by_place of one place."""
-        return Proposals(self.place, self.proposals | other.proposals)
-
     @property
     def slot(self) -> str:
         """The slot's name."""
@@ -151,7 +147,7 @@ class Proposals:
 
 
 def by_place(proposals: Iterable[Proposal]) -> tuple[Proposals, ...]:
-    """Sorts proposals into by_place, one for each slot and each key of a mapping, in alphabetical order."""
+    """Sorts proposals into sets, one for each slot and each key of a mapping, in alphabetical order."""
     places: dict[tuple[str, ...], set[Proposal]] = {}
     for part in (part for item in proposals for part in item.parts()):
         places.setdefault(part.place, set()).add(part)

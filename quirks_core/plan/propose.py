@@ -25,7 +25,6 @@ from quirks_core.plan.evaluate import Evaluated
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.merge import Proposal
 from quirks_core.plan.records import Contributor, Note, NoteKind, PlannedPatch, Refusal
-from quirks_core.plan.switches import off_switch
 from quirks_core.source import fingerprints
 
 
@@ -173,18 +172,9 @@ def _inside_of_a_replacement(targets: Mapping[str, Sequence[tuple[Patch, Planned
 def _patch_conflict(target: str, reason: str, quirks: Sequence[Contributor]) -> Refusal:
     ids = {quirk.id for quirk in quirks}
     losers = [tuple(sorted(ids - {name})) or (name,) for name in sorted(ids)]
-    return Refusal(
-        kind="conflict",
-        target=target,
-        reason=reason,
-        remedy="decide which of them you need and switch the others off",
-        switch=" or ".join(map(off_switch, losers)),
-        off=tuple(losers),
-        quirks=tuple(quirks),
-    )
+    remedy = "decide which of them you need and switch the others off"
+    return Refusal.of("conflict", reason, remedy, off=losers, target=target, quirks=tuple(quirks))
 
 
 def _refusal(kind: str, item: Loaded, reason: str, remedy: str, **more: Any) -> Refusal:
-    off = (item.quirk.id,)
-    by = (item.contributor(reason),)
-    return Refusal(kind=kind, reason=reason, remedy=remedy, switch=off_switch(off), off=(off,), quirks=by, **more)
+    return Refusal.of(kind, reason, remedy, off=[(item.quirk.id,)], quirks=(item.contributor(reason),), **more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum, auto
 from typing import Any
 
@@ -170,6 +171,14 @@ class Refusal(Record):
     quirks: tuple[Contributor, ...]
     off: tuple[tuple[str, ...], ...] = ()
 
+    @classmethod
+    def of(cls, kind: str, reason: str, remedy: str, *, off: Iterable[tuple[str, ...]], **more: Any) -> Refusal:
+        """Makes a refusal whose switch is what the sets of quirks are as options and as a setting."""
+        sets = tuple(off)
+        options = (" ".join(f"--disable {name}" for name in ids) for ids in sets)
+        ways = (f"{option} (or quirks.disable: [{', '.join(ids)}])" for option, ids in zip(options, sets, strict=True))
+        return cls(kind=kind, reason=reason, remedy=remedy, switch=" or ".join(ways), off=sets, **more)
+
     def __str__(self) -> str:
         who = " and ".join(str(quirk) for quirk in self.quirks)
         reason, remedy = indented(self.in_full, 6), indented(self.remedy, 6)
@@ -256,6 +265,11 @@ class ProcessPlan(Record):
             return cls.model_validate_json(text)
         except ValidationError as error:
             raise QuirksError(f"the plan {where} cannot be read: {error}") from None
+
+    @property
+    def slots(self) -> set[str]:
+        """The slots that quirks adjust."""
+        return {line["slot"] for line in self.adjustments} | self.changes.keys()
 
     @property
     def digest(self) -> str:

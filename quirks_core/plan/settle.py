@@ -11,7 +11,6 @@ from quirks_core.declaration.adjustments import Relation, is_among, same
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.merge import Proposal, Proposals, in_order, overlapping
 from quirks_core.plan.records import PlannedAdjustment, Refusal, Status, Strength
-from quirks_core.plan.switches import off_switch
 
 
 @dataclass(slots=True)
@@ -57,13 +56,16 @@ class _Now:
 def settle(context: RunContext, by_place: tuple[Proposals, ...]) -> Settled:
     """Settles every slot for which there is a proposal."""
     clashing = {asked.place for pair in overlapping(by_place) for asked in pair}
-    refusals = [_overlap(outer, inner) for outer, inner in overlapping(by_place)]
+    refusals = []
+    for outer, inner in overlapping(by_place):
+        reason = f"{outer.name} is wanted as a value, and keys below it are wanted too"
+        refusals.append(_disagreement(inner, (*outer.strongest, *inner.strongest), reason))
     lines: list[PlannedAdjustment] = []
     settled = Settled()
     for asked in by_place:
         now = _Now.of(context, asked)
         if asked.is_conflict:
-            refusals.append(_conflict(asked))
+            refusals.append(_disagreement(asked, asked.strongest, f"{asked.name} is wanted with different values"))
         for group in _groups(asked):
             if asked.is_conflict or asked.place in clashing:
                 status, reason = Status.CONFLICT, "equally strong adjustments disagree"
@@ -176,25 +178,14 @@ def _wanted(item: Proposal) -> str:
 def _contradiction(asked: Proposals, group: Sequence[Proposal], now: _Now) -> Refusal:
     item = group[0]
     wanted = _wanted(item)
-    ids = tuple(one.quirk for one in group)
-    return Refusal(
-        kind="require",
+    return Refusal.of(
+        "require",
+        f"{asked.name} must be {wanted}, but {now.value!r} was set explicitly: {item.contributor.reason}",
+        item.remedy or f"leave {asked.name} out, or set it to {wanted}",
+        off=[tuple(one.quirk for one in group)],
         slot=asked.name,
-        reason=f"{asked.name} must be {wanted}, but {now.value!r} was set explicitly: {item.contributor.reason}",
-        remedy=item.remedy or f"leave {asked.name} out, or set it to {wanted}",
-        switch=off_switch(ids),
-        off=(ids,),
         quirks=tuple(one.contributor for one in group),
     )
-
-
-def _conflict(asked: Proposals) -> Refusal:
-    return _disagreement(asked, asked.strongest, f"{asked.name} is wanted with different values")
-
-
-def _overlap(outer: Proposals, inner: Proposals) -> Refusal:
-    reason = f"{outer.name} is wanted as a value, and keys below it are wanted too"
-    return _disagreement(inner, (*outer.strongest, *inner.strongest), reason)
 
 
 def _disagreement(asked: Proposals, proposals: Sequence[Proposal], reason: str) -> Refusal:
@@ -205,12 +196,11 @@ def _disagreement(asked: Proposals, proposals: Sequence[Proposal], reason: str) 
     names = set().union(*sides.values())
     # To settle it, all who want another value than the one that stays must go.
     losers = sorted({tuple(sorted(names - side)) or tuple(sorted(side)) for side in sides.values()})
-    return Refusal(
-        kind="conflict",
+    return Refusal.of(
+        "conflict",
+        f"{reason}: {wanted}",
+        "decide which of them you need and switch the other off",
+        off=losers,
         slot=asked.name,
-        reason=f"{reason}: {wanted}",
-        remedy="decide which of them you need and switch the other off",
-        switch=" or ".join(map(off_switch, losers)),
-        off=tuple(losers),
         quirks=tuple(item.contributor for item in proposals),
     )

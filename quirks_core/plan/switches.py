@@ -92,16 +92,16 @@ class Switches:
 
     def of(self, item: Loaded) -> Switch | None:
         """Returns the switch that decides about a quirk; None if the user leaves it to its declaration."""
-        if not any(self.layers):
-            return None
-        names = (item.quirk.id, item.quirk.flag, *_of_distribution(item.distribution))
-        return next((layer[name] for layer in self.layers for name in names if name in layer), None)
+        return self._first(item.quirk.id, item.quirk.flag, item.distribution) if any(self.layers) else None
 
     def turns_off(self, distribution: str, quirk_id: str = "") -> Switch | None:
         """Returns the switch that turns off a distribution, or one quirk of it, so that it need not be loaded; None if none."""
         if any(switch.on for layer in self.layers for switch in layer.values()):
             return None  # what is forced may be in there
-        names = (quirk_id, *_of_distribution(distribution))
+        return self._first(quirk_id, "", distribution)
+
+    def _first(self, quirk_id: str, flag: str, distribution: str) -> Switch | None:
+        names = (quirk_id, flag, *_of_distribution(distribution))
         return next((layer[name] for layer in self.layers for name in names if name in layer), None)
 
     def check(self, loaded: Iterable[Loaded], not_loaded: Sequence[tuple[str, str]] = ()) -> list[str]:
@@ -131,12 +131,6 @@ class Switches:
         if wrong:
             raise UsageError("no quirk, flag or distribution of that name: " + "; ".join([*wrong, *doubtful]))
         return [f"no quirk of that name, unless a plugin that was not loaded has it: {text}" for text in doubtful]
-
-
-def off_switch(ids: Iterable[str]) -> str:
-    """Returns how to switch quirks off, as an option and as a setting."""
-    names = list(ids)
-    return " ".join(f"--disable {name}" for name in names) + f" (or quirks.disable: [{', '.join(names)}])"
 
 
 def _listed(text: str) -> list[str]:

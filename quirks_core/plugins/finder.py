@@ -13,11 +13,12 @@ import keyword
 import os
 import re
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
@@ -33,6 +34,8 @@ if TYPE_CHECKING:  # a list of quirks needs neither pluggy nor pydantic
     import pluggy
 
     from quirks_core.declaration.quirk import Quirk
+    from quirks_core.plan.records import Switch
+    from quirks_core.plan.switches import Switches
 
 _T = TypeVar("_T")
 #: Name of the pluggy project and of the entry-point group.
@@ -43,6 +46,8 @@ _OWN = re.compile(rb'\nQUIRK\b *(?::[^=\n]*)?= *(?:\w+\(\s*id="([^"\n]+)")?')
 _ROW = re.compile(rb'\n([A-Za-z]\w*)\b *(?::[^=\n]*)?= *(?!dict\b)\w+\(\s*id="([^"\n]+)"')
 #: The words that a declaration takes from an enumeration.
 _ENUMS = ("Kind", "ModelFlag")
+#: Seconds of loading after which ``quirks doctor`` names a plugin.
+_SLOW_S = 3.0
 
 
 # Find
@@ -67,6 +72,9 @@ class Discovered:
     entry_point: EntryPoint
     problem: str = ""
     file: str = ""
+
+    def __str__(self) -> str:
+        return f"plugin {self.name!r} of {self.distribution} {self.version}"
 
     @property
     def module(self) -> str:
@@ -194,33 +202,81 @@ def _text(node: ast.expr | None) -> str | None:
 class Broken:
     """A plugin that did not load, and why."""
 
-    name: str
-    distribution: str
-    version: str
-    entry_point: str
+    plugin: Discovered
     error: str
 
     def __str__(self) -> str:
-        return f"plugin {self.name!r} of {self.distribution} {self.version} ({self.entry_point}) is broken: {self.error}"
-
-    @classmethod
-    def of(cls, item: Discovered, problem: str) -> Broken:
-        """Makes the row of a plugin."""
-        return cls(item.name, item.distribution, item.version, item.entry_point.value, shortened(problem))
+        return f"{self.plugin} ({self.plugin.entry_point.value}) is broken: {self.error}"
 
 
-def plugin_name(item: Discovered) -> str:
-    """Returns the name by which pluggy knows a plugin."""
-    return f"{item.distribution}:{item.name}"
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A plugin that was not loaded because its distribution is switched off, or the quirk in its file."""
+
+    plugin: Discovered
+    switch: Switch
+
+    @property
+    def is_alone(self) -> bool:
+        """The quirk is switched off by its name."""
+        return self.switch.name == self.plugin.name
+
+    def __str__(self) -> str:
+        return f"{self.plugin} was not loaded: {self.switch}"
 
 
-def load(manager: pluggy.PluginManager, item: Discovered) -> list[Quirk]:
-    """Imports one plugin, registers its hooks and returns its quirks; a plugin with anything wrong stays unregistered.
+@dataclass(slots=True)
+class Loading:
+    """What became of plugins.
 
-    Raises:
-        DeclarationError: Something is wrong with it.
+    Attributes:
+        plugins: Those that loaded, each with the quirks that it declares.
+        broken: Those that did not load.
+        skipped: Those that are switched off, as a whole or the quirk in their file.
+        slow: The seconds that a plugin took, by pluggy's name, of those that took more than three.
     """
-    return contained(item.module, lambda: _load(manager, item))
+
+    plugins: list[tuple[Discovered, list[Quirk]]] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    slow: dict[str, float] = field(default_factory=dict)
+
+
+def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: Switches | None) -> Loading:
+    """Imports plugins one by one and registers their hooks; one with anything wrong, also beside others, stays unregistered.
+
+    Args:
+        manager: Where hooks are registered.
+        found: The plugins.
+        switches: What is switched off is not even imported.
+    """
+    loading = Loading()
+    for item in found:
+        if switches and (switch := switches.turns_off(item.distribution, item.name if item.file else "")):
+            loading.skipped.append(Skipped(item, switch))
+            continue
+        start = time.monotonic()
+        try:
+            quirks = contained(item.module, lambda item=item: _load(manager, item))  # type: ignore[misc]  # no type of a default
+            loading.plugins.append((item, quirks))
+        except DeclarationError as error:
+            loading.broken.append(Broken(item, shortened(str(error))))
+        if (seconds := time.monotonic() - start) > _SLOW_S:
+            loading.slow[_plugin_name(item)] = seconds
+    for check in (_duplicate_ids, _circular_supersedes):
+        wrong = check(loading.plugins)
+        for item, problem in wrong:
+            if manager.has_plugin(_plugin_name(item)):
+                manager.unregister(name=_plugin_name(item))
+            loading.broken.append(Broken(item, shortened(problem)))
+        gone = {id(item) for item, _ in wrong}
+        loading.plugins = [(item, quirks) for item, quirks in loading.plugins if id(item) not in gone]
+    return loading
+
+
+def _plugin_name(item: Discovered) -> str:
+    """The name by which pluggy knows a plugin."""
+    return f"{item.distribution}:{item.name}"
 
 
 def _load(manager: pluggy.PluginManager, item: Discovered) -> list[Quirk]:
@@ -234,7 +290,7 @@ def _load(manager: pluggy.PluginManager, item: Discovered) -> list[Quirk]:
             where = f"{plugin.location}: the file" if item.file else "the entry point"
             raise DeclarationError(f"{where} is named {item.name!r} but the quirk's id is {plugin.id!r}")
         return [plugin]  # it has no hooks, so that pluggy need not know it
-    name = plugin_name(item)
+    name = _plugin_name(item)
     manager.register(plugin, name)
     own = [impl for impl in manager.hook.quirks_declare.get_hookimpls() if impl.plugin_name == name]
     try:
@@ -283,7 +339,7 @@ Plugins = Sequence[tuple[Discovered, "list[Quirk]"]]
 Problems = list[tuple[Discovered, str]]
 
 
-def duplicate_ids(plugins: Plugins) -> Problems:
+def _duplicate_ids(plugins: Plugins) -> Problems:
     """An id belongs to model-quirks if that declares it; otherwise all that declare it are broken."""
     owners: dict[str, list[tuple[Discovered, Quirk]]] = {}
     for item, quirks in plugins:
@@ -301,7 +357,7 @@ def duplicate_ids(plugins: Plugins) -> Problems:
     return list(found.values())
 
 
-def circular_supersedes(plugins: Plugins) -> Problems:
+def _circular_supersedes(plugins: Plugins) -> Problems:
     """Quirks that replace each other in a circle replace nothing; a third party's circle does not break what is built in."""
     left = list(plugins)
     found: Problems = []

@@ -10,9 +10,9 @@ import pluggy
 from quirks_core.plugins.finder import PROJECT
 
 if TYPE_CHECKING:
-    from quirks_core.apply.receipt import Receipt
     from quirks_core.declaration.quirk import Quirk
     from quirks_core.facts.context import RunContext
+    from quirks_core.plan.receipt import Receipt
     from quirks_core.plan.records import Plan
 
 hookspec = pluggy.HookspecMarker(PROJECT)

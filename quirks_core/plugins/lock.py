@@ -39,6 +39,19 @@ class LockedQuirk(Record):
     version: str
     digest: str
 
+    @classmethod
+    def of(cls, item: Loaded) -> LockedQuirk:
+        """Locks one quirk.
+
+        Raises:
+            DeclarationError: Something in it is neither data nor a function.
+        """
+        try:
+            digest = declaration.digest(item.quirk)
+        except DeclarationError as error:
+            raise DeclarationError(f"{item} cannot be locked: {error}") from None
+        return cls(id=item.quirk.id, distribution=item.distribution, version=item.version, digest=digest)
+
     def __str__(self) -> str:
         return f"{self.id} of {self.distribution} {self.version}"
 
@@ -52,17 +65,7 @@ class Lock(Record):
     @classmethod
     def of(cls, registry: Registry) -> Lock:
         """Locks what is loaded."""
-        return cls(
-            quirks=tuple(
-                LockedQuirk(
-                    id=item.quirk.id,
-                    distribution=item.distribution,
-                    version=item.version,
-                    digest=_digest(item),
-                )
-                for item in registry.loaded
-            )
-        )
+        return cls(quirks=tuple(map(LockedQuirk.of, registry.loaded)))
 
     @classmethod
     def read(cls, file: str | Path) -> Lock:
@@ -106,25 +109,3 @@ class Lock(Record):
             elif before != after:
                 words.append(f"{before} is declared differently (digest {before.digest[:12]}, now {after.digest[:12]})")
         return tuple(words)
-
-
-def _digest(item: Loaded) -> str:
-    try:
-        return declaration.digest(item.quirk)
-    except DeclarationError as error:
-        raise DeclarationError(f"{item} cannot be locked: {error}") from None
-
-
-def check_lock(registry: Registry, file: str | Path | None) -> None:
-    """Makes sure that the loaded quirks are those of a lock file; passes if there is none.
-
-    Args:
-        registry: What is loaded.
-        file: The lock file, or None.
-
-    Raises:
-        LockError: They are not.
-        UsageError: The file cannot be read.
-    """
-    if file is not None and (differences := Lock.read(file).differences(registry)):
-        raise LockError(str(file), differences)

@@ -12,7 +12,7 @@ from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import NOTHING, Switches, SwitchNames
-from quirks_core.plugins.lock import check_lock
+from quirks_core.plugins.lock import Lock, LockError
 from quirks_core.plugins.registry import Registry
 
 #: Set to 1, a broken plugin is an error.
@@ -81,7 +81,8 @@ class PlanOptions:
             LockError: The loaded quirks are not those of the lock file.
         """
         registry = Registry.load(strict=self.strict, switches=self.switches)
-        check_lock(registry, self.locked)
+        if self.locked is not None and (differences := Lock.read(self.locked).differences(registry)):
+            raise LockError(str(self.locked), differences)
         return registry
 
 

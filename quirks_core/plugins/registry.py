@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from quirks_core.base.errors import BrokenPluginsError, DeclarationError, UsageE
 from quirks_core.base.text import listed
 from quirks_core.configuration.slots import engine_doubt
 from quirks_core.declaration.flags import Kind
-from quirks_core.declaration.quirk import Quirk, fact_names_of
+from quirks_core.declaration.quirk import fact_names_of
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import RunContext
 from quirks_core.facts.fact_table import is_known_fact
@@ -25,37 +24,7 @@ from quirks_core.plan.records import Note, NoteKind, Plan, State, Switch, Verdic
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins import hookspecs
-from quirks_core.plugins.finder import (
-    PROJECT,
-    Broken,
-    Discovered,
-    about,
-    circular_supersedes,
-    contained,
-    discover,
-    duplicate_ids,
-    load,
-    plugin_name,
-)
-
-#: Seconds of loading after which ``quirks doctor`` names a plugin.
-_SLOW_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A plugin that was not loaded because its distribution is switched off, or the quirk in its file."""
-
-    plugin: Discovered
-    switch: Switch
-
-    @property
-    def is_alone(self) -> bool:
-        """The quirk is switched off by its name."""
-        return self.switch.name == self.plugin.name
-
-    def __str__(self) -> str:
-        return f"plugin {self.plugin.name!r} of {self.plugin.distribution} {self.plugin.version} was not loaded: {self.switch}"
+from quirks_core.plugins.finder import PROJECT, Broken, Discovered, Skipped, about, contained, discover, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +61,13 @@ class Registry:
             BrokenPluginsError: There are broken plugins, and `strict` holds.
         """
         manager = _new_manager()
-        plugins: list[tuple[Discovered, list[Quirk]]] = []
-        broken: list[Broken] = []
-        skipped: list[Skipped] = []
-        slow: dict[str, float] = {}
-        for item in discover() if found is None else found:
-            if switches and (switch := switches.turns_off(item.distribution, item.name if item.file else "")):
-                skipped.append(Skipped(item, switch))
-                continue
-            start = time.monotonic()
-            try:
-                plugins.append((item, load(manager, item)))
-            except DeclarationError as error:
-                broken.append(Broken.of(item, str(error)))
-            if (seconds := time.monotonic() - start) > _SLOW_S:
-                slow[plugin_name(item)] = seconds
-        for check in (duplicate_ids, circular_supersedes):
-            wrong = check(plugins)
-            for item, problem in wrong:
-                if manager.has_plugin(plugin_name(item)):
-                    manager.unregister(name=plugin_name(item))
-                broken.append(Broken.of(item, problem))
-            gone = {id(item) for item, _ in wrong}
-            plugins = [(item, quirks) for item, quirks in plugins if id(item) not in gone]
-        if broken and strict:
-            raise BrokenPluginsError([str(item) for item in broken])
-        loaded = [Loaded(quirk, item.distribution, item.version, item.name) for item, quirks in plugins for quirk in quirks]
-        loaded.sort(key=lambda item: item.quirk.id)
-        return cls(tuple(loaded), tuple(broken), tuple(skipped), slow, strict, manager)
+        done = load(manager, discover() if found is None else found, switches)
+        if done.broken and strict:
+            raise BrokenPluginsError(list(map(str, done.broken)))
+        each = ((quirk, item) for item, quirks in done.plugins for quirk in quirks)
+        loaded = (Loaded(quirk, item.distribution, item.version, item.name) for quirk, item in each)
+        in_order = tuple(sorted(loaded, key=lambda item: item.quirk.id))
+        return cls(in_order, tuple(done.broken), tuple(done.skipped), done.slow, strict, manager)
 
     def find(self, quirk_id: str) -> Loaded:
         """Returns the quirk of that id.
@@ -133,9 +81,8 @@ class Registry:
                 return item
         for broken in self.broken:
             # A plugin that declares several quirks has none of their ids, but they start with its distribution's name.
-            if broken.name == quirk_id or canonicalize_name(quirk_id.partition("/")[0]) == canonicalize_name(
-                broken.distribution
-            ):
+            owner = canonicalize_name(broken.plugin.distribution)
+            if broken.plugin.name == quirk_id or canonicalize_name(quirk_id.partition("/")[0]) == owner:
                 raise DeclarationError(f"quirk {quirk_id!r} is not loaded, its {broken}")
         if row := next((row for row in self.skipped if row.plugin.name == quirk_id), None):
             raise UsageError(str(row))
@@ -152,9 +99,8 @@ class Registry:
         Raises:
             UsageError: A switch names nothing.
         """
-        not_loaded = [(item.name, item.distribution) for item in self.broken]
-        not_loaded += [(row.plugin.name, row.plugin.distribution) for row in self.skipped]
-        return switches.check(self.loaded, not_loaded)
+        not_loaded = [row.plugin for row in self.broken] + [row.plugin for row in self.skipped]
+        return switches.check(self.loaded, [(plugin.name, plugin.distribution) for plugin in not_loaded])
 
     def resolve(self, context: RunContext, switches: Switches | None = None) -> Plan:
         """Makes the plan for a run.

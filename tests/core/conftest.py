@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, purpose, report
-from quirks_core.apply import driver, handed_down
+from quirks_core.apply import handed_down, process
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.loaded import Loaded
@@ -187,8 +187,8 @@ def own_environment(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in (handed_down.PLAN_VARIABLE, handed_down.FOLDER_VARIABLE, "VLLM_PLUGINS"):
         monkeypatch.delenv(name, raising=False)
-    driver.undo()
+    process.undo()
     yield
-    driver.undo()
+    process.undo()
     os.environ.clear()
     os.environ.update(before)

@@ -10,7 +10,6 @@ import pytest
 
 from quirks_core import Advise, Default, Refuse, setting
 from quirks_core.apply.handed_down import PLAN_VARIABLE
-from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.hook import engine_config
 from quirks_core.hook.in_force import in_force
@@ -117,10 +116,3 @@ def test_a_variable_set_after_vllm_was_imported_is_a_warning(plan, monkeypatch):
 
     with in_force(plan) as applied:
         assert applied.warnings == (f"env.{VARIABLE} was set after vLLM was imported; this process may not see it",)
-
-
-def test_a_receipt_survives_json():
-    row = Acknowledgement(pid=7, process="EngineCore", digest="d" * 64, effects=(Effect(slot="env.A", before=None, after="1"),))
-    receipt = Receipt(digest="d" * 64, host="here", changes={"engine.seed": 1}, processes=(row,))
-
-    assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt

@@ -16,9 +16,9 @@ import pytest
 from patience import HUNG_S
 
 from quirks_core import bootstrap
-from quirks_core.apply import driver, handed_down, imports, process
+from quirks_core.apply import handed_down, imports, process
 from quirks_core.base.errors import QuirksError, ReceiptError
-from quirks_core.hook import processes
+from quirks_core.hook import engine_config, processes
 from quirks_core.hook.in_force import in_force
 from quirks_core.plan.records import ProcessPlan
 from quirks_core.plan.switches import Switches, SwitchNames
@@ -28,11 +28,7 @@ pytestmark = pytest.mark.usefixtures("own_environment")
 
 ENGINE = 'class Engine:\n    def step(self):\n        return "step"\n\n    def stop(self):\n        return "stop"\n'
 PLUGIN = """
-import os
 from quirks_core.source.vllm_source import INSTALLED
-
-if os.environ.get("FAKE_FAILS_HERE"):
-    raise OSError("no disk in this process")
 
 def patch(name, wrapper="wrap", **more):
     target = f"fake_engine.module:Engine.{name}"
@@ -76,10 +72,10 @@ def plan_for(write_modules, load_fakes, find_fakes, make_context):
 def applied(own_environment, plan_for):  # noqa: ARG001 - whichever order a test asks for them in
     """The plan handed down to the processes that this one starts, and not in force in this one."""
     plan = plan_for()
-    driver.hand_down(plan)
+    engine_config.hand_down(plan.for_processes, {})
     os.environ[handed_down.HOOK_VARIABLE] = "on"
     yield plan
-    driver.undo()
+    process.undo()
 
 
 def step_and_stop():
@@ -88,45 +84,18 @@ def step_and_stop():
     return engine.step(), engine.stop()
 
 
-def test_without_a_plan_nothing_happens():
-    before = dict(os.environ)
-
-    bootstrap.bootstrap()
-
-    assert (dict(os.environ), process.in_force()) == (before, None)
-
-
 def test_a_process_acknowledges_all_that_it_carries_out(applied):
     os.environ.pop("FAKE_VARIABLE")  # not by monkeypatch: it would put it back after the test
 
     process.carry_out(applied.for_processes)
 
+    assert [effect.pending for effect in process.acknowledgement().effects] == [False, True, True]
     assert (step_and_stop(), os.environ["FAKE_VARIABLE"]) == (PATCHED, "1")
     acknowledgement = process.acknowledgement()
     assert (acknowledgement.pid, acknowledgement.process) == (os.getpid(), "MainProcess")
     assert acknowledgement.digest == applied.digest == process.in_force()
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
     assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
-
-
-def test_a_patch_that_waits_for_its_module_is_acknowledged_as_pending(applied):
-    process.carry_out(applied.for_processes)
-    before = process.acknowledgement().effects
-
-    step_and_stop()
-
-    after = process.acknowledgement().effects
-    assert ([item.pending for item in before], [item.pending for item in after]) == ([False, True, True], [False] * 3)
-
-
-def test_a_second_call_changes_nothing(applied):
-    process.carry_out(applied.for_processes)
-    step_and_stop()
-    patched = importlib.import_module("fake_engine.module").Engine.step
-
-    process.carry_out(applied.for_processes)
-
-    assert importlib.import_module("fake_engine.module").Engine.step is patched
 
 
 def test_another_plan_undoes_the_patches_of_the_first(plan_for):
@@ -182,7 +151,8 @@ def test_another_plan_with_the_same_patches_leaves_them_untouched(plan_for):
     assert step_and_stop() == PATCHED
     patched = importlib.import_module("fake_engine.module").Engine.step
 
-    process.carry_out(second)
+    for again in (first, second, second):
+        process.carry_out(again)
 
     assert process.in_force() == second.digest != first.digest
     assert importlib.import_module("fake_engine.module").Engine.step is patched
@@ -228,7 +198,7 @@ def test_a_forked_process_acknowledges_for_itself(applied):
     assert status == 0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"context": 3}', '{"context": "x", "colour": "red"}'])
+@pytest.mark.parametrize("text", ["", '{"context": "x", "colour": "red"}'])
 def test_a_plan_that_cannot_be_read_is_a_clear_error(start, text):
     child = start("bootstrap()", **{handed_down.PLAN_VARIABLE: text, handed_down.HOOK_VARIABLE: "on"})
 
@@ -245,19 +215,6 @@ def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(plan_
 
     with pytest.raises(QuirksError, match=f"this process cannot load quirk .*{next(iter(changes.values()))}"):
         process.carry_out(ProcessPlan.model_validate(plan))
-
-
-@pytest.mark.usefixtures("applied")
-def test_what_vllm_logs_as_an_error_is_kept_for_the_driver(start, tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    log = "import logging\nlogging.getLogger('vllm').error('the engine is on fire')\nlogging.getLogger('vllm').warning('warm')"
-
-    child = start(f"bootstrap()\n{log}", **{handed_down.FOLDER_VARIABLE: str(folder)})
-    child.communicate(timeout=HUNG_S)
-
-    text = (folder / f"errors-{child.pid}.log").read_text(encoding="utf-8")
-    assert text == "MainProcess: the engine is on fire\n"
 
 
 @pytest.fixture
@@ -307,13 +264,6 @@ def prove(plan_for, start):
     return prove_with
 
 
-def test_the_receipt_of_an_engine_holds_all_its_processes(prove):
-    receipt, workers = prove(ANSWER % True, ANSWER % True)
-
-    assert [row.pid for row in receipt.processes] == [os.getpid(), *workers]
-    assert {row.digest for row in receipt.processes} == {receipt.digest}
-
-
 def test_a_worker_with_another_plan_or_value_stops_the_engine(prove, plan_for):
     other = plan_for("fake-step").for_processes
 
@@ -321,26 +271,5 @@ def test_a_worker_with_another_plan_or_value_stops_the_engine(prove, plan_for):
         prove(ANSWER % True, **{handed_down.PLAN_VARIABLE: other.to_variable()})
     with pytest.raises(ReceiptError, match=r"engine\.enforce_eager: the plan wanted .*True, the engine has False"):
         prove(ANSWER % True, ANSWER % False)
-
-
-def test_a_worker_without_a_plan_stops_the_engine(prove):
     with pytest.raises(ReceiptError, match="carries out no plan"):
         prove((ANSWER % True).replace("bootstrap()\n", "\n"))
-
-
-@pytest.mark.usefixtures("applied")
-def test_a_plugin_that_fails_or_has_another_version_in_one_process_only_stops_that_process(start, site, tmp_path):
-    info = tmp_path / "newer" / "fake_dist-9.9.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-dist\nVersion: 9.9\n", encoding="utf-8")
-    points = (site / "fake_dist-1.2.dist-info" / "entry_points.txt").read_text(encoding="utf-8")
-    (info / "entry_points.txt").write_text(points, encoding="utf-8")
-
-    sound, sick = start("bootstrap()"), start("bootstrap()", FAKE_FAILS_HERE="1")
-    newer = start("bootstrap()", PYTHONPATH=f"{info.parent}:{site}")
-
-    errors = [process.communicate(timeout=HUNG_S)[1] for process in (sound, sick, newer)]
-    assert [process.returncode for process in (sound, sick, newer)] == [0, 1, 1]
-    assert "this process cannot load quirk fake-step" in errors[1]
-    assert "no disk in this process" in errors[1]
-    assert "cannot load quirk fake-step (fake-dist 1.2" in errors[2]

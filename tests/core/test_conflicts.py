@@ -6,12 +6,11 @@ import re
 
 import pytest
 
-from quirks_core import Default, Patch, Require
+from quirks_core import Default, Require
 from quirks_core.declaration.quirk import Location
 from quirks_core.plan.records import Status
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.source.vllm_source import INSTALLED
 
 SLOT, MAPPING, STOPS = "engine.load_format", "engine.hf_overrides", "sampling.stop_token_ids"
 #: What several quirks want, each given as a list of adjustments, in order of their ids.
@@ -79,20 +78,6 @@ def test_a_conflict_names_everybody_in_it_with_a_switch_that_settles_it(conflict
             assert refusal.slot not in {left.slot for left in conflict_of(wanted, off).refusals}
 
 
-@pytest.mark.parametrize("kinds", [("replacement", "wrapper", "wrapper"), ("replacement", "replacement", "replacement")])
-def test_the_switches_of_a_contested_target_settle_it(conflict_of, write_modules, kinds):
-    write_modules({"fake_engine.py": "def step():\n    return 1\n"})
-    known = INSTALLED.fingerprint("fake_engine:step")
-    wanted = [[Patch("fake_engine:step", **{kind: f"mine:{n}"}, expects=known)] for n, kind in enumerate(kinds)]
-
-    (refusal,) = conflict_of(wanted).refusals
-
-    assert ways_out(refusal)
-    for off in ways_out(refusal):
-        left = conflict_of(wanted, off)
-        assert (left.refusals, len(left.patches) > 0) == ((), True)
-
-
 def test_a_quirk_that_contradicts_itself_is_named_with_its_own_switch(conflict_of):
     wanted = [[Default("engine.seed", 1), Default("engine.seed", 2)]]
 
@@ -100,11 +85,3 @@ def test_a_quirk_that_contradicts_itself_is_named_with_its_own_switch(conflict_o
 
     assert ways_out(refusal) == [["quirk-0"]]
     assert conflict_of(wanted, ["quirk-0"]).refusals == ()
-
-
-def test_defaults_that_are_outranked_take_no_part_in_a_conflict_of_requirements(conflict_of):
-    plan = conflict_of([[Require(SLOT, "auto")], [Require(SLOT, "dummy")], [Default(SLOT, "other")]])
-
-    (refusal,) = plan.refusals
-    assert [quirk.id for quirk in refusal.quirks] == ["quirk-0", "quirk-1"]
-    assert [item.status for item in plan.adjustments] == [Status.OUTRANKED, Status.CONFLICT, Status.CONFLICT]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quirks_core import Advise, Affected, Default, Patch, Plan, Refuse, Require
+from quirks_core import Advise, Affected, Default, Patch, Refuse, Require
+from quirks_core.declaration.quirk import Location
 from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.diff import Change, PlanDiff, diff
 from quirks_core.plan.resolve import resolve
@@ -60,22 +61,6 @@ def test_plans_whose_digests_differ_differ_in_something_that_is_shown(first, sec
     assert PlanDiff.model_validate_json(found.model_dump_json()) == found
 
 
-@settings(max_examples=100)
-@given(facts=FACTS)
-def test_a_plan_does_not_differ_from_what_its_json_says(facts, make_context, make_plan, make_quirk):
-    plan = make_plan(
-        make_quirk(id="asks"),
-        make_quirk(id="warns", adjustments=Advise("look out")),
-        make_quirk(id="refuses", adjustments=Refuse("it hangs", "use fewer ranks")),
-        context=make_context(**facts),
-    )
-
-    found = diff(plan, Plan.model_validate_json(plan.to_json()))
-
-    assert found == PlanDiff(digests=(plan.digest, plan.digest))
-    assert found.same
-
-
 def test_facts_show_both_values_under_their_path(make_context, make_plan):
     config = {"model_type": "gemma3", "text_config": {"layers": 2}}
     other = make_context(
@@ -100,22 +85,15 @@ def test_facts_show_both_values_under_their_path(make_context, make_plan):
 
 
 def test_the_place_of_a_file_is_no_difference(make_context, make_plan, make_quirk):
-    folder, elsewhere = (
+    here, there = (
         make_plan(
-            make_quirk(id="one", adjustments=Require(EAGER, True)),
-            make_quirk(id="two", adjustments=Require(EAGER, False)),
+            *(make_quirk(id=f"q{n}", adjustments=Require(EAGER, bool(n)), location=Location(f"{path}.py", 1)) for n in (0, 1)),
             context=make_context(model=ModelFacts(name="m", path=path, config={})),
         )
-        for path in ("/here/m", "/there/m")
+        for path in ("here", "there")
     )
-    body = elsewhere.to_json()
-    for location in {quirk.location for refusal in elsewhere.refusals for quirk in refusal.quirks}:
-        body = body.replace(location, "another_file.py:1")
 
-    found = diff(folder, Plan.model_validate_json(body))
-
-    assert "another_file.py" in body
-    assert found.same
+    assert (here == there, diff(here, there).same) == (False, True)
 
 
 def test_a_slot_shows_both_values_with_their_origin(plan_of):
@@ -138,12 +116,7 @@ def test_a_quirk_whose_state_changes_shows_both_reasons(make_context, make_plan,
     assert (change.name, change.a["state"], change.b["state"]) == ("example", "active", "dormant")
     assert "got 0.33.0" in change.b["because"]
     assert change.a["because"] != change.b["because"]
-
-
-def test_another_reason_alone_is_no_difference(make_context, make_plan, make_quirk):
-    newer = make_context(packages={"vllm": "0.33.0"})
-    stays = make_quirk(affected=Affected("vllm", fixed="0.9.0"))
-
+    stays = make_quirk(affected=Affected("vllm", fixed="0.9.0"))  # for another reason
     assert diff(make_plan(stays), make_plan(stays, context=newer)).quirks == ()
 
 

@@ -89,7 +89,7 @@ def test_each_file_of_a_package_is_a_quirk_by_its_name(package):
     assert not [name for name in sys.modules if name.startswith("fake_pack")]
     registry, _ = load(found)
     assert [item.quirk.id for item in registry.loaded] == [item.name for item in found if item.name != "loud"]
-    assert [(row.name, row.error) for row in registry.broken] == [("loud", "fake_pack/loud.py:1: RuntimeError:")]
+    assert [(row.plugin.name, row.error) for row in registry.broken] == [("loud", "fake_pack/loud.py:1: RuntimeError:")]
 
 
 @pytest.mark.parametrize(("value", "name"), [("fake_pack.sub", "fake-one"), ("fake_pack.sub.fake_one:QUIRK", "any")])
@@ -107,21 +107,20 @@ def test_a_package_with_a_hook_is_one_plugin_as_before(package):
     assert ([item.name for item in found], [item.quirk.id for item in load(found)[0].loaded]) == (["any"], ["from-a-hook"])
 
 
-def test_two_files_of_one_id_are_one_error_that_names_both(package):
-    found = package(**{f"fake_pack/{name}": quirk("fake-one") for name in ("fake_one", "sub/fake_one")})
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        (
+            ("fake_pack/fake_one", "fake_pack/sub/fake_one"),
+            "fake_pack/fake_one.py and fake_pack/sub/fake_one.py both declare the quirk 'fake-one': rename one of them",
+        ),
+        (("fake_pack/fake_two",), "fake_pack/fake_two.py:3: the file is named 'fake-two' but the quirk's id is 'fake-one'"),
+    ],
+)
+def test_a_wrong_name_is_one_error_with_its_place(package, files, error):
+    (row,) = load(package(**{name: quirk("fake-one") for name in files}))[0].broken
 
-    (row,) = load(found)[0].broken
-
-    assert row.name == "fake-one"
-    assert "fake_pack/fake_one.py and fake_pack/sub/fake_one.py both declare the quirk 'fake-one': rename one" in row.error
-
-
-def test_an_id_that_is_not_the_files_is_an_error_with_its_place(package):
-    found = package(**{"fake_pack/fake_one": quirk("fake-two")})
-
-    (row,) = load(found)[0].broken
-
-    assert row.error == "fake_pack/fake_one.py:3: the file is named 'fake-one' but the quirk's id is 'fake-two'"
+    assert row.error == error
 
 
 def test_a_quirk_that_is_off_by_its_name_is_not_imported(package, make_context):

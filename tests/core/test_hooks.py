@@ -40,10 +40,8 @@ def test_a_quirk_can_match_on_facts_of_a_plugin(load_fakes, make_context):
     [
         ("raise OSError('no network')", "OSError: no network"),
         ("raise SystemExit(4)", "SystemExit: 4"),
-        *(
-            (f"return {answer}", "must return JSON values by name")
-            for answer in ("None", "[1]", "{1: 2}", "{'a': object()}", "{'a': float('nan')}")
-        ),
+        ("return None", "must return JSON values by name"),
+        ("return {'a': float('nan')}", "must return JSON values by name"),
     ],
 )
 def test_a_facts_hook_that_fails_is_a_warning_and_in_strict_mode_an_error(load_fakes, make_context, find_fakes, body, words):
@@ -72,21 +70,15 @@ def test_a_plugins_fact_cannot_stand_for_one_of_ours(quirk_registry, make_contex
     assert f"{distribution}.{key} is a fact of every run, not a plugin's to give" in note.text
 
 
-def test_a_fact_that_two_plugins_of_a_distribution_give_differently_is_unknown(load_fakes, make_context):
-    registry = load_fakes(fake_a=gives({"n": 1, "same": 1}, "a-"), fake_b=gives({"n": 2, "same": 1}, "b-"))
+def test_broken_plugins_give_no_facts_contested_ones_are_unknown(load_fakes, make_context):
+    given = {"fake_a": gives({"n": 1, "same": 1}, "a-"), "fake_b": gives({"n": 2, "same": 1}, "b-")}
+    broken = {name: gives({"broken": 1}, "c-") for name in ("fake_c", "fake_d")}
+    registry = load_fakes(**given, **broken)
 
     plan = registry.resolve(make_context())
 
-    assert plan.context.extra == {"fake-dist.same": 1}
+    assert ([row.plugin.name for row in registry.broken], plan.context.extra) == (["fake-c", "fake-d"], {"fake-dist.same": 1})
     assert plan.warnings[-1].text == "fact fake-dist.n is unknown: two plugins of its distribution give it different values"
-
-
-def test_a_broken_plugin_gives_no_facts(load_fakes, make_context):
-    registry = load_fakes(fake_a=gives({"same": 1}, "a-"), fake_c=gives({"broken": 1}, "c-"), fake_d=gives({"broken": 1}, "c-"))
-
-    plan = registry.resolve(make_context())
-
-    assert ([row.name for row in registry.broken], plan.context.extra) == (["fake-c", "fake-d"], {"fake-dist.same": 1})
 
 
 def test_an_observer_that_fails_does_not_keep_the_plan_from_the_others(load_fakes, make_context):

@@ -1,14 +1,15 @@
-"""A patch wraps, replaces or adds one attribute, gives it back, and refuses a target that has drifted."""
+"""A patch wraps, replaces or adds one attribute, now or once its module is imported, gives it back, and refuses drift."""
 
 from __future__ import annotations
 
 import importlib
 import itertools
+import sys
 
 import pytest
 
 from quirks_core import Patch
-from quirks_core.apply import patching
+from quirks_core.apply import imports, patching
 from quirks_core.apply.patching import install
 from quirks_core.base.errors import PatchDriftError, QuirksError
 from quirks_core.source.vllm_source import INSTALLED
@@ -67,17 +68,27 @@ def new():
 def fail(original):
     raise RuntimeError("cannot make it")
 """
+EARLY = "from fake_engine.module import top as original_top\n\ndef new():\n    return f'new {original_top()}'\n"
 MODULE = "fake_engine.module"
 
 
 @pytest.fixture(autouse=True)
 def fake_modules(write_modules):
-    """An engine to patch, and the patches' code; no patch outlives its test."""
-    write_modules({"fake_engine/__init__.py": "", "fake_engine/module.py": ENGINE, "fake_patches.py": PATCHES})
+    """An engine to patch, modules that use it, and the patches' code; no patch and no finder outlives its test."""
+    write_modules(
+        {
+            "fake_engine/__init__.py": "",
+            "fake_engine/module.py": ENGINE,
+            "fake_patches.py": PATCHES,
+            "fake_user.py": "from fake_engine.module import top\nfrom fake_engine.module import top as other_name\n",
+            "fake_early_patches.py": EARLY,
+        }
+    )
     yield
     for site in list(patching._sites.values()):
         for quirk in list(site.patches):
             patching.InstalledPatch(site.patches[quirk], quirk, "").undo()
+    assert not is_watching()
 
 
 @pytest.fixture
@@ -96,6 +107,11 @@ def patch_of(kind, path, name, *expects):
 def wrapper(path, name, *expects):
     """A patch that wraps."""
     return patch_of("wrapper", path, name, *expects)
+
+
+def is_watching():
+    """A patch waits for the import of the module."""
+    return MODULE in imports._finder.waiting
 
 
 def everything(engine):
@@ -130,13 +146,6 @@ def test_a_patch_is_in_force_until_it_is_undone(engine, kind, path, name, call, 
     assert during != before
     assert everything(engine) == before
     assert patching._sites == {}
-
-
-def test_a_static_or_class_method_stays_one(engine):
-    install(wrapper("Engine.fixed", "wrap"), "q")
-    install(wrapper("Engine.named", "wrap"), "q")
-
-    assert [type(vars(engine.Engine)[name]) for name in ("fixed", "named")] == [staticmethod, classmethod]
 
 
 def test_a_function_that_calls_itself_by_name_goes_through_the_wrapper_every_time(engine):
@@ -193,13 +202,13 @@ def test_an_installed_patch_knows_the_source_that_it_was_put_on():
 @pytest.mark.parametrize(
     ("patch", "words"),
     [
-        (wrapper("Engine.step", "wrap", "0" * 12), rf"{MODULE}:Engine\.step has changed \(fingerprint .*against 000000000000"),
-        (wrapper("Engine.gone", "wrap", "0" * 12), rf"{MODULE}:Engine has no gone .*against 000000000000"),
-        (wrapper("Gone.step", "wrap", "0" * 12), f"{MODULE} has no Gone; the patch was written against 000000000000"),
         (
-            patch_of("adds", "top", "new"),
-            r"top has changed \(fingerprint .*; the patch was written against nothing of that name",
+            wrapper("Engine.step", "wrap", "0" * 12),
+            rf"{MODULE}:Engine\.step is not the source .* the quirk expects 000000000000",
         ),
+        (wrapper("Engine.gone", "wrap", "0" * 12), f"{MODULE}:Engine has no gone"),
+        (wrapper("Gone.step", "wrap", "0" * 12), f"{MODULE} has no Gone"),
+        (patch_of("adds", "top", "new"), "top exists by now"),
         (patch_of("adds", "Gone.step", "added"), f"{MODULE} has no Gone"),
     ],
     ids=["changed", "gone", "its class is gone", "exists by now", "its home is missing"],
@@ -253,3 +262,96 @@ def test_a_patched_constant_reaches_only_who_could_have_it_from_there(write_modu
         patch.undo()
     assert (limits.limit, limits.table, limits.alias) == (None, before[1], before[0])
     assert (user.own, user.table, new.seven) == (None, before[1], 7)
+
+
+# Modules that are imported later, and names that others took by ``from … import``
+
+
+def test_a_later_module_is_patched_before_others_take_its_names():
+    installed = install(wrapper("top", "wrap"), "q")
+    assert (installed.is_pending, MODULE in sys.modules, is_watching()) == (True, False, True)
+
+    user = importlib.import_module("fake_user")
+
+    assert (user.top(), user.other_name(), sys.modules[MODULE].top()) == ("patched top",) * 3
+    assert (installed.is_pending, is_watching()) == (False, False)
+
+
+def test_every_patch_of_a_module_that_is_imported_later_comes_into_force():
+    for quirk, path in (("a", "top"), ("b", "Engine.step"), ("c", "top")):
+        install(wrapper(path, "wrap"), quirk)
+
+    module = importlib.import_module(MODULE)
+
+    assert (module.top(), module.Engine().step()) == ("patched patched top", "patched step")
+
+
+def test_a_pending_patch_that_is_undone_never_comes_into_force():
+    first, second = install(wrapper("top", "wrap"), "a"), install(wrapper("Engine.step", "wrap"), "b")
+
+    first.undo()
+
+    module = importlib.import_module(MODULE)
+    assert (module.top(), module.Engine().step(), second.is_pending, is_watching()) == ("top", "patched step", False, False)
+
+
+def test_a_module_cannot_be_patched_while_it_is_being_imported(write_modules):
+    modules = {"Patch": "declaration.adjustments", "install": "apply.patching", "INSTALLED": "source.vllm_source"}
+    source = "".join(f"from quirks_core.{module} import {name}\n" for name, module in modules.items())
+    target = "fake_selfish:top"
+    itself = f"install(Patch('{target}', wrapper='fake_patches:wrap', expects=INSTALLED.fingerprint('{target}')), 'q')\n"
+    write_modules({"fake_selfish.py": f"{source}\ndef top():\n    return 1\n\n{itself}"})
+
+    with pytest.raises(QuirksError, match="fake_selfish:top cannot be patched while its module is being imported"):
+        importlib.import_module("fake_selfish")
+
+
+def test_a_wrapper_that_raises_while_its_module_is_imported_can_be_undone():
+    installed = install(wrapper("top", "fail"), "q")
+
+    with pytest.raises(RuntimeError, match="cannot make it"):
+        importlib.import_module(MODULE)
+
+    installed.undo()
+    assert importlib.import_module(MODULE).top() == "top"
+
+
+@pytest.mark.parametrize("taken", ["before", "while"])
+def test_names_that_others_took_from_the_module_follow_its_patches(taken):
+    module = importlib.import_module(MODULE)
+    original = module.top
+    if taken == "before":
+        importlib.import_module("fake_user")
+    first = install(wrapper("top", "wrap"), "a")
+    user = importlib.import_module("fake_user")
+    second = install(wrapper("top", "wrap"), "b")
+
+    assert (user.top(), user.other_name()) == ("patched patched top",) * 2
+    first.undo()
+    assert user.top() == "patched top"
+    second.undo()
+    assert user.top is user.other_name is module.top is original
+
+
+@pytest.mark.parametrize("imported", ["before", "after"])
+def test_a_replacement_may_call_the_original_that_it_imported(imported):
+    if imported == "before":
+        importlib.import_module("fake_early_patches")
+    user = importlib.import_module("fake_user")
+
+    installed = install(
+        Patch(f"{MODULE}:top", replacement="fake_early_patches:new", expects=INSTALLED.fingerprint(f"{MODULE}:top")), "q"
+    )
+    assert (user.top(), importlib.import_module(MODULE).top()) == ("new top", "new top")
+
+    installed.undo()
+    assert user.top() == "top"
+
+
+def test_nothing_installed_is_edited(site):
+    files = {file: file.read_bytes() for file in site.rglob("*.py")}
+
+    install(wrapper("top", "wrap"), "q")
+    importlib.import_module(MODULE)
+
+    assert {file: file.read_bytes() for file in site.rglob("*.py")} == files

@@ -8,11 +8,10 @@ import sys
 
 import pytest
 
-from quirks_core import Plan
 from quirks_core.base.errors import BrokenPluginsError, UsageError
 from quirks_core.plan.records import Note, NoteKind
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins import registry as registry_module
+from quirks_core.plugins import finder
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
@@ -48,14 +47,6 @@ def test_an_entry_point_that_names_no_module_is_a_row(fake_distribution, fake_pl
     assert [row.error for row in registry.broken] == ["'not a module !' is not of the form package.module:attribute"]
 
 
-def test_a_distribution_without_a_name_is_called_unknown(site):
-    folder = site / "fake_bare-1.dist-info"
-    folder.mkdir()
-    (folder / "entry_points.txt").write_text("[model_quirks]\nx = no_such_module:Q\n", encoding="utf-8")
-
-    assert [item.distribution for item in discover() if item.name == "x"] == ["unknown"]
-
-
 def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fake_distribution):
     other = f"from fake_pack import *\n{HOOK}return [make('two')]\n"
     fake_distribution("fake-other", entry_points={"fake-pack": "fake_other"}, modules={"fake_other.py": other})
@@ -77,20 +68,11 @@ def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fa
     ("source", "words"),
     [
         ("import no_such_module\nQUIRK = 1\n", "fake_bad.py:16: ModuleNotFoundError: No module named 'no_such_module'"),
-        (
-            "QUIRK = make('fake-bad', examples=yes(vlm='0.9'))",
-            "fake_bad.py:16: TypeError: Example.__init__() got an unexpected",
-        ),
         ("QUIRK = make('fake-bad', title='')", "fake_bad.py:14: quirk 'fake-bad': the title is empty"),
         ("def broken(:\nQUIRK = 1\n", "SyntaxError"),
         ("import sys\nsys.exit(3)\nQUIRK = 1\n", "SystemExit: 3"),
-        ("raise OSError('one\\ntwo' + 'x' * 10_000)\nQUIRK = 1", "OSError: one two"),
-        ("other = 1  # QUIRK = 1\n", "AttributeError"),
         ("QUIRK = 'text'\n", "fake_bad:QUIRK is neither a Quirk nor a plugin with a quirks_declare hook"),
-        ("x = 1\n", "is neither a Quirk nor a plugin with a quirks_declare hook"),
         ('QUIRK = make("another")', "the entry point is named 'fake-bad' but the quirk's id is 'another'"),
-        ('QUIRK = make("Not An Id")', "quirk 'Not An Id': the id must be"),
-        ("QUIRK = make('fake-bad', examples=yes({'a': {1, 2}}))", "an example holds what is not made of JSON values"),
         (f"{HOOK}raise OSError('no disk')\n", "OSError: no disk"),
         (f"{HOOK}return [3]\n", "quirks_declare returned 3, which is no Quirk"),
         ("@hookimpl\ndef quirks_declare(colour):\n    return []\n", "colour"),
@@ -102,9 +84,14 @@ def test_a_broken_plugin_is_one_row_beside_the_others(load_fakes, make_context, 
     registry = load_fakes(fake_bad=source, fake_good=GOOD)
 
     (row,) = registry.broken
-    assert (row.name, row.distribution, row.version, words in row.error) == ("fake-bad", "fake-dist", "1.2", True)
+    assert (row.plugin.name, row.plugin.distribution, row.plugin.version, words in row.error) == (
+        "fake-bad",
+        "fake-dist",
+        "1.2",
+        True,
+    )
     assert (len(row.error) < 600, "\n" in row.error) == (True, False)
-    assert str(row) == f"plugin 'fake-bad' of fake-dist 1.2 ({row.entry_point}) is broken: {row.error}"
+    assert str(row) == f"plugin 'fake-bad' of fake-dist 1.2 ({row.plugin.entry_point.value}) is broken: {row.error}"
     plan = registry.resolve(make_context())
     assert [verdict.id for verdict in plan.active] == ["fake-good"]
     assert plan.warnings == (Note(kind=NoteKind.PLUGIN, text=str(row)),)
@@ -129,7 +116,7 @@ def test_what_a_plugin_prints_goes_to_standard_error_so_that_json_stays_json(sit
 
 
 def test_a_slow_plugin_is_counted(load_fakes, monkeypatch):
-    monkeypatch.setattr(registry_module, "_SLOW_S", 0.5)
+    monkeypatch.setattr(finder, "_SLOW_S", 0.5)
 
     registry = load_fakes(fake_slow="__import__('time').sleep(0.8)\nQUIRK = make('fake-slow')", fake_good=GOOD)
 
@@ -142,7 +129,7 @@ def test_an_id_that_two_third_parties_declare_breaks_both(load_fakes):
 
     registry = load_fakes(fake_good=GOOD)
 
-    errors = {row.distribution: row.error for row in registry.broken}
+    errors = {row.plugin.distribution: row.error for row in registry.broken}
     assert "quirk id 'same-id' is taken by fake-second 1.2 (" in errors["fake-first"]
     assert "quirk id 'same-id' is taken by fake-first 1.2 (" in errors["fake-second"]
     assert ids(registry) == ["fake-good"]
@@ -155,7 +142,7 @@ def test_an_id_of_ours_stays_ours_whoever_loads_first(load_fakes, order):
     registry = Registry.load([item for item in discover() if item.name == "v1-runtime"][::order])
 
     assert [item.distribution for item in registry.loaded] == ["model-quirks"]
-    assert [row.distribution for row in registry.broken] == ["fake-dist"]
+    assert [row.plugin.distribution for row in registry.broken] == ["fake-dist"]
     assert "quirk id 'v1-runtime' is taken by model-quirks" in registry.broken[0].error
 
 
@@ -177,49 +164,20 @@ def test_two_registries_do_not_share_plugins(load_fakes, make_context):
     assert [len(registry.resolve(make_context()).context.extra) for registry in (first, second)] == [1, 0]
 
 
-def test_an_engine_argument_that_nobody_could_check_is_a_warning(load_fakes, make_context):
-    context = make_context(settings={"engine.no_such": 1, "engine.seed": 1}, typed=frozenset({"engine.no_such", "engine.seed"}))
-
-    plan = load_fakes(fake_good=GOOD).resolve(context)
-
-    assert [(note.kind, note.about) for note in plan.warnings] == [(NoteKind.UNCHECKED, ("engine.no_such",))]
-
-
-def test_a_text_may_be_in_any_language(load_fakes, make_context):
-    plan = load_fakes(fake_good="QUIRK = make('fake-good', title='Größe 模型 🙂')").resolve(make_context())
-
-    assert plan.warnings == ()
-    assert ("Größe 模型 🙂" in plan.to_json(), Plan.model_validate_json(plan.to_json())) == (True, plan)
-
-
-def test_ten_thousand_declarations_make_a_plan(load_fakes, make_context):
-    many = 'return [make(f"fake-{n}", match=model_type("qwen3" if n % 100 == 0 else f"m{n}")) for n in range(10_000)]'
-
-    plan = load_fakes(fake_many=f"{HOOK}{many}\n").resolve(make_context())
-
-    assert (len(plan.verdicts), len(plan.active), len(plan.adjustments[0].quirks)) == (10_000, 100, 100)
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, find_fakes, order):
+def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, find_fakes):
     broken = {
         "fake_import": "import no_such_module\nQUIRK = 1",
         "fake_pack": f'{HOOK}return [make("fake-same")]',
         "fake_same": 'QUIRK = make("fake-same")',
         "fake_self": 'QUIRK = make("fake-self", supersedes="fake-self")',
     }
-    fake_plugins("fake-broken", **broken)
-    fake_plugins("fake-sound", fake_good=GOOD)
-    found = find_fakes()[::order]
-    assert len(Registry.load(found).broken) == 4
+    fake_plugins(fake_good=GOOD, **broken)
+    assert len(Registry.load(find_fakes()).broken) == 4
 
     with pytest.raises(BrokenPluginsError) as error:
-        Registry.load(found, strict=True)
+        Registry.load(find_fakes(), strict=True)
 
-    lines = sorted(str(error.value).splitlines()[1:])
+    assert sorted(line.split("'")[1] for line in str(error.value).splitlines()[1:]) == [
+        name.replace("_", "-") for name in broken
+    ]
     assert (len(error.value.problems), error.value.exit_code) == (4, 3)
-    assert [line.split("'")[1] for line in lines] == ["fake-import", "fake-pack", "fake-same", "fake-self"]
-    assert lines[0].startswith(
-        "- plugin 'fake-import' of fake-broken 1.2 (fake_import:QUIRK) is broken: fake_import.py:16: Mod"
-    )
-    assert ids(Registry.load([item for item in found if item.distribution == "fake-sound"], strict=True)) == ["fake-good"]

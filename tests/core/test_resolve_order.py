@@ -106,18 +106,3 @@ def has_keys(value, wanted):
     if not isinstance(wanted, dict):
         return holds("=", wanted, value)
     return isinstance(value, dict) and all(key in value and has_keys(value[key], item) for key, item in wanted.items())
-
-
-@settings(max_examples=100)
-@given(declarations=st.lists(DECLARATIONS, min_size=1, max_size=5), facts=CONTEXTS)
-def test_every_conflict_is_refused(declarations, facts, make_context, make_quirk, make_plan):
-    quirks = [make_quirk(id=f"q{number}", **declaration) for number, declaration in enumerate(declarations)]
-
-    plan = make_plan(*quirks, context=make_context(**facts))
-
-    contested = {item.slot for item in plan.adjustments if item.status == "conflict"}
-    conflicts = [refusal for refusal in plan.refusals if refusal.kind == "conflict" and refusal.slot]
-    assert {refusal.slot for refusal in conflicts} <= contested
-    assert [slot for slot in contested if not any(f"wants {slot} " in refusal.reason for refusal in conflicts)] == []
-    # The key 'a.b' reads like the key 'b' below 'a'.
-    assert contested.isdisjoint({item.slot for item in plan.adjustments if item.in_force} - {f"{MAPPING}.a.b"})

@@ -129,9 +129,6 @@ def plan_older(write_modules, make_context, make_quirk, make_plan, monkeypatch):
     return plan
 
 
-_OTHER = Patch(TARGET, wrapper="mine:f", expects="0" * 12)
-
-
 def test_on_a_version_that_nobody_examined_a_quirk_is_off_with_a_note(plan_older):
     verdict, plan = plan_older(Default("engine.enforce_eager", True))
 
@@ -140,27 +137,23 @@ def test_on_a_version_that_nobody_examined_a_quirk_is_off_with_a_note(plan_older
     assert [str(note) for note in plan.warnings] == ["not examined on fake-engine 1.0, and therefore off: q0"]
 
 
-def test_a_source_that_the_patch_was_written_against_settles_a_version_that_nobody_examined(plan_older):
-    verdict, plan = plan_older(patch_of("wrapper"))
+@pytest.mark.parametrize(
+    ("patch", "more", "state"),
+    [
+        (True, {}, State.ACTIVE),  # the source that it was written against settles it
+        (True, {"assumed": ["fake-engine"]}, State.NOT_EXAMINED),
+        *(
+            (False, {"affected": affected}, State.NOT_EXAMINED)
+            for affected in (_FROM_2, Affected("fake-engine", introduced="0.5"), ())
+        ),
+        (None, {"evidence": StaticProbe(MODULE, "return 1", found_means_affected=True)}, State.ACTIVE),
+        (None, {"evidence": StaticProbe(MODULE, "return 2", found_means_affected=True)}, State.NOT_EXAMINED),
+    ],
+)
+def test_the_installed_source_settles_a_version_nobody_examined(plan_older, patch, more, state):
+    other = Patch(TARGET, wrapper="mine:f", expects="0" * 12)
 
-    assert verdict.state is State.ACTIVE
-    assert [patch.target for patch in plan.patches] == [TARGET]
+    verdict, plan = plan_older({True: patch_of("wrapper"), False: other, None: Default("engine.seed", 1)}[patch], **more)
 
-
-@pytest.mark.parametrize("affected", [_FROM_2, Affected("fake-engine", introduced="0.5"), ()])
-def test_for_another_source_a_patch_was_not_examined(plan_older, affected):
-    verdict, plan = plan_older(_OTHER, affected)
-
-    assert (verdict.state, plan.patches) == (State.NOT_EXAMINED, ())
-    assert [note.kind for note in plan.warnings] == [NoteKind.UNEXAMINED]
-
-
-@pytest.mark.parametrize(("pattern", "state"), [("return 1", State.ACTIVE), ("return 2", State.NOT_EXAMINED)])
-def test_a_probe_settles_a_version_that_nobody_examined(plan_older, pattern, state):
-    probe = StaticProbe(MODULE, pattern, found_means_affected=True)
-
-    assert plan_older(Default("engine.enforce_eager", True), evidence=probe)[0].state is state
-
-
-def test_the_source_of_an_assumed_version_settles_nothing(plan_older):
-    assert plan_older(patch_of("wrapper"), assumed=["fake-engine"])[0].state is State.NOT_EXAMINED
+    assert (verdict.state, bool(plan.patches)) == (state, patch is True and state is State.ACTIVE)
+    assert [note.kind for note in plan.warnings] == [NoteKind.UNEXAMINED] * (state is State.NOT_EXAMINED)

@@ -101,12 +101,3 @@ def test_what_is_forced_or_off_alone_is_loaded_beside_what_is_off_as_a_whole(
     registry, switches = load_switched(disable, force)
 
     assert [item.id for item in registry.resolve(make_context(), switches).active] == active
-
-
-def test_a_name_that_nobody_bears_is_a_warning_where_a_distribution_that_is_off_may_have_it(load_switched, make_context):
-    registry, off = load_switched(["third-party", "fake-won"])
-
-    notes = registry.resolve(make_context(), off).warnings
-
-    (doubtful,) = [note.text for note in notes if note.kind is NoteKind.SWITCH]
-    assert "'fake-won' in the command line (--disable); did you mean 'fake-" in doubtful

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from patience import HUNG_S, until
 
-from quirks_core.apply import driver
+from quirks_core.apply import process
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.plan.records import RefusedError
 from worker import VllmAsyncGenerationWorker
@@ -51,7 +51,7 @@ async def test_an_engine_whose_core_does_not_load_our_plugin_does_not_start(chec
 
     def without_ours(folder):
         with_ours(folder)
-        driver.environment.set("VLLM_PLUGINS", "")  # after the check of the environment
+        process.environment.set("VLLM_PLUGINS", "")  # after the check of the environment
 
     monkeypatch.setattr(engine, "_set_variables", without_ours)
 

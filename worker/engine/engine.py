@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from quirks_core.apply import process
-from quirks_core.apply.driver import environment
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, FRONT_END_VARIABLE
-from quirks_core.apply.receipt import Receipt
+from quirks_core.apply.process import environment
 from quirks_core.base.errors import QuirksError, ReceiptError
 from quirks_core.hook.in_force import PlanInForce, in_force
+from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
 from worker.engine import failures, leftovers, processes, vllm_adapter
 from worker.engine.readiness import Readiness, start_problem

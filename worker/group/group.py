@@ -10,9 +10,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
 from quirks_core.plan.summary import messages
 from quirks_core.plan.switches import SwitchNames

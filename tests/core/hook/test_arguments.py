@@ -23,6 +23,7 @@ def seen(tmp_path_factory):
         from quirks_core.hook.settings import HookSettings
         from quirks_core.plugins.planning import make_plan
         from quirks_core.configuration.serve_command import read_serve_command
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
         found = {}
         args = EngineArgs(model=model, dtype="float32", max_num_seqs=8, data_parallel_size_local=1)
@@ -33,9 +34,11 @@ def seen(tmp_path_factory):
             run = a.engine_run(args, settings, purpose)
             found[purpose] = {"slots": run.slots(), "typed": sorted(run.typed_slots())}
             found[purpose]["undeclared"] = sorted(run.undeclared_slots())
-        found["asynchronous"] = [a.is_asynchronous(args), a.is_asynchronous(AsyncEngineArgs(model=model))]
         signs = {"load_format": "dummy", "enable_sleep_mode": True, "worker_extension_cls": "a.B"}
-        found["signs"] = [a.signs_of_a_trainer(args), a.signs_of_a_trainer(EngineArgs(model=model, **signs))]
+        every = args, AsyncEngineArgs(model=model), EngineArgs(model=model, **signs)
+        backend = EngineArgs(model=model, attention_backend=AttentionBackendEnum.CPU_ATTN)
+        found["backend"] = a.engine_run(backend, HookSettings(), "serve").slots()["engine.attention_backend"]
+        found["purposes"] = [a.purpose_of(one, HookSettings(), None) for one in every]
 
         same, other = EngineArgs(model=model, dtype="float32", max_num_seqs=8), EngineArgs(model=model, dtype="float32")
         found["identity"] = [a.identity(args) == a.identity(same), a.identity(args) == a.identity(other)]
@@ -91,25 +94,16 @@ def test_the_facts_of_an_engine_leave_out_our_own_defaults(seen):
     assert slots["engine.tensor_parallel_size"] == 1
     assert {name.partition(".")[0] for name in slots} == {"engine", "parallel", "refit"}
     assert "engine.enable_prefix_caching" not in slots
-    assert "engine.data_parallel_size_local" not in slots  # it places a node
+    assert {"engine.data_parallel_size_local", "engine.generate_from_dummy"}.isdisjoint(slots)  # a node's place; our worker's
+    typed = ["engine.dtype", "engine.gpu_memory_utilization", "engine.max_num_seqs", "refit.scope"]
+    assert seen["rollout"]["typed"] == typed  # also where it equals the default
 
 
 def test_a_plan_for_a_command_line_is_what_the_hook_in_that_command_plans(seen):
     assert [command for command, _ in seen["plans"]] == [hook for _, hook in seen["plans"]]
     assert seen["plans"][0][0], "a rollout has adjustments"
-
-
-def test_what_only_our_worker_makes_use_of_is_planned_for_no_other_engine(seen):
-    assert seen["ours"] == []
-    assert "engine.generate_from_dummy" not in seen["rollout"]["slots"]
-
-
-def test_how_ranks_belong_together_is_not_the_hooks_to_choose(seen):
+    assert seen["ours"] == []  # what only our worker makes use of
     assert "parallel.dp_strategy" not in {slot for plans in seen["plans"] for slot, *_ in plans[0]}
-
-
-def test_what_the_user_chose_is_typed_also_where_it_equals_the_default(seen):
-    assert seen["rollout"]["typed"] == ["engine.dtype", "engine.gpu_memory_utilization", "engine.max_num_seqs", "refit.scope"]
 
 
 def test_settings_of_the_trainer_are_unknown_only_in_a_rollout(seen):
@@ -120,18 +114,23 @@ def test_settings_of_the_trainer_are_unknown_only_in_a_rollout(seen):
     assert {name.partition(".")[0] for name in serve} == {"request", "sampling"}
 
 
-def test_signs_of_a_trainer_are_named(seen):
-    assert seen["asynchronous"] == [False, True]
-    assert seen["signs"] == [[], ["load_format=dummy", "enable_sleep_mode", "worker_extension_cls"]]
+def test_an_attention_backend_is_called_as_users_type_it(seen):
+    assert seen["backend"] == "CPU_ATTN"
+
+
+def test_the_purpose_follows_from_the_arguments(seen):
+    signs = "a sign of a trainer: load_format=dummy, enable_sleep_mode, worker_extension_cls"
+    assert list(map(tuple, seen["purposes"])) == [
+        ("eval", "no sign of a trainer, and no server"),
+        ("serve", "no sign of a trainer"),
+        ("rollout", signs),
+    ]
 
 
 def test_a_frameworks_own_default_is_left_open_and_follows_the_trainer(seen):
     """OpenRLHF starts every engine in bfloat16; TRL passes no dtype, so that its user has set it."""
     assert seen["follows"] == ["float16", None]
-
-
-def test_a_trainers_default_is_assumed_of_an_engine_in_bfloat16_alone(seen):
-    assert seen["assumed"] == [["bfloat16", "verl's default"], [None, None]]
+    assert seen["assumed"] == [["bfloat16", "verl's default"], [None, None]]  # of an engine in bfloat16 alone
 
 
 def test_arguments_of_one_command_line_have_one_identity(seen):

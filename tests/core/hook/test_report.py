@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from quirks_core import Advise, Affected, Default, ModelFlag, Patch, Require, package, setting
-from quirks_core.apply.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.declaration.quirk import Location
 from quirks_core.hook.explicit import Typed
 from quirks_core.hook.report import log_plan, log_receipt
+from quirks_core.plan.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.source.vllm_source import INSTALLED
 
 TYPED = Typed(frozenset({"dtype"}), "command line", exact=True)

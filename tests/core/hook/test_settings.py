@@ -58,12 +58,10 @@ def test_the_other_variables_are_read():
         ("MODEL_QUIRKS_SET", "refit.scope=everything", "refit.scope takes one of parameters, state_dict"),
         ("MODEL_QUIRKS_SET", "refit.scope", "not of the form slot=value"),
         ("MODEL_QUIRKS_SET", "refit.scope={", "refit.scope: '{' is not valid YAML"),
-        ("MODEL_QUIRKS_SET", "refit.scope=!!int x", "is not valid YAML"),
         ("MODEL_QUIRKS_SET", "purpose=rolout", "did you mean 'rollout'"),
         ("MODEL_QUIRKS_SET", "recipe=3", "recipe takes a text"),
         ("MODEL_QUIRKS_SET", "engine.seed=1;train.dtype=float32; engine.seed=2", "engine.seed is given twice"),
         ("MODEL_QUIRKS_SET", "env.HF_TOKEN=x", "looks like that of a secret"),
-        ("MODEL_QUIRKS_SET", "server.port=80", "unknown slot 'server.port'"),
     ],
 )
 def test_a_wrong_value_is_an_error_that_names_its_variable(name, value, message):

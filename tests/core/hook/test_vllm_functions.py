@@ -67,16 +67,14 @@ def test_another_version_does_not(engine, version):
     assert vllm_functions.problem() == f"vLLM {version} is none of 0.16 to 0.33, for which the hook was written"
 
 
-def test_a_seam_that_is_gone_or_takes_something_else_is_named(engine):
-    engine(worker_base=("init_worker", "make_worker"), arg_utils=("usage_context=None, ", ""))
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"worker_base": ("init_worker", "make_worker")}, " has no vllm.v1.worker.worker_base:WorkerWrapperBase.init_worker"),
+        ({"arg_utils": ("usage_context=None, ", "")}, " takes (self, headless) instead of (self, usage_context, headless)"),
+    ],
+)
+def test_a_function_that_is_gone_or_takes_something_else_is_named(engine, changed, problem):
+    engine(**changed)
 
-    assert vllm_functions.problem() == (
-        "vllm.engine.arg_utils:EngineArgs.create_engine_config of vLLM 0.32.0 takes (self, headless) instead of "
-        "(self, usage_context, headless)"
-    )
-
-
-def test_a_seam_that_is_gone_is_named(engine):
-    engine(worker_base=("init_worker", "make_worker"))
-
-    assert vllm_functions.problem() == "vLLM 0.32.0 has no vllm.v1.worker.worker_base:WorkerWrapperBase.init_worker"
+    assert vllm_functions.problem().endswith(problem)

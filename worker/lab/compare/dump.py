@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError
 
-from quirks_core.apply.receipt import Receipt
 from quirks_core.base.errors import UsageError, words
+from quirks_core.plan.receipt import Receipt
 from worker.lab.parity.records import ParityRecord
 from worker.lab.parity.store import write_text
 

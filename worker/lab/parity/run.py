@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import torch
 
-from quirks_core.apply.read_back import read_configuration, slots_to_read
+from quirks_core.apply.read_back import read_configuration
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import slot_named
@@ -329,7 +329,7 @@ def _batch_invariant(config: GenerationConfig, plan: Plan) -> GenerationConfig:
 def _values_of(session: Session) -> EngineValues:
     """What the engine's own configuration holds."""
     plan = session.worker.plan
-    values = read_configuration(session.llm.vllm_config, slots_to_read({*plan.context.settings, *plan.changes}))
+    values = read_configuration(session.llm.vllm_config, {*plan.context.settings, *plan.changes})
     return EngineValues(values=values, dtype=vllm_adapter.model_dtype(session.llm))
 
 

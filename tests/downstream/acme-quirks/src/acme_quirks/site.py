@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 
 from quirks_core import Advise, Default, Fact, Plan, Quirk, RunContext, Severity, hookimpl, no, report, unknown, yes
-from quirks_core.apply.receipt import Receipt
+from quirks_core.plan.receipt import Receipt
 
 _RACKS, _QUEUE = "acme-quirks.racks", "acme-quirks.queue"
 
