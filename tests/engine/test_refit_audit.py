@@ -49,7 +49,6 @@ async def test_a_buffer_that_a_refit_destroys_comes_with_an_adjustment(audited):
         ("XIELU", ("parameters", "parameters again"))
     }
     assert {hazard.planned for hazard in found.hazards} == {None}
-    assert 'Require("refit.scope", "state_dict")' in found.skeleton
     assert (found.clean, found.passed) == (False, False)
 
 

@@ -38,23 +38,14 @@ class Match(Record):
 
 
 class Weights(Record):
-    """What a server has.
+    """What a server has."""
 
-    Attributes:
-        target: Its address, or its process id.
-        model: What it was started with.
-        version: The label of its weights; empty if it has none.
-        account: Its ledger; None if it keeps none.
-        by: What the checkpoints were compared by: ``ledger``, or ``checksum`` for vLLM's own.
-        matches: The checkpoints.
-    """
-
-    target: str
-    model: str = ""
-    version: str = ""
-    account: Account | None = None
-    by: str = ""
-    matches: tuple[Match, ...] = ()
+    target: str  #: its address, or its process id
+    model: str = ""  #: what it was started with
+    version: str = ""  #: the label of its weights; empty if it has none
+    account: Account | None = None  #: its ledger; None if it keeps none
+    by: str = ""  #: what the checkpoints were compared by: ``ledger``, or ``checksum`` for vLLM's own
+    matches: tuple[Match, ...] = ()  #: the checkpoints
 
     @property
     def status(self) -> Status:

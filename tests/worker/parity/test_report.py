@@ -62,12 +62,6 @@ def test_a_quirk_that_does_the_same_is_named_with_its_switch(faulty, shown):
     assert "quirk rollout-logprobs-processed sets it; disabled: you disabled it. To activate it: remove --disable" in text
 
 
-def test_a_skeleton_can_be_copied_as_it_is(faulty, shown):
-    (skeleton,) = (item.skeleton for item in faulty.attributions if item.skeleton)
-
-    assert f"\n{skeleton}" in shown(faulty, colours=True)
-
-
 def test_the_last_line_is_the_verdict(faulty, sound, make_report, shown):
     empty = make_report(results=(), steps=(), attributions=(), versions={})
     for report, verdict in (
@@ -84,9 +78,7 @@ def test_a_terminal_shows_the_words_of_a_pipe_within_its_width(name, width, requ
     report = request.getfixturevalue(name)
     narrow, piped = shown(report, width=width), shown(report, width=None)
 
-    skeleton = next(item.skeleton for item in report.attributions if item.skeleton).splitlines()
-    rows = [row for row in narrow.splitlines() if row not in skeleton]
-    assert [row for row in rows if cell_len(row) > width and len(row.split()) > 2] == []
+    assert [row for row in narrow.splitlines() if cell_len(row) > width and len(row.split()) > 2] == []
     assert re.findall("[\u2500-\u257f]", narrow) == []
     assert set(narrow.split()) == set(piped.split())
 
@@ -136,7 +128,7 @@ def test_everything_that_was_found_is_in_the_page(faulty, page):
     expected += [part for step in faulty.steps for part in (step.setting, step.error)]
     for item in faulty.attributions:
         quirks = [part for quirk in item.quirks for part in (quirk.id, quirk.state, quirk.because, quirk.switch)]
-        expected += [" ".join(item.skeleton.split()), *quirks]
+        expected += quirks
     assert [part for part in expected if part not in text] == []
 
 

@@ -146,9 +146,9 @@ def test_settings_that_are_changed_together_are_named_each_with_its_values(make_
     )
 
 
-def test_a_quirk_of_other_runs_covers_nothing_where_there_is_a_skeleton(make_report, make_result):
+def test_a_quirk_of_other_runs_covers_nothing(make_report, make_result):
     other = Coverage(id="other", state="not_matched", because="another model")
-    cure = _cure(quirks=(other,), skeleton="QUIRK = ...")
+    cure = _cure(quirks=(other,))
 
     said = headline(make_report(results=(make_result("a", 1.0),), attributions=(cure,)))
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from quirks_core.base.json_values import canonical
 from quirks_core.plan.records import Plan
 from quirks_core.plugins.registry import Registry
-from worker.lab.attribution.coverage import covering, covers, draft_of
+from worker.lab.attribution.coverage import covering
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.records import Attribution, Result, Step, worst_level
 
@@ -93,10 +93,6 @@ class _Seen:
 
 
 def _attribution(seen: _Seen, move: _Move, plan: Plan, registry: Registry) -> Attribution:
-    quirks = covering(seen.step, plan, registry)
-    text = ""
-    if seen.restores and not any(map(covers, quirks)):
-        text = draft_of(seen.step, plan)
     return Attribution(
         scenario=move.scenario,
         metric=move.metric,
@@ -107,8 +103,7 @@ def _attribution(seen: _Seen, move: _Move, plan: Plan, registry: Registry) -> At
         value_after=move.after,
         restores=seen.restores,
         worsens=seen.worsens,
-        quirks=quirks,
-        skeleton=text,
+        quirks=covering(seen.step, plan, registry),
     )
 
 

@@ -1,9 +1,8 @@
-"""Which quirks cover a slot, why others have no effect, and what to declare if none does."""
+"""Which quirks cover a slot, and why others have no effect."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError
@@ -50,11 +49,6 @@ def setters(slot: str, plan: Plan) -> tuple[str, ...]:
     """Returns the ids of the quirks whose value of a slot is in force, in alphabetical order."""
     lines = (line for line in plan.adjustments if line.slot == slot and line.in_force)
     return tuple(sorted({quirk.id for line in lines for quirk in line.quirks}))
-
-
-def covers(coverage: Coverage) -> bool:
-    """Whether a quirk concerns the user's run, so that no new one is needed."""
-    return coverage.state != State.NOT_MATCHED
 
 
 def _that_set(name: str, value: Any, plan: Plan, registry: Registry) -> Iterator[Loaded]:
@@ -131,36 +125,3 @@ def _condition(item: Loaded, slot: str, value: Any, plan: Plan) -> str:
             if trace.answer is not Answer.YES:
                 return f"its condition on {slot} does not hold: {trace.decisive}"
     return "every condition holds"
-
-
-# ---- a new quirk
-
-
-def draft(model_type: str | None, purpose: str, adjustments: Iterable[str]) -> str:
-    """Returns the match and the adjustments of a new quirk, as Python, below the command that makes its package.
-
-    Args:
-        model_type: The ``model_type`` of the run's model; None if it is unknown.
-        purpose: The purpose of the run.
-        adjustments: Calls such as ``Require("refit.scope", "state_dict")``.
-    """
-    model = f'model_type("{model_type}") & ' if model_type else ""
-    return "\n".join(
-        [
-            "# quirks new NAME makes a package with a quirk and its tests; write into its declaration:",
-            f'match={model}purpose("{purpose}"),',
-            "adjustments=[",
-            *(f"    {adjustment}," for adjustment in adjustments),
-            "],",
-        ]
-    )
-
-
-def draft_of(step: Change, plan: Plan) -> str:
-    """Returns the draft of a quirk that sets what a step changed; it requires what a default could not set."""
-    adjustments = []
-    for slot, _, value in step.parts:
-        is_set = plan.context.is_typed(slot) or any(line.slot == slot and line.in_force for line in plan.adjustments)
-        shown = json.dumps(value) if isinstance(value, str) else repr(value)
-        adjustments.append(f'{"Require" if is_set else "Default"}("{slot}", {shown})')
-    return draft(plan.context.model.model_type, plan.context.purpose, adjustments)

@@ -60,8 +60,6 @@ async def run(
             assert variant.plan is not None  # noqa: S101  # one without is not measured
             if variant.how == "rescore":
                 return await parity.rescored([before[name] for name in names], variant.plan)
-            if variant.how == "refit":
-                return await parity.with_other_refits(variant.plan, names)
             return await parity.on_another_engine(variant.config, variant.planning, names)
 
         reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}

@@ -78,20 +78,17 @@ class Setting:
     how: How  #: what is needed to try one
     why: str  #: how it affects logprobs, in one line
     source: str  #: source of that statement
-    lasting: tuple[Any, ...] = ()  #: values with a lasting effect on the engine: nothing else can be tried on it afterwards
-    #: values whose effect shows only on an engine that had no other refit, so they need a restart
-    fresh: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
         """Its path, or its paths."""
         return JOINT.join(self.paths)
 
-    def tries(self, now: InForce) -> Iterator[tuple[tuple[Any, ...], How]]:
-        """Yields the values to try, and what each needs. All differ from the current values; with several paths, each does."""
+    def tries(self, now: InForce) -> Iterator[tuple[Any, ...]]:
+        """Yields the values to try. All differ from the current values; with several paths, each does."""
         for values in dict.fromkeys(self.alternatives(now)):
             if all(value != now.value(path) for path, value in zip(self.paths, values, strict=True)):
-                yield values, "restart" if set(values) & set(self.fresh) else self.how
+                yield values
 
 
 def changed(config: GenerationConfig, values: Mapping[str, Any]) -> GenerationConfig:
@@ -191,11 +188,11 @@ _SETTINGS = (
     Setting(("engine.logprobs_mode",), _logprobs_modes, "restart",
             "raw logprobs are computed before temperature, penalties and top-k/p: not of the sampled distribution",
             "https://github.com/huggingface/trl/issues/4159"),
-    Setting(("refit.clear_cache",), _if_refitted(_flipped("refit.clear_cache", False)), "refit",
+    Setting(("refit.clear_cache",), _if_refitted(_flipped("refit.clear_cache", False)), "restart",
             "a KV cache that is kept over a refit was computed with the old weights", "https://github.com/NVIDIA-NeMo/RL/pull/4018"),
-    Setting(("refit.scope",), _if_refitted(_scopes), "refit",
+    Setting(("refit.scope",), _if_refitted(_scopes), "restart",
             "a refit of parameters does not update persistent buffers; after a dummy load they are noise",
-            "https://github.com/NVIDIA-NeMo/RL/issues/2631", lasting=("state_dict",), fresh=("parameters",)),
+            "https://github.com/NVIDIA-NeMo/RL/issues/2631"),
     Setting(("engine.load_format",), _load_formats, "restart",
             "tensors that no refit sends keep the noise of a dummy load", "https://github.com/NVIDIA-NeMo/RL/pull/298"),
     Setting(("engine.enable_prefix_caching",), _flipped("engine.enable_prefix_caching", True), "restart",

@@ -18,7 +18,7 @@ from quirks_core.plugins.registry import Registry
 from worker.lab.attribution.settings import QUIRK, SETTINGS, InForce, changed
 from worker.lab.parity.records import JOINT, Change, How
 
-_COSTS: Mapping[How, int] = {"rescore": 0, "refit": 1, "restart": 2}
+_COSTS: Mapping[How, int] = {"rescore": 0, "restart": 1}
 #: Slots that do not affect the computation.
 _BESIDE = ("cluster", "request")
 
@@ -31,11 +31,6 @@ class Start:
     plan: Plan
     registry: Registry
     planning: PlanOptions
-
-    @property
-    def compiles(self) -> bool:
-        """The engine compiles the model."""
-        return not self.plan.value("engine.enforce_eager")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +79,6 @@ class Variant:
         return {change.setting: change.after for change in self.changes if not change.setting.startswith(QUIRK)}
 
     @property
-    def compiles(self) -> bool:
-        """Its engine compiles the model."""
-        return self.plan is not None and not self.plan.value("engine.enforce_eager")
-
-    @property
     def before(self) -> Any:
         """What is in force; a list if several things change."""
         return self.changes[0].before if len(self.changes) == 1 else [change.before for change in self.changes]
@@ -121,14 +111,12 @@ class Variant:
         """Returns both together; None if they change the same setting."""
         if {change.setting for change in self.changes} & {change.setting for change in other.changes}:
             return None
-        # An earlier variant may have changed the user's engine, so a refit of it would show two effects.
-        how: How = "rescore" if self.how == other.how == "rescore" else "restart"
-        return Variant.of(self.start, (*self.changes, *other.changes), how)
+        return Variant.of(self.start, (*self.changes, *other.changes), max(self.how, other.how, key=_COSTS.__getitem__))
 
     def _takes(self) -> Iterator[How]:
-        """What the quirks' own changes need; a refit of another scope would change the engine for later variants."""
+        """What the quirks' own changes need."""
         for slot in self.also:
-            yield "rescore" if slot_named(slot).family == "train" else "refit" if slot == "refit.clear_cache" else "restart"
+            yield "rescore" if slot_named(slot).family == "train" else "restart"
         if self.plan is not None and _patches(self.plan) != _patches(self.start.plan):
             yield "restart"
 
@@ -160,17 +148,16 @@ _Ordered = tuple[tuple[int, ...], Variant]
 def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterator[_Ordered]:
     """Yields variants with their sort key: cost, likelihood (typed, not set, set by a quirk), the order of the list.
 
-    Among equal costs, what has a lasting effect comes last, and so does compilation if the user's engine is eager: such a
-    start takes several times as long.
+    Among equal costs, compilation comes last if the user's engine is eager: such a start takes several times as long.
     """
+    is_eager = bool(start.plan.value("engine.enforce_eager"))
     typed, planned = start.plan.context.typed, {item.slot for item in start.plan.adjustments if item.in_force}
     for number, setting in enumerate(SETTINGS.values()):
-        for values, how in setting.tries(now) if not wanted or setting.name in wanted else ():
+        for values in setting.tries(now) if not wanted or setting.name in wanted else ():
             pairs = zip(setting.paths, values, strict=True)
             changes = [Change(setting=path, before=now.value(path), after=value) for path, value in pairs]
-            variant = Variant.of(start, changes, how)
-            lasting = variant.how == "refit" and bool(set(values) & set(setting.lasting))
-            later = lasting or (variant.compiles and not start.compiles)
+            variant = Variant.of(start, changes, setting.how)
+            later = is_eager and variant.plan is not None and not variant.plan.value("engine.enforce_eager")
             likely = 0 if typed & set(setting.paths) else 2 if planned & set(setting.paths) else 1
             yield (_COSTS[variant.how], int(later), likely, number), variant
 

@@ -6,9 +6,9 @@ import random
 from typing import TYPE_CHECKING
 
 from quirks_core.configuration.config import SamplingSection
-from worker.batch import padded
 from worker.engine import vllm_adapter
 from worker.lab.audit.records import Logits
+from worker.lab.kit.lab import generated
 from worker.lab.parity.session import prefilled
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Logprobs:
         prompts = [[draw.choice(plain) for _ in range(length)] for _ in range(_PROMPTS)]
         sampling = SamplingSection(max_new_tokens=min(_NEW_TOKENS, max(1, longest - length)), ignore_eos=True)
         for prompt in prompts:
-            async for _, output in worker.generate_async(padded([prompt]), greedy=True, sampling=sampling):
-                self.rows.append(output["output_ids"][0].tolist())
+            (row,) = await generated(worker, [prompt], greedy=True, sampling=sampling)
+            self.rows.append([*prompt, *row.tokens])
         self.expected = await self._score(worker)
 
     async def compare(self, worker: VllmAsyncGenerationWorker) -> Logits:

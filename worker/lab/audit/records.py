@@ -144,7 +144,6 @@ class Audit(Record):
     #: refits; None if they agree, or without `logits`
     disagreement: Disagreement | None = None
     seconds: float = 0.0  #: how long it took
-    skeleton: str = ""  #: the start of a declaration, if no quirk covers some hazards; else empty
 
     @property
     def clean(self) -> bool:

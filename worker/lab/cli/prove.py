@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 from quirks_core.base import child_process, whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
@@ -23,6 +21,7 @@ from quirks_core.facts.packages import installed_version
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.terminal import Screen, line, lines
+from worker.lab.cli.display import progress_bar
 from worker.lab.kit.evidence import stale
 from worker.lab.kit.proof import Conclusion, Finding, Proof, Report, without_folders
 from worker.lab.kit.prove import TIMEOUT_S, number_of_runs, prove
@@ -108,19 +107,11 @@ def _chosen(options: argparse.Namespace, registry: Registry) -> list[Loaded]:
 
 def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -> Iterator[Proof]:
     """Makes the proofs, and yields each as it ends; an interruption ends those that run."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
     with (
         tempfile.TemporaryDirectory(prefix="quirks-lab-") as folder,
-        Progress(*columns, console=console, transient=True) as bar,
+        progress_bar(console, sum(map(number_of_runs, items))) as (bar, task),
         ThreadPoolExecutor(options.jobs) as pool,
     ):
-        task = bar.add_task("", total=sum(map(number_of_runs, items)))
         given_up = threading.Event()
 
         def notify(text: str) -> None:

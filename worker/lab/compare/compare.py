@@ -153,7 +153,7 @@ def _incomparable(a: Dump, b: Dump) -> list[str]:
         counts = f"{len(a.prompts)} and {len(b.prompts)} prompts; the first that differs is number"
         first = _first_difference(a.prompts, b.prompts)
         problems.append(f"they are of different prompts ({counts} {first}): make both with the same --prompts and tokenizer")
-    elif [row.key for row in a.rows] != [row.key for row in b.rows]:
+    elif [row.origin for row in a.rows] != [row.origin for row in b.rows]:
         problems.append("their samples have different seeds or numbers: make both with the same --seed")
     return problems
 

@@ -8,8 +8,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.text import Text
-
 from quirks_core.reporting.terminal import Screen, line
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.notation import bound, label, number, plain
@@ -156,10 +154,8 @@ def _show_attribution(screen: Screen, item: Attribution) -> None:
     for quirk in item.quirks:
         switch = f". To activate it: {line(quirk.switch)}" if quirk.switch else ""
         screen.say(f"quirk {line(quirk.id)} sets it; {line(state_of(quirk))}: {line(quirk.because)}{switch}", indent=2)
-    if item.skeleton or (item.restores and not item.quirks):
-        screen.say(f"no quirk sets it for this run{'; a new one could start like this:' if item.skeleton else ''}", indent=2)
-    if item.skeleton:  # unwrapped, so that it can be copied
-        screen.print(Text(item.skeleton.rstrip()), soft_wrap=True)
+    if item.is_uncovered:
+        screen.say("no quirk sets it for this run; quirks new NAME starts one", indent=2)
 
 
 # ---- the whole

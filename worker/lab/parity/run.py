@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -26,11 +25,11 @@ from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
 from worker.errors import EngineDiedError
 from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
-from worker.lab.parity.measure import chosen, judged, measure, rounding_of
+from worker.lab.parity.measure import WITHOUT_TRAINER, Judge, chosen, measure
 from worker.lab.parity.prompts import load_prompts
 from worker.lab.parity.records import OLD, Attribution, Notify, ParityRecord, Report, Result, Step
 from worker.lab.parity.scenarios import power
-from worker.lab.parity.session import Refits, Session, running
+from worker.lab.parity.session import Session, running
 from worker.lab.parity.store import Store
 from worker.lab.parity.thresholds import DEFAULT_PROFILE, STEPS_PROFILE, ZERO_PROFILE, chosen_thresholds
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
@@ -39,8 +38,6 @@ from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 _SHOWN = ("engine", "refit", "sampling", "train")
 #: Key under which a run stores what its engine reported.
 _ENGINE = "engine"
-#: Scenarios that compare the engine with itself, so that settings of the trainer do not affect them.
-_WITHOUT_TRAINER = frozenset({"decode-prefill"})
 #: Noise that stands for a step of the optimizer, in standard deviations of each parameter's own values.
 _STEP = 0.01
 _STEP_TITLE = f"rollouts of new weights: each step adds noise of {_STEP:.0%} to every parameter"
@@ -57,7 +54,6 @@ class Options:
     profile: str | None = None  #: name of the set of thresholds; ``prime-rl`` for steps, else ``peers``, if None
     steps: int = 0  #: how many steps with new weights to measure, instead of scenarios
     thresholds: tuple[str, ...] = ()  #: further ones, as ``metric=limit``; they replace the profile's for that metric
-    epsilon: float = 0.2  #: ratios outside of 1 ± epsilon count as clipped
     planning: PlanOptions = field(default_factory=PlanOptions)  #: plan options
 
 
@@ -108,7 +104,7 @@ class ParityRun:
         self._profile = options.profile or (STEPS_PROFILE if options.steps else DEFAULT_PROFILE)
         # No trainer of another library is equal to the last bit.
         exact = self._profile == ZERO_PROFILE and not options.scenarios
-        self._names = tuple(_WITHOUT_TRAINER) if exact else chosen(options.scenarios)
+        self._names = tuple(WITHOUT_TRAINER) if exact else chosen(options.scenarios)
         self._thresholds = chosen_thresholds(self._profile, options.thresholds)
         self._warnings: list[str] = []
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -140,7 +136,7 @@ class ParityRun:
         """Measures what the store does not contain yet."""
         if self.store.found:
             self._notify(f"resuming an earlier run; {self.store.found} results are stored")
-        found = {name: self._judged(piece) for name in self._names if (piece := self.store.get(name, Result)) is not None}
+        found = {name: stored for name in self._names if (stored := self._stored(name)) is not None}
         if missing := [name for name in self._names if name not in found]:
             session = await self._start(self.config, self._options.planning, note=self._starting_over())
             self.store.put(_ENGINE, _values_of(session))
@@ -184,22 +180,15 @@ class ParityRun:
         changed = empty.model_copy(update={"notes": await power(session, samples, before, label)})
         self._trainer.forget(before)
         scored = await session.scored(samples)
-        return judged(changed, scored, self._thresholds, epsilon=self._options.epsilon, decode=self._prompts.decode)
+        return Judge(self._thresholds, self._prompts.decode).judged(changed, scored)
 
     async def on_another_engine(self, config: GenerationConfig, planning: PlanOptions, names: Sequence[str]) -> list[Result]:
         """Measures scenarios on an engine of another configuration."""
         return await self._measure(await self._start(config, planning), names)
 
-    async def with_other_refits(self, plan: Plan, names: Sequence[str]) -> list[Result]:
-        """Measures scenarios on the user's engine, with refits by another plan."""
-        session = await self._start(self.config, self._options.planning)
-        async with session.with_refits(Refits.of(plan)):
-            return await self._measure(session, names)
-
     async def rescored(self, results: Iterable[Result], plan: Plan) -> list[Result]:
         """Has the trainer, configured by another plan, score the samples that the engine has generated already."""
-        options = self._trainer_options(plan)
-        return [await self._rescored(result, replace(options, dtype=options.dtype or self.engine.dtype)) for result in results]
+        return [await asyncio.to_thread(self._rescored, result, plan) for result in results]
 
     @property
     def engine(self) -> EngineValues:
@@ -226,24 +215,27 @@ class ParityRun:
         )
 
     async def _measure(self, session: Session, names: Sequence[str], **options: Any) -> list[Result]:
-        return await measure(session, names, self._thresholds, epsilon=self._options.epsilon, notify=self._notify, **options)
+        return await measure(session, names, self._thresholds, notify=self._notify, **options)
 
-    async def _rescored(self, result: Result, options: TrainerOptions) -> Result:
-        if self._trainer is None or result.scenario in _WITHOUT_TRAINER or result.status != "measured":
+    def _rescored(self, result: Result, plan: Plan) -> Result:
+        if self._trainer is None or result.scenario in WITHOUT_TRAINER or result.status != "measured":
             return result
-        bare = [sample.model_copy(update={"trainer": ()}) for sample in result.samples]
-        samples = await asyncio.to_thread(self._trainer.score, bare, options)
-        return self._judged(result.model_copy(update={"samples": tuple(samples), "rounding": {}}), options)
+        judge = self._judge(plan)
+        samples = self._trainer.score(result.samples, judge.options)
+        return judge.judged(result.model_copy(update={"rounding": {}}), samples)
 
-    def _judged(self, result: Result, options: TrainerOptions | None = None) -> Result:
-        if result.status != "measured":
+    def _judge(self, plan: Plan) -> Judge:
+        """Returns what compares results of a plan's trainer with the thresholds of this run."""
+        options = self._trainer_options(plan)
+        options = replace(options, dtype=options.dtype or self.engine.dtype)
+        return Judge(self._thresholds, self._prompts.decode, self._trainer, options, self.engine.dtype)
+
+    def _stored(self, name: str) -> Result | None:
+        """Returns a result of an earlier run, judged by the thresholds of this one."""
+        result = self.store.get(name, Result)
+        if result is None or result.status != "measured":
             return result
-        how: dict[str, Any] = {"epsilon": self._options.epsilon, "decode": self._prompts.decode}
-        if self._trainer is not None and result.scenario not in _WITHOUT_TRAINER:
-            options = options or self._trainer_options(self.plan)
-            options = replace(options, dtype=options.dtype or self.engine.dtype)
-            how["rounding"] = partial(rounding_of, self._trainer, options, self.engine.dtype)
-        return judged(result, result.samples, self._thresholds, **how)
+        return self._judge(self.plan).judged(result, result.samples)
 
     # ---- engine and trainer
 
@@ -307,7 +299,7 @@ class ParityRun:
             "config": self.config.model_dump(mode="json"),
             "versions": _versions(self.plan),
             "prompts": self._prompts.rows,
-            "options": (options.new_tokens, options.seed, options.epsilon, self._device),
+            "options": (options.new_tokens, options.seed, self._device),
         }
 
 

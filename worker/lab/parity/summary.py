@@ -148,10 +148,8 @@ def _wrong_from_disk(report: Report, broken: list[Result]) -> bool:
 
 
 def _covering(cure: Attribution) -> str:
-    if cure.skeleton:
-        return "No quirk sets it for this run; the report has the start of one."
-    if not cure.quirks:
-        return "No quirk sets it."
+    if cure.is_uncovered:
+        return "No quirk sets it for this run; quirks new NAME starts one."
     quirk = cure.quirks[0]
     return f"Quirk {quirk.id} sets it ({state_of(quirk)}){f': {quirk.switch}' if quirk.switch else ''}".rstrip(".") + "."
 

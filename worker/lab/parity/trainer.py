@@ -200,15 +200,21 @@ def _perturbed(tensor: torch.Tensor, scale: float, generator: torch.Generator) -
     return (values + scale * spread * torch.randn(values.shape, generator=generator)).to(tensor.dtype)
 
 
-def load_model(source: str, revision: str | None, options: TrainerOptions, dtype: str) -> PreTrainedModel:
-    """Loads a checkpoint in a dtype, without running code that comes with it; errors as for `Trainer.load`."""
+def load_model(
+    source: str, revision: str | None, options: TrainerOptions, dtype: str, *, named: bool = False
+) -> PreTrainedModel:
+    """Loads a checkpoint in a dtype, without running code that comes with it; errors as for `Trainer.load`.
+
+    As the class that its configuration names if `named`: a multimodal one holds more than the language model.
+    """
     chosen = {"dtype": dtype, "attn_implementation": options.attn_implementation, "revision": revision}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     try:
         with quiet():
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                source, trust_remote_code=False, output_loading_info=True, **chosen
-            )
+            config = transformers.AutoConfig.from_pretrained(source, revision=revision) if named else None
+            name = next(iter(getattr(config, "architectures", None) or ()), "")
+            loader = getattr(transformers, name, transformers.AutoModelForCausalLM)
+            model, report = loader.from_pretrained(source, trust_remote_code=False, output_loading_info=True, **chosen)
             model = model.to(options.device).eval()
     except Exception as error:
         raise TrainerLoadError(f"transformers cannot load the trainer's model from {source}: {words(error)}") from error
