@@ -12,7 +12,7 @@ from quirks_core.declaration.trace import Answer
 from quirks_core.plan.evaluate import matches
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.propose import computed
-from quirks_core.plan.records import Plan, PlannedAdjustment, State, Status, Verdict
+from quirks_core.plan.records import Plan, State, Status, Verdict
 from quirks_core.plugins.registry import Registry
 from worker.lab.attribution.settings import QUIRK
 from worker.lab.parity.records import Change, Coverage
@@ -100,7 +100,9 @@ def _in_the_way(item: Loaded, slot: str, value: Any, plan: Plan) -> tuple[str, s
     if line.status is Status.KEPT_USER:
         return line.reason, _remove(slot, plan)
     if line.status is Status.OUTRANKED:
-        return f"{line.reason}: {_winners(line, plan)}", ""
+        others = [other for other in plan.adjustments if other.slot == slot and other.in_force]
+        winners = ", ".join(f"{quirk.id} sets {other.value!r}" for other in others for quirk in other.quirks)
+        return f"{line.reason}: {winners}", ""
     return line.reason, ""
 
 
@@ -110,11 +112,6 @@ def _remove(slot: str, plan: Plan) -> str:
     value = plan.context.settings.get(slot)
     shown = str(value).lower() if isinstance(value, bool) else value  # as in YAML
     return f"remove {slot}: {shown} from your configuration"
-
-
-def _winners(line: PlannedAdjustment, plan: Plan) -> str:
-    others = [other for other in plan.adjustments if other.slot == line.slot and other.in_force]
-    return ", ".join(f"{quirk.id} sets {other.value!r}" for other in others for quirk in other.quirks)
 
 
 def _condition(item: Loaded, slot: str, value: Any, plan: Plan) -> str:

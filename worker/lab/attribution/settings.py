@@ -14,13 +14,16 @@ from quirks_core.configuration.slots import checked_value
 from quirks_core.configuration.variables import COMPILATION_SWITCHES
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan
-from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
+from quirks_core.source.vllm_source import INSTALLED
 from worker.lab.parity.records import JOINT, How
 
 #: Before the id of a quirk that is switched on.
 QUIRK = "quirk "
 
-_BATCH_INVARIANT = f"env.{BATCH_INVARIANT}"
+#: The variable of vLLM's batch-invariant mode, whose kernels give the same numbers for a token in every batch; and by platform,
+#: the module of vLLM that reads it where the platform has the mode.
+_BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+_ITS_READERS = {"cuda": "vllm.envs", "rocm": "vllm.platforms.rocm", "xpu": "vllm.platforms.xpu"}
 #: Other names that vLLM takes for a dtype.
 _DTYPES = {"float": "float32", "half": "float16"}
 
@@ -176,8 +179,10 @@ def _scopes(now: InForce) -> list[tuple[Any, ...]]:
 
 
 def _batch_invariant(now: InForce) -> list[tuple[Any, ...]]:
-    exists = offers_batch_invariance(now.context.platform)
-    return [("0" if now.value(_BATCH_INVARIANT) == "1" else "1",)] if exists else []
+    reader = _ITS_READERS.get(now.context.platform or "")
+    if reader is None or not INSTALLED.search(reader, _BATCH_INVARIANT):
+        return []
+    return [("0" if now.value(f"env.{_BATCH_INVARIANT}") == "1" else "1",)]
 
 
 _BLOG = "https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"
@@ -222,7 +227,7 @@ _SETTINGS = (
     Setting(("train.attn_implementation",), lambda _: [("eager",), ("sdpa",)], "rescore",
             "the trainer's attention sums in another order, and may not support sliding windows or soft caps",
             "https://huggingface.co/docs/transformers/attention_interface"),
-    Setting((_BATCH_INVARIANT,), _batch_invariant, "restart",
+    Setting((f"env.{_BATCH_INVARIANT}",), _batch_invariant, "restart",
             "a token's logprob depends on what else is in the batch",
             "https://docs.vllm.ai/en/v0.32.0/features/batch_invariance/"),
 )  # fmt: skip

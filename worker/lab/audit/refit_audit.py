@@ -26,7 +26,7 @@ from worker.lab.attribution.coverage import setters
 from worker.lab.audit import tensor_audit
 from worker.lab.audit.disagreement import disagreement_of
 from worker.lab.audit.logprobs import Logprobs
-from worker.lab.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Disagreement, Hazard, Logits, Refit
+from worker.lab.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Hazard, Logits, Refit
 from worker.lab.parity.records import Notify
 from worker.lab.parity.session import running
 from worker.lab.parity.trainer import TrainerLoadError, TrainerOptions, load_model
@@ -92,7 +92,9 @@ async def audit(
     expected, disagreement = Logprobs(), None
     if logits:
         notify("starting an engine from the checkpoint, for its logprobs")
-        disagreement = await _from_checkpoint(bare("auto"), trainer, expected)
+        async with running(bare("auto")) as engine:
+            await expected.take(engine, trainer.config.get_text_config().vocab_size)
+            disagreement = await disagreement_of(engine, trainer, expected)
     notify("starting an engine from dummy weights, without quirks of weight transfer")
     findings, without = await _refits(bare("dummy"), trainer, REFITS, expected, FIRST, notify)
     suspicious = any(item.rows or item.refit.refused for item in findings) or bool(without and not without.close)
@@ -105,15 +107,6 @@ async def audit(
         findings += more
     logprobs = {"logits": without, "planned_logits": with_plan, "disagreement": disagreement}
     return _record(plan, findings, **logprobs, seconds=time.monotonic() - start)
-
-
-async def _from_checkpoint(
-    worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, expected: Logprobs
-) -> Disagreement | None:
-    """Takes the logprobs of an engine that loads the checkpoint, and compares that engine with transformers."""
-    async with running(worker):
-        await expected.take(worker, trainer.config.get_text_config().vocab_size)
-        return await disagreement_of(worker, trainer, expected)
 
 
 def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
@@ -255,15 +248,8 @@ def covering(hazard: Hazard, plan: Plan) -> tuple[str, ...]:
     if not hazard.is_covered:
         return ()
     by_patch = tuple(sorted(set(candidates(plan)) & {patch.quirk.id for patch in plan.patches}))
-    by_slot = next((_by_slot(plan, slot) for slot in _helpful(hazard) if plan.value(slot) != OPEN[slot]), ())
+    slots = ["refit.scope"] if hazard.state_dict_restores else []  # that can explain the results; the cheaper one first
+    slots += [] if hazard.is_destroyed else ["engine.load_format"]
+    slot = next((slot for slot in slots if plan.value(slot) != OPEN[slot]), None)
+    by_slot = () if slot is None else setters(slot, plan) or (f"{slot}={plan.value(slot)}",)
     return by_slot or by_patch if hazard.state_dict_restores else by_patch or by_slot
-
-
-def _helpful(hazard: Hazard) -> list[str]:
-    """Names the slots that can explain the results of the refits; the cheaper one first."""
-    useless = {"refit.scope"} if not hazard.state_dict_restores else {"engine.load_format"} if hazard.is_destroyed else set()
-    return [slot for slot in ("refit.scope", "engine.load_format") if slot not in useless]
-
-
-def _by_slot(plan: Plan, slot: str) -> tuple[str, ...]:
-    return setters(slot, plan) or (f"{slot}={plan.value(slot)}",)

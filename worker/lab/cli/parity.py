@@ -148,10 +148,9 @@ def run_explain(options: argparse.Namespace) -> int:
     """Measures and prints a frontier; 0 whatever the difference is."""
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     if folder:
-        from worker.lab.parity.picture import new_figure
+        from worker.lab.parity.picture import check_matplotlib
 
-        with new_figure():  # without matplotlib the minutes would be in vain
-            pass
+        check_matplotlib()  # without it the minutes would be in vain
     console = Screen(stderr=options.json)
     with stages(console) as notify:
         found = asyncio.run(_explained(options, config, notify))

@@ -24,14 +24,13 @@ from quirks_core.plugins.registry import Registry
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
 from worker.errors import EngineDiedError
-from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
 from worker.lab.parity.measure import WITHOUT_TRAINER, Judge, chosen, measure
 from worker.lab.parity.prompts import load_prompts
 from worker.lab.parity.records import OLD, Attribution, Notify, ParityRecord, Report, Result, Step
 from worker.lab.parity.scenarios import power
 from worker.lab.parity.session import Session, running
 from worker.lab.parity.store import Store
-from worker.lab.parity.thresholds import DEFAULT_PROFILE, STEPS_PROFILE, ZERO_PROFILE, chosen_thresholds
+from worker.lab.parity.thresholds import DEFAULT_PROFILE, STEPS_PROFILE, chosen_thresholds
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 #: Slots whose value in force the report shows.
@@ -102,17 +101,12 @@ class ParityRun:
         self._options = options
         self._notify = notify
         self._profile = options.profile or (STEPS_PROFILE if options.steps else DEFAULT_PROFILE)
-        # No trainer of another library is equal to the last bit.
-        exact = self._profile == ZERO_PROFILE and not options.scenarios
-        self._names = tuple(WITHOUT_TRAINER) if exact else chosen(options.scenarios)
+        self._names = chosen(options.scenarios)
         self._thresholds = chosen_thresholds(self._profile, options.thresholds)
         self._warnings: list[str] = []
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._trainer, self.config = self._load_trainer(config)
         worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
-        if self._profile == ZERO_PROFILE:
-            self.config = _batch_invariant(self.config, worker.plan)
-            worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         self.registry = Registry.load(strict=options.planning.strict)  # also what is switched off, which may be the cause
         self.plan = make_plan(self.config, options.planning, registry=self.registry)
         self._prompts = load_prompts(self.config.model, file=options.prompts, seed=options.seed)
@@ -138,7 +132,7 @@ class ParityRun:
             self._notify(f"resuming an earlier run; {self.store.found} results are stored")
         found = {name: stored for name in self._names if (stored := self._stored(name)) is not None}
         if missing := [name for name in self._names if name not in found]:
-            session = await self._start(self.config, self._options.planning, note=self._starting_over())
+            session = await self._start(self.config, self._options.planning)
             self.store.put(_ENGINE, _values_of(session))
             for result in await self._measure(session, missing, done=lambda result: self.store.put(result.scenario, result)):
                 found[result.scenario] = result
@@ -239,28 +233,16 @@ class ParityRun:
 
     # ---- engine and trainer
 
-    def _starting_over(self) -> str:
-        """Returns why the results of the last run are not resumed; empty if there are none, or they are."""
-        if self.store.last is None:
-            return ""
-        # The plan's digest differs with each variable and setting, and adds nothing to them.
-        differs = ", ".join(key for key in self.store.differs if key != "plan") or "the plan"
-        self._warnings.append(
-            f"nothing was resumed: the last run differs in {differs}; its results are in {self.store.last.name}"
-        )
-        return f"; nothing is resumed, because the last run differs in {differs} (its results stay)"
-
-    async def _start(self, config: GenerationConfig, planning: PlanOptions, *, note: str = "") -> Session:
+    async def _start(self, config: GenerationConfig, planning: PlanOptions) -> Session:
         """Returns the session of an engine with this configuration; starts one if it does not run."""
         if self._session is None or self._running != (config, planning):
             worker = VllmAsyncGenerationWorker(config, options=planning)  # before the running engine is stopped
             await self._stop()
-            self._notify(f"starting an engine{note}")
+            self._notify("starting an engine")
             await self._stack.enter_async_context(running(worker))
-            options, of_trainer = self._options, self._trainer_options(worker.plan)
-            made = {"new_tokens": options.new_tokens, "seed": options.seed}
-            self._session = Session(worker, self._trainer, of_trainer, self._prompts, **made)
-            self._prompts.check(self._session.max_model_len, options.new_tokens)
+            made = {"new_tokens": self._options.new_tokens, "seed": self._options.seed}
+            self._session = Session(worker, self._trainer, self._trainer_options(worker.plan), self._prompts, **made)
+            self._prompts.check(self._session.max_model_len, self._options.new_tokens)
             self._running = (config, planning)
         return self._session
 
@@ -291,31 +273,14 @@ class ParityRun:
     def _identity(self) -> dict[str, Any]:
         """Everything that affects the measurement; thresholds do not."""
         options = self._options
-        variables = {f"variable {name}": text for name, text in self.plan.context.environment.items()}
         return {
-            **variables,
+            "variables": dict(self.plan.context.environment),
             "plan": self.plan.digest,
-            "settings": _settings(self.plan),
             "config": self.config.model_dump(mode="json"),
             "versions": _versions(self.plan),
             "prompts": self._prompts.rows,
             "options": (options.new_tokens, options.seed, self._device),
         }
-
-
-def _batch_invariant(config: GenerationConfig, plan: Plan) -> GenerationConfig:
-    """Returns a configuration whose engine is in vLLM's batch-invariant mode.
-
-    Raises:
-        UsageError: The installed vLLM has none on this platform.
-    """
-    platform, vllm = plan.context.platform, plan.context.packages.get("vllm")
-    if not offers_batch_invariance(platform):
-        raise UsageError(
-            f"the profile zero asks for equality to the last bit, and vLLM {vllm} has no batch-invariant mode "
-            f"({BATCH_INVARIANT}=1) on {platform}: use --profile float32, or a GPU"
-        )
-    return config.adjusted({f"env.{BATCH_INVARIANT}": "1"})
 
 
 def _values_of(session: Session) -> EngineValues:
