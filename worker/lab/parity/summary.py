@@ -100,7 +100,8 @@ def _rounding(rounded: list[Result], counted: list[Result]) -> tuple[str, str]:
 
 
 def _broken(broken: list[Result], counted: list[Result]) -> str:
-    text = f"Parity is broken in {len(broken)} of {len(counted)} scenarios: {listed([result.scenario for result in broken], _NAMED)}"
+    names = listed([result.scenario for result in broken], _NAMED)
+    text = f"Parity is broken in {len(broken)} of {len(counted)} scenarios: {names}"
     found = [(verdict, result) for result in broken for verdict in crossed(result.verdicts)[:1]]
     if not found:
         return f"{text}."
