@@ -72,11 +72,11 @@ def logits_of(model, row: Sample) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_different_lengths_score_in_a_batch_as_they_do_alone(kind: str, lab, checkpoint) -> None:
     trainer = Trainer.load(checkpoint(kind), FLOAT32)
-    rows = [sample(0), sample(1), sample(2)]
+    rows = [sample(number, temperature=0.7) for number in range(3)]
     generated = [Generated(row.tokens, ()) for row in rows]
 
     together, alone = scored(trainer, rows), [scored(trainer, [row])[0] for row in rows]
-    reference = lab.rescored(trainer.model, generated)
+    reference = lab.rescored(trainer.model, generated, 0.7)
 
     assert flat(together) == pytest.approx(flat(alone), abs=NOISE)
     assert flat(together) == pytest.approx(flat(row.logprobs for row in reference), abs=NOISE)
@@ -92,15 +92,6 @@ def test_scoring_changes_nothing_but_the_trainers_logprobs(qwen3: Trainer) -> No
     assert flat(row.trainer for row in found) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=NOISE)
 
 
-def test_the_temperature_divides_the_logits(qwen3: Trainer) -> None:
-    row = sample(temperature=0.7)
-
-    (found,) = scored(qwen3, [row])
-
-    expected = (logits_of(qwen3.model, row) / 0.7).log_softmax(-1).gather(1, torch.tensor(row.tokens)[:, None])[:, 0]
-    assert found == pytest.approx(expected.tolist(), abs=NOISE)
-
-
 def test_samples_of_one_batch_are_each_scored_by_their_own_sampling(qwen3: Trainer) -> None:
     rows = [sample(0), sample(0, temperature=0.5), sample(0, top_k=3), sample(0, top_p=0.4)]
 
@@ -110,7 +101,7 @@ def test_samples_of_one_batch_are_each_scored_by_their_own_sampling(qwen3: Train
     assert flat(together) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=NOISE)
 
 
-@pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (-1, 0.7), (20, 0.5), (1, 1.0), (-1, 1e-6), (400, 0.9), (-1, 1.0)])
+@pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (-1, 0.7), (20, 0.5), (-1, 1.0)])
 def test_truncation_keeps_what_vllms_sampler_keeps(top_k: int, top_p: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of vLLM's import
@@ -175,7 +166,7 @@ def test_the_noise_depends_on_the_scale_alone(checkpoint) -> None:
     assert steps["large"].std() / original.std() == pytest.approx(0.2, rel=0.05)
 
 
-@pytest.mark.parametrize(("kind", "same"), [("gemma3", {"rotary"}), ("llama_tied", {"rotary"}), ("apertus", {"beta", "eps"})])
+@pytest.mark.parametrize(("kind", "same"), [("llama_tied", {"rotary"}), ("apertus", {"beta", "eps"})])
 def test_perturbing_touches_neither_ties_nor_buffers(kind: str, same: set[str], checkpoint) -> None:
     trainer = Trainer.load(checkpoint(kind), FLOAT32)
     model = trainer.model
@@ -214,15 +205,6 @@ def test_scoring_leaves_the_model_with_the_weights_in_use(qwen3: Trainer) -> Non
     assert torch.equal(weight, held)
     qwen3.use("a")
     assert not torch.equal(weight, held)
-
-
-def test_a_trainer_that_goes_on_for_another_has_the_same_new_weights(checkpoint) -> None:
-    rows = [sample(weights=(("b", 0, 24),))]
-
-    first, second = (Trainer.load(checkpoint("qwen3"), FLOAT32) for _ in range(2))
-    first.use("b")
-
-    assert scored(first, rows) == scored(second, rows) != scored(second, [sample()])
 
 
 def test_weights_that_do_not_exist_are_named(qwen3: Trainer) -> None:
@@ -348,15 +330,6 @@ def test_softcapping_comes_after_the_float32_head(lab) -> None:
 def folder_with(tmp_path: Path, **config) -> str:
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return str(tmp_path)
-
-
-def test_a_checkpoint_without_weights_is_named(checkpoint, tmp_path: Path) -> None:
-    shutil.copy(Path(checkpoint("qwen3")) / "config.json", tmp_path)
-
-    with pytest.raises(
-        TrainerLoadError, match=r"transformers cannot load the trainer's model from .*OSError.*model.safetensors"
-    ):
-        Trainer.load(str(tmp_path), FLOAT32)
 
 
 def test_a_checkpoint_that_lacks_tensors_is_refused_instead_of_filled_with_random_ones(lab, tmp_path: Path) -> None:

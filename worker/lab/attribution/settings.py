@@ -116,6 +116,11 @@ def _flipped(path: str, default: bool) -> Alternatives:
     return alternatives
 
 
+def _other(path: str, first: str, second: str) -> Alternatives:
+    """The second of two values where it is not in force, else the first."""
+    return lambda now: [(first if now.value(path) == second else second,)]
+
+
 def _if_refitted(alternatives: Alternatives) -> Alternatives:
     return lambda now: alternatives(now) if now.is_refitted else []
 
@@ -170,14 +175,6 @@ def _generation_configs(now: InForce) -> list[tuple[Any, ...]]:
     return [("auto" if value == "vllm" else "vllm",)]
 
 
-def _load_formats(now: InForce) -> list[tuple[Any, ...]]:
-    return [("auto",)] if now.value("engine.load_format") == "dummy" else []
-
-
-def _scopes(now: InForce) -> list[tuple[Any, ...]]:
-    return [("parameters",)] if now.value("refit.scope") == "state_dict" else [("state_dict",)]
-
-
 def _batch_invariant(now: InForce) -> list[tuple[Any, ...]]:
     reader = _ITS_READERS.get(now.context.platform or "")
     if reader is None or not INSTALLED.search(reader, _BATCH_INVARIANT):
@@ -195,10 +192,10 @@ _SETTINGS = (
             "https://github.com/huggingface/trl/issues/4159"),
     Setting(("refit.clear_cache",), _if_refitted(_flipped("refit.clear_cache", False)), "restart",
             "a KV cache that is kept over a refit was computed with the old weights", "https://github.com/NVIDIA-NeMo/RL/pull/4018"),
-    Setting(("refit.scope",), _if_refitted(_scopes), "restart",
+    Setting(("refit.scope",), _if_refitted(_other("refit.scope", "parameters", "state_dict")), "restart",
             "a refit of parameters does not update persistent buffers; after a dummy load they are noise",
             "https://github.com/NVIDIA-NeMo/RL/issues/2631"),
-    Setting(("engine.load_format",), _load_formats, "restart",
+    Setting(("engine.load_format",), lambda now: [("auto",)] if now.value("engine.load_format") == "dummy" else [], "restart",
             "tensors that no refit sends keep the noise of a dummy load", "https://github.com/NVIDIA-NeMo/RL/pull/298"),
     Setting(("engine.enable_prefix_caching",), _flipped("engine.enable_prefix_caching", True), "restart",
             "a prefix from the cache may have been computed with other weights or other kernels", _BLOG),

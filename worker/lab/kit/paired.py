@@ -57,7 +57,10 @@ def run_scenario(
             run = _with_cause(run, log)
         else:
             run = _without_result(code, log, timeout_s).model_copy(update={"seconds": seconds})
-        return run if _counts(run, crash, log) else _undeclared(run)
+        if _counts(run, crash, log):
+            return run
+        error = f"an error that the quirk does not declare (crash=…): {run.outcome.got if run.outcome else ''}"
+        return run.model_copy(update={"outcome": None, "crash": "", "error": error})
 
 
 def _counts(run: Run, crash: str, log: Path) -> bool:
@@ -66,12 +69,6 @@ def _counts(run: Run, crash: str, log: Path) -> bool:
         return True
     text = f"{run.outcome.got}\n{log.read_text(encoding='utf-8', errors='replace')}"
     return bool(crash) and re.search(crash, text) is not None
-
-
-def _undeclared(run: Run) -> Run:
-    got = run.outcome.got if run.outcome else ""
-    error = f"an error that the quirk does not declare (crash=…): {got}"
-    return run.model_copy(update={"outcome": None, "crash": "", "error": error})
 
 
 def _with_cause(run: Run, log: Path) -> Run:

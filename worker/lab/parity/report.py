@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +20,6 @@ _METRICS = ("mean_abs_delta", "max_abs_delta", "mean_exp_abs_delta", "mean_abs_d
 COLOURS: dict[Level, str] = {"ok": "green", "warn": "yellow", "rounding": "yellow", "fail": "bold red"}
 _MARKS: dict[Level, str] = {"ok": " ", "warn": "!", "rounding": "≈", "fail": "✗"}
 _EFFECTS = {"restores": "green", "worsens": "bold red", "moves": "yellow", "none": "dim", "error": "dim"}
-_ADDRESS = re.compile(r"https?://[^\s<>\"'\[\]]*[^\s<>\"'\[\].,;:)]")
 #: Columns of the page; characters shown before a token.
 _COLUMNS, _CONTEXT = 160, 60
 _PAGE = """<!DOCTYPE html>
@@ -209,19 +207,10 @@ def _show_limits(screen: Screen, report: Report) -> None:
         metric = METRICS.get(item.metric)
         what = f"{f' {metric.unit}' if metric.unit else ''}: {metric.help}" if metric else ""
         screen.say(f"{line(item.threshold)}: {line(item.metric)} {bound(item)}{line(what)}", indent=2)
-        screen.say(f"[dim]{_linked(item.source)}[/]", indent=4)
+        screen.say(f"[dim]{line(item.source)}[/]", indent=4)
 
 
 def _show_settings(screen: Screen, report: Report) -> None:
     screen.say("\n[bold]settings in force[/]")
     screen.entries([(line(name), line(plain(value))) for name, value in sorted(report.settings.items())])
     screen.say(f"quirks in force: {line(', '.join(report.active_quirks) or 'none')}; measured on {line(report.date)}")
-
-
-def _linked(text: str) -> str:
-    """Makes links of the addresses in a text."""
-    parts, end = [], 0
-    for match in _ADDRESS.finditer(text):
-        parts += [line(text[end : match.start()]), f"[link={match[0]}]{line(match[0])}[/link]"]
-        end = match.end()
-    return "".join([*parts, line(text[end:])])

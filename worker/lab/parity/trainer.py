@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -218,13 +218,10 @@ def load_model(
             model = model.to(options.device).eval()
     except Exception as error:
         raise TrainerLoadError(f"transformers cannot load the trainer's model from {source}: {words(error)}") from error
-    if lost := _lost(report):  # transformers draws them at random
-        raise TrainerLoadError(f"transformers finds tensors of the trainer's model missing in {source}: {lost}")
+    if lost := sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report.get(kind, ())):
+        # transformers draws them at random
+        raise TrainerLoadError(f"transformers finds tensors of the trainer's model missing in {source}: {listed(lost)}")
     return model
-
-
-def _lost(report: Mapping[str, Any]) -> str:
-    return listed(sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report.get(kind, ())))
 
 
 @contextmanager
