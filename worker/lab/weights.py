@@ -65,10 +65,6 @@ class Weights(Record):
 def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
     """Queries a server.
 
-    Args:
-        url: As ``http://host:8000``.
-        checkpoints: Folders to compare its weights with.
-
     Raises:
         UsageError: There is no server, it has no ledger and no checksums, or a folder holds another architecture.
     """
@@ -161,11 +157,7 @@ def _entries(checksums: Mapping[str, str]) -> list[Entry]:
 
 
 def _match(folder: Path, entries: Sequence[Entry], right: Expected) -> Match:
-    """Compares an engine with a checkpoint.
-
-    Raises:
-        UsageError: The checkpoint has other tensors.
-    """
+    """Compares an engine with a checkpoint."""
     found = compare(entries, right)
     if (strange := [name for name in found.unknown if name.endswith((".weight", ".bias"))]) and not found.equal:
         raise UsageError(

@@ -36,16 +36,10 @@ async def run(
     state: Path | None = None,
     notify: Notify = lambda _: None,
 ) -> Report:
-    """Measures parity as `worker.lab.parity.run` does, then the effect of each setting, changed alone.
+    """Measures parity as `worker.lab.parity.run` does, then the effect of each of these settings (all if empty), changed alone.
 
-    Args:
-        config: The configuration.
-        options: What to measure.
-        settings: Settings to change; all that apply if empty.
-        every: Start an engine also for settings that are left when others have restored every scenario that failed. Always
-            so if `settings` are given.
-        state: File that stores finished results, shared with `worker.lab.parity.run`.
-        notify: Called with what comes next.
+    It starts no engine for settings that are left when others have restored every scenario that failed, unless `every` one is
+    wanted, or `settings` are given. The file of finished results is shared with `worker.lab.parity.run`.
 
     Raises:
         UsageError, RefusedError, EngineStartError: As for `worker.lab.parity.run`; also if a setting does not exist.
@@ -80,13 +74,7 @@ async def run_variants(
 ) -> list[Step]:
     """Measures every variant in this order, then combinations for scenarios that no single setting restores.
 
-    Args:
-        variants: What to try.
-        baseline: The results of the user's run.
-        measure: Measures scenarios.
-        every: Start an engine also for what is left when every scenario that failed is restored.
-        notify: Called before each variant.
-        store: Keeps steps that were measured; those that could not be are tried again.
+    The store keeps steps that were measured; those that could not be are tried again.
     """
     ablation = _Ablation(variants, baseline, measure, notify, store or Store(None, {}))
     for number, variant in enumerate(variants, start=1):

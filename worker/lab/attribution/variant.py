@@ -47,13 +47,7 @@ class Variant:
 
     @classmethod
     def of(cls, start: Start, changes: Sequence[Change], how: How = "rescore") -> Variant:
-        """Changes the user's run and makes the plan.
-
-        Args:
-            start: The user's run.
-            changes: What to change.
-            how: What the changes themselves need; quirks that react to them may need more.
-        """
+        """Changes the user's run and makes the plan; quirks that react to the changes may need more than these do."""
         planning = start.planning
         on = [change.setting.removeprefix(QUIRK) for change in changes if change.setting.startswith(QUIRK)]
         if on:
@@ -122,12 +116,7 @@ class Variant:
 
 
 def variants(start: Start, *, only: Sequence[str] = (), engine: Mapping[str, Any] | None = None) -> list[Variant]:
-    """Returns what can be changed in a run, the cheapest first.
-
-    Args:
-        start: The user's run.
-        only: Names to take; all if empty.
-        engine: Values by slot that the running engine reported, for slots that are not set.
+    """Returns what can be changed in a run, the cheapest first; the engine's values apply to slots that are not set.
 
     Raises:
         UsageError: There is no such setting.

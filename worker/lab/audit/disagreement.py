@@ -113,13 +113,7 @@ def computed(model: nn.Module, row: Sequence[int]) -> Outputs:
 
 
 def first_that_differs(got: Mapping[str, Sequence[Sequence[float]]], expected: Outputs, tolerance: float) -> str | None:
-    """Names the first layer whose output differs, of those that were recorded on both sides.
-
-    Args:
-        got: The outputs of the engine's layers.
-        expected: The outputs of transformers' layers for the same tokens, in the order of the layers.
-        tolerance: Largest difference that counts as equal, relative to the largest number of the layer.
-    """
+    """Names the first layer that differs, of those that both sides recorded, by more than a share of its largest number."""
     for name, rows in expected.items():
         if name in got:
             ours, theirs = torch.tensor(got[name], dtype=torch.float64), torch.tensor(rows, dtype=torch.float64)

@@ -56,11 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_prove(options: argparse.Namespace) -> int:
-    """Proves quirks; 1 if evidence is against one, contradicts itself, or has a paired run that did not decide.
-
-    Raises:
-        UsageError: A quirk is unknown, a file cannot be written, or a quirk's evidence needs an engine and none is installed.
-    """
+    """Proves quirks; 1 if evidence is against one, contradicts itself, or has a paired run that did not decide."""
     registry = Registry.load()
     if options.output:
         _check_writable(options.output)
@@ -89,11 +85,7 @@ def run_prove(options: argparse.Namespace) -> int:
 
 
 def record(quirk: Quirk, proof: Proof) -> None:
-    """Writes what was proved of a quirk into the table of its distribution.
-
-    Raises:
-        UsageError: It cannot be read or written.
-    """
+    """Writes what was proved of a quirk into the table of its distribution."""
     path = evidence.path_for(quirk)
     if path is not None and (found := proof.proved) is not None:
         evidence.write(path, evidence.with_proved(evidence.read(path), {quirk.id: found}))

@@ -105,14 +105,7 @@ def compare(
     thresholds: Iterable[str] = (),
     cover: Cover = lambda _: (),
 ) -> Comparison:
-    """Compares two dumps.
-
-    Args:
-        a: The reference.
-        b: The candidate; if made with ``--tokens-of`` A, it has scored A's tokens too.
-        profile: Name of a set of thresholds.
-        thresholds: Further ones, as ``metric=limit``.
-        cover: Gives the quirks that set a slot.
+    """Compares the dump of the reference with that of a candidate, which may have scored the reference's tokens too.
 
     Raises:
         UsageError: The dumps are of different models, prompts or seeds; or profile or thresholds are wrong.

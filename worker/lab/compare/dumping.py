@@ -34,16 +34,7 @@ async def dump_of(
     tokens_of: Iterable[Sequences] = (),
     notify: Notify = lambda _: None,
 ) -> Dump:
-    """Starts an engine that loads the checkpoint, and makes its dump; the engine is stopped in any case.
-
-    Args:
-        config: The configuration; a load format that the user typed stays.
-        planning: Plan options.
-        prompts: Token ids of each prompt.
-        new_tokens: Most tokens to generate from each prompt.
-        seed: As for `dump`.
-        tokens_of: As for `dump`.
-        notify: Called with what comes next.
+    """Starts an engine that loads the checkpoint, unless the user typed another load format, and makes its dump.
 
     Raises:
         QuirksError: The configuration is refused, or the engine does not start or dies.
@@ -69,12 +60,8 @@ async def dump(
 ) -> Dump:
     """Has a running engine generate from prompts, greedily and sampled as configured, and score what it generated.
 
-    Args:
-        worker: The worker; its engine must run and hold the weights to be judged.
-        prompts: Token ids of each prompt.
-        seed: Seed of the first sampled row, counted up for the following ones, so that a row does not depend on other requests.
-        tokens_of: Sequences of other dumps to score as well.
-        notify: Called with what comes next.
+    It scores the sequences of other dumps as well. Each sampled row has a seed of its own, counted up from the given one, so
+    that it does not depend on other requests.
 
     Raises:
         BatchError: There is no prompt, or one is empty or does not fit the context.

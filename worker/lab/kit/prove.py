@@ -91,9 +91,6 @@ def conclude(with_quirk: Run, without_quirk: Run | None) -> tuple[Conclusion, st
     Args:
         with_quirk: The run with the quirk.
         without_quirk: The run without it; None if it was not worth starting.
-
-    Returns:
-        The conclusion, and why.
     """
     for run, word, wanted in ((with_quirk, "with", True), (without_quirk, "without", False)):
         if run and (doubt := _doubt(run, wanted=wanted)):

@@ -51,15 +51,6 @@ class Explain:
     ) -> None:
         """Checks everything that needs no engine, and loads the trainer's model.
 
-        Args:
-            config: The engine, and the trainer under ``train``; `train.dtype` must be set.
-            planning: Plan options.
-            prompts: File of prompts; built-in ones if None.
-            new_tokens: Tokens generated from each.
-            seed: Seed of the samples.
-            target: Mean |Δ| in nats that the advised pair may leave.
-            notify: Called with each step.
-
         Raises:
             UsageError: The configuration does not set how the trainer computes, or something in it is wrong.
             TrainerLoadError: transformers cannot load the model.
@@ -226,10 +217,6 @@ def held(worker: Any, tokens: int) -> tuple[int, float]:
     """Returns the bytes of weights and of the KV cache of some tokens, and the cache's bytes for a token (`Engine.call`).
 
     A CPU's kernels pack weights where no tensor shows them; there the first is the resident memory of the process.
-
-    Args:
-        worker: VLLM's worker.
-        tokens: How many tokens are in the cache.
     """
     runner, config = worker.model_runner, worker.vllm_config.cache_config
     storages = [tensor.untyped_storage() for tensor in tree_leaves(runner.kv_caches)]

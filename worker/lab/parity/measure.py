@@ -88,14 +88,7 @@ async def measure(
     notify: Notify = lambda _: None,
     done: Callable[[Result], object] = lambda _: None,
 ) -> list[Result]:
-    """Runs scenarios one after the other.
-
-    Args:
-        session: The engine and the trainer.
-        names: Names of scenarios.
-        thresholds: The limits of the metrics.
-        notify: Called before each scenario.
-        done: Called with each result as soon as it is known.
+    """Runs scenarios one after the other; `done` is called with each result as soon as it is known.
 
     Raises:
         EngineDiedError: The engine died, so the remaining scenarios cannot run.

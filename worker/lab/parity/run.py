@@ -61,12 +61,8 @@ async def run(
 ) -> Report:
     """Measures parity of a configuration; `worker.lab.attribution.run` also finds the settings that affect it.
 
-    Args:
-        config: The configuration of the rollout engine, and of the trainer under ``train``.
-        options: What to measure.
-        state: File that stores finished results, so that a second call resumes an interrupted one; its name gets a part of a
-            digest of the run's settings, versions and variables (`state-1a2b3c4d.json`).
-        notify: Called with what comes next.
+    The file of `state` stores finished results, so that a second call resumes an interrupted one. Its name gets a part of a
+    digest of the run's configuration, plan, versions and variables (`state-1a2b3c4d5e6f.json`).
 
     Raises:
         UsageError: Something in configuration, prompts or options is wrong.

@@ -105,12 +105,6 @@ def step(
 ) -> tuple[float, int]:
     """Returns what a training step over samples takes: seconds of a forward and a backward pass, the better of two, and memory.
 
-    Args:
-        model: The model; its gradients are dropped.
-        samples: The batch.
-        float32_head: As for `logprobs`.
-        autocast: As for `logprobs`.
-
     Returns:
         The seconds; the bytes of weights, gradients and what the forward pass keeps for the backward pass.
     """

@@ -104,12 +104,6 @@ class Session:
     ) -> tuple[list[Sample], int]:
         """Has the engine generate from prompts, by default from all of them and with the run's sampling.
 
-        Args:
-            rows: The prompts.
-            sampling: How to sample.
-            rank: Which of the engine's data-parallel ranks; the engine chooses if None.
-            note: The samples' note.
-
         Returns:
             The samples, and how many of the prompts' tokens came from the prefix cache.
         """
@@ -173,10 +167,6 @@ async def prefilled(
     worker: VllmAsyncGenerationWorker, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> list[tuple[float, ...]]:
     """Has an engine compute the logprobs of given tokens at once as a prompt, without its prefix cache.
-
-    Args:
-        worker: The running worker.
-        sequences: Prompt and tokens of each.
 
     Returns:
         Per sequence G logprobs in nats; of one that fills the context all but the last, because vLLM generates a token after

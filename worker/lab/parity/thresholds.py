@@ -193,12 +193,7 @@ def told_from_rounding(
     """Returns verdicts in which ``rounding`` stands for ``fail`` where rounding explains the whole difference.
 
     It does if the difference is no larger than that of the dtypes alone, in the mean and in the tails (KL), and has no
-    direction: another definition of a logprob has one.
-
-    Args:
-        verdicts: Those of `judge`.
-        metrics: Values by name.
-        rounding: The same, of rounding alone; empty if neither side rounds, or that was not measured.
+    direction: another definition of a logprob has one. `rounding` has the metrics of rounding alone, if they were measured.
     """
     size = _CHANCE * rounding.get("mean_abs_delta", 0.0)
     explained = (
