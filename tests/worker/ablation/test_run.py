@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from quirks_core.base.errors import QuirksError
-from worker.lab.attribution.attribution import attributions
-from worker.lab.attribution.run import run_variants
+from worker.lab.attribution.run import attributions, run_variants
 from worker.lab.attribution.variant import Start, Variant, variants
 from worker.lab.parity.records import Result, Step
 from worker.lab.parity.store import Store

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from worker.lab.audit.disagreement import computed, first_that_differs
+from worker.lab.audit.logprobs import computed, first_that_differs
 
 ROW = [3, 1, 4, 1, 5]
 WIDTH = 8

@@ -24,8 +24,7 @@ from worker.async_worker import VllmAsyncGenerationWorker
 from worker.errors import RefitError, RefitRejectedError, TransferError, WorkerCallError
 from worker.lab.attribution.coverage import setters
 from worker.lab.audit import tensor_audit
-from worker.lab.audit.disagreement import disagreement_of
-from worker.lab.audit.logprobs import Logprobs
+from worker.lab.audit.logprobs import Logprobs, disagreement_of
 from worker.lab.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Hazard, Logits, Refit
 from worker.lab.parity.records import Notify
 from worker.lab.parity.session import running

@@ -68,7 +68,7 @@ def run_prove(options: argparse.Namespace) -> int:
     _check_engine(items)
     proofs: list[Proof] = []
     for proof in _proofs(items, options, console):
-        _print_conclusion(console, proof)
+        console.say(f"[{_COLOURS[proof.conclusion]}]{proof.conclusion}[/] {line(proof.id)}: {lines(proof.reason)}")
         proofs.append(proof)
         if options.output:
             whole_file.write(options.output, without_folders(_as_json(Report.of(proofs))) + "\n")
@@ -126,10 +126,6 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
             pool.shutdown(wait=False, cancel_futures=True)
             child_process.end_all()
             raise
-
-
-def _print_conclusion(console: Screen, proof: Proof) -> None:
-    console.say(f"[{_COLOURS[proof.conclusion]}]{proof.conclusion}[/] {line(proof.id)}: {lines(proof.reason)}")
 
 
 def _show(console: Screen, report: Report) -> None:
