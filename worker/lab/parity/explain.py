@@ -128,7 +128,9 @@ class Explain:
 
     def _scored(self, made: Sequence[tuple[Side, Sequence[Sample]]]) -> Frontier:
         own, samples = made[0]
-        found = self._range(samples)
+        self._notify("reading the range of weights and activations")
+        self._model = self._model.to(self._device)
+        found = range_of(self._model, samples)
         trainers: dict[TrainerOptions, Side] = {}
         pairs = []
         for options in sorted(self._trainers(), key=lambda options: options.dtype != FLOAT32):  # theirs is loaded
@@ -165,18 +167,18 @@ class Explain:
         cost = {"seconds": _of_1000(seconds, rows, prompts=True), "memory": memory / 1e9}
         return Side(side="trainer", dtype=dtype, head=options.head_dtype or dtype, weights=str(options.dtype), **cost)
 
-    def _range(self, samples: Sequence[Sample]) -> Range:
-        self._notify("reading the range of weights and activations")
-        model = self._model = self._model.to(self._device)
-        with _largest_activations(model) as layers:
-            for sample in samples:  # alone: padding is no text
-                logprobs(model, [sample])
-        beyond = below = 0
-        for weight in model.parameters():
-            size = weight.detach().abs()
-            beyond += int((size > LARGEST).sum())
-            below += int(((size > 0) & (size < SMALLEST)).sum())
-        return Range(layers=layers, beyond=beyond, below=below, weights=sum(row.numel() for row in model.parameters()))
+
+def range_of(model: torch.nn.Module, samples: Sequence[Sample]) -> Range:
+    """Reads the largest activations of a model on samples, and its weights that float16 cannot hold."""
+    with _largest_activations(model) as layers:
+        for sample in samples:  # alone: padding is no text
+            logprobs(model, [sample])
+    beyond = below = 0
+    for weight in model.parameters():
+        size = weight.detach().abs()
+        beyond += int((size > LARGEST).sum())
+        below += int(((size > 0) & (size < SMALLEST)).sum())
+    return Range(layers=layers, beyond=beyond, below=below, weights=sum(row.numel() for row in model.parameters()))
 
 
 def _of_1000(seconds: float, samples: Sequence[Sample], *, prompts: bool = False) -> float:
