@@ -118,15 +118,6 @@ async def test_an_ablation_goes_on_with_what_could_not_be_measured_before(user, 
     assert all(step.results and not step.error for step in steps)
 
 
-async def test_a_step_of_other_scenarios_is_not_taken_for_this_one(user, tmp_path):
-    table, store = Table(STALE), Store(tmp_path / "s", {})
-
-    for scenario in ("cold-start", "after-refit"):
-        await run_variants(variants(user(), only=["engine.dtype"]), [result(scenario, 1.0)], table, store=store)
-
-    assert [scenarios for _, scenarios in table.calls] == [("cold-start",), ("after-refit",)]
-
-
 async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
     table, given = Table(RAW), []
 
@@ -270,14 +261,6 @@ def attributed(user):
     return ask
 
 
-def test_what_restores_nothing_is_ordered_by_factor_then_name(attributed):
-    deltas = {"engine.dtype": 1e-3, "engine.async_scheduling": 5e-3, "engine.enforce_eager": 1e-3}
-
-    found = attributed([result("cold-start", 1e-4)], **{name: [result("cold-start", size)] for name, size in deltas.items()})
-
-    assert [item.setting for item in found] == ["engine.async_scheduling", "engine.dtype", "engine.enforce_eager"]
-
-
 def test_how_far_a_metric_moves_is_counted_from_its_value_at_parity(attributed):
     def ratio(value: float) -> Result:
         metrics = {"mean_exp_abs_delta": value}
@@ -306,14 +289,6 @@ def test_a_setting_that_makes_it_worse_is_named_with_what_it_breaks(attributed):
 
     assert (found.restores, found.worsens, found.scenario) == ((), ("after-refit",), "after-refit")
     assert found.value_before < found.value_after
-
-
-def test_a_setting_shows_the_scenario_that_it_restores_over_one_that_it_breaks(attributed):
-    baseline = [result("cold-start", 0.02), result("after-refit", NOISE)]
-
-    (found,) = attributed(baseline, [result("cold-start", 0.005), result("after-refit", 5.0)])
-
-    assert (found.restores, found.worsens, found.scenario) == (("cold-start",), ("after-refit",), "cold-start")
 
 
 def test_a_scenario_that_does_not_run_counts_as_broken(attributed):

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from worker.lab.kit.lab import PROMPTS, Generated, Lab
 from worker.lab.parity import scoring
-from worker.lab.parity.records import OLD, Sample, Scoring
+from worker.lab.parity.records import Sample, Scoring
 from worker.lab.parity.scoring import token_logprobs, truncated
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
@@ -207,15 +207,6 @@ def test_scoring_leaves_the_model_with_the_weights_in_use(qwen3: Trainer) -> Non
     assert not torch.equal(weight, held)
 
 
-def test_weights_that_do_not_exist_are_named(qwen3: Trainer) -> None:
-    with pytest.raises(ValueError, match="no weights 'z'; known are a"):
-        qwen3.use("z")
-    with pytest.raises(ValueError, match="no weights 'z'"):
-        qwen3.score([sample(weights=(("z", 0, 24),))])
-    with pytest.raises(ValueError, match="'a' are the checkpoint's"):
-        qwen3.perturb("a")
-
-
 # ---- dtype, attention, head
 
 
@@ -241,15 +232,6 @@ def test_the_checkpoints_dtype_is_the_default(checkpoint) -> None:
     assert trainer.model.dtype == torch.float32
     assert by_default != as_float32
     assert scored(trainer, [sample()], TrainerOptions()) == as_float32
-
-
-def test_another_attention_scores_alike(qwen3: Trainer) -> None:
-    eager = replace(FLOAT32, attn_implementation="eager")
-
-    found = scored(qwen3, [sample()], eager)
-
-    assert flat(found) == pytest.approx(flat(scored(qwen3, [sample()])), abs=NOISE)
-    assert qwen3._second.module.config._attn_implementation == "eager"
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "llama_tied"])
@@ -353,25 +335,3 @@ def test_code_that_comes_with_a_checkpoint_is_not_run(tmp_path: Path) -> None:
         Trainer.load(folder_with(tmp_path, model_type="theirs", auto_map=auto_map), FLOAT32)
 
     assert not list(tmp_path.glob("ran"))
-
-
-def test_a_sample_without_a_prompt_is_refused(qwen3: Trainer) -> None:
-    with pytest.raises(ValueError, match="sample 0 has no prompt"):
-        qwen3.score([Sample(prompt=(), tokens=(1,), rollout=(0.0,))])
-
-
-def test_weights_of_a_step_build_on_those_of_the_last_one_which_can_be_forgotten(checkpoint):
-    trainer = Trainer.load(checkpoint("qwen3"), FLOAT32)
-    trainer.perturb("1", scale=0.01, seed=1)
-    trainer.perturb("2", scale=0.01, since="1", seed=2)
-    one, two = ([tensor.float() for tensor in trainer._weights[label].values()] for label in "12")
-    old = [tensor.float() for tensor in trainer._weights[OLD].values()]
-
-    trainer.forget("1")
-    trainer.forget(OLD)
-
-    assert trainer.labels == (OLD, "2")
-    apart = [
-        sum(float((a - b).norm() ** 2) for a, b in zip(x, y, strict=True)) for x, y in ((old, one), (one, two), (old, two))
-    ]
-    assert apart[2] == pytest.approx(apart[0] + apart[1], rel=0.1)  # two independent steps
