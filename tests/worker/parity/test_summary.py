@@ -7,6 +7,8 @@ import pytest
 from worker.lab.parity.records import Attribution, Coverage, Result, Step, Verdict
 from worker.lab.parity.summary import changes, crossed, headline, tried
 
+OVERRIDES = {"engine.hf_overrides": {"rope_theta": 5.0}}
+
 
 def _cure(**fields):
     values = {"setting": "engine.dtype", "before": None, "after": "float32", "restores": ("a",), **fields}
@@ -24,14 +26,17 @@ def test_the_headline_names_the_strongest_cure_of_what_is_broken(faulty):
     )
 
 
-@pytest.mark.parametrize("steps", [False, True], ids=["without an ablation", "with one"])
-def test_overrides_of_the_checkpoints_configuration_are_named_unless_a_setting_restores_parity(make_report, steps):
-    settings = {"engine.hf_overrides": {"rope_theta": 5.0}}
-    named = "engine.hf_overrides = {\"rope_theta\": 5.0} changes the engine's model and not the trainer's: remove it"
-
-    uncured = make_report(settings=settings, attributions=(), **({} if steps else {"steps": ()}))
-    assert named in headline(uncured).advice
-    assert "hf_overrides" not in headline(make_report(settings=settings)).advice
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"steps": (), "attributions": ()}, "--attribute"),
+        ({"attributions": ()}, "No setting restores it alone"),
+        ({"attributions": (), "settings": OVERRIDES}, "changes the engine's model and not the trainer's: remove it"),
+    ],
+)
+def test_without_a_cure_the_headline_says_what_else_to_do(make_report, fields, said):
+    assert said in headline(make_report(**fields)).advice
+    assert said not in headline(make_report(settings=OVERRIDES)).advice
 
 
 @pytest.mark.parametrize(
