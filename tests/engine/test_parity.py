@@ -65,7 +65,7 @@ def culprit(report, scenario):
 
 async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured):
     """Qwen3-MoE; the other families below, and data-parallel ranks in test_one_engine.py."""
-    report = await measured("qwen3_moe")
+    report = await measured("qwen3_moe", new_tokens=16)
 
     assert levels(report) == dict.fromkeys(_EVERYWHERE, "ok")
     assert report.passed
@@ -99,7 +99,7 @@ def arguments(checkpoint, tmp_path):
     small = ("engine.dtype=float32", "engine.enforce_eager=true", "engine.max_model_len=256")
     settings = [word for text in small for word in ("--set", text)]
     model = ("--model", str(checkpoint("gemma3")))
-    return ["parity", *model, *settings, "--tokens", "32", "--profile", "float32", "--json", "--output", str(tmp_path / "out")]
+    return ["parity", *model, *settings, "--tokens", "16", "--profile", "float32", "--json", "--output", str(tmp_path / "out")]
 
 
 @pytest.mark.usefixtures("worker_in_core")
