@@ -69,7 +69,6 @@ def trained_model(*, notify: Notify = lambda _: None) -> Path:
 
 
 def _convert(source: Path, folder: Path) -> None:
-    """Writes a GGUF file as a checkpoint in bfloat16."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

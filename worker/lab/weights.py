@@ -157,7 +157,6 @@ def _entries(checksums: Mapping[str, str]) -> list[Entry]:
 
 
 def _match(folder: Path, entries: Sequence[Entry], right: Expected) -> Match:
-    """Compares an engine with a checkpoint."""
     found = compare(entries, right)
     if (strange := [name for name in found.unknown if name.endswith((".weight", ".bias"))]) and not found.equal:
         raise UsageError(

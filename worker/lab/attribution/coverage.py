@@ -63,7 +63,6 @@ def _that_set(name: str, value: Any, plan: Plan, registry: Registry) -> Iterator
 
 
 def _adjustments(item: Loaded, slot: str, value: Any, plan: Plan) -> Iterator[Default | Require]:
-    """The adjustments of a quirk that set the slot to this value."""
     for adjustment in item.quirk.adjustments:
         if isinstance(adjustment, Default | Require) and adjustment.slot == slot:
             try:

@@ -282,7 +282,6 @@ def _attribution(seen: _Seen, move: _Move, plan: Plan, registry: Registry) -> At
 
 
 def _moves(before: Result, after: Result) -> Iterator[_Move]:
-    """The moves of one scenario's metrics beyond noise."""
     if before.status != after.status:
         runs = after.status == "measured"
         yield _Move(2, math.inf, runs, before.scenario, FAILED, float(runs), float(not runs))
@@ -303,5 +302,4 @@ def _is_judged(name: str, *results: Result) -> bool:
 
 
 def _far(name: str, result: Result) -> float:
-    """How far a metric is from its value at parity."""
     return max(abs(result.metrics[name] - METRICS[name].ideal), _NOISE)

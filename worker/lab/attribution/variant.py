@@ -108,7 +108,6 @@ class Variant:
         return Variant.of(self.start, (*self.changes, *other.changes), max(self.how, other.how, key=_COSTS.__getitem__))
 
     def _takes(self) -> Iterator[How]:
-        """What the quirks' own changes need."""
         for slot in self.also:
             yield "rescore" if slot_named(slot).family == "train" else "restart"
         if self.plan is not None and _patches(self.plan) != _patches(self.start.plan):
@@ -174,7 +173,6 @@ def _of_quirks(start: Start, wanted: Collection[str]) -> Iterator[_Ordered]:
 
 
 def _in_force(plan: Plan) -> dict[str, Any]:
-    """The slots that affect the computation, with their values."""
     values = {**plan.context.settings, **plan.changes}
     return {slot: value for slot, value in values.items() if slot_named(slot).family not in _BESIDE}
 

@@ -119,7 +119,6 @@ async def disagreement_of(
 
 
 async def _recorded(worker: VllmAsyncGenerationWorker, row: Sequence[int]) -> Outputs:
-    """Returns the outputs of the engine's layers for a row of tokens."""
     await worker.engine.call(start_recording, len(row))
     try:
         async for _ in worker.score_async(padded([row])):

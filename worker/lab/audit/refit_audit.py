@@ -185,7 +185,6 @@ async def _step(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[
 
 
 def _hazards(findings: Sequence[_Finding], plan: Plan) -> Iterator[Hazard]:
-    """Joins the results of the refits without quirks with those of the refits with the plan in force."""
     bare = [item for item in findings if item.refit.label not in PLANNED_REFITS]
     planned = [item for item in findings if item.refit.label in PLANNED_REFITS]
     for name in dict.fromkeys(name for item in bare for name in item.rows):

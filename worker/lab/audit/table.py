@@ -76,7 +76,6 @@ def _show_group(screen: Screen, group: list[Hazard]) -> None:
 
 
 def _disagreement(found: Disagreement) -> str:
-    """Returns the line for an engine whose model differs before any refit, with the layer."""
     logits = found.logits
     apart = f"up to {logits.max_abs_delta:.3g} nats" if logits.nonfinite < logits.tokens else "NaN or infinity"
     where = (

@@ -67,7 +67,6 @@ class TensorAudit:
         return []
 
     def _load(self) -> nn.Module:
-        """Loads the checkpoint as an engine does at its start."""
         from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
         try:  # values that a load does not write are undefined in both models

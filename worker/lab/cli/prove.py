@@ -129,7 +129,6 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
 
 
 def _show(console: Screen, report: Report) -> None:
-    """Prints what each piece of evidence saw with and without its quirk."""
     found = [(proof, item) for proof in report.proofs for item in proof.findings]
     if not found:
         return
@@ -163,7 +162,6 @@ def _check_engine(items: Iterable[Loaded]) -> None:
 
 
 def _check_writable(file: Path) -> None:
-    """Fails before the work starts if a file cannot be written."""
     try:
         with file.open("a", encoding="utf-8"):
             pass

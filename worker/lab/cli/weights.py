@@ -60,7 +60,6 @@ def _values(found: Weights) -> dict[str, Any]:
 
 
 def _show(screen: Screen, found: Weights) -> None:
-    """Prints one server: its updates, its checkpoint, and what is wrong."""
     label = f", weights {line(repr(found.version))}" if found.version else ""
     screen.say(f"[bold]{line(found.target)}[/]{f': {line(found.model)}' if found.model else ''}{label}")
     if found.account is not None:

@@ -135,7 +135,6 @@ def compare(
 
 
 def _incomparable(a: Dump, b: Dump) -> list[str]:
-    """Yields every reason why two dumps cannot be compared."""
     problems = []
     if a.config_digest != b.config_digest:
         names = f"{shown(a.model)} ({a.model_type}) and {shown(b.model)} ({b.model_type})"
@@ -152,7 +151,6 @@ def _incomparable(a: Dump, b: Dump) -> list[str]:
 
 
 def _generated(kind: Literal["greedy", "sampled"], a: Dump, b: Dump, limits: Sequence[Threshold]) -> Compared | None:
-    """Compares the rows that both engines generated, up to the first token that differs."""
     pairs = [(x, y) for x, y in zip(a.rows, b.rows, strict=True) if x.kind == kind]
     diverged = [_first_difference(x.tokens, y.tokens) for x, y in pairs]
     samples = [_sample(a, x, x.logprobs[:end], y.logprobs[:end]) for (x, y), end in zip(pairs, diverged, strict=True)]

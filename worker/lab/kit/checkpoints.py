@@ -136,7 +136,6 @@ def randomise(model: PreTrainedModel, seed: int) -> None:
 
 
 def _draw(name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draws the new value of one tensor."""
     import torch
 
     leaf = name.rpartition(".")[2]

@@ -96,7 +96,6 @@ def _mark(found: Frontier, pair: Pair) -> dict[str, Any]:
 
 
 def _draw_layers(axes: Axes, found: Frontier) -> None:
-    """Draws the largest activation of each layer, in the order of the model, against where float16 ends."""
     layers = list(found.range.layers.items())
     values = [value if math.isfinite(value) and value > 0 else math.nan for _, value in layers]
     axes.plot(values, range(len(values)), "o-", color=_COLOURS["good"], markersize=4)

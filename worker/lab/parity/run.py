@@ -215,13 +215,11 @@ class ParityRun:
         return judge.judged(result.model_copy(update={"rounding": {}}), samples)
 
     def _judge(self, plan: Plan) -> Judge:
-        """Returns what compares results of a plan's trainer with the thresholds of this run."""
         options = self._trainer_options(plan)
         options = replace(options, dtype=options.dtype or self.engine.dtype)
         return Judge(self._thresholds, self._prompts.decode, self._trainer, options, self.engine.dtype)
 
     def _stored(self, name: str) -> Result | None:
-        """Returns a result of an earlier run, judged by the thresholds of this one."""
         result = self.store.get(name, Result)
         if result is None or result.status != "measured":
             return result
@@ -230,7 +228,6 @@ class ParityRun:
     # ---- engine and trainer
 
     async def _start(self, config: GenerationConfig, planning: PlanOptions) -> Session:
-        """Returns the session of an engine with this configuration; starts one if it does not run."""
         if self._session is None or self._running != (config, planning):
             worker = VllmAsyncGenerationWorker(config, options=planning)  # before the running engine is stopped
             await self._stop()
@@ -262,7 +259,6 @@ class ParityRun:
         return None, config.overridden({"engine.load_format": "auto"})
 
     def _trainer_options(self, plan: Plan) -> TrainerOptions:
-        """How the trainer computes: as configured, and as quirks require."""
         keys = ("dtype", "attn_implementation", "head_dtype", "autocast")
         return TrainerOptions(**{key: plan.value(f"train.{key}") for key in keys}, device=self._device)
 
@@ -280,7 +276,6 @@ class ParityRun:
 
 
 def _values_of(session: Session) -> EngineValues:
-    """What the engine's own configuration holds."""
     plan = session.worker.plan
     values = read_configuration(session.llm.vllm_config, slots_to_read({*plan.context.settings, *plan.changes}))
     return EngineValues(values=values, dtype=vllm_adapter.model_dtype(session.llm))
