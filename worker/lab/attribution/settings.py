@@ -199,7 +199,8 @@ _SETTINGS = (
             "the checkpoint's generation_config.json changes sampling parameters that a request does not set"),
     Setting(("engine.async_scheduling",), _flipped("engine.async_scheduling", True), "restart",
             "the engine schedules a step before the tokens of the previous one are known"),
-    Setting(("engine.enable_chunked_prefill",), _flipped("engine.enable_chunked_prefill", True), "restart",  # vllm-project/vllm#42259
+    # vllm-project/vllm#42259
+    Setting(("engine.enable_chunked_prefill",), _flipped("engine.enable_chunked_prefill", True), "restart",
             "a prompt split over several steps is summed in another order, and recurrent models carry the difference on"),
     Setting(("engine.enforce_eager",), _eager_or_compiled, "restart",
             "eager execution, compiled code and CUDA graphs round differently"),  # vllm-project/vllm#55238
