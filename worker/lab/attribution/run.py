@@ -55,23 +55,23 @@ async def run(
     Raises:
         UsageError, RefusedError, EngineStartError: As for `worker.lab.parity.run`; also if a setting does not exist.
     """
-    async with ParityRun(config, options, state=state, notify=notify) as parity:
-        start = Start(parity.config, parity.plan, parity.registry, options.planning)
-        variants(start, only=settings)  # fails here if a setting does not exist
-        results = await parity.baseline()
-        before = {result.scenario: result for result in results}
+    parity = ParityRun(config, options, state=state, notify=notify)
+    start = Start(parity.config, parity.plan, parity.registry, options.planning)
+    variants(start, only=settings)  # fails here if a setting does not exist
+    results = await parity.baseline()
+    before = {result.scenario: result for result in results}
 
-        async def measure(variant: Variant, names: Sequence[str]) -> list[Result]:
-            assert variant.plan is not None  # noqa: S101  # one without is not measured
-            if variant.how == "rescore":
-                return await parity.rescored([before[name] for name in names], variant.plan)
-            return await parity.on_another_engine(variant.config, variant.planning, names)
+    async def measure(variant: Variant, names: Sequence[str]) -> list[Result]:
+        assert variant.plan is not None  # noqa: S101  # one without is not measured
+        if variant.how == "rescore":
+            return await parity.rescored([before[name] for name in names], variant.plan)
+        return await parity.on_another_engine(variant.config, variant.planning, names)
 
-        reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}
-        found = variants(start, only=settings, engine=reported)
-        every = every or bool(settings)
-        steps = await run_variants(found, results, measure, every=every, notify=notify, store=parity.store)
-        return parity.report(results, steps, attributions(results, steps, parity.plan, parity.registry))
+    reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}
+    found = variants(start, only=settings, engine=reported)
+    every = every or bool(settings)
+    steps = await run_variants(found, results, measure, every=every, notify=notify, store=parity.store)
+    return parity.report(results, steps, attributions(results, steps, parity.plan, parity.registry))
 
 
 async def run_variants(

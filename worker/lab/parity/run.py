@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from quirks_core.apply.read_back import read_configuration, slots_to_read
-from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan
@@ -23,11 +22,9 @@ from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
-from worker.errors import EngineDiedError
-from worker.lab.parity.measure import WITHOUT_TRAINER, Judge, chosen, measure
+from worker.lab.parity.measure import WITHOUT_TRAINER, Judge, chosen, measure, measure_steps
 from worker.lab.parity.prompts import load_prompts
-from worker.lab.parity.records import OLD, Attribution, Notify, ParityRecord, Report, Result, Step
-from worker.lab.parity.scenarios import power
+from worker.lab.parity.records import Attribution, Notify, ParityRecord, Report, Result, Step
 from worker.lab.parity.session import Session, running
 from worker.lab.parity.store import Store
 from worker.lab.parity.thresholds import DEFAULT_PROFILE, STEPS_PROFILE, chosen_thresholds
@@ -37,9 +34,6 @@ from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 _SHOWN = ("engine", "refit", "sampling", "train")
 #: Key under which a run stores what its engine reported.
 _ENGINE = "engine"
-#: Noise that stands for a step of the optimizer, in standard deviations of each parameter's own values.
-_STEP = 0.01
-_STEP_TITLE = f"rollouts of new weights: each step adds noise of {_STEP:.0%} to every parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +63,8 @@ async def run(
         RefusedError: The configuration cannot work.
         EngineStartError: The engine died while it started.
     """
-    async with ParityRun(config, options, state=state, notify=notify) as parity:
-        return parity.report(await (parity.over_steps() if options.steps else parity.baseline()))
+    parity = ParityRun(config, options, state=state, notify=notify)
+    return parity.report(await (parity.over_steps() if options.steps else parity.baseline()))
 
 
 class EngineValues(ParityRecord):
@@ -110,15 +104,6 @@ class ParityRun:
             self._prompts.check(longest, options.new_tokens)
         self._warnings += [*self._prompts.warnings, *worker.warnings]
         self.store = Store(state, self._identity())
-        self._stack = AsyncExitStack()
-        self._session: Session | None = None
-        self._running: tuple[GenerationConfig, PlanOptions] | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stop()
 
     # ---- measuring
 
@@ -128,53 +113,23 @@ class ParityRun:
             self._notify(f"resuming an earlier run; {self.store.found} results are stored")
         found = {name: stored for name in self._names if (stored := self._stored(name)) is not None}
         if missing := [name for name in self._names if name not in found]:
-            session = await self._start(self.config, self._options.planning)
-            self.store.put(_ENGINE, _values_of(session))
-            for result in await self._measure(session, missing, done=lambda result: self.store.put(result.scenario, result)):
-                found[result.scenario] = result
+            async with self._engine_of(self.config, self._options.planning) as session:
+                self.store.put(_ENGINE, _values_of(session))
+                keep = {"done": lambda result: self.store.put(result.scenario, result)}
+                made = await measure(session, missing, self._thresholds, notify=self._notify, **keep)
+            found.update((result.scenario, result) for result in made)
         return [found[name] for name in self._names]
 
     async def over_steps(self) -> list[Result]:
-        """Measures the steps; an interrupted run begins again, because each step's weights build on the last one's.
-
-        Returns:
-            A result for each step; the last one is that of a step that failed.
-        """
-        session = await self._start(self.config, self._options.planning)
-        found: list[Result] = []
-        before = OLD
-        for number in range(1, self._options.steps + 1):
-            empty, begun = Result(scenario=f"step {number}", title=_STEP_TITLE), time.monotonic()
-            self._notify(empty.scenario)
-            try:
-                result = await self._step(session, empty, before, number)
-            except EngineDiedError:
-                raise
-            except (QuirksError, TimeoutError) as error:
-                reason = str(error) or "it took too long"
-                found.append(empty.model_copy(update={"status": "failed", "reason": reason}))
-                break
-            found.append(result.model_copy(update={"seconds": time.monotonic() - begun}))
-            before = empty.scenario
-        self.store.put(_ENGINE, _values_of(session))
-        return found
-
-    async def _step(self, session: Session, empty: Result, before: str, seed: int) -> Result:
-        """Changes the weights that the last step had, refits, generates and scores."""
-        if self._trainer is None:
-            raise QuirksError("no trainer's model was loaded, so there is nothing to compare with")
-        label = empty.scenario
-        self._trainer.perturb(label, scale=_STEP, since=before, seed=seed)
-        await session.refit(label)
-        samples, _ = await session.generate()
-        changed = empty.model_copy(update={"notes": await power(session, samples, before, label)})
-        self._trainer.forget(before)
-        scored = await session.scored(samples)
-        return Judge(self._thresholds, self._prompts.decode).judged(changed, scored)
+        """Measures the steps; an interrupted run begins again, because each step's weights build on the last one's."""
+        async with self._engine_of(self.config, self._options.planning) as session:
+            self.store.put(_ENGINE, _values_of(session))
+            return await measure_steps(session, self._options.steps, self._thresholds, notify=self._notify)
 
     async def on_another_engine(self, config: GenerationConfig, planning: PlanOptions, names: Sequence[str]) -> list[Result]:
         """Measures scenarios on an engine of another configuration."""
-        return await self._measure(await self._start(config, planning), names)
+        async with self._engine_of(config, planning) as session:
+            return await measure(session, names, self._thresholds, notify=self._notify)
 
     async def rescored(self, results: Iterable[Result], plan: Plan) -> list[Result]:
         """Has the trainer, configured by another plan, score the samples that the engine has generated already."""
@@ -204,9 +159,6 @@ class ParityRun:
             warnings=tuple(dict.fromkeys(self._warnings)),
         )
 
-    async def _measure(self, session: Session, names: Sequence[str], **options: Any) -> list[Result]:
-        return await measure(session, names, self._thresholds, notify=self._notify, **options)
-
     def _rescored(self, result: Result, plan: Plan) -> Result:
         if self._trainer is None or result.scenario in WITHOUT_TRAINER or result.status != "measured":
             return result
@@ -227,21 +179,15 @@ class ParityRun:
 
     # ---- engine and trainer
 
-    async def _start(self, config: GenerationConfig, planning: PlanOptions) -> Session:
-        if self._session is None or self._running != (config, planning):
-            worker = VllmAsyncGenerationWorker(config, options=planning)  # before the running engine is stopped
-            await self._stop()
-            self._notify("starting an engine")
-            await self._stack.enter_async_context(running(worker))
+    @asynccontextmanager
+    async def _engine_of(self, config: GenerationConfig, planning: PlanOptions) -> AsyncIterator[Session]:
+        worker = VllmAsyncGenerationWorker(config, options=planning)
+        self._notify("starting an engine")
+        async with running(worker):
             made = {"new_tokens": self._options.new_tokens, "seed": self._options.seed}
-            self._session = Session(worker, self._trainer, self._trainer_options(worker.plan), self._prompts, **made)
-            self._prompts.check(self._session.max_model_len, self._options.new_tokens)
-            self._running = (config, planning)
-        return self._session
-
-    async def _stop(self) -> None:
-        self._session = self._running = None
-        await self._stack.aclose()
+            session = Session(worker, self._trainer, self._trainer_options(worker.plan), self._prompts, **made)
+            self._prompts.check(session.max_model_len, self._options.new_tokens)
+            yield session
 
     def _load_trainer(self, config: GenerationConfig) -> tuple[Trainer | None, GenerationConfig]:
         """Loads the trainer's model; without one the engine is compared with itself, and must load the checkpoint."""
