@@ -9,7 +9,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,7 @@ class Explain:
         """Has an engine with some settings changed generate, twice: its first requests compile."""
         self._notify(f"starting an engine{''.join(f', {slot}={value}' for slot, value in changes.items() if value)}")
         worker = VllmAsyncGenerationWorker(self._config.adjusted(changes), options=self._planning)
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(running(worker))
+        async with running(worker):
             session = Session(worker, None, self._as_is, self._prompts, new_tokens=self._tokens, seed=self._seed)
             self._prompts.check(session.max_model_len, self._tokens)
             self._notify("generating")
