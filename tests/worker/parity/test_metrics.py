@@ -133,13 +133,6 @@ def test_the_figures_account_for_every_token_with_finite_values(rows: list[list[
     assert len(found.worst) == min(10, total)
 
 
-def test_a_sample_that_was_not_scored_is_an_error() -> None:
-    unscored = sample([-1.0], [])
-
-    with pytest.raises(ValueError, match="sample 1 lacks logprobs: 1 tokens, 1 of the rollout, 0 of the trainer"):
-        measured([sample([-1.0], [-1.0]), unscored])
-
-
 def test_positions_fall_into_bins_that_double() -> None:
     row = sample([-1.0] * 9, [-1.0 - position for position in range(9)])
 

@@ -147,7 +147,7 @@ def test_the_checkpoints_weights_survive_perturbing_bit_for_bit(qwen3: Trainer) 
     qwen3.use("b")
     qwen3.use("a")
 
-    assert (held, qwen3.labels) == ("a", ("a", "b", "c"))
+    assert held == "a"
     assert all(torch.equal(row, original[name]) for name, row in qwen3.model.state_dict().items())
 
 

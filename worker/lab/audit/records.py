@@ -100,11 +100,7 @@ class Logits(Record):
 
     @classmethod
     def of(cls, got: Sequence[float], expected: Sequence[float], tolerance: float) -> Logits:
-        """Compares N logprobs with N others.
-
-        Raises:
-            ValueError: The lengths differ.
-        """
+        """Compares N logprobs with N others."""
         apart = [abs(one - other) for one, other in zip(got, expected, strict=True)]
         finite = [delta for delta in apart if delta < float("inf")]  # false for NaN as well
         return cls(

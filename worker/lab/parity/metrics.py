@@ -105,10 +105,6 @@ class _Tokens:
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> _Tokens:
-        for index, row in enumerate(samples):
-            if not len(row.tokens) == len(row.rollout) == len(row.trainer):
-                counts = f"{len(row.tokens)} tokens, {len(row.rollout)} of the rollout, {len(row.trainer)} of the trainer"
-                raise ValueError(f"sample {index} lacks logprobs: {counts}")
         lengths = [len(row.tokens) for row in samples]
         return cls(
             np.repeat(np.arange(len(samples)), lengths),
@@ -139,19 +135,12 @@ def measured(samples: Sequence[Sample], *, decode: Decode | None = None) -> Meas
     Args:
         samples: Samples with the logprobs of both sides.
         decode: Turns token ids into text, for the worst tokens.
-
-    Raises:
-        ValueError: A sample does not have as many logprobs as tokens on both sides.
     """
     tokens = _Tokens.of(samples)
     finite = tokens.where(tokens.finite)
     nonfinite = len(tokens.position) - len(finite.position)
     return Measured(
-        {
-            "tokens": float(len(finite.position)),
-            "nonfinite": float(nonfinite),
-            **_metrics(finite),
-        },
+        {"tokens": float(len(finite.position)), "nonfinite": float(nonfinite), **_metrics(finite)},
         _by_position(finite),
         _by_probability(finite),
         _histogram(finite.log_ratio),

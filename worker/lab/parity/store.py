@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
 from worker.lab.parity.records import FORMAT, ParityRecord
@@ -39,11 +37,8 @@ class Store:
         self.found = len(self._pieces)
 
     def get(self, name: str, kind: type[_R]) -> _R | None:
-        """Returns a result; None if it is missing or unreadable."""
-        try:
-            return kind.model_validate(self._pieces[name]) if name in self._pieces else None
-        except ValidationError:
-            return None
+        """Returns a result; None if it is missing."""
+        return kind.model_validate(self._pieces[name]) if name in self._pieces else None
 
     def put(self, name: str, piece: ParityRecord) -> None:
         """Stores a result."""

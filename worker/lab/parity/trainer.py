@@ -93,11 +93,6 @@ class Trainer:
         return cls(load_model(model, revision, options, "auto"), model, revision, options)
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels of all weights: those of the checkpoint, and the perturbed ones."""
-        return tuple(dict.fromkeys((OLD, *self._weights)))
-
-    @property
     def label(self) -> str:
         """Which weights are in use."""
         return self._live.held
@@ -112,12 +107,7 @@ class Trainer:
             scale: Standard deviation of the noise, in standard deviations of each parameter's own values.
             since: Label of the weights that get the noise.
             seed: Seed of the noise.
-
-        Raises:
-            ValueError: The label is that of the checkpoint.
         """
-        if label == OLD:
-            raise ValueError(f"{OLD!r} are the checkpoint's weights")
         noise = torch.Generator().manual_seed(seed)
         if OLD not in self._weights:
             self._weights[OLD] = {name: row.detach().to("cpu", copy=True) for name, row in self.model.named_parameters()}
@@ -129,11 +119,7 @@ class Trainer:
             self._weights.pop(label, None)
 
     def use(self, label: str) -> None:
-        """Puts weights into `model`; the checkpoint's come back bit for bit, and `NEW` are made when they are first needed.
-
-        Raises:
-            ValueError: There are none of that label.
-        """
+        """Puts weights into `model`; the checkpoint's come back bit for bit, and `NEW` are made when they are first needed."""
         self._hold(self._live, label, again=True)  # a refit must not depend on what the caller did to the module
 
     def score(self, samples: Sequence[Sample], options: TrainerOptions | None = None) -> list[Sample]:
@@ -144,7 +130,6 @@ class Trainer:
 
         Raises:
             TrainerLoadError: Transformers cannot load the model with these options.
-            ValueError: A sample has no prompt, or names weights that do not exist.
         """
         options = options or self._options
         wanted = [_labels(sample) for sample in samples]
@@ -175,8 +160,6 @@ class Trainer:
     def _hold(self, scorer: _Scorer, label: str, *, again: bool = False) -> None:
         if label == NEW and label not in self._weights:
             self.perturb(label)
-        if label not in self.labels:
-            raise ValueError(f"there are no weights {label!r}; known are {', '.join(self.labels)}")
         if self._weights and (again or scorer.held != label):  # without a copy there is nothing but the checkpoint's
             with torch.no_grad():
                 for name, parameter in scorer.module.named_parameters():
