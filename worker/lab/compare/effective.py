@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any
 
 from quirks_core.configuration.variables import is_secret
-from quirks_core.facts.packages import installed_versions
+from quirks_core.facts.packages import device, installed_versions
 
 #: Sections of vLLM's ``VllmConfig``, and settings outside of them.
 _SECTIONS = (
@@ -98,14 +98,8 @@ def variables(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of this installation by package, Python's and the device's name among them."""
-    from vllm.platforms import current_platform
-
-    found = {**installed_versions(), "model-quirks": version("model-quirks"), "python": platform.python_version()}
-    try:
-        device = str(current_platform.get_device_name())
-    except Exception:  # a platform that does not report it
-        device = ""
-    return dict(sorted({**found, "device": device or platform.machine()}.items()))
+    ours = {"model-quirks": version("model-quirks"), "python": platform.python_version()}
+    return dict(sorted({**installed_versions(), **ours, "device": device() or platform.machine()}.items()))
 
 
 def _matters(variable: str) -> bool:

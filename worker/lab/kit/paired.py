@@ -52,28 +52,23 @@ def run_scenario(
         with log.open("wb") as output:
             code = child_process.run(command, environ={**environ, **switches}, output=output, limit_s=timeout_s)
         seconds = round(time.monotonic() - started, 1)
+        text = log.read_text(encoding="utf-8", errors="replace")
         if result.exists():  # also of a process that hung, or died, on its way out
             run = Run.model_validate({**json.loads(result.read_text(encoding="utf-8")), "seconds": seconds})
-            run = _with_cause(run, log)
+            run = _with_cause(run, text)
         else:
-            run = _without_result(code, log, timeout_s).model_copy(update={"seconds": seconds})
-        if _counts(run, crash, log):
-            return run
-        error = f"an error that the quirk does not declare (crash=…): {run.outcome.got if run.outcome else ''}"
-        return run.model_copy(update={"outcome": None, "crash": "", "error": error})
-
-
-def _counts(run: Run, crash: str, log: Path) -> bool:
-    """Whether a run's outcome says something about the quirk: it is the scenario's own, or an error that the quirk declares."""
+            run = _without_result(code, text, timeout_s).model_copy(update={"seconds": seconds})
     if run.outcome is None or run.outcome.measure not in (NO_ERROR, _LIVES):
-        return True
-    text = f"{run.outcome.got}\n{log.read_text(encoding='utf-8', errors='replace')}"
-    return bool(crash) and re.search(crash, text) is not None
+        return run
+    if crash and re.search(crash, f"{run.outcome.got}\n{text}"):
+        return run
+    error = f"an error that the quirk does not declare (crash=…): {run.outcome.got}"
+    return run.model_copy(update={"outcome": None, "crash": "", "error": error})
 
 
-def _with_cause(run: Run, log: Path) -> Run:
+def _with_cause(run: Run, log: str) -> Run:
     """Adds what the engine's processes logged first: their error reaches the driver as a mere "see above"."""
-    cause = _CAUSE.search(log.read_text(encoding="utf-8", errors="replace"))
+    cause = _CAUSE.search(log)
     if not cause or not run.outcome or run.outcome.measure != NO_ERROR or cause[1] in run.outcome.got:
         return run
     return run.model_copy(
@@ -81,13 +76,12 @@ def _with_cause(run: Run, log: Path) -> Run:
     )
 
 
-def _without_result(code: int | None, log: Path, timeout_s: float) -> Run:
+def _without_result(code: int | None, log: str, timeout_s: float) -> Run:
     if code is None:
         return Run(error=f"not done after {timeout_s:g} s, so it was killed")
     name = signal.Signals(-code).name if code < 0 else ""
     if name in _CRASHES:
         return Run(outcome=Outcome(False, _LIVES, f"it died of {name}", "it lives"), crash=name)
     how = f"was killed from outside ({name})" if name else f"ended with exit code {code} and without a result"
-    text = log.read_text(encoding="utf-8", errors="replace")
-    last = [line.strip() for line in text.splitlines() if line.strip()][-_LOG_LINES:]
+    last = [line.strip() for line in log.splitlines() if line.strip()][-_LOG_LINES:]
     return Run(error="; ".join([f"the process {how}", *last]))
