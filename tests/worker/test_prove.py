@@ -30,9 +30,8 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from worker.lab.kit import proof as records
 from worker.lab.kit.lab import Outcome
-from worker.lab.kit.paired import run_scenario
 from worker.lab.kit.proof import Conclusion, Finding, Run
-from worker.lab.kit.prove import conclude, number_of_runs, prove, together
+from worker.lab.kit.prove import conclude, number_of_runs, prove, run_scenario, together
 
 _MODULE = """
     import asyncio, os, signal, tempfile
