@@ -436,7 +436,7 @@ class _Engine:
 
 async def _layer(worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel) -> str:
     """Names the first layer whose output differs from transformers'; empty if no comparable one does."""
-    from worker.lab.audit.disagreement import disagreement_of  # needs torch
+    from worker.lab.audit.logprobs import disagreement_of  # needs torch
 
     logprobs = Logprobs()
     try:

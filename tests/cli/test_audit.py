@@ -31,7 +31,7 @@ def record(hazards=(), *, planned=True, **values):
 
 CLEAN = record(planned=False, logits=_CLOSE)
 COVERED = record([hazard(n, planned=(), covered_by=("acme-scale",)) for n in range(3)], planned_logits=_CLOSE)
-OPEN = record([hazard()], planned=False, skeleton="QUIRK = Quirk(…)", logits=_CLOSE.model_copy(update={"max_abs_delta": 3.0}))
+OPEN = record([hazard()], planned=False, logits=_CLOSE.model_copy(update={"max_abs_delta": 3.0}))
 STAYS = record([hazard(planned=("plan",), after=("parameters", "state_dict")), hazard(7, name="norm", kind="parameter")])
 REFUSED = record(refits=(Refit(label="parameters", scope="parameters", refused="nothing for [x]"),))
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_audited_is_a_usage_error(quirks, arguments, message):
             OPEN,
             1,
             "hazards [b]odd[/]: nothing covers 1 of 1",
-            ("no quirk covers it", "a refit of the state dict restores it", "QUIRK = Quirk(…)", "the weights differ"),
+            ("no quirk covers it", "a refit of the state dict restores it", "the weights differ"),
         ),
         (STAYS, 1, "hazards [b]odd[/]: nothing covers 2 of 2", ("it stays with the plan in force", "parameter [1] of Layer")),
         (REFUSED, 1, "hazards [b]odd[/]: a refit leaves something", ("refused after refit 'parameters': nothing for [x]",)),

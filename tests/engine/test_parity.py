@@ -65,7 +65,7 @@ def culprit(report, scenario):
 
 async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured):
     """Qwen3-MoE; the other families below, and data-parallel ranks in test_one_engine.py."""
-    report = await measured("qwen3_moe")
+    report = await measured("qwen3_moe", new_tokens=16)
 
     assert levels(report) == dict.fromkeys(_EVERYWHERE, "ok")
     assert report.passed
@@ -99,7 +99,7 @@ def arguments(checkpoint, tmp_path):
     small = ("engine.dtype=float32", "engine.enforce_eager=true", "engine.max_model_len=256")
     settings = [word for text in small for word in ("--set", text)]
     model = ("--model", str(checkpoint("gemma3")))
-    return ["parity", *model, *settings, "--tokens", "32", "--profile", "float32", "--json", "--output", str(tmp_path / "out")]
+    return ["parity", *model, *settings, "--tokens", "16", "--profile", "float32", "--json", "--output", str(tmp_path / "out")]
 
 
 @pytest.mark.usefixtures("worker_in_core")
@@ -152,7 +152,6 @@ async def test_logprobs_from_before_the_temperature_are_blamed_on_the_logprobs_m
     found = culprit(report, "cold-start")
     assert (found.setting, found.before, found.after) == ("engine.logprobs_mode", "raw_logprobs", "processed_logprobs")
     assert [quirk.id for quirk in found.quirks] == ["rollout-logprobs-processed"]
-    assert found.skeleton == ""
     assert len(report.steps) >= 3
     assert [other.setting for other in report.attributions if other.restores] == ["engine.logprobs_mode"]
 

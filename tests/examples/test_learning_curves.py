@@ -6,11 +6,8 @@ import argparse
 import importlib.util
 import itertools
 import json
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -56,33 +53,18 @@ def write(curves, folder, name, seed, rewards, *, difference=0.01):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "task", "expected"),
     [
-        ("Paris", 1.0),
-        ("paris.", 1.0),
-        ("The capital of France is Paris.", 1 / 6),
-        ("Paris Paris Paris", 1 / 3),
-        ("Parisian", 0.0),
-        ("London", 0.0),
-        ("", 0.0),
-        ("?!", 0.0),
+        ("paris.", "answers", 1.0),
+        ("The capital of France is Paris.", "answers", 1 / 6),
+        ("Paris Paris Paris", "answers", 1 / 3),
+        ("Parisian", "answers", 0.0),
+        ("", "answers", 0.0),
+        ("one by one by now", "vowels", 0.4),
     ],
 )
-def test_the_reward_is_the_share_of_words_that_are_the_answer(runs, text, expected):
-    assert runs.reward(text, "Paris", "answers") == expected
-
-
-def test_every_answer_earns_the_whole_reward(runs):
-    assert all(runs.reward(answer, answer, "answers") == 1 for answer in runs.QUESTIONS.values())
-
-
-def test_a_repeated_question_earns_no_reward(runs):
-    assert [question for question, answer in runs.QUESTIONS.items() if runs.reward(question, answer, "answers")] == []
-
-
-@pytest.mark.parametrize(("text", "expected"), [("apples are in oil", 1.0), ("An", 0.25), ("one by one by now", 0.4), ("", 0)])
-def test_the_held_out_task_rewards_words_that_begin_with_a_vowel(runs, text, expected):
-    assert runs.reward(text, "Paris", "vowels") == expected
+def test_the_reward_is_the_share_of_words_that_are_right(runs, text, task, expected):
+    assert runs.reward(text, "Paris", task) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,8 +72,6 @@ def test_the_held_out_task_rewards_words_that_begin_with_a_vowel(runs, text, exp
     [
         ("v1", None, True, False, None),
         ("logprobs", "processed_logprobs", True, False, None),
-        ("prefixes", "processed_logprobs", True, True, None),
-        ("in-flight", "processed_logprobs", False, True, None),
         ("head", "processed_logprobs", False, True, None),
         ("float16", "processed_logprobs", False, True, "float16"),
     ],
@@ -144,35 +124,6 @@ def test_a_run_that_fails_is_named_after_a_second_attempt(curves, options, monke
 
     assert made == [("v1", 0)] * 2
     assert missing == [f"v1-0: {options.out / 'v1-0.log'} says why it ended"]
-
-
-def test_a_run_without_time_left_is_named_as_missing(curves, options, monkeypatch):
-    options.minutes, options.jobs = 0.02, 1
-    monkeypatch.setattr(curves, "command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
-
-    missing = curves.run_all(options, [("v1", 0), ("head", 1)], gpus=0)
-
-    assert missing == ["v1-0: no time left", "head-1: no time left"]
-
-
-def test_an_interrupt_ends_the_series_of_runs(curves, options, monkeypatch):
-    options.jobs = 1
-    code = "import time; print('runs', flush=True); time.sleep(600)"
-    made = []
-    monkeypatch.setattr(curves, "command", lambda _, *run: made.append(run) or [sys.executable, "-c", code])
-    threading.Thread(target=interrupt_when, args=(options.out / "v1-0.log",)).start()
-
-    with pytest.raises(KeyboardInterrupt):
-        curves.run_all(options, [("v1", 0), ("head", 1)], gpus=0)
-
-    assert made == [("v1", 0)]
-
-
-def interrupt_when(file):
-    """Interrupts the main thread, as Ctrl-C does, when a file has a line."""
-    while not file.exists() or not file.read_text(encoding="utf-8"):
-        time.sleep(0.05)
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
 def test_a_band_summarises_the_smoothed_runs_that_are_complete(curves):

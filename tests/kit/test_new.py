@@ -137,11 +137,10 @@ NO_NAME, TAKEN, NO_ID = "is no name of a distribution", "cannot be used", "the i
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *((["--", name], NO_NAME) for name in ("", "-", "acme quirks", "../acme", "Ünder", "acme-", "acme$x")),
-        *(([name], TAKEN) for name in ("json", "class", "3d-quirks", "worker", "quirks-core", "model-quirks", "pytest")),
+        *((["--", name], NO_NAME) for name in ("", "acme quirks", "../acme")),
+        *(([name], TAKEN) for name in ("json", "class", "model-quirks")),
         *((["acme-quirks", "--id", quirk_id], NO_ID) for quirk_id in ("Not An Id", "acme-quirks/one/two")),
         (["--builtin", "acme/one"], "what stands before the slash is the distribution's name, 'model-quirks'"),
-        (["--builtin", "one.two"], "the id of a built-in quirk is its file's name, words joined by dashes"),
         (["--builtin", "v1-runtime"], "'v1-runtime' is taken by model-quirks 0.1.0; try another name"),
         (
             ["acme-quirks", "--id", "others/one"],

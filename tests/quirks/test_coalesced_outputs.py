@@ -12,7 +12,6 @@ from quirks_plugins.throughput.coalesced_outputs_patches import (
     MARK,
     HeldOutputs,
     wrap_update_from_output,
-    wrap_update_sample_logprobs,
 )
 from worker.engine import vllm_adapter
 
@@ -137,124 +136,6 @@ def test_long_requests_keep_no_arrays_of_their_steps_alive(step, request_of, lis
     assert output.new_logprobs.logprobs.tolist() == [[float(number)] for number in range(300)]
     assert output.new_logprobs.logprob_token_ids.tolist() == [[0]] * 300
     assert output.new_logprobs.sampled_token_ranks.tolist() == [1] * 300
-
-
-@pytest.fixture
-def scheduled():
-    """Puts steps through the wrapper around a scheduler's method that does to logprobs what vLLM's does."""
-    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
-
-    sliced = []
-
-    def original(scheduler, scheduler_output, found):
-        made = []
-        for name, row in found.req_id_to_index.items():
-            tokens = found.sampled_token_ids[row]
-            lists = None if found.logprobs is None else found.logprobs.slice_request(row, len(tokens))
-            sliced.append(lists is not None)
-            finish = FinishReason.LENGTH if name in scheduler_output.ends else None
-            made.append(EngineCoreOutput(name, tokens, new_logprobs=lists, finish_reason=finish))
-        for name in scheduler_output.ends:
-            del scheduler.requests[name]
-        return {0: EngineCoreOutputs(outputs=made)}
-
-    update = wrap_update_from_output(original)
-
-    def run(scheduler, tokens, logprobs, *, ends=()):
-        rows = {name: row for row, name in enumerate(tokens)}
-        found = SimpleNamespace(req_id_to_index=rows, sampled_token_ids=list(tokens.values()), logprobs=logprobs)
-        scheduler_output = SimpleNamespace(finished_req_ids=set(), num_scheduled_tokens=rows, ends=ends)
-        left = update(scheduler, scheduler_output, found)
-        assert found.logprobs is logprobs
-        return {output.request_id: output for message in left.values() for output in message.outputs}
-
-    return SimpleNamespace(run=run, sliced=sliced)
-
-
-def _scheduler(*requests):
-    return SimpleNamespace(log_stats=False, requests={request.request_id: request for request in requests})
-
-
-def _logprobs(*values, starts=None, columns=1):
-    from vllm.v1.outputs import LogprobsLists
-
-    made = np.zeros((len(values), columns), np.float32)
-    made[:, 0] = values
-    return LogprobsLists(np.zeros_like(made, np.int32), made, np.arange(1, len(values) + 1, dtype=np.int64), starts)
-
-
-def test_each_marked_request_of_a_batch_gets_its_own_logprobs(scheduled, request_of):
-    scheduler = _scheduler(request_of("a"), request_of("b"))
-
-    assert scheduled.run(scheduler, {"a": [5], "b": [6]}, _logprobs(-0.5, -1.5)) == {}
-    assert scheduled.run(scheduler, {"b": [7], "a": [8]}, _logprobs(-2.5, -3.5), ends=["b"]).keys() == {"b"}
-    (left,) = scheduled.run(scheduler, {"a": [9]}, _logprobs(-4.5), ends=["a"]).values()
-
-    assert not any(scheduled.sliced)
-    assert left.new_token_ids == [5, 8, 9]
-    assert [column.tolist() for column in left.new_logprobs[:3]] == [[[5], [8], [9]], [[-0.5], [-3.5], [-4.5]], [1, 2, 1]]
-
-
-def test_several_tokens_of_a_step_have_their_own_logprobs(scheduled, request_of):
-    """Speculative decoding: the tokens of all requests lie one after the other."""
-    scheduler = _scheduler(request_of("a"), request_of("b"))
-
-    scheduled.run(scheduler, {"a": [5, 6], "b": [7, 8, 9]}, _logprobs(-0.5, -1.5, -2.5, -3.5, -4.5, starts=[0, 2, 5]))
-    left = scheduled.run(scheduler, {"a": [1], "b": [2]}, _logprobs(-5.5, -6.5), ends=["a", "b"])
-
-    assert {name: output.new_logprobs.logprobs[:, 0].tolist() for name, output in left.items()} == {
-        "a": [-0.5, -1.5, -5.5],
-        "b": [-2.5, -3.5, -4.5, -6.5],
-    }
-
-
-def test_beside_an_unmarked_request_logprobs_are_vllms_own(scheduled, request_of):
-    scheduler = _scheduler(request_of("a"), request_of("b", extra_args=None, logprobs=3))
-
-    first = scheduled.run(scheduler, {"a": [5], "b": [6]}, _logprobs(-0.5, -1.5, columns=4))
-    second = scheduled.run(scheduler, {"a": [7], "b": [8]}, _logprobs(-2.5, -3.5, columns=4), ends=["a"])
-
-    assert first.keys() == {"b"}
-    assert second["a"].new_logprobs.logprobs.tolist() == [[-0.5], [-2.5]]
-    assert [made["b"].new_logprobs.logprobs.shape for made in (first, second)] == [(1, 4)] * 2
-    assert all(scheduled.sliced)
-
-
-def test_a_request_without_a_token_yet_leaves_nothing_behind(request_of):
-    held = HeldOutputs()
-
-    assert held.begin(["a", "gone"], {"a": request_of()})
-    assert held.release() == {}
-
-
-@pytest.mark.parametrize(
-    ("num_logprobs", "is_flat"), [(0, True), (0, False), (2, True), (2, False)], ids=["flat", "usual", "flat top", "usual top"]
-)
-def test_logprobs_of_many_tokens_become_what_vllm_makes_of_them(num_logprobs, is_flat):
-    from vllm.logprobs import create_sample_logprobs
-    from vllm.v1.engine.logprobs import LogprobsProcessor
-    from vllm.v1.outputs import LogprobsLists
-
-    made = np.random.default_rng(0)
-    steps = [
-        LogprobsLists(
-            made.integers(0, 500, (rows, num_logprobs + 1)),
-            made.normal(size=(rows, num_logprobs + 1)).astype(np.float32),
-            made.integers(1, 9, rows),
-        )
-        for rows in (1, 70, 5)
-    ]
-    usual = LogprobsProcessor._update_sample_logprobs
-    results = []
-    for update in (usual, wrap_update_sample_logprobs(usual)):
-        processor = LogprobsProcessor(None, create_sample_logprobs(is_flat), None, 0.0, num_logprobs, None)
-        for step in steps:
-            update(processor, step)
-        results.append(processor)
-
-    expected, got = results
-    assert (got.logprobs, got.cumulative_logprob) == (expected.logprobs, expected.cumulative_logprob)
-    assert len(got.logprobs) == 76
 
 
 def test_engines_that_keep_statistics_send_every_output(request_of):

@@ -48,12 +48,6 @@ def test_an_adapter_is_read_again_if_its_file_is_another(loads, adapter, tmp_pat
     assert loads(adapter) is True
 
 
-def test_an_adapter_is_read_again_if_its_path_is_another(loads, adapter, tmp_path):
-    loads(adapter)
-
-    assert loads(Request(1, str(tmp_path / "next"))) is True
-
-
 def test_an_adapter_that_failed_to_load_is_read_again(adapter):
     def fail(_self, _request):
         raise OSError
@@ -155,15 +149,6 @@ def test_lora_loads_by_names_of_checkpoints_and_peft_models(wrapped_model, owner
     assert load([(name, wrapped_model.down.base_layer.weight.new_full((2, 2), 3.0))]) == {"down.weight"}
 
     assert wrapped_model.down.base_layer.weight.tolist() == [[3.0, 3.0], [3.0, 3.0]]
-
-
-def test_a_load_does_not_walk_the_model(wrapped_model, monkeypatch):
-    walks, walk = [], wrapped_model.modules
-    monkeypatch.setattr(type(wrapped_model), "modules", lambda model: walks.append(model) or walk())
-
-    wrapped_model.load_weights([("down.weight", wrapped_model.down.base_layer.weight)])
-
-    assert not walks
 
 
 def test_a_model_with_lora_stays_wrapped_after_a_load_that_fails(wrapped_model):

@@ -7,7 +7,6 @@ import functools
 import inspect
 import json
 import multiprocessing
-import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from safetensors.torch import save_file  # noqa: E402 - torch may be missing
 
 from quirks_plugins.dtype.apertus_xielu_bfloat16 import wrap_init  # noqa: E402 - torch may be missing
 from quirks_plugins.runtime.v2_limits_patches import wrap_process_inputs  # noqa: E402 - torch may be missing
-from quirks_plugins.speculative.cpu_speculative_sampling import expand_batch_to_tokens  # noqa: E402 - torch may be missing
 from quirks_plugins.timeout.dp_coordinator_timeout import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.dummy_tied_head import wrap_initialize_model  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.packed_broadcast_order import wrap_consumer  # noqa: E402 - torch may be missing
@@ -53,16 +51,6 @@ def test_xielu_gets_the_default_dtype_unless_it_is_named(arguments, named, expec
     finally:
         torch.set_default_dtype(before)
     assert made == [expected]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64])
-def test_each_draft_token_has_the_value_of_its_request(dtype):
-    values, ends = torch.tensor([2, 0, 5], dtype=dtype), torch.tensor([2, 3, 3], dtype=torch.int32)
-
-    found = expand_batch_to_tokens(values, ends, 3, replace_from=0, replace_to=1)
-
-    assert (found.tolist(), found.dtype) == ([2, 2, 1], dtype)
-    assert expand_batch_to_tokens(torch.tensor([0.5, 0.25]), torch.tensor([1, 4]), 4).tolist() == [0.5, 0.25, 0.25, 0.25]
 
 
 def test_addresses_that_have_come_are_read_at_once():
@@ -101,24 +89,6 @@ def test_the_checkpoint_decides_what_a_dummy_start_ties(tensors, load_format, ti
     seen = wrap_initialize_model(lambda given: (whole.tie_word_embeddings, text.tie_word_embeddings, given))(config)
 
     assert seen == (tied, tied, config)
-
-
-def test_a_reset_always_takes_running_requests_along(monkeypatch):
-    class Core:
-        def reset_prefix_cache(self, running=False, connector=False):
-            return running, connector
-
-    class Proc(Core):
-        pass
-
-    monkeypatch.setitem(sys.modules, "vllm.v1.engine.core", SimpleNamespace(EngineCoreProc=Proc))
-    from quirks_plugins.prefix_cache.prefix_reset_patches import reset_prefix_cache
-
-    seen = []
-    monkeypatch.setattr(Core, "reset_prefix_cache", lambda _, *arguments: seen.append(arguments) or True)
-
-    assert [reset_prefix_cache(Proc()), reset_prefix_cache(Proc(), False, True)] == [True, True]
-    assert seen == [(True, False), (True, True)]
 
 
 def test_only_a_partial_loader_gets_the_name_of_its_function():

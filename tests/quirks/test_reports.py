@@ -93,8 +93,6 @@ def test_what_has_no_such_part_is_left_alone(planned, config, inactive):
     [
         pytest.param(_OMNI, True, id="36"),
         pytest.param(_composite("phi4mm", "Phi4MMForCausalLM", embd_layer={"image_embd_layer": {}}), False, id="36-phi4"),
-        pytest.param(_composite("phi3_v", "Phi3VForCausalLM", img_processor={}), False, id="36-phi3"),
-        pytest.param(_composite("molmo", "MolmoForCausalLM"), False, id="36-molmo"),
         pytest.param(
             _composite("granite_speech", "GraniteSpeechForConditionalGeneration", encoder_config={}), False, id="36-speech"
         ),

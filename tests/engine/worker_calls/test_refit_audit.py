@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.lab.audit.disagreement import disagreement_of
-from worker.lab.audit.logprobs import Logprobs
+from worker.lab.audit.logprobs import Logprobs, disagreement_of
 from worker.lab.audit.refit_audit import _refit, _step
 from worker.refit import RefitScope
 

@@ -62,8 +62,7 @@ def in_force(folder: Path) -> Callable[..., InForce]:
 
 def tried(now: InForce, name: str) -> list[Any]:
     """The values that one setting gives to try; of several paths, tuples."""
-    values = [values for values, _ in SETTINGS[name].tries(now)]
-    return [value[0] if len(value) == 1 else value for value in values]
+    return [value[0] if len(value) == 1 else value for value in SETTINGS[name].tries(now)]
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
@@ -72,7 +71,7 @@ def test_every_value_to_try_is_a_change_that_can_be_typed(run, platform, in_forc
     config = GenerationConfig.parse({"model": str(folder), **RUNS[run]})
     now = in_force(RUNS[run], platform=platform)
 
-    found = [(setting, values) for setting in SETTINGS.values() for values, _ in setting.tries(now)]
+    found = [(setting, values) for setting in SETTINGS.values() for values in setting.tries(now)]
 
     assert found
     for setting, values in found:
@@ -163,13 +162,6 @@ def test_refits_are_tried_only_where_a_trainer_refits(in_force):
 
     assert [bool(tried(in_force({}), name)) for name in names] == [True, True]
     assert [tried(in_force({"purpose": "eval"}), name) for name in names] == [[], []]
-
-
-def test_a_scope_that_an_earlier_refit_would_hide_takes_a_restart(in_force):
-    narrow, wide = (in_force({"refit": {"scope": scope}}) for scope in ("parameters", "state_dict"))
-
-    assert list(SETTINGS["refit.scope"].tries(narrow)) == [(("state_dict",), "refit")]
-    assert list(SETTINGS["refit.scope"].tries(wide)) == [(("parameters",), "restart")]
 
 
 def test_what_the_engine_reports_counts_where_nobody_asked(in_force):

@@ -28,20 +28,14 @@ def test_variants_come_in_order_of_cost_then_of_likelihood(user):
     found = variants(start)
 
     costs = [variant.how for variant in found]
-    assert costs == sorted(costs, key=["rescore", "refit", "restart"].index)
-    assert len(set(costs)) == 3
+    assert costs == sorted(costs, key=["rescore", "restart"].index)
+    assert len(set(costs)) == 2
     typed, by_quirks = start.plan.context.typed, {line.slot for line in start.plan.adjustments if line.in_force}
     names = [variant.setting for variant in found if variant.how == "restart"]
     assert names.pop() == "engine.enforce_eager"  # typed, but an engine that compiles starts slowly
     likely = [0 if name in typed else 2 if name in by_quirks else 1 for name in names]
     assert likely == sorted(likely)
     assert {0, 1} <= set(likely)
-
-
-def test_what_leaves_a_mark_on_the_engine_is_the_last_refit(user):
-    start = user(refit={"scope": "parameters"})
-
-    assert [item.setting for item in variants(start) if item.how == "refit"] == ["refit.clear_cache", "refit.scope"]
 
 
 def test_names_choose_variants(user):
@@ -68,11 +62,11 @@ def test_a_variant_changes_one_setting_of_the_users_configuration(user):
         assert all(variant.plan.value(path) == value for path, value in variant.values.items() if path in SETTINGS)
 
 
-@pytest.mark.parametrize("layer", ["configuration", "environment", "call", "flag"])
+@pytest.mark.parametrize("layer", ["configuration", "environment", "flag"])
 def test_a_quirk_that_is_switched_off_is_tried_whatever_switched_it_off(layer, user, monkeypatch):
     if layer == "environment":
         monkeypatch.setenv("MODEL_QUIRKS_DISABLE", PROCESSED)
-    disable = {"call": [PROCESSED], "flag": ["logprobs"]}.get(layer, ())
+    disable = ["logprobs"] if layer == "flag" else ()
     start = user(disable=disable, **({"quirks": {"disable": [PROCESSED]}} if layer == "configuration" else {}))
 
     (variant,) = variants(start, only=[f"quirk {PROCESSED}"])
@@ -141,7 +135,6 @@ def test_a_quirk_that_another_one_replaces_anyhow_is_not_tried(user, declare):
     [
         ("train.dtype", "train.attn_implementation", "rescore"),
         ("train.dtype", "engine.async_scheduling", "restart"),
-        ("refit.clear_cache", "train.dtype", "restart"),  # the user's engine may have been changed meanwhile
     ],
 )
 def test_a_combination_takes_at_least_what_its_parts_take(one, other, how, user):

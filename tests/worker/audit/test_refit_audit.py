@@ -12,9 +12,8 @@ from quirks_core.base.errors import UsageError
 from quirks_core.cli import main
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import GenerationConfig
-from worker.lab.attribution.coverage import draft
 from worker.lab.audit.records import Audit, AuditError, Disagreement, Hazard, Logits, Refit
-from worker.lab.audit.refit_audit import adjustment, audit, candidates, changes_weights, covering, opened
+from worker.lab.audit.refit_audit import audit, candidates, changes_weights, covering, opened
 from worker.lab.audit.table import show_audit
 
 CLOSE = Logits(tokens=8, max_abs_delta=0.0, mean_abs_delta=0.0, nonfinite=0, tolerance=1e-3)
@@ -96,29 +95,12 @@ def test_a_model_that_differs_before_any_refit_does_not_fail_the_audit(layer, co
     assert says in text
 
 
-def test_logprobs_that_are_not_finite_are_counted():
+def test_logprobs_that_are_not_finite_are_never_close():
     found = Logits.of([-1.0, math.nan, -math.inf, -2.0], [-1.0, -1.0, -1.0, -2.5], 1.0)
 
     assert (found.tokens, found.nonfinite, found.max_abs_delta, found.mean_abs_delta) == (4, 2, 0.5, 0.25)
-
-
-def test_logprobs_that_are_not_finite_are_never_close():
-    assert not Logits.of([-1.0, math.nan, -math.inf, -2.0], [-1.0, -1.0, -1.0, -2.5], 1.0).close
+    assert not found.close
     assert not Logits.of([math.nan], [math.nan], 1.0).close
-
-
-@pytest.mark.parametrize(
-    ("after", "restores", "destroyed"),
-    [
-        (("parameters",), True, False),
-        (("parameters", "parameters again"), True, True),
-        (("parameters", "state_dict", "parameters again"), False, False),
-    ],
-)
-def test_the_refits_show_the_remedy(after, restores, destroyed):
-    found = hazard(after=after)
-
-    assert (found.state_dict_restores, found.is_destroyed) == (restores, destroyed)
 
 
 @pytest.mark.parametrize(
@@ -188,24 +170,18 @@ def test_without_a_quirk_the_users_setting_is_credited(plan, values, after, cred
 
 
 @pytest.mark.parametrize(
-    ("found", "words", "wanted"),
+    ("values", "destroyed", "remedy"),
     [
-        (hazard(), "refit.scope=state_dict", 'Require("refit.scope", "state_dict")'),
-        (
-            hazard(after=LASTING, in_checkpoint=False, persistent=False),
-            "no checkpoint holds it",
-            'Require("engine.load_format", "auto")',
-        ),
-        (hazard(after=LASTING, kind="computation"), "process the layer again", "Patch("),
+        ({"after": LEFT}, False, "refit.scope=state_dict"),
+        ({"after": DESTROYED}, True, "refit.scope=state_dict"),
+        ({"after": LASTING, "in_checkpoint": False, "persistent": False}, False, "no checkpoint holds it"),
+        ({"after": LASTING, "kind": "computation"}, False, "process the layer again"),
     ],
 )
-def test_an_uncovered_hazard_gives_the_lines_of_a_new_quirk(found, words, wanted):
-    text = draft("acme_text", "rollout", [adjustment([found])])
+def test_the_refits_show_the_remedy(values, destroyed, remedy):
+    found = hazard(**values)
 
-    assert words in found.remedy
-    assert wanted in text
-    assert 'match=model_type("acme_text") & purpose("rollout"),' in text
-    compile(f"Quirk({text})", "draft", "exec")
+    assert (remedy in found.remedy, found.is_destroyed) == (True, destroyed)
 
 
 def test_values_of_the_audit_itself_do_not_count_as_typed(model_folder):

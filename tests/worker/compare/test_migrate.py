@@ -59,13 +59,6 @@ def test_a_failed_dump_is_an_error_with_the_last_lines(interpreter, run, code, m
         run(interpreter(READ + code))
 
 
-def test_the_dump_of_an_earlier_run_is_not_used(interpreter, run, dumped, tmp_path):
-    dumped().write(tmp_path / "A.json")
-
-    with pytest.raises(DumpFailedError, match="wrote no dump"):
-        run(interpreter(READ))
-
-
 def test_b_scores_the_tokens_of_a_after_it_has_run(interpreter, dumped, tmp_path):
     dumped().write(tmp_path / "ready.json")
     write = f"open(output, 'w').write(open({str(tmp_path / 'ready.json')!r}).read())\n"

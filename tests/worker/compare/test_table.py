@@ -68,11 +68,3 @@ def test_foreign_text_is_shown_without_being_obeyed(differing, screened):
     assert "\x1b" not in text
     assert "\\x1b[31m[red]:x:\\nfail forged" in text
     assert not re.search("^fail forged", text, re.MULTILINE)
-
-
-def test_equal_dumps_show_no_differences(dumped, screened):
-    found = compare(dumped(), dumped())
-
-    text = screened(lambda screen: show_comparison(screen, found), width=None)
-
-    assert "differ" not in text.replace("before the first difference", "")

@@ -12,7 +12,6 @@ from worker.lab.parity.metrics import measured
 from worker.lab.parity.records import Attribution, Coverage, Report, Result, Sample, Step
 from worker.lab.parity.thresholds import Threshold, judge
 
-_SKELETON = 'QUIRK = Quirk(\n    id="acme/kept-cache",  # <- a name\n    adjustments=Default("refit.clear_cache", True),\n)\n'
 #: Limits of our own, so that these tests do not move with the profiles.
 _THRESHOLDS = (
     Threshold("something-measured", "tokens", 1, "low", "fail", "ours: nothing compared is nothing shown"),
@@ -73,7 +72,7 @@ def _report(**fields: Any) -> Report:
         Result(scenario="sleep-wake", title="after sleep and wake", status="failed", reason="EngineDiedError: signal 9"),
     )  # fmt: skip
     mode = _tried("engine.logprobs_mode", "raw_logprobs", "processed_logprobs", _result("temperature", 1e-5, seed=2))
-    cleared = _tried("refit.clear_cache", False, True, _result("in-flight-kept", 1e-5, seed=3), how="refit")
+    cleared = _tried("refit.clear_cache", False, True, _result("in-flight-kept", 1e-5, seed=3))
     head = _tried("train.head_dtype", None, "float32", _result("cold-start", 5e-3, seed=1), how="rescore")
     steps = (
         _tried("engine.enforce_eager", True, False, raw), mode, cleared, head,
@@ -83,7 +82,7 @@ def _report(**fields: Any) -> Report:
     quirk = Coverage(id="rollout-logprobs-processed", state="disabled", because="you disabled it", switch="remove --disable")
     attributions = (
         _moves(mode, raw, "mean_abs_delta", restores=("temperature",), quirks=(quirk,)),
-        _moves(cleared, stale, "max_abs_delta", restores=("in-flight-kept",), skeleton=_SKELETON),
+        _moves(cleared, stale, "max_abs_delta", restores=("in-flight-kept",)),
         _moves(head, cold, "max_abs_delta", worsens=("cold-start",)),
     )
     settings = {"engine.dtype": "float32", "refit.clear_cache": False, "sampling.temperature": 0.7, "train.dtype": None}
@@ -119,7 +118,7 @@ def _hostile() -> Report:
         warnings=(HOSTILE,),
         results=(some, odd, _of("empty", []), Result(scenario="x", title="", status="failed", reason=HOSTILE)),
         steps=(_tried(HOSTILE, HOSTILE, HOSTILE, error=HOSTILE), step, _tried("engine.seed", None, 1)),
-        attributions=(_moves(step, odd, "max_abs_delta", restores=(odd.scenario,), skeleton=HOSTILE, quirks=(quirk,)),),
+        attributions=(_moves(step, odd, "max_abs_delta", restores=(odd.scenario,), quirks=(quirk,)),),
     )
 
 

@@ -7,9 +7,14 @@ import struct
 import xml.etree.ElementTree as ET
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from worker.lab.cli.parity import show_frontier
-from worker.lab.parity.frontier import Frontier, Pair, Range, Side
+from worker.lab.kit.checkpoints import build
+from worker.lab.parity.explain import range_of
+from worker.lab.parity.frontier import LARGEST, Frontier, Pair, Range, Side
+from worker.lab.parity.records import Sample
 
 
 def _engine(dtype: str, gb: float, head: str = "", **values) -> Side:
@@ -111,3 +116,16 @@ def test_the_picture_names_the_run_and_the_pair_to_take(tmp_path) -> None:
     text = "".join(ET.fromstring((tmp_path / "frontier.svg").read_text()).itertext())  # noqa: S314  # our own
     assert all(words in text for words in ("bf16 on both sides (now)", "fp16 on both sides (take this)", "target 0.01"))
     assert struct.unpack(">II", (tmp_path / "frontier.png").read_bytes()[16:24]) == (1600, 900)
+
+
+def test_what_float16_cannot_hold_is_read_from_the_model(tmp_path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(build("llama", tmp_path / "llama"))
+    with torch.no_grad():
+        weight = model.get_parameter("model.layers.0.self_attn.o_proj.weight").view(-1)
+        weight[:5], weight[5:8] = 1e5, 1e-9
+
+    found = range_of(model, [Sample(prompt=(5, 6), tokens=(7, 8), rollout=(0.0, 0.0))])
+
+    assert (found.beyond, found.below) == (5, 3)
+    assert found.largest[1] > LARGEST
+    assert {"model.layers.0", "model.layers.1", "lm_head"} <= found.layers.keys()

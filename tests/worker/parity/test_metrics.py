@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from worker.lab.parity.metrics import METRICS, measured
 from worker.lab.parity.records import Sample
 
-NAN, INFINITY = math.nan, math.inf
+NAN = math.nan
 
 
 def sample(rollout: Sequence[float], trainer: Sequence[float], *, prompt: Sequence[int] = (5, 6), note: str = "") -> Sample:
@@ -66,31 +66,15 @@ def test_metrics_of_two_tokens_are_those_worked_out_by_hand() -> None:
     )
 
 
-@pytest.mark.parametrize("estimator", ["kl_k1", "kl_k3"])
-def test_the_unbiased_estimators_converge_to_the_divergence_of_the_rollout_from_the_trainer(estimator: str) -> None:
+def test_the_unbiased_estimators_converge_to_the_divergence_of_the_rollout_from_the_trainer() -> None:
     rollout, trainer = (0.5, 0.3, 0.2), (0.4, 0.4, 0.2)
     drawn = random.Random(0).choices(range(3), weights=rollout, k=200_000)  # noqa: S311
     expected = sum(p * math.log(p / q) for p, q in zip(rollout, trainer, strict=True))
 
     found = measured([sample(logs(*(rollout[i] for i in drawn)), logs(*(trainer[i] for i in drawn)))]).metrics
 
-    assert found[estimator] == pytest.approx(expected, abs=1e-3)
+    assert (found["kl_k1"], found["kl_k3"]) == pytest.approx((expected, expected), abs=1e-3)
     assert found["ratio_mean"] == pytest.approx(1, abs=3e-3)
-
-
-def test_the_effective_sample_size_is_the_share_of_equal_weights() -> None:
-    one_of_four = sample([0.0] * 4, [0.0, -200.0, -200.0, -200.0])
-
-    assert measured([one_of_four]).metrics["ess"] == pytest.approx(0.25)
-    assert measured([sample([0.0] * 4, [-1.0] * 4)]).metrics["ess"] == pytest.approx(1)
-
-
-def test_the_clip_range_is_that_of_epsilon() -> None:
-    rows = [sample([0.0] * 4, logs(0.85, 1.15, 0.7, 1.3))]
-
-    assert measured(rows).metrics["clip_rate"] == 0.5
-    assert measured(rows, epsilon=0.1).metrics["clip_rate"] == 1
-    assert measured(rows, epsilon=0.4).metrics["clip_rate"] == 0
 
 
 def test_differences_that_cancel_within_a_sequence_show_only_in_the_tokens() -> None:
@@ -102,8 +86,7 @@ def test_differences_that_cancel_within_a_sequence_show_only_in_the_tokens() -> 
     assert found["sequence_ratio_max"] == 0.5
 
 
-@pytest.mark.parametrize("bad", [NAN, INFINITY, -INFINITY])
-@pytest.mark.parametrize("side", ["rollout", "trainer"])
+@pytest.mark.parametrize(("side", "bad"), [("rollout", NAN), ("trainer", -math.inf)])
 def test_a_logprob_that_is_no_number_is_listed_first_instead_of_measured(bad: float, side: str) -> None:
     good, broken = [-1.0, -2.0, -3.0], [-1.0, bad, -3.5]
     row = sample(broken, good) if side == "rollout" else sample(good, broken)
@@ -150,13 +133,6 @@ def test_the_figures_account_for_every_token_with_finite_values(rows: list[list[
     assert len(found.worst) == min(10, total)
 
 
-def test_a_sample_that_was_not_scored_is_an_error() -> None:
-    unscored = sample([-1.0], [])
-
-    with pytest.raises(ValueError, match="sample 1 lacks logprobs: 1 tokens, 1 of the rollout, 0 of the trainer"):
-        measured([sample([-1.0], [-1.0]), unscored])
-
-
 def test_positions_fall_into_bins_that_double() -> None:
     row = sample([-1.0] * 9, [-1.0 - position for position in range(9)])
 
@@ -193,10 +169,6 @@ def test_the_symmetric_histogram_follows_the_data_despite_one_outlier() -> None:
     assert sum(histogram.counts) == 1000
 
 
-def test_equal_sides_are_all_in_the_middle_of_the_histogram() -> None:
-    assert measured([sample([-1.0] * 3, [-1.0] * 3)]).histogram.counts[20] == 3
-
-
 def test_the_worst_tokens_are_the_ten_furthest_apart_with_what_comes_before_them() -> None:
     far = sample([-1.0, -1.0], [-1.0, -4.0], prompt=range(100, 130), note="rank 1")
     rows = [sample([-1.0] * 12, [-1.0 - 0.01 * position for position in range(12)]), far]
@@ -212,8 +184,7 @@ def test_the_worst_tokens_are_the_ten_furthest_apart_with_what_comes_before_them
     assert [token.position for token in worst[1:]] == [11, 10, 9, 8, 7, 6, 5, 4, 3]
 
 
-@pytest.mark.parametrize("decode", [None, lambda _: None], ids=["no tokenizer", "a tokenizer that cannot"])
-def test_without_text_the_token_ids_stand_before_the_worst_tokens(decode) -> None:
-    (worst,) = measured([sample([-1.0], [-2.0], prompt=(7, 8, 9))], decode=decode).worst
+def test_without_text_the_token_ids_stand_before_the_worst_tokens() -> None:
+    (worst,) = measured([sample([-1.0], [-2.0], prompt=(7, 8, 9))]).worst
 
     assert (worst.text, worst.before) == ("", "7 8 9")

@@ -68,11 +68,6 @@ def test_everything_wrong_with_a_file_is_named_at_once(model, file, name, lines,
         load_prompts(model, file=file(name, *lines))
 
 
-def test_a_file_that_is_not_there_is_named(model, tmp_path):
-    with pytest.raises(UsageError, match=r"prompts .*none\.txt cannot be read"):
-        load_prompts(model, file=tmp_path / "none.txt")
-
-
 def test_a_tokenizer_that_knows_more_than_the_model_is_warned_of(model, bare, file):
     found = load_prompts(bare.model_copy(update={"tokenizer": model.path}), file=file("p.jsonl", '{"prompt_token_ids": [5]}'))
 

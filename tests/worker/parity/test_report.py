@@ -62,12 +62,6 @@ def test_a_quirk_that_does_the_same_is_named_with_its_switch(faulty, shown):
     assert "quirk rollout-logprobs-processed sets it; disabled: you disabled it. To activate it: remove --disable" in text
 
 
-def test_a_skeleton_can_be_copied_as_it_is(faulty, shown):
-    (skeleton,) = (item.skeleton for item in faulty.attributions if item.skeleton)
-
-    assert f"\n{skeleton}" in shown(faulty, colours=True)
-
-
 def test_the_last_line_is_the_verdict(faulty, sound, make_report, shown):
     empty = make_report(results=(), steps=(), attributions=(), versions={})
     for report, verdict in (
@@ -84,17 +78,9 @@ def test_a_terminal_shows_the_words_of_a_pipe_within_its_width(name, width, requ
     report = request.getfixturevalue(name)
     narrow, piped = shown(report, width=width), shown(report, width=None)
 
-    skeleton = next(item.skeleton for item in report.attributions if item.skeleton).splitlines()
-    rows = [row for row in narrow.splitlines() if row not in skeleton]
-    assert [row for row in rows if cell_len(row) > width and len(row.split()) > 2] == []
+    assert [row for row in narrow.splitlines() if cell_len(row) > width and len(row.split()) > 2] == []
     assert re.findall("[\u2500-\u257f]", narrow) == []
     assert set(narrow.split()) == set(piped.split())
-
-
-def test_the_figures_are_one_table_in_80_columns(faulty, shown):
-    headings = [row for row in shown(faulty).splitlines() if row.startswith("scenario ")]
-
-    assert [row.split("  ")[-1].strip() for row in headings] == ["KL k3"]
 
 
 def test_colours_add_nothing_that_the_words_do_not_say(faulty, shown):
@@ -136,7 +122,7 @@ def test_everything_that_was_found_is_in_the_page(faulty, page):
     expected += [part for step in faulty.steps for part in (step.setting, step.error)]
     for item in faulty.attributions:
         quirks = [part for quirk in item.quirks for part in (quirk.id, quirk.state, quirk.because, quirk.switch)]
-        expected += [" ".join(item.skeleton.split()), *quirks]
+        expected += quirks
     assert [part for part in expected if part not in text] == []
 
 
@@ -144,33 +130,8 @@ def test_everything_that_was_found_is_in_the_page(faulty, page):
 def test_the_page_neither_fetches_nor_runs_anything(name, request, page):
     source, text = page(request.getfixturevalue(name))
 
-    tags = re.findall(r"<(\w+)([^>]*)>", source)
-    assert {tag for tag, _ in tags} <= {"html", "head", "meta", "title", "style", "body", "pre", "span", "a"}
-    assert [more for tag, more in tags if "href" in more and not re.fullmatch(r' .*href="https://[^"]+"', more)] == []
+    tags = re.findall(r"<(\w+)", source)
+    assert set(tags) <= {"html", "head", "meta", "title", "style", "body", "pre", "span"}
     assert "\x1b" not in source
     if name == "hostile":
         assert all(words in text for words in ("<script>alert('x')</script>&\"\\x1b[31m[red]", "nan✗", "inf✗", "-inf"))
-
-
-@pytest.mark.parametrize(
-    ("text", "links"),
-    [
-        ("javascript:alert(1)", []),
-        ('https://x.test/"onclick="x', ["https://x.test/"]),
-        ("seen in https://x.test/a.md, and there", ["https://x.test/a.md"]),
-    ],
-)
-def test_only_the_web_address_in_a_source_becomes_a_link(text, links, sound, page):
-    verdict = sound.results[0].verdicts[0].model_copy(update={"source": text})
-    result = sound.results[0].model_copy(update={"verdicts": (verdict,)})
-
-    source, words = page(sound.model_copy(update={"results": (result,)}))
-
-    assert re.findall(r'href="([^"]*)"', source) == links
-    assert text in words
-
-
-def test_a_run_without_results_has_a_page(make_report, page):
-    fields = {"steps": (), "attributions": (), "versions": {}, "settings": {}}
-
-    assert "Nothing that counts was measured" in page(make_report(results=(), active_quirks=(), **fields))[1]

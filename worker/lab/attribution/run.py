@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from quirks_core.base.errors import QuirksError
+from quirks_core.base.json_values import canonical
 from quirks_core.configuration.config import GenerationConfig
-from worker.lab.attribution.attribution import attributions, distance
+from quirks_core.plan.records import Plan
+from quirks_core.plugins.registry import Registry
+from worker.lab.attribution.coverage import covering
 from worker.lab.attribution.variant import Start, Variant, variants
-from worker.lab.parity.records import Notify, Report, Result, Step
+from worker.lab.parity.metrics import METRICS
+from worker.lab.parity.records import Attribution, Notify, Report, Result, Step, worst_level
 from worker.lab.parity.run import Options, ParityRun
 from worker.lab.parity.store import Store
 
+#: Metric of a scenario that failed to run: 1 if it did. Not one of `METRICS`, because nothing was measured.
+FAILED = "failed"
+
+#: A metric that is closer to its ideal than this counts as equal to it: the noise of float32.
+_NOISE = 1e-5
+#: A metric whose distance to its ideal changes by less than this factor has not moved, unless it crosses a threshold.
+_LEAST_FACTOR = 1.5
 #: Most settings that are changed together.
 _MOST_TOGETHER = 3
 #: A setting that reduces a scenario's distance from parity by less than this share is not combined with others.
@@ -36,39 +47,31 @@ async def run(
     state: Path | None = None,
     notify: Notify = lambda _: None,
 ) -> Report:
-    """Measures parity as `worker.lab.parity.run` does, then the effect of each setting, changed alone.
+    """Measures parity as `worker.lab.parity.run` does, then the effect of each of these settings (all if empty), changed alone.
 
-    Args:
-        config: The configuration.
-        options: What to measure.
-        settings: Settings to change; all that apply if empty.
-        every: Start an engine also for settings that are left when others have restored every scenario that failed. Always
-            so if `settings` are given.
-        state: File that stores finished results, shared with `worker.lab.parity.run`.
-        notify: Called with what comes next.
+    It starts no engine for settings that are left when others have restored every scenario that failed, unless `every` one is
+    wanted, or `settings` are given. The file of finished results is shared with `worker.lab.parity.run`.
 
     Raises:
         UsageError, RefusedError, EngineStartError: As for `worker.lab.parity.run`; also if a setting does not exist.
     """
-    async with ParityRun(config, options, state=state, notify=notify) as parity:
-        start = Start(parity.config, parity.plan, parity.registry, options.planning)
-        variants(start, only=settings)  # fails here if a setting does not exist
-        results = await parity.baseline()
-        before = {result.scenario: result for result in results}
+    parity = ParityRun(config, options, state=state, notify=notify)
+    start = Start(parity.config, parity.plan, parity.registry, options.planning)
+    variants(start, only=settings)  # fails here if a setting does not exist
+    results = await parity.baseline()
+    before = {result.scenario: result for result in results}
 
-        async def measure(variant: Variant, names: Sequence[str]) -> list[Result]:
-            assert variant.plan is not None  # noqa: S101  # one without is not measured
-            if variant.how == "rescore":
-                return await parity.rescored([before[name] for name in names], variant.plan)
-            if variant.how == "refit":
-                return await parity.with_other_refits(variant.plan, names)
-            return await parity.on_another_engine(variant.config, variant.planning, names)
+    async def measure(variant: Variant, names: Sequence[str]) -> list[Result]:
+        assert variant.plan is not None  # noqa: S101  # one without is not measured
+        if variant.how == "rescore":
+            return await parity.rescored([before[name] for name in names], variant.plan)
+        return await parity.on_another_engine(variant.config, variant.planning, names)
 
-        reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}
-        found = variants(start, only=settings, engine=reported)
-        every = every or bool(settings)
-        steps = await run_variants(found, results, measure, every=every, notify=notify, store=parity.store)
-        return parity.report(results, steps, attributions(results, steps, parity.plan, parity.registry))
+    reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}
+    found = variants(start, only=settings, engine=reported)
+    every = every or bool(settings)
+    steps = await run_variants(found, results, measure, every=every, notify=notify, store=parity.store)
+    return parity.report(results, steps, attributions(results, steps, parity.plan, parity.registry))
 
 
 async def run_variants(
@@ -82,13 +85,7 @@ async def run_variants(
 ) -> list[Step]:
     """Measures every variant in this order, then combinations for scenarios that no single setting restores.
 
-    Args:
-        variants: What to try.
-        baseline: The results of the user's run.
-        measure: Measures scenarios.
-        every: Start an engine also for what is left when every scenario that failed is restored.
-        notify: Called before each variant.
-        store: Keeps steps that were measured; those that could not be are tried again.
+    The store keeps steps that were measured; those that could not be are tried again.
     """
     ablation = _Ablation(variants, baseline, measure, notify, store or Store(None, {}))
     for number, variant in enumerate(variants, start=1):
@@ -195,3 +192,114 @@ class _Ablation:
 
 def _restores(step: Step, scenario: str) -> bool:
     return any(result.status == "measured" and result.level != "fail" for result in step.results if result.scenario == scenario)
+
+
+# ---- what the steps show
+
+
+class _Move(NamedTuple):
+    """How one metric of one scenario moved; a step is reported with its largest move."""
+
+    crossed: int  # 2 into or out of failing, 1 another threshold, 0 none
+    factor: float
+    nearer: bool
+    scenario: str
+    metric: str
+    before: float
+    after: float
+
+
+def distance(before: Result, after: Result) -> float:
+    """Returns the share of a scenario's distance from parity that is left: the geometric mean over the metrics that failed.
+
+    Returns:
+        1 if nothing moved, less if it is nearer.
+    """
+    failed = {verdict.metric for verdict in before.verdicts if verdict.level == "fail"}
+    logs = [math.log(_far(name, after) / _far(name, before)) for name in sorted(failed) if _is_judged(name, before, after)]
+    return math.exp(sum(logs) / len(logs)) if logs else 1.0
+
+
+def attributions(baseline: Sequence[Result], steps: Sequence[Step], plan: Plan, registry: Registry) -> tuple[Attribution, ...]:
+    """Finds the steps that affect parity.
+
+    Returns:
+        Those that restore something first, then those that move a metric by the largest factor.
+    """
+    before = {result.scenario: result for result in baseline}
+    found = []
+    for step in steps:
+        both = [(before[after.scenario], after) for after in step.results if after.scenario in before]
+        seen = _Seen(step, tuple(pair for pair in both if "skipped" not in (pair[0].status, pair[1].status)))
+        if (move := seen.greatest) is not None:
+            found.append((move, _attribution(seen, move, plan, registry)))
+    found.sort(key=lambda item: (not item[1].restores, -item[0].factor, item[1].setting, canonical(item[1].after)))
+    return tuple(attribution for _, attribution in found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A step compared with the user's run: for each scenario of both, the results without and with the step's setting."""
+
+    step: Step
+    pairs: tuple[tuple[Result, Result], ...]
+
+    @property
+    def restores(self) -> tuple[str, ...]:
+        failed = [(old, new) for old, new in self.pairs if old.gates and old.level == "fail"]
+        return tuple(old.scenario for old, new in failed if new.level != "fail")
+
+    @property
+    def worsens(self) -> tuple[str, ...]:
+        fails = [(old, new) for old, new in self.pairs if new.gates and new.level == "fail"]
+        return tuple(old.scenario for old, new in fails if old.level != "fail")
+
+    @property
+    def greatest(self) -> _Move | None:
+        """The largest move: among restored scenarios if there are any, else among worse ones. None if all is noise."""
+        moves = [move for pair in self.pairs for move in _moves(*pair)]
+        for names, nearer in ((self.restores, True), (self.worsens, False)):
+            if chosen := [move for move in moves if move.scenario in names and move.nearer is nearer]:
+                moves = chosen
+                break
+        # The first of equal moves, in the order of the scenarios, then of the metrics.
+        return max(moves, key=lambda move: (move.crossed, move.factor), default=None)
+
+
+def _attribution(seen: _Seen, move: _Move, plan: Plan, registry: Registry) -> Attribution:
+    return Attribution(
+        scenario=move.scenario,
+        metric=move.metric,
+        setting=seen.step.setting,
+        before=seen.step.before,
+        after=seen.step.after,
+        value_before=move.before,
+        value_after=move.after,
+        restores=seen.restores,
+        worsens=seen.worsens,
+        quirks=covering(seen.step, plan, registry),
+    )
+
+
+def _moves(before: Result, after: Result) -> Iterator[_Move]:
+    if before.status != after.status:
+        runs = after.status == "measured"
+        yield _Move(2, math.inf, runs, before.scenario, FAILED, float(runs), float(not runs))
+        return
+    for name in filter(lambda name: _is_judged(name, before, after), METRICS):
+        old, new = _far(name, before), _far(name, after)
+        levels = {worst_level(result.verdicts, name) for result in (before, after)}
+        crossed = 0 if len(levels) == 1 else 2 if "fail" in levels else 1
+        factor = max(old / new, new / old)
+        if crossed or factor >= _LEAST_FACTOR:
+            yield _Move(crossed, factor, new < old, before.scenario, name, before.metrics[name], after.metrics[name])
+
+
+def _is_judged(name: str, *results: Result) -> bool:
+    """Whether every result has a metric, some verdict uses it, and it measures how far apart the sides are."""
+    judged = {verdict.metric for result in results for verdict in result.verdicts}
+    return name in judged and METRICS[name].better != "any" and all(name in result.metrics for result in results)
+
+
+def _far(name: str, result: Result) -> float:
+    return max(abs(result.metrics[name] - METRICS[name].ideal), _NOISE)

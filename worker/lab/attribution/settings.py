@@ -14,13 +14,16 @@ from quirks_core.configuration.slots import checked_value
 from quirks_core.configuration.variables import COMPILATION_SWITCHES
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan
-from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
+from quirks_core.source.vllm_source import INSTALLED
 from worker.lab.parity.records import JOINT, How
 
 #: Before the id of a quirk that is switched on.
 QUIRK = "quirk "
 
-_BATCH_INVARIANT = f"env.{BATCH_INVARIANT}"
+#: The variable of vLLM's batch-invariant mode, whose kernels give the same numbers for a token in every batch; and by platform,
+#: the module of vLLM that reads it where the platform has the mode.
+_BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+_ITS_READERS = {"cuda": "vllm.envs", "rocm": "vllm.platforms.rocm", "xpu": "vllm.platforms.xpu"}
 #: Other names that vLLM takes for a dtype.
 _DTYPES = {"float": "float32", "half": "float16"}
 
@@ -77,21 +80,17 @@ class Setting:
     alternatives: Alternatives  #: the values to try
     how: How  #: what is needed to try one
     why: str  #: how it affects logprobs, in one line
-    source: str  #: source of that statement
-    lasting: tuple[Any, ...] = ()  #: values with a lasting effect on the engine: nothing else can be tried on it afterwards
-    #: values whose effect shows only on an engine that had no other refit, so they need a restart
-    fresh: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
         """Its path, or its paths."""
         return JOINT.join(self.paths)
 
-    def tries(self, now: InForce) -> Iterator[tuple[tuple[Any, ...], How]]:
-        """Yields the values to try, and what each needs. All differ from the current values; with several paths, each does."""
+    def tries(self, now: InForce) -> Iterator[tuple[Any, ...]]:
+        """Yields the values to try. All differ from the current values; with several paths, each does."""
         for values in dict.fromkeys(self.alternatives(now)):
             if all(value != now.value(path) for path, value in zip(self.paths, values, strict=True)):
-                yield values, "restart" if set(values) & set(self.fresh) else self.how
+                yield values
 
 
 def changed(config: GenerationConfig, values: Mapping[str, Any]) -> GenerationConfig:
@@ -114,6 +113,11 @@ def _flipped(path: str, default: bool) -> Alternatives:
         return [(not (default if value is None else value),)]
 
     return alternatives
+
+
+def _other(path: str, first: str, second: str) -> Alternatives:
+    """The second of two values where it is not in force, else the first."""
+    return lambda now: [(first if now.value(path) == second else second,)]
 
 
 def _if_refitted(alternatives: Alternatives) -> Alternatives:
@@ -170,64 +174,50 @@ def _generation_configs(now: InForce) -> list[tuple[Any, ...]]:
     return [("auto" if value == "vllm" else "vllm",)]
 
 
-def _load_formats(now: InForce) -> list[tuple[Any, ...]]:
-    return [("auto",)] if now.value("engine.load_format") == "dummy" else []
-
-
-def _scopes(now: InForce) -> list[tuple[Any, ...]]:
-    return [("parameters",)] if now.value("refit.scope") == "state_dict" else [("state_dict",)]
-
-
 def _batch_invariant(now: InForce) -> list[tuple[Any, ...]]:
-    exists = offers_batch_invariance(now.context.platform)
-    return [("0" if now.value(_BATCH_INVARIANT) == "1" else "1",)] if exists else []
+    reader = _ITS_READERS.get(now.context.platform or "")
+    if reader is None or not INSTALLED.search(reader, _BATCH_INVARIANT):
+        return []
+    return [("0" if now.value(f"env.{_BATCH_INVARIANT}") == "1" else "1",)]
 
 
-_BLOG = "https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"
-_ONE_SIDED = "https://github.com/NVIDIA-NeMo/RL/pull/3936"
 _HEAD = "the head rounds its logits; float32 on one side leaves the rounding of the other"
 
+#: Where no other report is named: https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections.
 _SETTINGS = (
-    Setting(("engine.logprobs_mode",), _logprobs_modes, "restart",
-            "raw logprobs are computed before temperature, penalties and top-k/p: not of the sampled distribution",
-            "https://github.com/huggingface/trl/issues/4159"),
-    Setting(("refit.clear_cache",), _if_refitted(_flipped("refit.clear_cache", False)), "refit",
-            "a KV cache that is kept over a refit was computed with the old weights", "https://github.com/NVIDIA-NeMo/RL/pull/4018"),
-    Setting(("refit.scope",), _if_refitted(_scopes), "refit",
-            "a refit of parameters does not update persistent buffers; after a dummy load they are noise",
-            "https://github.com/NVIDIA-NeMo/RL/issues/2631", lasting=("state_dict",), fresh=("parameters",)),
-    Setting(("engine.load_format",), _load_formats, "restart",
-            "tensors that no refit sends keep the noise of a dummy load", "https://github.com/NVIDIA-NeMo/RL/pull/298"),
+    Setting(("engine.logprobs_mode",), _logprobs_modes, "restart",  # huggingface/trl#4159
+            "raw logprobs are computed before temperature, penalties and top-k/p: not of the sampled distribution"),
+    Setting(("refit.clear_cache",), _if_refitted(_flipped("refit.clear_cache", False)), "restart",
+            "a KV cache that is kept over a refit was computed with the old weights"),  # NVIDIA-NeMo/RL#4018
+    Setting(("refit.scope",), _if_refitted(_other("refit.scope", "parameters", "state_dict")), "restart",  # NVIDIA-NeMo/RL#2631
+            "a refit of parameters does not update persistent buffers; after a dummy load they are noise"),
+    Setting(("engine.load_format",), lambda now: [("auto",)] if now.value("engine.load_format") == "dummy" else [], "restart",
+            "tensors that no refit sends keep the noise of a dummy load"),  # NVIDIA-NeMo/RL#298
     Setting(("engine.enable_prefix_caching",), _flipped("engine.enable_prefix_caching", True), "restart",
-            "a prefix from the cache may have been computed with other weights or other kernels", _BLOG),
-    Setting(("engine.generation_config",), _generation_configs, "restart",
-            "the checkpoint's generation_config.json changes sampling parameters that a request does not set",
-            "https://github.com/vllm-project/vllm/pull/11164"),
+            "a prefix from the cache may have been computed with other weights or other kernels"),
+    Setting(("engine.generation_config",), _generation_configs, "restart",  # vllm-project/vllm#11164
+            "the checkpoint's generation_config.json changes sampling parameters that a request does not set"),
     Setting(("engine.async_scheduling",), _flipped("engine.async_scheduling", True), "restart",
-            "the engine schedules a step before the tokens of the previous one are known", _BLOG),
+            "the engine schedules a step before the tokens of the previous one are known"),
+    # vllm-project/vllm#42259
     Setting(("engine.enable_chunked_prefill",), _flipped("engine.enable_chunked_prefill", True), "restart",
-            "a prompt split over several steps is summed in another order, and recurrent models carry the difference on",
-            "https://github.com/vllm-project/vllm/issues/42259"),
+            "a prompt split over several steps is summed in another order, and recurrent models carry the difference on"),
     Setting(("engine.enforce_eager",), _eager_or_compiled, "restart",
-            "eager execution, compiled code and CUDA graphs round differently",
-            "https://github.com/vllm-project/vllm/issues/55238"),
+            "eager execution, compiled code and CUDA graphs round differently"),  # vllm-project/vllm#55238
     Setting(("engine.dtype",), _dtypes("engine"), "restart",
-            "the engine's rounding; an unset train.dtype follows it", _BLOG),
-    Setting(("train.dtype",), _dtypes("train"), "rescore", "the trainer's rounding", _BLOG),
-    Setting(("engine.dtype", "train.dtype"), _float32_on_both, "restart", "rounding on both sides", _BLOG),
-    Setting(("engine.head_dtype",), _head("engine"), "restart", _HEAD, _ONE_SIDED),
-    Setting(("train.head_dtype",), _head("train"), "rescore", _HEAD, _ONE_SIDED),
+            "the engine's rounding; an unset train.dtype follows it"),
+    Setting(("train.dtype",), _dtypes("train"), "rescore", "the trainer's rounding"),
+    Setting(("engine.dtype", "train.dtype"), _float32_on_both, "restart", "rounding on both sides"),
+    Setting(("engine.head_dtype",), _head("engine"), "restart", _HEAD),  # NVIDIA-NeMo/RL#3936
+    Setting(("train.head_dtype",), _head("train"), "rescore", _HEAD),  # NVIDIA-NeMo/RL#3936
     Setting(("engine.head_dtype", "train.head_dtype"), _both_heads, "restart",
-            "both heads must round in the same way; in float32 rounding is negligible", "https://github.com/vllm-project/vllm/pull/48390"),
+            "both heads must round in the same way; in float32 rounding is negligible"),  # vllm-project/vllm#48390
     Setting(("engine.kv_cache_dtype",), _kv_cache_dtypes, "restart",
-            "keys and values stored in fewer bits are rounded",
-            "https://docs.vllm.ai/en/stable/configuration/engine_args/"),
+            "keys and values stored in fewer bits are rounded"),
     Setting(("train.attn_implementation",), lambda _: [("eager",), ("sdpa",)], "rescore",
-            "the trainer's attention sums in another order, and may not support sliding windows or soft caps",
-            "https://huggingface.co/docs/transformers/attention_interface"),
-    Setting((_BATCH_INVARIANT,), _batch_invariant, "restart",
-            "a token's logprob depends on what else is in the batch",
-            "https://docs.vllm.ai/en/v0.32.0/features/batch_invariance/"),
+            "the trainer's attention sums in another order, and may not support sliding windows or soft caps"),
+    Setting((f"env.{_BATCH_INVARIANT}",), _batch_invariant, "restart",
+            "a token's logprob depends on what else is in the batch"),
 )  # fmt: skip
 
 #: Every setting by name; of equal cost, in the order in which they are tried.

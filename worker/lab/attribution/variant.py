@@ -18,7 +18,7 @@ from quirks_core.plugins.registry import Registry
 from worker.lab.attribution.settings import QUIRK, SETTINGS, InForce, changed
 from worker.lab.parity.records import JOINT, Change, How
 
-_COSTS: Mapping[How, int] = {"rescore": 0, "refit": 1, "restart": 2}
+_COSTS: Mapping[How, int] = {"rescore": 0, "restart": 1}
 #: Slots that do not affect the computation.
 _BESIDE = ("cluster", "request")
 
@@ -31,11 +31,6 @@ class Start:
     plan: Plan
     registry: Registry
     planning: PlanOptions
-
-    @property
-    def compiles(self) -> bool:
-        """The engine compiles the model."""
-        return not self.plan.value("engine.enforce_eager")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +47,7 @@ class Variant:
 
     @classmethod
     def of(cls, start: Start, changes: Sequence[Change], how: How = "rescore") -> Variant:
-        """Changes the user's run and makes the plan.
-
-        Args:
-            start: The user's run.
-            changes: What to change.
-            how: What the changes themselves need; quirks that react to them may need more.
-        """
+        """Changes the user's run and makes the plan; quirks that react to the changes may need more than these do."""
         planning = start.planning
         on = [change.setting.removeprefix(QUIRK) for change in changes if change.setting.startswith(QUIRK)]
         if on:
@@ -82,11 +71,6 @@ class Variant:
     def values(self) -> dict[str, Any]:
         """The values to type, by path; a quirk that is switched on is none of them."""
         return {change.setting: change.after for change in self.changes if not change.setting.startswith(QUIRK)}
-
-    @property
-    def compiles(self) -> bool:
-        """Its engine compiles the model."""
-        return self.plan is not None and not self.plan.value("engine.enforce_eager")
 
     @property
     def before(self) -> Any:
@@ -121,25 +105,17 @@ class Variant:
         """Returns both together; None if they change the same setting."""
         if {change.setting for change in self.changes} & {change.setting for change in other.changes}:
             return None
-        # An earlier variant may have changed the user's engine, so a refit of it would show two effects.
-        how: How = "rescore" if self.how == other.how == "rescore" else "restart"
-        return Variant.of(self.start, (*self.changes, *other.changes), how)
+        return Variant.of(self.start, (*self.changes, *other.changes), max(self.how, other.how, key=_COSTS.__getitem__))
 
     def _takes(self) -> Iterator[How]:
-        """What the quirks' own changes need; a refit of another scope would change the engine for later variants."""
         for slot in self.also:
-            yield "rescore" if slot_named(slot).family == "train" else "refit" if slot == "refit.clear_cache" else "restart"
+            yield "rescore" if slot_named(slot).family == "train" else "restart"
         if self.plan is not None and _patches(self.plan) != _patches(self.start.plan):
             yield "restart"
 
 
 def variants(start: Start, *, only: Sequence[str] = (), engine: Mapping[str, Any] | None = None) -> list[Variant]:
-    """Returns what can be changed in a run, the cheapest first.
-
-    Args:
-        start: The user's run.
-        only: Names to take; all if empty.
-        engine: Values by slot that the running engine reported, for slots that are not set.
+    """Returns what can be changed in a run, the cheapest first; the engine's values apply to slots that are not set.
 
     Raises:
         UsageError: There is no such setting.
@@ -160,17 +136,16 @@ _Ordered = tuple[tuple[int, ...], Variant]
 def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterator[_Ordered]:
     """Yields variants with their sort key: cost, likelihood (typed, not set, set by a quirk), the order of the list.
 
-    Among equal costs, what has a lasting effect comes last, and so does compilation if the user's engine is eager: such a
-    start takes several times as long.
+    Among equal costs, compilation comes last if the user's engine is eager: such a start takes several times as long.
     """
+    is_eager = bool(start.plan.value("engine.enforce_eager"))
     typed, planned = start.plan.context.typed, {item.slot for item in start.plan.adjustments if item.in_force}
     for number, setting in enumerate(SETTINGS.values()):
-        for values, how in setting.tries(now) if not wanted or setting.name in wanted else ():
+        for values in setting.tries(now) if not wanted or setting.name in wanted else ():
             pairs = zip(setting.paths, values, strict=True)
             changes = [Change(setting=path, before=now.value(path), after=value) for path, value in pairs]
-            variant = Variant.of(start, changes, how)
-            lasting = variant.how == "refit" and bool(set(values) & set(setting.lasting))
-            later = lasting or (variant.compiles and not start.compiles)
+            variant = Variant.of(start, changes, setting.how)
+            later = is_eager and variant.plan is not None and not variant.plan.value("engine.enforce_eager")
             likely = 0 if typed & set(setting.paths) else 2 if planned & set(setting.paths) else 1
             yield (_COSTS[variant.how], int(later), likely, number), variant
 
@@ -198,7 +173,6 @@ def _of_quirks(start: Start, wanted: Collection[str]) -> Iterator[_Ordered]:
 
 
 def _in_force(plan: Plan) -> dict[str, Any]:
-    """The slots that affect the computation, with their values."""
     values = {**plan.context.settings, **plan.changes}
     return {slot: value for slot, value in values.items() if slot_named(slot).family not in _BESIDE}
 

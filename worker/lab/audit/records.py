@@ -100,11 +100,7 @@ class Logits(Record):
 
     @classmethod
     def of(cls, got: Sequence[float], expected: Sequence[float], tolerance: float) -> Logits:
-        """Compares N logprobs with N others.
-
-        Raises:
-            ValueError: The lengths differ.
-        """
+        """Compares N logprobs with N others."""
         apart = [abs(one - other) for one, other in zip(got, expected, strict=True)]
         finite = [delta for delta in apart if delta < float("inf")]  # false for NaN as well
         return cls(
@@ -144,7 +140,6 @@ class Audit(Record):
     #: refits; None if they agree, or without `logits`
     disagreement: Disagreement | None = None
     seconds: float = 0.0  #: how long it took
-    skeleton: str = ""  #: the start of a declaration, if no quirk covers some hazards; else empty
 
     @property
     def clean(self) -> bool:

@@ -10,30 +10,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from quirks_core.base.errors import words
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.declaration.flags import Kind, ModelFlag
 from quirks_core.facts.model_config import require_weights
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions
+from worker.async_worker import VllmAsyncGenerationWorker
 from worker.errors import RefitError, RefitRejectedError, TransferError, WorkerCallError
-from worker.lab.attribution.coverage import draft, setters
-from worker.lab.audit.logprobs import Logprobs
-from worker.lab.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Disagreement, Hazard, Logits, Refit
+from worker.lab.attribution.coverage import setters
+from worker.lab.audit import tensor_audit
+from worker.lab.audit.logprobs import Logprobs, disagreement_of
+from worker.lab.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Hazard, Logits, Refit
 from worker.lab.parity.records import Notify
 from worker.lab.parity.session import running
+from worker.lab.parity.trainer import TrainerLoadError, TrainerOptions, load_model
 from worker.refit.weights.scope import RefitScope
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from worker.async_worker import VllmAsyncGenerationWorker
-
 
 #: Slots that decide where an engine's tensors come from, with their values in a run without quirks.
 OPEN = {"engine.load_format": "dummy", "refit.scope": "parameters"}
@@ -60,16 +59,8 @@ async def audit(
     Starts one to three engines one after the other: one that loads the checkpoint (for `logits`), one from dummy weights
     without the quirks that could concern refits, and, if that one shows hazards and the plan does something about weights, one
     with the plan in force. Each comparison loads the checkpoint beside the engine's model, so there must be room for a second
-    one on the engine's device (`engine.gpu_memory_utilization`); the transformers model is in this process, in float32.
-
-    Args:
-        config: The run to audit. Its purpose is treated as ``rollout``.
-        planning: Plan options; quirks that they force are active only on the engine with the plan in force.
-        logits: Compare logprobs too; needs one more engine.
-        notify: Called with the name of each step before it starts.
-
-    Returns:
-        The audit.
+    one on the engine's device (`engine.gpu_memory_utilization`); the transformers model is in this process, in float32. Quirks
+    that the options force are active only on the engine with the plan in force.
 
     Raises:
         AuditError: transformers cannot load the model, the engine has no room for a second one, or its workers do not answer.
@@ -78,66 +69,39 @@ async def audit(
     start = time.monotonic()
     config = config.model_copy(update={"purpose": "rollout"})
     require_weights(config.model.path)
-    engines = _Engines.of(config, planning or PlanOptions.gather(config))  # before anything runs, so that a refusal comes first
-    plan = engines.planned.plan
+    planning = planning or PlanOptions.gather(config)
+    planned = VllmAsyncGenerationWorker(config, options=planning)  # before anything runs, so that a refusal comes first
+    plan = planned.plan
+    off = planning.switches.under(SwitchNames([*FLAGS, *candidates(plan)]), "the audit")
+
+    def bare(load_format: str) -> VllmAsyncGenerationWorker:
+        """Returns an engine without the quirks of weight transfer, from dummy weights or from the checkpoint (``auto``)."""
+        return VllmAsyncGenerationWorker(opened(config, load_format), options=replace(planning, switches=off))
+
     notify("loading the model with transformers")
     trainer = load_trainer(config)
     expected, disagreement = Logprobs(), None
     if logits:
         notify("starting an engine from the checkpoint, for its logprobs")
-        disagreement = await _from_checkpoint(engines.bare("auto"), trainer, expected)
+        async with running(bare("auto")) as engine:
+            await expected.take(engine, trainer.config.get_text_config().vocab_size)
+            disagreement = await disagreement_of(engine, trainer, expected)
     notify("starting an engine from dummy weights, without quirks of weight transfer")
-    findings, without = await _refits(engines.bare("dummy"), trainer, REFITS, expected, FIRST, notify)
+    findings, without = await _refits(bare("dummy"), trainer, REFITS, expected, FIRST, notify)
     suspicious = any(item.rows or item.refit.refused for item in findings) or bool(without and not without.close)
     with_plan = None
     if suspicious and changes_weights(plan):
         notify("starting an engine with the plan in force")
         scope = RefitScope(plan.value("refit.scope"))
         refits = [(label, scope) for label in PLANNED_REFITS]
-        more, with_plan = await _refits(engines.planned, trainer, refits, expected, PLANNED_REFITS[-1], notify)
+        more, with_plan = await _refits(planned, trainer, refits, expected, PLANNED_REFITS[-1], notify)
         findings += more
     logprobs = {"logits": without, "planned_logits": with_plan, "disagreement": disagreement}
     return _record(plan, findings, **logprobs, seconds=time.monotonic() - start)
 
 
-@dataclass(frozen=True, slots=True)
-class _Engines:
-    """The engines of an audit, none of them started."""
-
-    config: GenerationConfig
-    bare_options: PlanOptions  #: those of an engine without the quirks of weight transfer
-    planned: VllmAsyncGenerationWorker  #: the engine with the plan in force
-
-    @classmethod
-    def of(cls, config: GenerationConfig, planning: PlanOptions) -> _Engines:
-        from worker.async_worker import VllmAsyncGenerationWorker
-
-        planned = VllmAsyncGenerationWorker(config, options=planning)
-        off = planning.switches.under(SwitchNames([*FLAGS, *candidates(planned.plan)]), "the audit")
-        return cls(config, replace(planning, switches=off), planned)
-
-    def bare(self, load_format: str) -> VllmAsyncGenerationWorker:
-        """Returns an engine without the quirks of weight transfer, from dummy weights or from the checkpoint (``auto``)."""
-        from worker.async_worker import VllmAsyncGenerationWorker
-
-        return VllmAsyncGenerationWorker(opened(self.config, load_format), options=self.bare_options)
-
-
-async def _from_checkpoint(
-    worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, expected: Logprobs
-) -> Disagreement | None:
-    """Takes the logprobs of an engine that loads the checkpoint, and compares that engine with transformers."""
-    from worker.lab.audit.disagreement import disagreement_of  # needs torch
-
-    async with running(worker):
-        await expected.take(worker, trainer.config.get_text_config().vocab_size)
-        return await disagreement_of(worker, trainer, expected)
-
-
 def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
     context = plan.context
-    hazards = tuple(_hazards(findings, plan))
-    uncovered = [hazard for hazard in hazards if not hazard.is_covered]
     return Audit(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         model=context.model.name,
@@ -147,8 +111,7 @@ def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
         plan=plan.digest,
         quirks=candidates(plan),
         refits=tuple(item.refit for item in findings),
-        hazards=hazards,
-        skeleton=draft(context.model.model_type, context.purpose, [adjustment(uncovered)]) if uncovered else "",
+        hazards=tuple(_hazards(findings, plan)),
         **values,
     )
 
@@ -161,22 +124,13 @@ def load_trainer(config: GenerationConfig) -> PreTrainedModel:
     Raises:
         AuditError: transformers cannot load it; the message has its reason.
     """
-    import torch
-    import transformers
-
-    options = {"revision": config.model.revision}
     try:
-        known = transformers.AutoConfig.from_pretrained(config.model.path, **options)
-        name = (known.architectures or [""])[0]
-        # A multimodal checkpoint holds more than the language model that the auto class would load.
-        loader = getattr(transformers, name, transformers.AutoModelForCausalLM)
-        model: PreTrainedModel = loader.from_pretrained(config.model.path, dtype=torch.float32, **options)
-    except Exception as error:
+        return load_model(config.model.path, config.model.revision, TrainerOptions(), "float32", named=True)
+    except TrainerLoadError as error:
         raise AuditError(
-            f"transformers cannot load {config.model.path!r}: {words(error)}; an audit refits the engine from a transformers "
-            "model of the checkpoint, so it needs a model type and a format of weights that transformers knows"
+            f"{error}; an audit refits the engine from a transformers model of the checkpoint, so it needs a model type and a "
+            "format of weights that transformers knows"
         ) from error
-    return model.eval()
 
 
 def opened(config: GenerationConfig, load_format: str) -> GenerationConfig:
@@ -224,8 +178,6 @@ async def _refit(worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, la
 
 async def _step(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[str, Any]]]:
     """Has every engine process do one step of `worker.lab.audit.tensor_audit.TensorAudit`."""
-    from worker.lab.audit import tensor_audit  # needs torch
-
     try:
         return await worker.engine.call(tensor_audit.step, step)
     except (RefitError, WorkerCallError) as error:
@@ -233,7 +185,6 @@ async def _step(worker: VllmAsyncGenerationWorker, step: str) -> list[list[dict[
 
 
 def _hazards(findings: Sequence[_Finding], plan: Plan) -> Iterator[Hazard]:
-    """Joins the results of the refits without quirks with those of the refits with the plan in force."""
     bare = [item for item in findings if item.refit.label not in PLANNED_REFITS]
     planned = [item for item in findings if item.refit.label in PLANNED_REFITS]
     for name in dict.fromkeys(name for item in bare for name in item.rows):
@@ -287,24 +238,8 @@ def covering(hazard: Hazard, plan: Plan) -> tuple[str, ...]:
     if not hazard.is_covered:
         return ()
     by_patch = tuple(sorted(set(candidates(plan)) & {patch.quirk.id for patch in plan.patches}))
-    by_slot = next((_by_slot(plan, slot) for slot in _helpful(hazard) if plan.value(slot) != OPEN[slot]), ())
+    slots = ["refit.scope"] if hazard.state_dict_restores else []  # that can explain the results; the cheaper one first
+    slots += [] if hazard.is_destroyed else ["engine.load_format"]
+    slot = next((slot for slot in slots if plan.value(slot) != OPEN[slot]), None)
+    by_slot = () if slot is None else setters(slot, plan) or (f"{slot}={plan.value(slot)}",)
     return by_slot or by_patch if hazard.state_dict_restores else by_patch or by_slot
-
-
-def _helpful(hazard: Hazard) -> list[str]:
-    """Names the slots that can explain the results of the refits; the cheaper one first."""
-    useless = {"refit.scope"} if not hazard.state_dict_restores else {"engine.load_format"} if hazard.is_destroyed else set()
-    return [slot for slot in ("refit.scope", "engine.load_format") if slot not in useless]
-
-
-def _by_slot(plan: Plan, slot: str) -> tuple[str, ...]:
-    return setters(slot, plan) or (f"{slot}={plan.value(slot)}",)
-
-
-def adjustment(hazards: Sequence[Hazard]) -> str:
-    """Returns the adjustment of a new quirk for hazards that no quirk covers."""
-    if all(hazard.state_dict_restores for hazard in hazards):
-        return 'Require("refit.scope", "state_dict")'
-    if all(hazard.kind == "buffer" for hazard in hazards):
-        return 'Require("engine.load_format", "auto")'
-    return 'Patch("package.module:function", wrapper="…", expects="…", reason="…")'

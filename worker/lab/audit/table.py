@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from rich.text import Text
-
 from quirks_core.reporting.terminal import Screen, line
 from worker.lab.audit.records import Audit, Disagreement, Hazard, Logits
 
 
 def show_audit(screen: Screen, audit: Audit) -> None:
-    """Prints an audit: each kind of hazard, the logprobs, a declaration to start from if nothing covers it, the verdict."""
+    """Prints an audit: each kind of hazard, the logprobs, the verdict."""
     if audit.hazards:
         _show_hazards(screen, audit)
     for refit in audit.refits:
@@ -23,9 +21,6 @@ def show_audit(screen: Screen, audit: Audit) -> None:
     for title, logits in (("without quirks", audit.logits), ("with the plan in force", audit.planned_logits)):
         if logits is not None:
             screen.say(f"logprobs after a refit {title}: {_logits(logits)}")
-    if audit.skeleton:
-        screen.say("no quirk covers it; a new one could start like this:")
-        screen.print(Text(audit.skeleton), soft_wrap=True)  # unwrapped, so that it can be copied
     screen.say(verdict(audit))
 
 
@@ -39,7 +34,7 @@ def verdict(audit: Audit) -> str:
         return f"[green]covered[/] {model}: with the plan in force everything is right ({line(by)})"
     open_ = [hazard for hazard in audit.hazards if not hazard.is_covered]
     if open_:
-        return f"[bold red]hazards[/] {model}: nothing covers {len(open_)} of {len(audit.hazards)}"
+        return f"[bold red]hazards[/] {model}: nothing covers {len(open_)} of {len(audit.hazards)} (quirks new starts a quirk)"
     return f"[bold red]hazards[/] {model}: a refit leaves something wrong that no tensor shows, or that the plan causes"
 
 
@@ -81,7 +76,6 @@ def _show_group(screen: Screen, group: list[Hazard]) -> None:
 
 
 def _disagreement(found: Disagreement) -> str:
-    """Returns the line for an engine whose model differs before any refit, with the layer."""
     logits = found.logits
     apart = f"up to {logits.max_abs_delta:.3g} nats" if logits.nonfinite < logits.tokens else "NaN or infinity"
     where = (

@@ -48,14 +48,8 @@ class TensorAudit:
     def step(self, name: str, model: nn.Module) -> list[dict[str, Any]]:
         """Does one step of an audit.
 
-        Args:
-            name: ``poison`` fills newly allocated memory with NaN from now on, so that uninitialised values cannot match by
-                accident;
-                ``compare`` ends that and compares; ``release`` drops the second model.
-            model: The running model.
-
-        Returns:
-            For ``compare``, what `differing` found; else nothing.
+        ``poison`` fills newly allocated memory with NaN from now on, so that uninitialised values cannot match by accident;
+        ``compare`` ends that and returns what `differing` finds; ``release`` drops the second model.
 
         Raises:
             AuditError: There is not enough memory for the second model.
@@ -73,7 +67,6 @@ class TensorAudit:
         return []
 
     def _load(self) -> nn.Module:
-        """Loads the checkpoint as an engine does at its start."""
         from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
         try:  # values that a load does not write are undefined in both models

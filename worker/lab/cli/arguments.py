@@ -30,7 +30,7 @@ def add_limits(parser: argparse._ActionsContainer, default: str | None = "peers"
         "--profile",
         metavar="NAME",
         default=default,
-        help="set of thresholds: peers (the default), bfloat16, float32, prime-rl (the default of --steps), zero",
+        help="set of thresholds: peers (the default), bfloat16, float32, prime-rl (the default of --steps)",
     )
     parser.add_argument(
         "--threshold", metavar="METRIC=LIMIT", action="append", default=[], help="instead of the profile's (repeatable)"

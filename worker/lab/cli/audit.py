@@ -25,12 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_audit(options: argparse.Namespace) -> int:
-    """Audits the refits of a model; 1 if there are hazards that nothing covers, 2 or more if the audit could not be made.
-
-    Raises:
-        UsageError: Two models, or versions that are not installed.
-        QuirksError: As for `worker.lab.audit.refit_audit.audit`.
-    """
+    """Audits the refits of a model; 1 if there are hazards that nothing covers, 2 or more if the audit could not be made."""
     installed_only(options)
     if options.checkpoint and options.model:
         raise UsageError("the model is given twice: as MODEL and as --model; leave one out")

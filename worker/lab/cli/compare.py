@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def run_dump(options: argparse.Namespace) -> int:
-    """Writes what this installation's engine generates to ``options.output``.
-
-    Raises:
-        UsageError: An option, the configuration or a prompt is wrong, which is found before an engine starts.
-    """
+    """Writes what this installation's engine generates to ``options.output``."""
     if options.output is None:
         raise UsageError("quirks parity dump needs --output FILE")
     if options.output.is_dir():

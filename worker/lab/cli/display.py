@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from quirks_core.reporting.terminal import Screen, line
 
@@ -27,12 +27,18 @@ def quiet_engine(*, verbose: bool) -> None:
 
 
 @contextmanager
-def stages(console: Screen, total: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Shows what is being done and for how long; a console that is not a terminal gets a line for each stage."""
-    counted = (BarColumn(), MofNCompleteColumn()) if total else ()
+def progress_bar(console: Screen, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
+    """Shows a bar, or how long the work takes if its steps are not counted."""
+    counted = (BarColumn(), MofNCompleteColumn()) if total is not None else ()
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *counted, TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
+        yield bar, bar.add_task("", total=total)
+
+
+@contextmanager
+def stages(console: Screen, total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Shows what is being done and for how long; a console that is not a terminal gets a line for each stage."""
+    with progress_bar(console, total) as (bar, task):
 
         def notify(text: str) -> None:
             if bar.tasks[task].description:

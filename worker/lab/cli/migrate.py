@@ -55,11 +55,7 @@ def run_migrate(options: argparse.Namespace) -> int:
 
 
 def _given(options: argparse.Namespace, folder: Path, console: Screen) -> list[str]:
-    """Returns the options of both dumps: the run, and the prompts as token ids, so that one tokenizer makes them.
-
-    Raises:
-        UsageError: Something in them is wrong.
-    """
+    """Returns the options of both dumps: the run, and the prompts as token ids, so that one tokenizer makes them."""
     config = load_config(options)
     prompts = prompts_for(options, config, console)
     run, rows = folder / "run.yaml", folder / "prompts.jsonl"

@@ -51,9 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", metavar="NATS", type=share, default=0.01,
         help="with explain: mean difference that the advised pair may leave (%(default)s)",
     )  # fmt: skip
-    limits.add_argument(
-        "--epsilon", metavar="E", type=share, default=0.2, help="ratios outside of 1 ± E are clipped (%(default)s)"
-    )
     ablation = parser.add_argument_group("attribution")
     ablation.add_argument(
         "--attribute", action="store_true", help="change one setting at a time and report which of them affect parity"
@@ -125,7 +122,6 @@ async def _measure(options: argparse.Namespace, config: GenerationConfig, state:
         profile=options.profile,
         steps=options.steps,
         thresholds=tuple(options.threshold),
-        epsilon=options.epsilon,
         planning=plan_options(options, config),
     )
     if options.attribute:
@@ -152,10 +148,9 @@ def run_explain(options: argparse.Namespace) -> int:
     """Measures and prints a frontier; 0 whatever the difference is."""
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     if folder:
-        from worker.lab.parity.picture import new_figure
+        from worker.lab.parity.picture import check_matplotlib
 
-        with new_figure():  # without matplotlib the minutes would be in vain
-            pass
+        check_matplotlib()  # without it the minutes would be in vain
     console = Screen(stderr=options.json)
     with stages(console) as notify:
         found = asyncio.run(_explained(options, config, notify))

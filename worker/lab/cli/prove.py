@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 from quirks_core.base import child_process, whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
@@ -23,6 +21,7 @@ from quirks_core.facts.packages import installed_version
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.terminal import Screen, line, lines
+from worker.lab.cli.display import progress_bar
 from worker.lab.kit.evidence import stale
 from worker.lab.kit.proof import Conclusion, Finding, Proof, Report, without_folders
 from worker.lab.kit.prove import TIMEOUT_S, number_of_runs, prove
@@ -57,11 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_prove(options: argparse.Namespace) -> int:
-    """Proves quirks; 1 if evidence is against one, contradicts itself, or has a paired run that did not decide.
-
-    Raises:
-        UsageError: A quirk is unknown, a file cannot be written, or a quirk's evidence needs an engine and none is installed.
-    """
+    """Proves quirks; 1 if evidence is against one, contradicts itself, or has a paired run that did not decide."""
     registry = Registry.load()
     if options.output:
         _check_writable(options.output)
@@ -73,7 +68,7 @@ def run_prove(options: argparse.Namespace) -> int:
     _check_engine(items)
     proofs: list[Proof] = []
     for proof in _proofs(items, options, console):
-        _print_conclusion(console, proof)
+        console.say(f"[{_COLOURS[proof.conclusion]}]{proof.conclusion}[/] {line(proof.id)}: {lines(proof.reason)}")
         proofs.append(proof)
         if options.output:
             whole_file.write(options.output, without_folders(_as_json(Report.of(proofs))) + "\n")
@@ -90,11 +85,7 @@ def run_prove(options: argparse.Namespace) -> int:
 
 
 def record(quirk: Quirk, proof: Proof) -> None:
-    """Writes what was proved of a quirk into the table of its distribution.
-
-    Raises:
-        UsageError: It cannot be read or written.
-    """
+    """Writes what was proved of a quirk into the table of its distribution."""
     path = evidence.path_for(quirk)
     if path is not None and (found := proof.proved) is not None:
         evidence.write(path, evidence.with_proved(evidence.read(path), {quirk.id: found}))
@@ -108,19 +99,11 @@ def _chosen(options: argparse.Namespace, registry: Registry) -> list[Loaded]:
 
 def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -> Iterator[Proof]:
     """Makes the proofs, and yields each as it ends; an interruption ends those that run."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
     with (
         tempfile.TemporaryDirectory(prefix="quirks-lab-") as folder,
-        Progress(*columns, console=console, transient=True) as bar,
+        progress_bar(console, sum(map(number_of_runs, items))) as (bar, task),
         ThreadPoolExecutor(options.jobs) as pool,
     ):
-        task = bar.add_task("", total=sum(map(number_of_runs, items)))
         given_up = threading.Event()
 
         def notify(text: str) -> None:
@@ -145,12 +128,7 @@ def _proofs(items: list[Loaded], options: argparse.Namespace, console: Screen) -
             raise
 
 
-def _print_conclusion(console: Screen, proof: Proof) -> None:
-    console.say(f"[{_COLOURS[proof.conclusion]}]{proof.conclusion}[/] {line(proof.id)}: {lines(proof.reason)}")
-
-
 def _show(console: Screen, report: Report) -> None:
-    """Prints what each piece of evidence saw with and without its quirk."""
     found = [(proof, item) for proof in report.proofs for item in proof.findings]
     if not found:
         return
@@ -184,7 +162,6 @@ def _check_engine(items: Iterable[Loaded]) -> None:
 
 
 def _check_writable(file: Path) -> None:
-    """Fails before the work starts if a file cannot be written."""
     try:
         with file.open("a", encoding="utf-8"):
             pass

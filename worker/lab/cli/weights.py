@@ -36,11 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_weights(options: argparse.Namespace) -> int:
-    """Shows what servers have; 1 if a ledger warns, or a server runs none of the checkpoints; 4 if that is undecided.
-
-    Raises:
-        UsageError: A target is no server, or keeps no ledger; a folder is no checkpoint of its architecture.
-    """
+    """Shows what servers have; 1 if a ledger warns, or a server runs none of the checkpoints; 4 if that is undecided."""
     from worker.lab.weights import of_process, of_server
 
     pids = [target for target in options.targets if target.isdigit()]
@@ -64,7 +60,6 @@ def _values(found: Weights) -> dict[str, Any]:
 
 
 def _show(screen: Screen, found: Weights) -> None:
-    """Prints one server: its updates, its checkpoint, and what is wrong."""
     label = f", weights {line(repr(found.version))}" if found.version else ""
     screen.say(f"[bold]{line(found.target)}[/]{f': {line(found.model)}' if found.model else ''}{label}")
     if found.account is not None:

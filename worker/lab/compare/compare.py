@@ -105,14 +105,7 @@ def compare(
     thresholds: Iterable[str] = (),
     cover: Cover = lambda _: (),
 ) -> Comparison:
-    """Compares two dumps.
-
-    Args:
-        a: The reference.
-        b: The candidate; if made with ``--tokens-of`` A, it has scored A's tokens too.
-        profile: Name of a set of thresholds.
-        thresholds: Further ones, as ``metric=limit``.
-        cover: Gives the quirks that set a slot.
+    """Compares the dump of the reference with that of a candidate, which may have scored the reference's tokens too.
 
     Raises:
         UsageError: The dumps are of different models, prompts or seeds; or profile or thresholds are wrong.
@@ -142,7 +135,6 @@ def compare(
 
 
 def _incomparable(a: Dump, b: Dump) -> list[str]:
-    """Yields every reason why two dumps cannot be compared."""
     problems = []
     if a.config_digest != b.config_digest:
         names = f"{shown(a.model)} ({a.model_type}) and {shown(b.model)} ({b.model_type})"
@@ -153,13 +145,12 @@ def _incomparable(a: Dump, b: Dump) -> list[str]:
         counts = f"{len(a.prompts)} and {len(b.prompts)} prompts; the first that differs is number"
         first = _first_difference(a.prompts, b.prompts)
         problems.append(f"they are of different prompts ({counts} {first}): make both with the same --prompts and tokenizer")
-    elif [row.key for row in a.rows] != [row.key for row in b.rows]:
+    elif [row.origin for row in a.rows] != [row.origin for row in b.rows]:
         problems.append("their samples have different seeds or numbers: make both with the same --seed")
     return problems
 
 
 def _generated(kind: Literal["greedy", "sampled"], a: Dump, b: Dump, limits: Sequence[Threshold]) -> Compared | None:
-    """Compares the rows that both engines generated, up to the first token that differs."""
     pairs = [(x, y) for x, y in zip(a.rows, b.rows, strict=True) if x.kind == kind]
     diverged = [_first_difference(x.tokens, y.tokens) for x, y in pairs]
     samples = [_sample(a, x, x.logprobs[:end], y.logprobs[:end]) for (x, y), end in zip(pairs, diverged, strict=True)]

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
@@ -22,27 +22,19 @@ DUMP_FORMAT = 1
 Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
-class RowKey(NamedTuple):
-    """What a row is made from: ``greedy``, or ``sampled`` with a seed of its own, from the prompt of that number."""
-
-    kind: Literal["greedy", "sampled"]
-    prompt: int
-    seed: int | None = None
-
-
 class Row(ParityRecord):
-    """One sequence that the engine generated: its `RowKey`, G token ids, and G logprobs in nats as the engine reports them."""
+    """One sequence that the engine generated."""
 
     kind: Literal["greedy", "sampled"]
-    prompt: int
-    seed: int | None = None
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    prompt: int  #: number of its prompt
+    seed: int | None = None  #: its own, of a sampled one
+    tokens: tuple[int, ...]  #: G token ids
+    logprobs: tuple[float, ...]  #: G logprobs in nats, as the engine reports them
 
     @property
-    def key(self) -> RowKey:
+    def origin(self) -> tuple[str, int, int | None]:
         """What it was made from."""
-        return RowKey(self.kind, self.prompt, self.seed)
+        return self.kind, self.prompt, self.seed
 
 
 class Dump(ParityRecord):

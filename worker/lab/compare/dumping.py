@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from quirks_core.base.json_values import sha256
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plugins.planning import PlanOptions
 from worker.async_worker import VllmAsyncGenerationWorker
-from worker.batch import padded
-from worker.lab.compare.dump import Dump, Row, RowKey, Sequences, digest
+from worker.lab.compare.dump import Dump, Row, Sequences, digest
 from worker.lab.compare.effective import effective, versions
+from worker.lab.kit.lab import generated
 from worker.lab.parity.records import Notify
 from worker.lab.parity.session import prefilled, running
 
+#: Sampled rows of each prompt; none where the configured temperature is 0.
+_SAMPLES = 2
 #: Bytes of a weights file that are read at its beginning, middle and end.
 _PROBE = 65536
 
@@ -31,16 +34,7 @@ async def dump_of(
     tokens_of: Iterable[Sequences] = (),
     notify: Notify = lambda _: None,
 ) -> Dump:
-    """Starts an engine that loads the checkpoint, and makes its dump; the engine is stopped in any case.
-
-    Args:
-        config: The configuration; a load format that the user typed stays.
-        planning: Plan options.
-        prompts: Token ids of each prompt.
-        new_tokens: Most tokens to generate from each prompt.
-        seed: As for `dump`.
-        tokens_of: As for `dump`.
-        notify: Called with what comes next.
+    """Starts an engine that loads the checkpoint, unless the user typed another load format, and makes its dump.
 
     Raises:
         QuirksError: The configuration is refused, or the engine does not start or dies.
@@ -60,20 +54,14 @@ async def dump(
     worker: VllmAsyncGenerationWorker,
     prompts: Sequence[Sequence[int]],
     *,
-    samples: int = 2,
     seed: int = 0,
     tokens_of: Iterable[Sequences] = (),
     notify: Notify = lambda _: None,
 ) -> Dump:
     """Has a running engine generate from prompts, greedily and sampled as configured, and score what it generated.
 
-    Args:
-        worker: The worker; its engine must run and hold the weights to be judged.
-        prompts: Token ids of each prompt.
-        samples: Sampled rows per prompt; none where the configured temperature is 0.
-        seed: Seed of the first sampled row, counted up for the following ones, so that a row does not depend on other requests.
-        tokens_of: Sequences of other dumps to score as well.
-        notify: Called with what comes next.
+    It scores the sequences of other dumps as well. Each sampled row has a seed of its own, counted up from the given one, so
+    that it does not depend on other requests.
 
     Raises:
         BatchError: There is no prompt, or one is empty or does not fit the context.
@@ -82,17 +70,21 @@ async def dump(
     sampling, plan, model = worker.config.sampling, worker.plan, worker.plan.context.model
     ids = tuple(tuple(map(int, row)) for row in prompts)
     notify("generating greedily")
-    rows = await _generate(worker, ids, [RowKey("greedy", index) for index in range(len(ids))])
-    if sampling.temperature > 0 and samples > 0:
+    made = await generated(worker, ids, greedy=True)
+    rows = [Row(kind="greedy", prompt=index, **asdict(row)) for index, row in enumerate(made)]
+    if sampling.temperature > 0:
         notify(f"sampling at temperature {sampling.temperature:g}")
-        rows += await _generate(worker, ids, [RowKey("sampled", n // samples, seed + n) for n in range(len(ids) * samples)])
+        numbers, seeds = [n // _SAMPLES for n in range(len(ids) * _SAMPLES)], range(seed, seed + len(ids) * _SAMPLES)
+        made = await generated(worker, [ids[number] for number in numbers], seeds=seeds)
+        drawn = zip(numbers, seeds, made, strict=True)
+        rows += [Row(kind="sampled", prompt=number, seed=own, **asdict(row)) for number, own, row in drawn]
     scored: dict[str, tuple[tuple[float, ...], ...]] = {}
     for sequences in ([(ids[row.prompt], row.tokens) for row in rows], *tokens_of):
         if (name := digest(sequences)) not in scored:
             notify("scoring the other engine's tokens" if scored else "scoring its own tokens")
             scored[name] = tuple(await prefilled(worker, sequences))
     slots = {slot: plan.value(slot) for slot in plan.context.settings.keys() | plan.changes.keys()}
-    drawn = {f"sampling.{name}": value for name, value in sampling.model_dump(mode="json").items()}
+    settings = {f"sampling.{name}": value for name, value in sampling.model_dump(mode="json").items()}
     return Dump(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         model=model.name,
@@ -103,26 +95,13 @@ async def dump(
         versions=versions(),
         plan=plan.digest,
         quirks=tuple(verdict.id for verdict in plan.active),
-        settings=dict(sorted({**slots, **drawn}.items())),
+        settings=dict(sorted({**slots, **settings}.items())),
         effective=effective(worker.engine.llm.vllm_config),
         prompts=ids,
         receipt=worker.receipt,
         rows=tuple(rows),
         scored=scored,
     )
-
-
-async def _generate(worker: VllmAsyncGenerationWorker, prompts: Sequence[Sequence[int]], keys: Sequence[RowKey]) -> list[Row]:
-    greedy = all(key.kind == "greedy" for key in keys)
-    batch = padded([prompts[key.prompt] for key in keys])
-    if not greedy:
-        batch["seeds"] = [key.seed for key in keys]
-    found: dict[int, Row] = {}
-    async for index, output in worker.generate_async(batch, greedy=greedy):
-        new = slice(len(prompts[keys[index].prompt]), None)
-        tokens, logprobs = output["output_ids"][0, new].tolist(), output["logprobs"][0, new].tolist()
-        found[index] = Row(**keys[index]._asdict(), tokens=tokens, logprobs=logprobs)
-    return [found[index] for index in range(len(keys))]
 
 
 def _weights_digest(model: str) -> str:

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any
 
 from quirks_core.configuration.variables import is_secret
-from quirks_core.facts.packages import installed_versions
+from quirks_core.facts.packages import device, installed_versions
 
 #: Sections of vLLM's ``VllmConfig``, and settings outside of them.
 _SECTIONS = (
@@ -87,30 +87,19 @@ def effective(vllm_config: Any) -> dict[str, Any]:
 
 def variables(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Returns the environment variables that affect the engine's numbers; vLLM's own also if they are not set."""
+    from vllm import envs
+
     found: dict[str, Any] = {name: value for name, value in environ.items() if name.startswith(_NUMERIC) and _matters(name)}
-    try:
-        from vllm import envs
-    except ImportError:
-        return found
     for name, read in envs.environment_variables.items():
         if name.startswith("VLLM_") and _matters(name):
-            try:
-                found[name] = read()
-            except Exception:  # noqa: S112 - a variable that cannot be read decides on nothing
-                continue
+            found[name] = read()
     return found
 
 
 def versions() -> dict[str, str]:
     """Returns the versions of this installation by package, Python's and the device's name among them."""
-    found = {**installed_versions(), "model-quirks": version("model-quirks"), "python": platform.python_version()}
-    try:
-        from vllm.platforms import current_platform
-
-        device = str(current_platform.get_device_name())
-    except Exception:  # no vLLM, or a platform that does not report it
-        device = ""
-    return dict(sorted({**found, "device": device or platform.machine()}.items()))
+    ours = {"model-quirks": version("model-quirks"), "python": platform.python_version()}
+    return dict(sorted({**installed_versions(), **ours, "device": device() or platform.machine()}.items()))
 
 
 def _matters(variable: str) -> bool:

@@ -77,14 +77,7 @@ class Environment:
 def dumps(
     a: Environment, b: Environment, options: Sequence[str], folder: Path, *, notify: Notify = lambda _: None
 ) -> tuple[Dump, Dump]:
-    """Makes A's dump, then B's, which scores A's tokens too.
-
-    Args:
-        a: The reference.
-        b: The candidate.
-        options: Those of ``quirks parity dump``, without ``--output`` and ``--tokens-of``.
-        folder: Where ``A.json`` and ``B.json`` go.
-        notify: Called with what comes next.
+    """Makes A's dump, then B's, which scores A's tokens too: ``A.json`` and ``B.json`` in a folder.
 
     Raises:
         DumpFailedError: One of them failed.

@@ -85,7 +85,6 @@ def _show_differences(screen: Screen, found: Comparison) -> None:
 
 
 def _single(changes: Sequence[Change], missing: str, has: str) -> str:
-    """Names the first settings of the engine that only one side has."""
     names = [change.name for change in changes if change.missing == missing]
     return f"settings of the engine that {has}: {line(listed(names))}" if names else ""
 

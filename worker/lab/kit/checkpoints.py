@@ -136,16 +136,6 @@ def randomise(model: PreTrainedModel, seed: int) -> None:
 
 
 def _draw(name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draws the new value of one tensor.
-
-    Args:
-        name: Its name in the state dict.
-        tensor: Its present value, any shape, floating.
-        generator: Where the numbers come from.
-
-    Returns:
-        A tensor of the same shape and dtype.
-    """
     import torch
 
     leaf = name.rpartition(".")[2]

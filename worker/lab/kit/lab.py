@@ -66,32 +66,20 @@ class CannotShowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a scenario saw, short enough that two of them stand side by side.
+    """What a scenario saw, short enough that two of them stand side by side."""
 
-    Attributes:
-        passed: Whether everything is as it should be.
-        measure: What was looked at.
-        got: What was seen.
-        expected: What should have been seen.
-    """
-
-    passed: bool
-    measure: str
-    got: str
-    expected: str
+    passed: bool  #: whether everything is as it should be
+    measure: str  #: what was looked at
+    got: str  #: what was seen
+    expected: str  #: what should have been seen
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What a model made of one prompt.
+    """What a model made of one prompt."""
 
-    Attributes:
-        tokens: G token ids.
-        logprobs: G logprobs, one per token.
-    """
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    tokens: tuple[int, ...]  #: G token ids
+    logprobs: tuple[float, ...]  #: G logprobs, one per token
 
 
 class Lab:
@@ -214,11 +202,11 @@ class Lab:
 
     async def greedy(self, worker: VllmAsyncGenerationWorker) -> list[Generated]:
         """Generates greedily from `PROMPTS`, `NEW_TOKENS` tokens each unless the worker is configured otherwise."""
-        return await _generate(worker, greedy=True)
+        return await generated(worker, PROMPTS, greedy=True)
 
     async def sample(self, worker: VllmAsyncGenerationWorker) -> list[Generated]:
         """Samples from `PROMPTS`, as the worker's configuration says."""
-        return await _generate(worker, greedy=False)
+        return await generated(worker, PROMPTS)
 
     def trainer(self, model: Path) -> PreTrainedModel:
         """Returns the checkpoint as a transformers model in float32, on the CPU."""
@@ -310,12 +298,23 @@ def configuration(model: Path, values: Mapping[str, Any] | None = None) -> dict[
     return {"model": str(model), "engine": engine, "sampling": sampling, **values}
 
 
-async def _generate(worker: VllmAsyncGenerationWorker, *, greedy: bool) -> list[Generated]:
+async def generated(
+    worker: VllmAsyncGenerationWorker, prompts: Sequence[Sequence[int]], *, seeds: Sequence[int] = (), **how: Any
+) -> list[Generated]:
+    """Generates from prompts and returns the results in their order.
+
+    Args:
+        worker: The running worker.
+        prompts: Token ids of each.
+        seeds: A seed for each; none if empty.
+        **how: Further arguments of `generate_async`.
+    """
+    batch = {**batch_of(prompts), **({"seeds": list(seeds)} if seeds else {})}
     found: dict[int, Generated] = {}
-    async for index, output in worker.generate_async(batch_of(PROMPTS), greedy=greedy):
-        new = slice(len(PROMPTS[index]), None)
+    async for index, output in worker.generate_async(batch, **how):
+        new = slice(len(prompts[index]), None)
         found[index] = Generated(tuple(output["output_ids"][0, new].tolist()), tuple(output["logprobs"][0, new].tolist()))
-    return [found[index] for index in range(len(PROMPTS))]
+    return [found[index] for index in range(len(prompts))]
 
 
 def batch_of(prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:

@@ -45,25 +45,15 @@ class Kind(StrEnum):
 
 
 class Run(Record):
-    """One run of a scenario.
+    """One run of a scenario."""
 
-    Attributes:
-        outcome: What the scenario saw; None if it did not get that far.
-        error: Why there is no outcome.
-        crash: The signal by which the process died of its own fault (``SIGSEGV``), if it did.
-        states: What became of the quirk in each plan that the scenario made.
-        runner: The model runners that these plans were made for; empty if that is unknown.
-        graphs: An engine had CUDA graphs; False where all were eager, as before it was recorded.
-        seconds: How long it took.
-    """
-
-    outcome: Outcome | None = None
-    error: str = ""
-    crash: str = ""
-    states: tuple[State, ...] = ()
-    runner: str = ""
-    graphs: bool = False
-    seconds: float = 0.0
+    outcome: Outcome | None = None  #: what the scenario saw; None if it did not get that far
+    error: str = ""  #: why there is no outcome
+    crash: str = ""  #: the signal by which the process died of its own fault (``SIGSEGV``), if it did
+    states: tuple[State, ...] = ()  #: what became of the quirk in each plan that the scenario made
+    runner: str = ""  #: the model runners that these plans were made for; empty if that is unknown
+    graphs: bool = False  #: an engine had CUDA graphs; False where all were eager, as before it was recorded
+    seconds: float = 0.0  #: how long it took
 
     @property
     def passed(self) -> bool:
@@ -77,23 +67,14 @@ class Run(Record):
 
 
 class Finding(Record):
-    """What one piece of evidence says.
+    """What one piece of evidence says."""
 
-    Attributes:
-        kind: What it is.
-        evidence: The scenario's name, or the probe in words.
-        conclusion: What it says.
-        reason: Why, in one sentence.
-        with_quirk: The run with the quirk forced; None of a probe.
-        without_quirk: The run with the quirk disabled; None also where the other one came to nothing.
-    """
-
-    kind: Kind
-    evidence: str
-    conclusion: Conclusion
-    reason: str
-    with_quirk: Run | None = None
-    without_quirk: Run | None = None
+    kind: Kind  #: what it is
+    evidence: str  #: the scenario's name, or the probe in words
+    conclusion: Conclusion  #: what it says
+    reason: str  #: why, in one sentence
+    with_quirk: Run | None = None  #: the run with the quirk forced; None of a probe
+    without_quirk: Run | None = None  #: the run with the quirk disabled; None also where the other one came to nothing
 
     @property
     def measure(self) -> str:
@@ -114,31 +95,18 @@ class Finding(Record):
 
 
 class Proof(Record):
-    """What all the evidence of a quirk says together.
+    """What all the evidence of a quirk says together."""
 
-    Attributes:
-        id: The quirk's id.
-        title: Its title.
-        distribution: Where it comes from.
-        version: Version of that distribution.
-        conclusion: What follows.
-        reason: Why, in one sentence.
-        disagreement: Paired runs and probes say the opposite of each other; what was run counts.
-        findings: What each piece of evidence says.
-        date: The day, UTC.
-        depends: What the evidence depends on (`worker.lab.kit.evidence.dependencies`).
-    """
-
-    id: str
-    title: str
-    distribution: str
-    version: str
-    conclusion: Conclusion
-    reason: str
-    disagreement: bool = False
-    findings: tuple[Finding, ...] = ()
-    date: date
-    depends: dict[str, str]
+    id: str  #: the quirk's id
+    title: str  #: its title
+    distribution: str  #: where it comes from
+    version: str  #: version of that distribution
+    conclusion: Conclusion  #: what follows
+    reason: str  #: why, in one sentence
+    disagreement: bool = False  #: paired runs and probes say the opposite of each other; what was run counts
+    findings: tuple[Finding, ...] = ()  #: what each piece of evidence says
+    date: date  #: the day, UTC
+    depends: dict[str, str]  #: what the evidence depends on (`worker.lab.kit.evidence.dependencies`)
 
     @property
     def runner(self) -> str:
@@ -187,19 +155,12 @@ class Proof(Record):
 
 
 class Report(Record):
-    """Proofs, with when and where they were made.
+    """Proofs, with when and where they were made."""
 
-    Attributes:
-        versions: Versions by package, Python's among them.
-        platform: The engine's platform; None if it cannot be told.
-        machine: Operating system, processor architecture and kind of CPU.
-        proofs: One per quirk.
-    """
-
-    versions: dict[str, str]
-    platform: str | None
-    machine: str
-    proofs: tuple[Proof, ...]
+    versions: dict[str, str]  #: versions by package, Python's among them
+    platform: str | None  #: the engine's platform; None if it cannot be told
+    machine: str  #: operating system, processor architecture and kind of CPU
+    proofs: tuple[Proof, ...]  #: one per quirk
 
     @classmethod
     def of(cls, proofs: Iterable[Proof]) -> Report:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from quirks_core.base import child_process
 from quirks_core.declaration import flags
 from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.quirk import PairedRun, Quirk
@@ -14,8 +23,9 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE
 from worker.lab.kit.evidence import dependencies, elsewhere
-from worker.lab.kit.paired import run_scenario
+from worker.lab.kit.lab import Outcome
 from worker.lab.kit.proof import Conclusion, Finding, Kind, Proof, Run
+from worker.lab.kit.scenario import NO_ERROR
 
 #: Seconds that one run of a scenario may take.
 TIMEOUT_S = 300.0
@@ -91,9 +101,6 @@ def conclude(with_quirk: Run, without_quirk: Run | None) -> tuple[Conclusion, st
     Args:
         with_quirk: The run with the quirk.
         without_quirk: The run without it; None if it was not worth starting.
-
-    Returns:
-        The conclusion, and why.
     """
     for run, word, wanted in ((with_quirk, "with", True), (without_quirk, "without", False)):
         if run and (doubt := _doubt(run, wanted=wanted)):
@@ -147,3 +154,74 @@ def _probed(probe: Probe, kind: flags.Kind) -> Finding:
         reason = f"{_NO_EVIDENCE}: {probe.package} is not installed, or its source shows neither the bug nor the fix"
     conclusion = Conclusion(kind.conclusion(word))
     return Finding(kind=Kind.STATIC_PROBE, evidence=str(probe), conclusion=conclusion, reason=reason)
+
+
+# ---- runs of scenarios
+
+#: Signals by which a process ends through its own fault; others come from outside (an out-of-memory killer, say).
+_CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
+#: What is looked at in a run whose process died.
+_LIVES = "the process lives on"
+_LOG_LINES = 3
+#: The end of a traceback, or the mark that a crash leaves in vLLM's log.
+_CAUSE = re.compile(r"(?:^|\s)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)(?:: .+)?|Segfault encountered)[\s!]*?$", re.MULTILINE)
+
+
+def run_scenario(
+    scenario: str, quirk_id: str, switches: Mapping[str, str], folder: Path, timeout_s: float, crash: str = ""
+) -> Run:
+    """Runs a scenario in a process of its own.
+
+    An engine that dies, or does not start, is an outcome only with the error that the quirk declares. Any other error may come
+    from a full disk, a lost file or a busy machine, and says nothing about the quirk.
+
+    Args:
+        scenario: ``package.module:function``.
+        quirk_id: The quirk whose state in the scenario's plans is wanted.
+        switches: ``MODEL_QUIRKS_*`` variables for the process; it inherits none of them.
+        folder: Where checkpoints are kept between runs.
+        timeout_s: Seconds after which the run is killed.
+        crash: The error that the quirk declares (`quirks_core.declaration.quirk.Quirk.crash`); empty if it declares none.
+    """
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MODEL_QUIRKS_")}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="quirks-prove-") as temporary:
+        result, log = Path(temporary, "result.json"), Path(temporary, "log")
+        # -P: a folder called `worker` where the user happens to be must not hide ours.
+        command = [sys.executable, "-P", "-m", "worker.lab.kit.scenario", scenario, quirk_id, str(result), str(folder)]
+        with log.open("wb") as output:
+            code = child_process.run(command, environ={**environ, **switches}, output=output, limit_s=timeout_s)
+        seconds = round(time.monotonic() - started, 1)
+        text = log.read_text(encoding="utf-8", errors="replace")
+        if result.exists():  # also of a process that hung, or died, on its way out
+            run = Run.model_validate({**json.loads(result.read_text(encoding="utf-8")), "seconds": seconds})
+            run = _with_cause(run, text)
+        else:
+            run = _without_result(code, text, timeout_s).model_copy(update={"seconds": seconds})
+    if run.outcome is None or run.outcome.measure not in (NO_ERROR, _LIVES):
+        return run
+    if crash and re.search(crash, f"{run.outcome.got}\n{text}"):
+        return run
+    error = f"an error that the quirk does not declare (crash=…): {run.outcome.got}"
+    return run.model_copy(update={"outcome": None, "crash": "", "error": error})
+
+
+def _with_cause(run: Run, log: str) -> Run:
+    """Adds what the engine's processes logged first: their error reaches the driver as a mere "see above"."""
+    cause = _CAUSE.search(log)
+    if not cause or not run.outcome or run.outcome.measure != NO_ERROR or cause[1] in run.outcome.got:
+        return run
+    return run.model_copy(
+        update={"outcome": replace(run.outcome, got=f"{run.outcome.got.rstrip('.')}; first of all: {cause[1].strip()}")}
+    )
+
+
+def _without_result(code: int | None, log: str, timeout_s: float) -> Run:
+    if code is None:
+        return Run(error=f"not done after {timeout_s:g} s, so it was killed")
+    name = signal.Signals(-code).name if code < 0 else ""
+    if name in _CRASHES:
+        return Run(outcome=Outcome(False, _LIVES, f"it died of {name}", "it lives"), crash=name)
+    how = f"was killed from outside ({name})" if name else f"ended with exit code {code} and without a result"
+    last = [line.strip() for line in log.splitlines() if line.strip()][-_LOG_LINES:]
+    return Run(error="; ".join([f"the process {how}", *last]))

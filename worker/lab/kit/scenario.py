@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import inspect
 import json
 import pkgutil
+import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -26,25 +26,24 @@ _ENGINE = ("vllm", "worker")
 NO_ERROR = "the run ends without an error"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the scenario and writes the result file: ``outcome`` or ``error``, and the quirk's ``states``, one per plan."""
-    parser = argparse.ArgumentParser(prog="python -m worker.lab.kit.scenario", description=__doc__)
-    parser.add_argument("scenario", help="package.module:function")
-    parser.add_argument("quirk", help="id of the quirk that the scenario is about")
-    parser.add_argument("result", type=Path, help="file for the result, JSON")
-    parser.add_argument("folder", type=Path, help="folder for checkpoints")
-    options = parser.parse_args(arguments)
+def main(arguments: Sequence[str]) -> None:
+    """Runs the scenario and writes the result file: ``outcome`` or ``error``, and the quirk's ``states``, one per plan.
+
+    Args:
+        arguments: The scenario as ``package.module:function``, the quirk's id, the file for the result, the folder for
+            checkpoints.
+    """
+    scenario, quirk, result, folder = arguments
     set_mode()
     set_environment()
-    asyncio.run(_run(options))
+    asyncio.run(_run(scenario, quirk, Path(result), Lab(Path(folder))))
 
 
-async def _run(options: argparse.Namespace) -> None:
-    lab = Lab(options.folder)
+async def _run(scenario: str, quirk: str, result: Path, lab: Lab) -> None:
     outcome: Outcome | None = None
     error = ""
     try:
-        outcome = await _outcome(options.scenario, lab)
+        outcome = await _outcome(scenario, lab)
     except CannotShowError as caught:
         error = str(caught)
     except (Exception, SystemExit, asyncio.CancelledError) as caught:
@@ -53,12 +52,16 @@ async def _run(options: argparse.Namespace) -> None:
             outcome = Outcome(False, NO_ERROR, first_line(caught), "no error")
         else:
             error = f"the scenario is broken: {first_line(caught)}"
-    states = [verdict.state for plan in lab.plans for verdict in plan.verdicts if verdict.id == options.quirk]
-    result = {"outcome": outcome and asdict(outcome), "error": error, "states": states}
-    result["graphs"] = any(plan.captures_graphs for plan in lab.plans)  # type: ignore[assignment]
-    result["runner"] = ", ".join(sorted({plan.model_runner for plan in lab.plans if plan.model_runner}))
+    states = [verdict.state for plan in lab.plans for verdict in plan.verdicts if verdict.id == quirk]
+    found = {
+        "outcome": outcome and asdict(outcome),
+        "error": error,
+        "states": states,
+        "graphs": any(plan.captures_graphs for plan in lab.plans),
+        "runner": ", ".join(sorted({plan.model_runner for plan in lab.plans if plan.model_runner})),
+    }
     # Before the event loop closes, which some engines hang in; complete or not at all.
-    whole_file.write(options.result, json.dumps(result))
+    whole_file.write(result, json.dumps(found))
 
 
 async def _outcome(name: str, lab: Lab) -> Outcome:
@@ -89,4 +92,4 @@ def first_line(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

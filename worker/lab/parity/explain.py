@@ -9,7 +9,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,15 +50,6 @@ class Explain:
         notify: Notify = lambda _: None,
     ) -> None:
         """Checks everything that needs no engine, and loads the trainer's model.
-
-        Args:
-            config: The engine, and the trainer under ``train``; `train.dtype` must be set.
-            planning: Plan options.
-            prompts: File of prompts; built-in ones if None.
-            new_tokens: Tokens generated from each.
-            seed: Seed of the samples.
-            target: Mean |Δ| in nats that the advised pair may leave.
-            notify: Called with each step.
 
         Raises:
             UsageError: The configuration does not set how the trainer computes, or something in it is wrong.
@@ -103,8 +94,7 @@ class Explain:
         """Has an engine with some settings changed generate, twice: its first requests compile."""
         self._notify(f"starting an engine{''.join(f', {slot}={value}' for slot, value in changes.items() if value)}")
         worker = VllmAsyncGenerationWorker(self._config.adjusted(changes), options=self._planning)
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(running(worker))
+        async with running(worker):
             session = Session(worker, None, self._as_is, self._prompts, new_tokens=self._tokens, seed=self._seed)
             self._prompts.check(session.max_model_len, self._tokens)
             self._notify("generating")
@@ -137,7 +127,9 @@ class Explain:
 
     def _scored(self, made: Sequence[tuple[Side, Sequence[Sample]]]) -> Frontier:
         own, samples = made[0]
-        found = self._range(samples)
+        self._notify("reading the range of weights and activations")
+        self._model = self._model.to(self._device)
+        found = range_of(self._model, samples)
         trainers: dict[TrainerOptions, Side] = {}
         pairs = []
         for options in sorted(self._trainers(), key=lambda options: options.dtype != FLOAT32):  # theirs is loaded
@@ -174,18 +166,18 @@ class Explain:
         cost = {"seconds": _of_1000(seconds, rows, prompts=True), "memory": memory / 1e9}
         return Side(side="trainer", dtype=dtype, head=options.head_dtype or dtype, weights=str(options.dtype), **cost)
 
-    def _range(self, samples: Sequence[Sample]) -> Range:
-        self._notify("reading the range of weights and activations")
-        model = self._model = self._model.to(self._device)
-        with _largest_activations(model) as layers:
-            for sample in samples:  # alone: padding is no text
-                logprobs(model, [sample])
-        beyond = below = 0
-        for weight in model.parameters():
-            size = weight.detach().abs()
-            beyond += int((size > LARGEST).sum())
-            below += int(((size > 0) & (size < SMALLEST)).sum())
-        return Range(layers=layers, beyond=beyond, below=below, weights=sum(row.numel() for row in model.parameters()))
+
+def range_of(model: torch.nn.Module, samples: Sequence[Sample]) -> Range:
+    """Reads the largest activations of a model on samples, and its weights that float16 cannot hold."""
+    with _largest_activations(model) as layers:
+        for sample in samples:  # alone: padding is no text
+            logprobs(model, [sample])
+    beyond = below = 0
+    for weight in model.parameters():
+        size = weight.detach().abs()
+        beyond += int((size > LARGEST).sum())
+        below += int(((size > 0) & (size < SMALLEST)).sum())
+    return Range(layers=layers, beyond=beyond, below=below, weights=sum(row.numel() for row in model.parameters()))
 
 
 def _of_1000(seconds: float, samples: Sequence[Sample], *, prompts: bool = False) -> float:
@@ -226,10 +218,6 @@ def held(worker: Any, tokens: int) -> tuple[int, float]:
     """Returns the bytes of weights and of the KV cache of some tokens, and the cache's bytes for a token (`Engine.call`).
 
     A CPU's kernels pack weights where no tensor shows them; there the first is the resident memory of the process.
-
-    Args:
-        worker: VLLM's worker.
-        tokens: How many tokens are in the cache.
     """
     runner, config = worker.model_runner, worker.vllm_config.cache_config
     storages = [tensor.untyped_storage() for tensor in tree_leaves(runner.kv_caches)]

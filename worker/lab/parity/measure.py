@@ -6,19 +6,24 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, nearest
 from worker.engine import vllm_adapter
 from worker.errors import EngineDiedError
 from worker.lab.parity.metrics import Decode, measured
 from worker.lab.parity.records import OLD, Notify, Result, Sample, worst_level
-from worker.lab.parity.scenarios import SCENARIOS, Scenario
+from worker.lab.parity.scenarios import SCENARIOS, Observed, Scenario, power
 from worker.lab.parity.session import Session
 from worker.lab.parity.thresholds import Threshold, judge, told_from_rounding
 from worker.lab.parity.trainer import Trainer, TrainerOptions
+
+#: Scenarios that compare the engine with itself, so that the trainer does not affect them.
+WITHOUT_TRAINER = frozenset({"decode-prefill"})
+#: Noise that stands for a step of the optimizer, in standard deviations of each parameter's own values.
+_STEP = 0.01
+_STEP_TITLE = f"rollouts of new weights: each step adds noise of {_STEP:.0%} to every parameter"
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -32,53 +37,26 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name, scenario in SCENARIOS.items() if name in names or not names)
 
 
-async def measure(
-    session: Session,
-    names: Sequence[str],
-    thresholds: Sequence[Threshold],
-    *,
-    epsilon: float = 0.2,
-    notify: Notify = lambda _: None,
-    done: Callable[[Result], object] = lambda _: None,
-) -> list[Result]:
-    """Runs scenarios one after the other.
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Compares the samples of a result with thresholds, and a crossed one with the rounding of both sides."""
 
-    Args:
-        session: The engine and the trainer.
-        names: Names of scenarios.
-        thresholds: The limits of the metrics.
-        epsilon: Ratios outside of 1 ± epsilon count as clipped.
-        notify: Called before each scenario.
-        done: Called with each result as soon as it is known.
+    thresholds: Sequence[Threshold]
+    decode: Decode  #: turns token ids into text
+    trainer: Trainer | None = None  #: the trainer's model; without it, nothing is told from rounding
+    options: TrainerOptions = field(default_factory=TrainerOptions)  #: how it computes
+    dtype: str = ""  #: what the engine computes in
 
-    Raises:
-        EngineDiedError: The engine died, so the remaining scenarios cannot run.
-    """
-    results = []
-    for name in chosen(names):
-        notify(name)
-        results.append(await _run(session, SCENARIOS[name], thresholds, epsilon))
-        done(results[-1])
-    return results
-
-
-def judged(
-    result: Result,
-    samples: Sequence[Sample],
-    thresholds: Sequence[Threshold],
-    *,
-    epsilon: float,
-    decode: Decode | None,
-    rounding: Callable[[Sequence[Sample]], dict[str, float]] = lambda _: {},
-) -> Result:
-    """Returns a result with these samples, their metrics and verdicts; `rounding` measures what rounding alone makes."""
-    found = measured(samples, epsilon=epsilon, decode=decode)
-    verdicts, sizes = judge(found.metrics, thresholds), {}
-    if worst_level(verdicts) == "fail":
-        sizes = result.rounding or rounding(samples)
-        verdicts = told_from_rounding(verdicts, found.metrics, sizes)
-    update = {**found._asdict(), "verdicts": verdicts, "rounding": sizes, "samples": tuple(samples)}
-    return result.model_copy(update=update)
+    def judged(self, result: Result, samples: Sequence[Sample]) -> Result:
+        """Returns a result with these samples, their metrics and verdicts."""
+        found = measured(samples, decode=self.decode)
+        verdicts, rounding = judge(found.metrics, self.thresholds), result.rounding
+        if worst_level(verdicts) == "fail":
+            if not rounding and self.trainer is not None and result.scenario not in WITHOUT_TRAINER:
+                rounding = rounding_of(self.trainer, self.options, self.dtype, samples)
+            verdicts = told_from_rounding(verdicts, found.metrics, rounding)
+        update = {**found._asdict(), "verdicts": verdicts, "rounding": rounding, "samples": tuple(samples)}
+        return result.model_copy(update=update)
 
 
 def rounding_of(trainer: Trainer, options: TrainerOptions, dtype: str, samples: Sequence[Sample]) -> dict[str, float]:
@@ -106,14 +84,69 @@ def rounding_of(trainer: Trainer, options: TrainerOptions, dtype: str, samples: 
     return {"mean_abs_delta": mean, "kl_k3": sum(metrics["kl_k3"] for metrics in found)}
 
 
-async def _run(session: Session, scenario: Scenario, thresholds: Sequence[Threshold], epsilon: float) -> Result:
+async def measure(
+    session: Session,
+    names: Sequence[str],
+    thresholds: Sequence[Threshold],
+    *,
+    notify: Notify = lambda _: None,
+    done: Callable[[Result], object] = lambda _: None,
+) -> list[Result]:
+    """Runs scenarios one after the other; `done` is called with each result as soon as it is known.
+
+    Raises:
+        EngineDiedError: The engine died, so the remaining scenarios cannot run.
+    """
+    dtype = vllm_adapter.model_dtype(session.llm)
+    judging = Judge(thresholds, session.prompts.decode, session.trainer, session.trainer_options, dtype)
+    results = []
+    for name in chosen(names):
+        notify(name)
+        results.append(await _run(session, SCENARIOS[name], judging))
+        done(results[-1])
+    return results
+
+
+async def measure_steps(
+    session: Session, number: int, thresholds: Sequence[Threshold], *, notify: Notify = lambda _: None
+) -> list[Result]:
+    """Gives the engine new weights so many times, each time from the last ones as an optimizer's step would.
+
+    Returns:
+        A result for each step; the last one is that of a step that failed.
+    """
+    results: list[Result] = []
+    before = OLD
+    for seed in range(1, number + 1):
+        label = f"step {seed}"
+        notify(label)
+        scenario = Scenario(label, _STEP_TITLE, partial(_step, before=before, label=label, seed=seed))
+        results.append(await _run(session, scenario, Judge(thresholds, session.prompts.decode), held=None))
+        if results[-1].status != "measured":
+            break
+        before = label
+    return results
+
+
+async def _step(session: Session, *, before: str, label: str, seed: int) -> Observed:
+    assert session.trainer is not None  # noqa: S101  # without one, nothing is observed
+    session.trainer.perturb(label, scale=_STEP, since=before, seed=seed)
+    await session.refit(label)
+    samples, _ = await session.generate()
+    notes = await power(session, samples, before, label)
+    session.trainer.forget(before)
+    return Observed(samples, notes)
+
+
+async def _run(session: Session, scenario: Scenario, judging: Judge, *, held: str | None = OLD) -> Result:
     begun = time.monotonic()
     empty = Result(scenario=scenario.name, title=scenario.title)
     without = "no trainer's model to compare with" if scenario.needs_trainer and session.trainer is None else ""
     if reason := without or scenario.concern(session):
         return empty.model_copy(update={"status": "skipped", "reason": reason})
     try:
-        await session.hold(OLD)
+        if held is not None:
+            await session.hold(held)
         observed = await scenario.observe(session)
         waiting = [sample for sample in observed.samples if not sample.trainer]
         scored = iter(await session.scored(waiting) if waiting else ())
@@ -123,9 +156,4 @@ async def _run(session: Session, scenario: Scenario, thresholds: Sequence[Thresh
         return empty.model_copy(update={"status": "failed", "reason": str(error) or "it took too long"})
     samples = [sample if sample.trainer else next(scored) for sample in observed.samples]
     facts = {"gates": scenario.counts(session), "seconds": time.monotonic() - begun, "notes": observed.notes}
-    found = empty.model_copy(update=facts)
-    how: dict[str, Any] = {"epsilon": epsilon, "decode": session.prompts.decode}
-    if waiting and session.trainer is not None:
-        dtype = vllm_adapter.model_dtype(session.llm)
-        how["rounding"] = partial(rounding_of, session.trainer, session.trainer_options, dtype)
-    return await asyncio.to_thread(judged, found, samples, thresholds, **how)
+    return await asyncio.to_thread(judging.judged, empty.model_copy(update=facts), samples)

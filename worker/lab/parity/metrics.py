@@ -30,6 +30,8 @@ _Integers: TypeAlias = NDArray[np.int64]
 _LARGEST_EXPONENT = 600.0
 #: Largest log ratio, in nats: beyond the range of float32, and its square still fits.
 _LARGEST_LOG_RATIO = 1e100
+#: Half the width of a trainer's clip range.
+_CLIPPED = 0.2
 _PROBABILITIES = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 0.9, 1.0)
 _HISTOGRAM_BINS = 41
 #: Share of the tokens that the histogram's range holds; one bad token must not squeeze all others into one bin.
@@ -72,7 +74,7 @@ _METRICS = (
     Metric("ratio_min", "ratio min", "smallest policy ratio", "", "one", 1.0),
     Metric("ratio_max", "ratio max", "largest policy ratio", "", "one", 1.0),
     Metric("ratio_chi2", "ratio χ²", "mean of the squared ratio, less 1: chi-squared divergence", "", "zero"),
-    Metric("clip_rate", "clip rate", "tokens whose ratio is outside 1 - epsilon to 1 + epsilon", "share", "low"),
+    Metric("clip_rate", "clip rate", "tokens whose ratio is outside 0.8 to 1.2", "share", "low"),
     Metric("ess", "ESS", "effective sample size of the ratios, of 1", "share", "high", 1.0),
     Metric("sequence_ratio_max", "max |Σr|", "largest |sum of r| over the tokens of one sequence", "nats", "low"),
 )
@@ -103,10 +105,6 @@ class _Tokens:
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> _Tokens:
-        for index, row in enumerate(samples):
-            if not len(row.tokens) == len(row.rollout) == len(row.trainer):
-                counts = f"{len(row.tokens)} tokens, {len(row.rollout)} of the rollout, {len(row.trainer)} of the trainer"
-                raise ValueError(f"sample {index} lacks logprobs: {counts}")
         lengths = [len(row.tokens) for row in samples]
         return cls(
             np.repeat(np.arange(len(samples)), lengths),
@@ -131,26 +129,18 @@ class _Tokens:
         return _Tokens(self.sample[chosen], self.position[chosen], self.rollout[chosen], self.trainer[chosen])
 
 
-def measured(samples: Sequence[Sample], *, epsilon: float = 0.2, decode: Decode | None = None) -> Measured:
+def measured(samples: Sequence[Sample], *, decode: Decode | None = None) -> Measured:
     """Compares both sides over all generated tokens.
 
     Args:
         samples: Samples with the logprobs of both sides.
-        epsilon: Half the width of the trainer's clip range.
         decode: Turns token ids into text, for the worst tokens.
-
-    Raises:
-        ValueError: A sample does not have as many logprobs as tokens on both sides.
     """
     tokens = _Tokens.of(samples)
     finite = tokens.where(tokens.finite)
     nonfinite = len(tokens.position) - len(finite.position)
     return Measured(
-        {
-            "tokens": float(len(finite.position)),
-            "nonfinite": float(nonfinite),
-            **_metrics(finite, epsilon),
-        },
+        {"tokens": float(len(finite.position)), "nonfinite": float(nonfinite), **_metrics(finite)},
         _by_position(finite),
         _by_probability(finite),
         _histogram(finite.log_ratio),
@@ -163,7 +153,7 @@ def _exp(values: _Floats) -> _Floats:
     return result
 
 
-def _metrics(tokens: _Tokens, epsilon: float) -> dict[str, float]:
+def _metrics(tokens: _Tokens) -> dict[str, float]:
     r = tokens.log_ratio
     if not len(r):  # as if both sides were equal; `tokens` shows that nothing was compared
         return {metric.name: metric.ideal for metric in _METRICS if metric.unit != "tokens"}
@@ -187,7 +177,7 @@ def _metrics(tokens: _Tokens, epsilon: float) -> dict[str, float]:
         "ratio_min": ratio.min(),
         "ratio_max": ratio.max(),
         "ratio_chi2": np.expm1(np.minimum(2 * r, _LARGEST_EXPONENT)).mean(),
-        "clip_rate": (np.abs(ratio - 1) > epsilon).mean(),
+        "clip_rate": (np.abs(ratio - 1) > _CLIPPED).mean(),
         "ess": weights.sum() ** 2 / (len(r) * (weights * weights).sum()),
         "sequence_ratio_max": np.abs(np.bincount(tokens.sample, weights=r)).max(),
     }

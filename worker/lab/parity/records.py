@@ -24,8 +24,8 @@ Notify: TypeAlias = Callable[[str], object]
 Level: TypeAlias = Literal["ok", "warn", "rounding", "fail"]
 #: What a limit bounds: the value from above (``high``), from below (``low``), or its absolute value (``size``).
 Side: TypeAlias = Literal["high", "low", "size"]
-#: What is needed to try a value, from cheap to expensive: another pass of the trainer, another refit, another engine.
-How: TypeAlias = Literal["rescore", "refit", "restart"]
+#: What is needed to try a value: another pass of the trainer, or another engine.
+How: TypeAlias = Literal["rescore", "restart"]
 
 LEVELS: tuple[Level, ...] = ("ok", "warn", "rounding", "fail")
 
@@ -179,7 +179,11 @@ class Attribution(Change):
     restores: tuple[str, ...] = ()  #: the scenarios that failed and no longer do
     worsens: tuple[str, ...] = ()  #: the scenarios that failed only with the setting changed
     quirks: tuple[Coverage, ...] = ()
-    skeleton: str = ""  #: the start of a declaration, if it restores something and no quirk covers it
+
+    @property
+    def is_uncovered(self) -> bool:
+        """It restores something, and no quirk that concerns the run sets it."""
+        return bool(self.restores) and all(quirk.state == "not_matched" for quirk in self.quirks)
 
 
 class Report(ParityRecord):

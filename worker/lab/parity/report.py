@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.text import Text
 
 from quirks_core.reporting.terminal import Screen, line
 from worker.lab.parity.metrics import METRICS
@@ -23,7 +20,6 @@ _METRICS = ("mean_abs_delta", "max_abs_delta", "mean_exp_abs_delta", "mean_abs_d
 COLOURS: dict[Level, str] = {"ok": "green", "warn": "yellow", "rounding": "yellow", "fail": "bold red"}
 _MARKS: dict[Level, str] = {"ok": " ", "warn": "!", "rounding": "≈", "fail": "✗"}
 _EFFECTS = {"restores": "green", "worsens": "bold red", "moves": "yellow", "none": "dim", "error": "dim"}
-_ADDRESS = re.compile(r"https?://[^\s<>\"'\[\]]*[^\s<>\"'\[\].,;:)]")
 #: Columns of the page; characters shown before a token.
 _COLUMNS, _CONTEXT = 160, 60
 _PAGE = """<!DOCTYPE html>
@@ -156,10 +152,8 @@ def _show_attribution(screen: Screen, item: Attribution) -> None:
     for quirk in item.quirks:
         switch = f". To activate it: {line(quirk.switch)}" if quirk.switch else ""
         screen.say(f"quirk {line(quirk.id)} sets it; {line(state_of(quirk))}: {line(quirk.because)}{switch}", indent=2)
-    if item.skeleton or (item.restores and not item.quirks):
-        screen.say(f"no quirk sets it for this run{'; a new one could start like this:' if item.skeleton else ''}", indent=2)
-    if item.skeleton:  # unwrapped, so that it can be copied
-        screen.print(Text(item.skeleton.rstrip()), soft_wrap=True)
+    if item.is_uncovered:
+        screen.say("no quirk sets it for this run; quirks new NAME starts one", indent=2)
 
 
 # ---- the whole
@@ -213,19 +207,10 @@ def _show_limits(screen: Screen, report: Report) -> None:
         metric = METRICS.get(item.metric)
         what = f"{f' {metric.unit}' if metric.unit else ''}: {metric.help}" if metric else ""
         screen.say(f"{line(item.threshold)}: {line(item.metric)} {bound(item)}{line(what)}", indent=2)
-        screen.say(f"[dim]{_linked(item.source)}[/]", indent=4)
+        screen.say(f"[dim]{line(item.source)}[/]", indent=4)
 
 
 def _show_settings(screen: Screen, report: Report) -> None:
     screen.say("\n[bold]settings in force[/]")
     screen.entries([(line(name), line(plain(value))) for name, value in sorted(report.settings.items())])
     screen.say(f"quirks in force: {line(', '.join(report.active_quirks) or 'none')}; measured on {line(report.date)}")
-
-
-def _linked(text: str) -> str:
-    """Makes links of the addresses in a text."""
-    parts, end = [], 0
-    for match in _ADDRESS.finditer(text):
-        parts += [line(text[end : match.start()]), f"[link={match[0]}]{line(match[0])}[/link]"]
-        end = match.end()
-    return "".join([*parts, line(text[end:])])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from quirks_core.apply.read_back import read_configuration
-from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan
@@ -24,26 +22,18 @@ from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
-from worker.errors import EngineDiedError
-from worker.lab.parity.batch_invariance import BATCH_INVARIANT, offers_batch_invariance
-from worker.lab.parity.measure import chosen, judged, measure, rounding_of
+from worker.lab.parity.measure import WITHOUT_TRAINER, Judge, chosen, measure, measure_steps
 from worker.lab.parity.prompts import load_prompts
-from worker.lab.parity.records import OLD, Attribution, Notify, ParityRecord, Report, Result, Step
-from worker.lab.parity.scenarios import power
-from worker.lab.parity.session import Refits, Session, running
+from worker.lab.parity.records import Attribution, Notify, ParityRecord, Report, Result, Step
+from worker.lab.parity.session import Session, running
 from worker.lab.parity.store import Store
-from worker.lab.parity.thresholds import DEFAULT_PROFILE, STEPS_PROFILE, ZERO_PROFILE, chosen_thresholds
+from worker.lab.parity.thresholds import DEFAULT_PROFILE, STEPS_PROFILE, chosen_thresholds
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 #: Slots whose value in force the report shows.
 _SHOWN = ("engine", "refit", "sampling", "train")
 #: Key under which a run stores what its engine reported.
 _ENGINE = "engine"
-#: Scenarios that compare the engine with itself, so that settings of the trainer do not affect them.
-_WITHOUT_TRAINER = frozenset({"decode-prefill"})
-#: Noise that stands for a step of the optimizer, in standard deviations of each parameter's own values.
-_STEP = 0.01
-_STEP_TITLE = f"rollouts of new weights: each step adds noise of {_STEP:.0%} to every parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +47,6 @@ class Options:
     profile: str | None = None  #: name of the set of thresholds; ``prime-rl`` for steps, else ``peers``, if None
     steps: int = 0  #: how many steps with new weights to measure, instead of scenarios
     thresholds: tuple[str, ...] = ()  #: further ones, as ``metric=limit``; they replace the profile's for that metric
-    epsilon: float = 0.2  #: ratios outside of 1 ± epsilon count as clipped
     planning: PlanOptions = field(default_factory=PlanOptions)  #: plan options
 
 
@@ -66,20 +55,16 @@ async def run(
 ) -> Report:
     """Measures parity of a configuration; `worker.lab.attribution.run` also finds the settings that affect it.
 
-    Args:
-        config: The configuration of the rollout engine, and of the trainer under ``train``.
-        options: What to measure.
-        state: File that stores finished results, so that a second call resumes an interrupted one; its name gets a part of a
-            digest of the run's settings, versions and variables (`state-1a2b3c4d.json`).
-        notify: Called with what comes next.
+    The file of `state` stores finished results, so that a second call resumes an interrupted one. Its name gets a part of a
+    digest of the run's configuration, plan, versions and variables (`state-1a2b3c4d5e6f.json`).
 
     Raises:
         UsageError: Something in configuration, prompts or options is wrong.
         RefusedError: The configuration cannot work.
         EngineStartError: The engine died while it started.
     """
-    async with ParityRun(config, options, state=state, notify=notify) as parity:
-        return parity.report(await (parity.over_steps() if options.steps else parity.baseline()))
+    parity = ParityRun(config, options, state=state, notify=notify)
+    return parity.report(await (parity.over_steps() if options.steps else parity.baseline()))
 
 
 class EngineValues(ParityRecord):
@@ -106,17 +91,12 @@ class ParityRun:
         self._options = options
         self._notify = notify
         self._profile = options.profile or (STEPS_PROFILE if options.steps else DEFAULT_PROFILE)
-        # No trainer of another library is equal to the last bit.
-        exact = self._profile == ZERO_PROFILE and not options.scenarios
-        self._names = tuple(_WITHOUT_TRAINER) if exact else chosen(options.scenarios)
+        self._names = chosen(options.scenarios)
         self._thresholds = chosen_thresholds(self._profile, options.thresholds)
         self._warnings: list[str] = []
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._trainer, self.config = self._load_trainer(config)
         worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
-        if self._profile == ZERO_PROFILE:
-            self.config = _batch_invariant(self.config, worker.plan)
-            worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         self.registry = Registry.load(strict=options.planning.strict)  # also what is switched off, which may be the cause
         self.plan = make_plan(self.config, options.planning, registry=self.registry)
         self._prompts = load_prompts(self.config.model, file=options.prompts, seed=options.seed)
@@ -124,15 +104,6 @@ class ParityRun:
             self._prompts.check(longest, options.new_tokens)
         self._warnings += [*self._prompts.warnings, *worker.warnings]
         self.store = Store(state, self._identity())
-        self._stack = AsyncExitStack()
-        self._session: Session | None = None
-        self._running: tuple[GenerationConfig, PlanOptions] | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stop()
 
     # ---- measuring
 
@@ -140,66 +111,29 @@ class ParityRun:
         """Measures what the store does not contain yet."""
         if self.store.found:
             self._notify(f"resuming an earlier run; {self.store.found} results are stored")
-        found = {name: self._judged(piece) for name in self._names if (piece := self.store.get(name, Result)) is not None}
+        found = {name: stored for name in self._names if (stored := self._stored(name)) is not None}
         if missing := [name for name in self._names if name not in found]:
-            session = await self._start(self.config, self._options.planning, note=self._starting_over())
-            self.store.put(_ENGINE, _values_of(session))
-            for result in await self._measure(session, missing, done=lambda result: self.store.put(result.scenario, result)):
-                found[result.scenario] = result
+            async with self._engine_of(self.config, self._options.planning) as session:
+                self.store.put(_ENGINE, _values_of(session))
+                keep = {"done": lambda result: self.store.put(result.scenario, result)}
+                made = await measure(session, missing, self._thresholds, notify=self._notify, **keep)
+            found.update((result.scenario, result) for result in made)
         return [found[name] for name in self._names]
 
     async def over_steps(self) -> list[Result]:
-        """Measures the steps; an interrupted run begins again, because each step's weights build on the last one's.
-
-        Returns:
-            A result for each step; the last one is that of a step that failed.
-        """
-        session = await self._start(self.config, self._options.planning)
-        found: list[Result] = []
-        before = OLD
-        for number in range(1, self._options.steps + 1):
-            empty, begun = Result(scenario=f"step {number}", title=_STEP_TITLE), time.monotonic()
-            self._notify(empty.scenario)
-            try:
-                result = await self._step(session, empty, before, number)
-            except EngineDiedError:
-                raise
-            except (QuirksError, TimeoutError) as error:
-                reason = str(error) or "it took too long"
-                found.append(empty.model_copy(update={"status": "failed", "reason": reason}))
-                break
-            found.append(result.model_copy(update={"seconds": time.monotonic() - begun}))
-            before = empty.scenario
-        self.store.put(_ENGINE, _values_of(session))
-        return found
-
-    async def _step(self, session: Session, empty: Result, before: str, seed: int) -> Result:
-        """Changes the weights that the last step had, refits, generates and scores."""
-        if self._trainer is None:
-            raise QuirksError("no trainer's model was loaded, so there is nothing to compare with")
-        label = empty.scenario
-        self._trainer.perturb(label, scale=_STEP, since=before, seed=seed)
-        await session.refit(label)
-        samples, _ = await session.generate()
-        changed = empty.model_copy(update={"notes": await power(session, samples, before, label)})
-        self._trainer.forget(before)
-        scored = await session.scored(samples)
-        return judged(changed, scored, self._thresholds, epsilon=self._options.epsilon, decode=self._prompts.decode)
+        """Measures the steps; an interrupted run begins again, because each step's weights build on the last one's."""
+        async with self._engine_of(self.config, self._options.planning) as session:
+            self.store.put(_ENGINE, _values_of(session))
+            return await measure_steps(session, self._options.steps, self._thresholds, notify=self._notify)
 
     async def on_another_engine(self, config: GenerationConfig, planning: PlanOptions, names: Sequence[str]) -> list[Result]:
         """Measures scenarios on an engine of another configuration."""
-        return await self._measure(await self._start(config, planning), names)
-
-    async def with_other_refits(self, plan: Plan, names: Sequence[str]) -> list[Result]:
-        """Measures scenarios on the user's engine, with refits by another plan."""
-        session = await self._start(self.config, self._options.planning)
-        async with session.with_refits(Refits.of(plan)):
-            return await self._measure(session, names)
+        async with self._engine_of(config, planning) as session:
+            return await measure(session, names, self._thresholds, notify=self._notify)
 
     async def rescored(self, results: Iterable[Result], plan: Plan) -> list[Result]:
         """Has the trainer, configured by another plan, score the samples that the engine has generated already."""
-        options = self._trainer_options(plan)
-        return [await self._rescored(result, replace(options, dtype=options.dtype or self.engine.dtype)) for result in results]
+        return [await asyncio.to_thread(self._rescored, result, plan) for result in results]
 
     @property
     def engine(self) -> EngineValues:
@@ -225,56 +159,35 @@ class ParityRun:
             warnings=tuple(dict.fromkeys(self._warnings)),
         )
 
-    async def _measure(self, session: Session, names: Sequence[str], **options: Any) -> list[Result]:
-        return await measure(session, names, self._thresholds, epsilon=self._options.epsilon, notify=self._notify, **options)
-
-    async def _rescored(self, result: Result, options: TrainerOptions) -> Result:
-        if self._trainer is None or result.scenario in _WITHOUT_TRAINER or result.status != "measured":
+    def _rescored(self, result: Result, plan: Plan) -> Result:
+        if self._trainer is None or result.scenario in WITHOUT_TRAINER or result.status != "measured":
             return result
-        bare = [sample.model_copy(update={"trainer": ()}) for sample in result.samples]
-        samples = await asyncio.to_thread(self._trainer.score, bare, options)
-        return self._judged(result.model_copy(update={"samples": tuple(samples), "rounding": {}}), options)
+        judge = self._judge(plan)
+        samples = self._trainer.score(result.samples, judge.options)
+        return judge.judged(result.model_copy(update={"rounding": {}}), samples)
 
-    def _judged(self, result: Result, options: TrainerOptions | None = None) -> Result:
-        if result.status != "measured":
+    def _judge(self, plan: Plan) -> Judge:
+        options = self._trainer_options(plan)
+        options = replace(options, dtype=options.dtype or self.engine.dtype)
+        return Judge(self._thresholds, self._prompts.decode, self._trainer, options, self.engine.dtype)
+
+    def _stored(self, name: str) -> Result | None:
+        result = self.store.get(name, Result)
+        if result is None or result.status != "measured":
             return result
-        how: dict[str, Any] = {"epsilon": self._options.epsilon, "decode": self._prompts.decode}
-        if self._trainer is not None and result.scenario not in _WITHOUT_TRAINER:
-            options = options or self._trainer_options(self.plan)
-            options = replace(options, dtype=options.dtype or self.engine.dtype)
-            how["rounding"] = partial(rounding_of, self._trainer, options, self.engine.dtype)
-        return judged(result, result.samples, self._thresholds, **how)
+        return self._judge(self.plan).judged(result, result.samples)
 
     # ---- engine and trainer
 
-    def _starting_over(self) -> str:
-        """Returns why the results of the last run are not resumed; empty if there are none, or they are."""
-        if self.store.last is None:
-            return ""
-        # The plan's digest differs with each variable and setting, and adds nothing to them.
-        differs = ", ".join(key for key in self.store.differs if key != "plan") or "the plan"
-        self._warnings.append(
-            f"nothing was resumed: the last run differs in {differs}; its results are in {self.store.last.name}"
-        )
-        return f"; nothing is resumed, because the last run differs in {differs} (its results stay)"
-
-    async def _start(self, config: GenerationConfig, planning: PlanOptions, *, note: str = "") -> Session:
-        """Returns the session of an engine with this configuration; starts one if it does not run."""
-        if self._session is None or self._running != (config, planning):
-            worker = VllmAsyncGenerationWorker(config, options=planning)  # before the running engine is stopped
-            await self._stop()
-            self._notify(f"starting an engine{note}")
-            await self._stack.enter_async_context(running(worker))
-            options, of_trainer = self._options, self._trainer_options(worker.plan)
-            made = {"new_tokens": options.new_tokens, "seed": options.seed}
-            self._session = Session(worker, self._trainer, of_trainer, self._prompts, **made)
-            self._prompts.check(self._session.max_model_len, options.new_tokens)
-            self._running = (config, planning)
-        return self._session
-
-    async def _stop(self) -> None:
-        self._session = self._running = None
-        await self._stack.aclose()
+    @asynccontextmanager
+    async def _engine_of(self, config: GenerationConfig, planning: PlanOptions) -> AsyncIterator[Session]:
+        worker = VllmAsyncGenerationWorker(config, options=planning)
+        self._notify("starting an engine")
+        async with running(worker):
+            made = {"new_tokens": self._options.new_tokens, "seed": self._options.seed}
+            session = Session(worker, self._trainer, self._trainer_options(worker.plan), self._prompts, **made)
+            self._prompts.check(session.max_model_len, self._options.new_tokens)
+            yield session
 
     def _load_trainer(self, config: GenerationConfig) -> tuple[Trainer | None, GenerationConfig]:
         """Loads the trainer's model; without one the engine is compared with itself, and must load the checkpoint."""
@@ -292,42 +205,23 @@ class ParityRun:
         return None, config.overridden({"engine.load_format": "auto"})
 
     def _trainer_options(self, plan: Plan) -> TrainerOptions:
-        """How the trainer computes: as configured, and as quirks require."""
         keys = ("dtype", "attn_implementation", "head_dtype", "autocast")
         return TrainerOptions(**{key: plan.value(f"train.{key}") for key in keys}, device=self._device)
 
     def _identity(self) -> dict[str, Any]:
         """Everything that affects the measurement; thresholds do not."""
         options = self._options
-        variables = {f"variable {name}": text for name, text in self.plan.context.environment.items()}
         return {
-            **variables,
+            "variables": dict(self.plan.context.environment),
             "plan": self.plan.digest,
-            "settings": _settings(self.plan),
             "config": self.config.model_dump(mode="json"),
             "versions": _versions(self.plan),
             "prompts": self._prompts.rows,
-            "options": (options.new_tokens, options.seed, options.epsilon, self._device),
+            "options": (options.new_tokens, options.seed, self._device),
         }
 
 
-def _batch_invariant(config: GenerationConfig, plan: Plan) -> GenerationConfig:
-    """Returns a configuration whose engine is in vLLM's batch-invariant mode.
-
-    Raises:
-        UsageError: The installed vLLM has none on this platform.
-    """
-    platform, vllm = plan.context.platform, plan.context.packages.get("vllm")
-    if not offers_batch_invariance(platform):
-        raise UsageError(
-            f"the profile zero asks for equality to the last bit, and vLLM {vllm} has no batch-invariant mode "
-            f"({BATCH_INVARIANT}=1) on {platform}: use --profile float32, or a GPU"
-        )
-    return config.adjusted({f"env.{BATCH_INVARIANT}": "1"})
-
-
 def _values_of(session: Session) -> EngineValues:
-    """What the engine's own configuration holds."""
     plan = session.worker.plan
     values = read_configuration(session.llm.vllm_config, {*plan.context.settings, *plan.changes})
     return EngineValues(values=values, dtype=vllm_adapter.model_dtype(session.llm))

@@ -142,7 +142,6 @@ async def _sleep_wake(session: Session) -> Observed:
     kept, _ = await session.generate(note="level 1")
     await session.worker.sleep_async(level=2)
     await session.worker.wake_up_async(tags=["weights"])
-    session.forget_weights()
     await session.refit(OLD)
     await session.worker.wake_up_async(tags=["kv_cache"])
     dropped, _ = await session.generate(note="level 2")
@@ -240,7 +239,7 @@ def _no_versions(_: Session) -> str:
 
 def _in_flight_scenario(name: str, what: str, clear_cache: bool) -> Scenario:
     def counts(session: Session) -> bool:
-        return session.refits.clear_cache is clear_cache
+        return bool(session.worker.plan.value("refit.clear_cache")) is clear_cache
 
     title = f"new weights while requests run, their KV cache {what}"
     return Scenario(name, title, _in_flight(clear_cache), _no_versions, counts)

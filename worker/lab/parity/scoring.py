@@ -36,19 +36,13 @@ def logprobs(
 
     Args:
         model: The model, in evaluation mode.
-        samples: What to score; temperature, top-p and top-k are those of each sample.
+        samples: What to score, each with a prompt; temperature, top-p and top-k are those of each sample.
         float32_head: Compute the product of the language-model head in float32, from the model's hidden states and weights.
         autocast: The dtype that torch's autocast computes in, as in mixed-precision training: ``bfloat16`` or ``float16``.
 
     Returns:
         G logprobs per sample, in nats.
-
-    Raises:
-        ValueError: A sample has no prompt, so its first token has no logprob.
     """
-    for number, sample in enumerate(samples):
-        if not sample.prompt:
-            raise ValueError(f"sample {number} has no prompt, so its first token has no logprob")
     found: list[tuple[float, ...]] = [()] * len(samples)
     vocab_size = model.config.get_text_config().vocab_size
     with torch.no_grad(), autocasting(model, autocast), _head(model, float32=float32_head):
@@ -104,12 +98,6 @@ def step(
     model: PreTrainedModel, samples: Sequence[Sample], *, float32_head: bool = False, autocast: str | None = None
 ) -> tuple[float, int]:
     """Returns what a training step over samples takes: seconds of a forward and a backward pass, the better of two, and memory.
-
-    Args:
-        model: The model; its gradients are dropped.
-        samples: The batch.
-        float32_head: As for `logprobs`.
-        autocast: As for `logprobs`.
 
     Returns:
         The seconds; the bytes of weights, gradients and what the forward pass keeps for the backward pass.

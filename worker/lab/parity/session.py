@@ -6,12 +6,11 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.configuration.sections import SamplingSection
 from quirks_core.configuration.variables import COMPILATION_SWITCHES
-from quirks_core.plan.records import Plan
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.batch import Batch, padded
 from worker.engine import vllm_adapter
@@ -27,19 +26,6 @@ if TYPE_CHECKING:
 _UNDER_WAY_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Refits:
-    """How weights reach the engine: what is sent (``refit.scope``), and whether the KV cache is dropped."""
-
-    scope: str
-    clear_cache: bool
-
-    @classmethod
-    def of(cls, plan: Plan) -> Refits:
-        """Reads them from a plan."""
-        return cls(plan.value("refit.scope"), bool(plan.value("refit.clear_cache")))
-
-
 class Session:
     """One engine, one trainer, and prompts for both.
 
@@ -47,7 +33,6 @@ class Session:
         trainer: The trainer's model; None if transformers cannot load it, and only the engine is compared with itself.
         trainer_options: How the trainer computes; an unset dtype is the engine's.
         sampling: How samples are drawn: as planned, but always with the requested number of tokens.
-        refits: How weights reach the engine.
     """
 
     def __init__(
@@ -66,7 +51,6 @@ class Session:
         dtype = trainer_options.dtype or vllm_adapter.model_dtype(self.llm)
         self.trainer_options = replace(trainer_options, dtype=dtype)
         self.prompts = prompts
-        self.refits = Refits.of(worker.plan)
         self._seed = seed
         unstopped = {"ignore_eos": True, "stop_strings": (), "stop_token_ids": (), "min_new_tokens": 0}
         self.sampling = worker.config.sampling.model_copy(update={"max_new_tokens": new_tokens, **unstopped})
@@ -105,25 +89,8 @@ class Session:
             raise RefitError("no trainer's model was loaded, so nothing can be sent to the engine")
         await asyncio.to_thread(self.trainer.use, label)
         self._held = None  # until the refit has succeeded
-        clear = self.refits.clear_cache if clear_cache is None else clear_cache
-        await self.worker.refit_async(self.trainer.model, self.refits.scope, version=label, clear_cache=clear)
+        await self.worker.refit_async(self.trainer.model, version=label, clear_cache=clear_cache)
         self._held = label
-
-    def forget_weights(self) -> None:
-        """The next `hold` sends the weights again, whatever the engine has."""
-        if self.trainer is not None:
-            self._held = None
-
-    @asynccontextmanager
-    async def with_refits(self, refits: Refits) -> AsyncIterator[None]:
-        """Sends weights in another way within the context."""
-        ours, self.refits = self.refits, refits
-        self.forget_weights()
-        try:
-            yield
-        finally:
-            self.refits = ours
-            self.forget_weights()
 
     # ---- samples
 
@@ -136,12 +103,6 @@ class Session:
         note: str = "",
     ) -> tuple[list[Sample], int]:
         """Has the engine generate from prompts, by default from all of them and with the run's sampling.
-
-        Args:
-            rows: The prompts.
-            sampling: How to sample.
-            rank: Which of the engine's data-parallel ranks; the engine chooses if None.
-            note: The samples' note.
 
         Returns:
             The samples, and how many of the prompts' tokens came from the prefix cache.
@@ -206,10 +167,6 @@ async def prefilled(
     worker: VllmAsyncGenerationWorker, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> list[tuple[float, ...]]:
     """Has an engine compute the logprobs of given tokens at once as a prompt, without its prefix cache.
-
-    Args:
-        worker: The running worker.
-        sequences: Prompt and tokens of each.
 
     Returns:
         Per sequence G logprobs in nats; of one that fills the context all but the last, because vLLM generates a token after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,15 +77,11 @@ def headline(report: Report) -> Headline:
         return Headline("rounding", *_rounding(rounded, counted))
     where = "in the one scenario that counts" if len(counted) == 1 else f"in all {len(counted)} scenarios that count"
     if warned := [result for result in counted if result.level == "warn"]:
-        verdict = f"Parity holds {where}, with warnings in {_names([result.scenario for result in warned])}."
+        verdict = f"Parity holds {where}, with warnings in {listed([result.scenario for result in warned], _NAMED)}."
         worst = crossed(warned[0].verdicts)[0]
         return Headline("warn", verdict, f"Watch {worst.metric}: {_against(worst)}, in {warned[0].scenario}.")
     nothing = "Nothing to do; measure again after a change of model, version or setting."
     return Headline("ok", f"Parity holds {where}.", nothing)
-
-
-def _names(names: Sequence[str]) -> str:
-    return listed(names, _NAMED)
 
 
 def _against(verdict: Verdict) -> str:
@@ -97,14 +93,15 @@ def _rounding(rounded: list[Result], counted: list[Result]) -> tuple[str, str]:
     mean = f"{number(result.metrics['mean_abs_delta'])} nats, {number(result.rounding['mean_abs_delta'])} from rounding alone"
     found = (
         f"Parity holds but for rounding, which crosses limits in {len(rounded)} of {len(counted)} scenarios: "
-        f"{_names([one.scenario for one in rounded])}; {verdict.metric} in {result.scenario} is {_against(verdict)}; "
+        f"{listed([one.scenario for one in rounded], _NAMED)}; {verdict.metric} in {result.scenario} is {_against(verdict)}; "
         f"mean |Δ| {mean}."
     )
     return found, "quirks parity explain measures which dtypes of engine and trainer are closer, and what they cost."
 
 
 def _broken(broken: list[Result], counted: list[Result]) -> str:
-    text = f"Parity is broken in {len(broken)} of {len(counted)} scenarios: {_names([result.scenario for result in broken])}"
+    names = listed([result.scenario for result in broken], _NAMED)
+    text = f"Parity is broken in {len(broken)} of {len(counted)} scenarios: {names}"
     found = [(verdict, result) for result in broken for verdict in crossed(result.verdicts)[:1]]
     if not found:
         return f"{text}."
@@ -115,7 +112,9 @@ def _broken(broken: list[Result], counted: list[Result]) -> str:
 def _remedy(report: Report, broken: list[Result]) -> str:
     if cure := next((item for item in report.attributions if item.restores), None):
         settings = " and ".join(f"{name} to {after} (now {before})" for name, before, after in changes(cure))
-        restored = "all of them" if {result.scenario for result in broken} == set(cure.restores) else _names(cure.restores)
+        restored = (
+            "all of them" if {result.scenario for result in broken} == set(cure.restores) else listed(cure.restores, _NAMED)
+        )
         return f"Set {settings}: that restores {restored}. {_covering(cure)}"
     if all(result.status == "failed" for result in broken):
         return f"First fix the failure; {broken[0].scenario}: {broken[0].reason}"
@@ -148,10 +147,8 @@ def _wrong_from_disk(report: Report, broken: list[Result]) -> bool:
 
 
 def _covering(cure: Attribution) -> str:
-    if cure.skeleton:
-        return "No quirk sets it for this run; the report has the start of one."
-    if not cure.quirks:
-        return "No quirk sets it."
+    if cure.is_uncovered:
+        return "No quirk sets it for this run; quirks new NAME starts one."
     quirk = cure.quirks[0]
     return f"Quirk {quirk.id} sets it ({state_of(quirk)}){f': {quirk.switch}' if quirk.switch else ''}".rstrip(".") + "."
 

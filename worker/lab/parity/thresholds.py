@@ -16,9 +16,8 @@ from worker.lab.parity.records import LEVELS, Level, Side, Verdict
 
 #: The profile that applies if none is named.
 DEFAULT_PROFILE: Final = "peers"
-#: That of ``--steps`` if none is named, and that of batch-invariant engines.
+#: That of ``--steps`` if none is named.
 STEPS_PROFILE: Final = "prime-rl"
-ZERO_PROFILE: Final = "zero"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +82,18 @@ _PEERS = (
 )
 _NUMBERS = _PEERS[:2]
 _STEPS = (Threshold("prime-rl-step", "kl_k3", 0.015, "high", "fail", _PRIME_RL_MERGE),)
-_ZERO = (Threshold("zero", "max_abs_delta", 0, "high", "fail", f"{_OURS}: batch-invariant kernels give equal numbers"),)
 _FLOAT32 = (Threshold("float32-noise", "max_abs_delta", 1e-3, "high", "fail", f"{_NOISE}: about 1e-5"),)
 _BFLOAT16 = (Threshold("bfloat16-noise", "mean_abs_delta", 0.05, "high", "fail", f"{_NOISE}: 0.027 for qwen3 and gemma3"),)
 
 #: Sets of thresholds by name. ``peers`` has the limits of other RL frameworks; ``float32`` and ``bfloat16`` add the noise of
 #: correct engines in that dtype. A tiny mixture of experts in bfloat16 fails all of them, also against itself: where two
-#: experts are nearly equal, rounding decides. Compare it in float32. ``prime-rl`` is the limit for each step of ``--steps``;
-#: ``zero`` requires equality to the last bit, of engines in vLLM's batch-invariant mode.
+#: experts are nearly equal, rounding decides. Compare it in float32. ``prime-rl`` is the limit for each step of ``--steps``.
 PROFILES: Mapping[str, tuple[Threshold, ...]] = MappingProxyType(
     {
         DEFAULT_PROFILE: _PEERS,
         "float32": (*_PEERS, *_FLOAT32),
         "bfloat16": (*_PEERS, *_BFLOAT16),
         STEPS_PROFILE: (*_NUMBERS, *_STEPS),
-        ZERO_PROFILE: (*_NUMBERS, *_ZERO),
     }
 )
 
@@ -197,12 +193,7 @@ def told_from_rounding(
     """Returns verdicts in which ``rounding`` stands for ``fail`` where rounding explains the whole difference.
 
     It does if the difference is no larger than that of the dtypes alone, in the mean and in the tails (KL), and has no
-    direction: another definition of a logprob has one.
-
-    Args:
-        verdicts: Those of `judge`.
-        metrics: Values by name.
-        rounding: The same, of rounding alone; empty if neither side rounds, or that was not measured.
+    direction: another definition of a logprob has one. `rounding` has the metrics of rounding alone, if they were measured.
     """
     size = _CHANCE * rounding.get("mean_abs_delta", 0.0)
     explained = (

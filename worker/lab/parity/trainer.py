@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -93,11 +93,6 @@ class Trainer:
         return cls(load_model(model, revision, options, "auto"), model, revision, options)
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels of all weights: those of the checkpoint, and the perturbed ones."""
-        return tuple(dict.fromkeys((OLD, *self._weights)))
-
-    @property
     def label(self) -> str:
         """Which weights are in use."""
         return self._live.held
@@ -112,12 +107,7 @@ class Trainer:
             scale: Standard deviation of the noise, in standard deviations of each parameter's own values.
             since: Label of the weights that get the noise.
             seed: Seed of the noise.
-
-        Raises:
-            ValueError: The label is that of the checkpoint.
         """
-        if label == OLD:
-            raise ValueError(f"{OLD!r} are the checkpoint's weights")
         noise = torch.Generator().manual_seed(seed)
         if OLD not in self._weights:
             self._weights[OLD] = {name: row.detach().to("cpu", copy=True) for name, row in self.model.named_parameters()}
@@ -129,11 +119,7 @@ class Trainer:
             self._weights.pop(label, None)
 
     def use(self, label: str) -> None:
-        """Puts weights into `model`; the checkpoint's come back bit for bit, and `NEW` are made when they are first needed.
-
-        Raises:
-            ValueError: There are none of that label.
-        """
+        """Puts weights into `model`; the checkpoint's come back bit for bit, and `NEW` are made when they are first needed."""
         self._hold(self._live, label, again=True)  # a refit must not depend on what the caller did to the module
 
     def score(self, samples: Sequence[Sample], options: TrainerOptions | None = None) -> list[Sample]:
@@ -144,7 +130,6 @@ class Trainer:
 
         Raises:
             TrainerLoadError: Transformers cannot load the model with these options.
-            ValueError: A sample has no prompt, or names weights that do not exist.
         """
         options = options or self._options
         wanted = [_labels(sample) for sample in samples]
@@ -175,8 +160,6 @@ class Trainer:
     def _hold(self, scorer: _Scorer, label: str, *, again: bool = False) -> None:
         if label == NEW and label not in self._weights:
             self.perturb(label)
-        if label not in self.labels:
-            raise ValueError(f"there are no weights {label!r}; known are {', '.join(self.labels)}")
         if self._weights and (again or scorer.held != label):  # without a copy there is nothing but the checkpoint's
             with torch.no_grad():
                 for name, parameter in scorer.module.named_parameters():
@@ -200,25 +183,28 @@ def _perturbed(tensor: torch.Tensor, scale: float, generator: torch.Generator) -
     return (values + scale * spread * torch.randn(values.shape, generator=generator)).to(tensor.dtype)
 
 
-def load_model(source: str, revision: str | None, options: TrainerOptions, dtype: str) -> PreTrainedModel:
-    """Loads a checkpoint in a dtype, without running code that comes with it; errors as for `Trainer.load`."""
+def load_model(
+    source: str, revision: str | None, options: TrainerOptions, dtype: str, *, named: bool = False
+) -> PreTrainedModel:
+    """Loads a checkpoint in a dtype, without running code that comes with it; errors as for `Trainer.load`.
+
+    As the class that its configuration names if `named`: a multimodal one holds more than the language model.
+    """
     chosen = {"dtype": dtype, "attn_implementation": options.attn_implementation, "revision": revision}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     try:
         with quiet():
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                source, trust_remote_code=False, output_loading_info=True, **chosen
-            )
+            config = transformers.AutoConfig.from_pretrained(source, revision=revision) if named else None
+            name = next(iter(getattr(config, "architectures", None) or ()), "")
+            loader = getattr(transformers, name, transformers.AutoModelForCausalLM)
+            model, report = loader.from_pretrained(source, trust_remote_code=False, output_loading_info=True, **chosen)
             model = model.to(options.device).eval()
     except Exception as error:
         raise TrainerLoadError(f"transformers cannot load the trainer's model from {source}: {words(error)}") from error
-    if lost := _lost(report):  # transformers draws them at random
-        raise TrainerLoadError(f"transformers finds tensors of the trainer's model missing in {source}: {lost}")
+    if lost := sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report.get(kind, ())):
+        # transformers draws them at random
+        raise TrainerLoadError(f"transformers finds tensors of the trainer's model missing in {source}: {listed(lost)}")
     return model
-
-
-def _lost(report: Mapping[str, Any]) -> str:
-    return listed(sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report.get(kind, ())))
 
 
 @contextmanager
