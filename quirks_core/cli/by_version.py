@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from packaging.version import Version
 
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.base.json_values import canonical
-from quirks_core.cli.options import plan_options
+from quirks_core.cli.options import ENGINE, plan_options
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.formats import supply
@@ -18,9 +19,10 @@ from quirks_core.plan.records import NoteKind, Plan, State
 from quirks_core.plan.summary import in_one_line
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry
-from quirks_core.reporting.terminal import Screen, line, lines
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.plan import refused
+from quirks_core.reporting.terminal import Screen, line
 
-ENGINE = "vllm"
 #: How a state is shown, and its text in the legend.
 _LEGEND = {
     "active": ("[green]active[/]", "concerns the run on that version"),
@@ -122,21 +124,22 @@ def _show(
             screen.say(f"[dim]{word}: {meaning}[/]")
     if about["left_out"]:
         screen.say(f"[dim]{about['left_out']} other quirks concern the run on none of them (--verbose)[/]")
-    for note in about["notes"]:
-        screen.say(f"note: {line(note)}")
-    where: dict[tuple[str, str], list[str]] = {}
+    screen.findings(Finding("note", "", text) for text in about["notes"])
+    where: dict[Finding, list[str]] = {}
     for version, plan in plans.items():
-        for key in [("[yellow]warning[/]", text) for text in _warnings(plan, verbose=verbose)] + [
-            ("[bold red]refused[/]", str(refusal)) for refusal in plan.refusals
-        ]:
-            where.setdefault(key, []).append(version)
-    for (label, text), found_on in where.items():
-        screen.say(f"{label} on {line(', '.join(dict.fromkeys(found_on)))}: {lines(text)}")
+        for one in _findings(plan, verbose=verbose):
+            where.setdefault(one, []).append(version)
+    for one, found_on in where.items():
+        subject = f"{one.subject}, " if one.subject else ""
+        screen.findings([replace(one, subject=f"{subject}on {', '.join(dict.fromkeys(found_on))}")])
 
 
-def _warnings(plan: Plan, *, verbose: bool) -> Iterator[str]:
-    """What is undecided is one line, or one for each reason; what is not checked is known of every assumed version."""
+def _findings(plan: Plan, *, verbose: bool) -> Iterator[Finding]:
+    """What is undecided is one finding, or one for each reason; what is not checked is known of every assumed version."""
     left_out = {NoteKind.UNEXAMINED} if verbose else {NoteKind.UNEXAMINED, NoteKind.UNCHECKED}  # the table shows the first
-    notes = [note for note in plan.warnings if note.kind not in left_out]
-    yield from (note.text for note in notes if verbose or note.kind is not NoteKind.UNDECIDED or not note.about)
-    yield from filter(None, [in_one_line({} if verbose else plan.undecided, supply(plan.undecided))])
+    for note in plan.warnings if verbose else plan.notes:
+        if note.kind not in left_out:
+            yield Finding("warning", "", note.text)
+    if text := in_one_line({} if verbose else plan.undecided, supply(plan.undecided)):
+        yield Finding("warning", "", text)
+    yield from map(refused, plan.refusals)

@@ -13,7 +13,7 @@ from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
+from quirks_core.cli.options import add_run, load_config, load_server_command, plan_options, progress
 from quirks_core.cli.upgrade_view import (
     catalogue_markdown,
     markdown,
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "can decide is unknown",
     )  # fmt: skip
     what.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
-    add_server_command(parser)
+    add_run(parser)
 
 
 def run_upgrade(options: argparse.Namespace) -> int:
