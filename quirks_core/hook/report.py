@@ -16,8 +16,6 @@ from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.plan import NUMERICS, Ways, findings, run
 
 _LOGGER = logging.getLogger("model_quirks.hook")
-#: Cures that have a line of their own: with the first line, advice and the receipt there are about ten.
-_MOST_CURES = 3
 _SEE_ALL = "MODEL_QUIRKS=report lists"
 #: Levels of what is no change of an engine.
 _NO_CHANGE = ("undecided", "warning")
@@ -89,7 +87,7 @@ def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
     first += f"; {how}: {names}"
     read = [f"{slot} = {plan.value(slot)} ({where})" for slot in NUMERICS if (where := plan.context.sources.get(slot))]
     first += f"; read: {', '.join(read)}" if read else ""
-    found = list(findings(plan, _WAYS, most=_MOST_CURES))
+    found = list(findings(plan, _WAYS))
     if all(one.level in _NO_CHANGE for one in found):
         info(f"{first}; {_unchanged(plan, found)}")
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -31,8 +31,8 @@ ALL_HEADINGS: Mapping[str, str] = MappingProxyType(
         State.DISABLED: ": switched off",
     }
 )
-#: Cures that have a line of their own, undecided quirks of this model that do, and the options in it.
-_MOST_CURES, _MOST = 6, 3
+#: Cures that have a line of their own, beside advice and without; undecided quirks that do, and the options in it.
+_MOST_BESIDE_ADVICE, _MOST_CURES, _MOST = 3, 5, 3
 #: Facts of a trainer that its user may have to supply, because its presets leave them open; of others he can set none.
 NUMERICS = ("train.dtype", "train.trainable_dtype", "train.autocast", "train.head_dtype")
 
@@ -100,14 +100,13 @@ def _assumed(package: str) -> str:
     return " (assumed)" if installed_version(package) else " (assumed: none is installed)"
 
 
-def findings(plan: Plan, ways: Ways = COMMAND_LINE, *, whole: bool = False, most: int = _MOST_CURES) -> Iterator[Finding]:
+def findings(plan: Plan, ways: Ways = COMMAND_LINE, *, whole: bool = False) -> Iterator[Finding]:
     """Yields what a plan means, what has to be done first.
 
     Args:
         plan: The plan.
         ways: How the user supplies facts, and sees everything.
         whole: Every row with its reason and cost, everything that cannot be decided, and every warning.
-        most: Cures that have a line of their own.
     """
     yield from map(refused, plan.refusals)
     found = list(rows(plan))
@@ -116,7 +115,7 @@ def findings(plan: Plan, ways: Ways = COMMAND_LINE, *, whole: bool = False, most
     else:
         yield from _to_do(plan, found)
         yield from (Finding("kept", ", ".join(row.quirks), _why(row)) for row in found if row.group == Status.KEPT_USER)
-        yield from _in_force(plan, found, ways, most)
+        yield from _in_force(plan, found, ways)
     yield from _undecided(plan, ways, whole=whole)
     yield from _warnings(plan, ways, whole=whole)
 
@@ -149,7 +148,7 @@ def _to_do(plan: Plan, found: Iterable[Entry]) -> Iterator[Finding]:
         yield Finding("do" if row.required else ADVISED, ", ".join(row.quirks), _why(row))
 
 
-def _in_force(plan: Plan, found: Iterable[Entry], ways: Ways, most: int) -> Iterator[Finding]:
+def _in_force(plan: Plan, found: Sequence[Entry], ways: Ways) -> Iterator[Finding]:
     """A finding for each cure, with what goes wrong without it, those of this model first; one for all that is speed."""
     done: dict[str, list[str]] = {}
     for row in (row for row in found if row.group == IN_FORCE):
@@ -157,6 +156,7 @@ def _in_force(plan: Plan, found: Iterable[Entry], ways: Ways, most: int) -> Iter
             done.setdefault(name, []).extend([row.what] if row.slot else [])
     mine = [one for one in plan.verdicts if one.id in done]
     cures = sorted((one for one in mine if one.kind is not Kind.FEATURE), key=lambda one: not _is_of_model(one))
+    most = _MOST_BESIDE_ADVICE if any(row.group == ADVISED for row in found) else _MOST_CURES
     most = most if len(cures) > most + 1 else len(cures)
     for one in cures[:most]:
         settings = f" ({', '.join(done[one.id])})" if done[one.id] else ""
@@ -215,8 +215,10 @@ def _warnings(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
 def rest(plan: Plan, *, whole: bool) -> str:
     """Returns what a list of findings leaves out, and how to see it."""
     count = Counter(one.state for one in plan.verdicts)
-    why = "quirks explain ID with the same options says why"
-    others = f"{count[State.NOT_MATCHED]} other quirks do not concern this run ({why})"
-    off = ", ".join(f"{count[state]} {state}" for state in (State.DORMANT, State.SUPERSEDED, State.DISABLED) if count[state])
-    more = "" if whole else f"--verbose has the rest{f' ({off})' if off else ''}; "
-    return f"{more}{others}"
+    off = (
+        []
+        if whole
+        else [f"{count[state]} {state}" for state in (State.DORMANT, State.SUPERSEDED, State.DISABLED) if count[state]]
+    )
+    others = ", ".join([*off, f"{count[State.NOT_MATCHED]} of no concern here"])
+    return f"not shown: {others} ({'' if whole else '--verbose, or '}quirks explain ID with the same options)"

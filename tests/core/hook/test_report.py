@@ -135,13 +135,13 @@ def test_a_quiet_log_counts_what_it_does_not_list(lines, plan_of):
     assert line.endswith("; 1 setting, 0 patches: q2; 1 advised, 1 undecided")
 
 
-def test_cures_beyond_three_share_a_line_that_names_each(lines, plan_of):
+def test_cures_beyond_five_share_a_line_that_names_each(lines, plan_of):
     plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
 
     short, whole = (lines(log_plan, plan, TYPED, "told", only_reports=only_reports)[1:] for only_reports in (False, True))
 
-    assert len(short) == 4
-    assert short[-1].startswith("  in force: 17 more: q11, q12, ")
+    assert len(short) == 6
+    assert short[-1].startswith("  in force: 15 more: q13, q14, ")
     assert short[-1].endswith(" (MODEL_QUIRKS=report lists them)")
     assert len(whole) == 20
 
