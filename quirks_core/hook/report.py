@@ -16,7 +16,6 @@ from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.plan import NUMERICS, Ways, findings, run
 
 _LOGGER = logging.getLogger("model_quirks.hook")
-_SEE_ALL = "MODEL_QUIRKS=report lists"
 #: Levels of what is no change of an engine.
 _NO_CHANGE = ("undecided", "warning")
 
@@ -58,12 +57,7 @@ def _supply(facts: Iterable[str]) -> str:
     return f"MODEL_QUIRKS_SET='{settings}'" if settings else ""
 
 
-def _remedy(facts: Iterable[str]) -> str:
-    supply = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, " if any(map(is_setting, facts)) else ""
-    return f"{supply}{_SEE_ALL} everything"
-
-
-_WAYS = Ways(_supply, _remedy, f"{_SEE_ALL} them")
+_WAYS = Ways(_supply, "MODEL_QUIRKS=report lists them")
 
 
 def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_reports: bool = False) -> None:

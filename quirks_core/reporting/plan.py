@@ -12,9 +12,9 @@ from quirks_core.configuration.slots import slot_around, slot_named
 from quirks_core.declaration.flags import Kind, ModelFlag
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.packages import installed_platform, installed_version
-from quirks_core.plan.formats import option_for, supply
+from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
-from quirks_core.plan.summary import ADVISED, IN_FORCE, SEE_ALL, Entry, in_one_line, of_our_worker, rows
+from quirks_core.plan.summary import ADVISED, IN_FORCE, SEE_ALL, Entry, of_our_worker, rows
 from quirks_core.reporting.finding import Finding
 
 #: What the levels of a short list are headed by, and those of a whole one, whose order is that of the rows.
@@ -43,12 +43,10 @@ class Ways:
 
     Attributes:
         supply: Returns how he supplies missing facts; empty if he can supply none of them.
-        remedy: Returns the same where the facts are named already, and how he sees everything.
         see_all: How he sees everything.
     """
 
     supply: Callable[[Iterable[str]], str]
-    remedy: Callable[[Iterable[str]], str]
     see_all: str
 
 
@@ -56,9 +54,9 @@ def _by_options(facts: Iterable[str]) -> str:
     return listed(dict.fromkeys(filter(None, map(option_for, facts))), _MOST)
 
 
-COMMAND_LINE = Ways(_by_options, supply, "--verbose lists them")
+COMMAND_LINE = Ways(_by_options, "--verbose lists them")
 #: For programs that start engines in a block of ours.
-LIBRARY = Ways(", ".join, lambda _: SEE_ALL, SEE_ALL)
+LIBRARY = Ways(", ".join, SEE_ALL)
 
 
 def verdict(plan: Plan) -> Finding:
@@ -173,7 +171,7 @@ def _is_of_model(one: Verdict) -> bool:
 
 
 def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
-    """Quirks of this model with what decides them, the others in one finding; without facts that only a known trainer has."""
+    """Quirks of this model, then the others in one finding, with what decides them; without what only a known trainer has."""
     if whole:
         for fact, names in plan.undecided.items():
             yield Finding("undecided", ways.supply([fact]) or fact, f"decides {', '.join(names)}")
@@ -181,13 +179,12 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
         return
     open_ = {fact: names for fact, names in plan.undecided.items() if not _is_the_trainers(plan, fact)}
     of_model = {one.id for one in plan.verdicts if _is_of_model(one)}
-    own = sorted({name for names in open_.values() for name in names if name in of_model})[:_MOST]
-    for name in own:
-        facts = [fact for fact, names in open_.items() if name in names]
-        yield Finding("undecided", name, f"decided by {ways.supply(facts) or ', '.join(facts)}")
-    left = {fact: others for fact, names in open_.items() if (others := set(names) - set(own))}
-    if text := in_one_line(left, ways.remedy(left)):
-        yield Finding("undecided", "", text.removeprefix("undecided: "))
+    every = {name for names in open_.values() for name in names}
+    own = sorted(every & of_model)[:_MOST]
+    for group in filter(None, [*([name] for name in own), sorted(every.difference(own))]):
+        facts = [fact for fact, names in open_.items() if not set(group).isdisjoint(names)]
+        subject = group[0] if len(group) == 1 else f"{len(group)} quirks"
+        yield Finding("undecided", subject, f"decided by {ways.supply(facts) or ', '.join(facts)}")
     # A fact that no run has cannot be supplied.
     yield from (Finding("undecided", "", note.text) for note in plan.notes if note.kind is NoteKind.UNDECIDED)
 
@@ -220,5 +217,5 @@ def rest(plan: Plan, *, whole: bool) -> str:
         if whole
         else [f"{count[state]} {state}" for state in (State.DORMANT, State.SUPERSEDED, State.DISABLED) if count[state]]
     )
-    others = ", ".join([*off, f"{count[State.NOT_MATCHED]} of no concern here"])
-    return f"not shown: {others} ({'' if whole else '--verbose, or '}quirks explain ID with the same options)"
+    others = ", ".join([*off, f"{count[State.NOT_MATCHED]} of no concern"])
+    return f"not shown: {others} ({'' if whole else '--verbose; '}quirks explain ID, same options)"

@@ -111,7 +111,7 @@ def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, p
     plan = plan_of(*undecided, undeclared=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
 
     (line,) = lines(log_plan, plan, TYPED, "told")
-    assert "; undecided: 2 quirks, without refit.scope, refit.transport; MODEL_QUIRKS_SET='slot=value;…' supplies" in line
+    assert line.endswith("; undecided: 2 quirks: decided by MODEL_QUIRKS_SET='refit.scope=…;refit.transport=…'")
 
 
 def test_what_no_user_of_a_known_trainer_can_set_is_not_called_undecided(lines, plan_of):
@@ -121,7 +121,7 @@ def test_what_no_user_of_a_known_trainer_can_set_is_not_called_undecided(lines, 
 
     (line,) = lines(log_plan, plan, TYPED, "told")
     assert ", for trl, plan " in line
-    assert "; undecided: q1, without train.dtype; " in line
+    assert "; undecided: q1: decided by MODEL_QUIRKS_SET='train.dtype=…'" in line
     assert "refit.scope" not in line
 
 
