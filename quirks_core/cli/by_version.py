@@ -35,25 +35,35 @@ _LEGEND = {
 }
 
 
-def parse_versions(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads comma-separated versions.
+def add_versions(parser: argparse.ArgumentParser, more: str = "", several: str = "") -> None:
+    """Adds the versions; where several can be given, the words for them."""
+    what = f"resolve as if that version of vLLM were installed{several}"
+    parser.add_argument("--vllm", metavar=f"VERSION{more}", action="append", default=[], help=what)
+
+
+def read_versions(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Reads the comma-separated versions of ``--vllm``, and assumes the first.
 
     Returns:
         The versions as they were given, in order; and those left out because an equal one came before.
 
     Raises:
-        UsageError: One is not a version.
+        UsageError: One is not a version, or another option contradicts them.
     """
     seen: dict[Version, str] = {}
     again: list[str] = []
-    for text in (part.strip() for item in texts for part in item.split(",")):
+    for text in (part.strip() for item in options.vllm for part in item.split(",")):
         try:
             version = Version(text)
         except ValueError:  # InvalidVersion, or a number of thousands of digits
             raise UsageError(f"--vllm: {shown(text, 100)} is not a version; write for example --vllm 0.26,0.32.0") from None
         if seen.setdefault(version, text) is not text:
             again.append(text)
-    return tuple(seen.values()), tuple(again)
+    if seen and any(text.partition("==")[0].strip() == ENGINE for text in options.assume):
+        raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
+    versions = tuple(seen.values())
+    options.assume = [*(f"{ENGINE}=={version}" for version in versions[:1]), *options.assume]
+    return versions, tuple(again)
 
 
 def make_plans(registry: Registry, context: RunContext, versions: Iterable[str], switches: Switches) -> dict[str, Plan]:

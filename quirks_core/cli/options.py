@@ -7,7 +7,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from quirks_core.base.errors import UsageError
-from quirks_core.configuration.config import EngineSection, GenerationConfig, Purpose
+from quirks_core.configuration.config import EngineSection, GenerationConfig
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
 from quirks_core.facts.context import assumed_as
@@ -46,10 +46,16 @@ def load_run(options: argparse.Namespace) -> GenerationConfig:
     Raises:
         UsageError: Something is wrong with it, or the options contradict each other.
     """
-    return started(options, load_server_command(options)[1] if options.cmd else load_config(options))
+    if not options.cmd:
+        return _started(options, load_config(options))
+    if options.trainer == OURS:
+        raise UsageError(f"--trainer {OURS}: our worker starts its engine by itself, not by vllm serve; leave one of them out")
+    if options.trainer in TRAINERS and not options.purpose:
+        options.purpose = "rollout"
+    return _started(options, load_server_command(options)[1])
 
 
-def started(options: argparse.Namespace, config: GenerationConfig) -> GenerationConfig:
+def _started(options: argparse.Namespace, config: GenerationConfig) -> GenerationConfig:
     """Returns a run as ``--trainer`` starts its engine: what a trainer sends, and how it computes, are its presets."""
     trainer = TRAINERS.get(options.trainer or OURS)
     if trainer is None and (options.cmd or options.trainer != SERVE):
@@ -65,7 +71,8 @@ def started(options: argparse.Namespace, config: GenerationConfig) -> Generation
             section, _, key = slot.partition(".")
             values.setdefault(section, {}).setdefault(key, value)
     values = {"purpose": "serve" if trainer is None else "rollout", **values}
-    values["engine"] = {"runtime": "v1", "load_format": "auto", **values.get("engine", {})}
+    server = {"async_engine": True} if trainer is None else {}
+    values["engine"] = {"runtime": "v1", "load_format": "auto", **server, **values.get("engine", {})}
     values["parallel"] = {"dp_strategy": "engine", **values.get("parallel", {})}
     return EngineRun.given(values, {*config.typed_slots(), *sources}, sources)
 
@@ -93,15 +100,20 @@ def _settings(options: argparse.Namespace) -> list[str]:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Adds who starts the engine, and the command line of a server, which describes a run, as the words after ``--``."""
+    """Adds who starts the engine, and the command line of a server."""
     parser.add_argument(
         "--trainer", metavar="NAME", choices=(OURS, SERVE, *TRAINERS),
         help=f"who starts the engine: {OURS} (our own, if left out), {SERVE} (vllm serve), or {', '.join(TRAINERS)}",
     )  # fmt: skip
+    add_server_command(parser)
+
+
+def add_server_command(parser: argparse.ArgumentParser) -> None:
+    """Adds the command line of a server, which describes a run, as the words after ``--``."""
     parser.add_argument(
         "cmd", nargs="*", metavar="CMD", default=[],
         help="after --: the command line of a server (vllm serve MODEL …), which describes the run instead of --model and "
-        "--config; its purpose is serve, unless --purpose or --trainer says otherwise",
+        "--config; its purpose is serve, unless another option says otherwise",
     )  # fmt: skip
 
 
@@ -117,11 +129,8 @@ def load_server_command(options: argparse.Namespace, source: VllmSource = INSTAL
     """
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
-    if options.trainer == OURS:
-        raise UsageError(f"--trainer {OURS}: our worker starts its engine by itself, not by vllm serve; leave one of them out")
     command = read_serve_command(options.cmd, source, notify=progress(options))
-    purpose: Purpose = options.purpose or ("rollout" if options.trainer in TRAINERS else "serve")
-    return command, command.config(purpose=purpose, settings=_settings(options))
+    return command, command.config(purpose=options.purpose or "serve", settings=_settings(options))
 
 
 def progress(options: argparse.Namespace) -> Callable[[str], None]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from quirks_core.base.errors import UsageError
+from quirks_core.cli.by_version import add_versions, read_versions
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_run, describes_run, load_run, program, run_options
 from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot
@@ -44,11 +45,14 @@ _STATES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what to explain, and the command line of a server."""
     parser.add_argument("id", metavar="ID", help="a quirk's id, or a slot (engine.block_size)")
+    add_versions(parser)
     add_run(parser)
 
 
 def run_explain(options: argparse.Namespace) -> int:
     """Explains a quirk for a run; shows a declaration or a slot where no run is described."""
+    if len(read_versions(options)[0]) > 1:
+        raise UsageError("--vllm: one version is explained at a time; quirks plan --vllm shows several")
     if "." in options.id:
         return _show_slot(options)
     return _explain(options) if describes_run(options) or options.disable or options.force else _show_quirk(options)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from quirks_core.base.text import indented, one_line, printable
 from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.page import Page, shortened
 
 #: Columns of what is no terminal: nothing wraps there, so that `grep` finds the text of a line.
 _UNWRAPPED = 1_000_000
@@ -28,9 +29,9 @@ _BESIDE = 32
 _NO_HEADINGS: Mapping[str, str] = MappingProxyType({})
 #: By level; others are yellow.
 _COLOURS = {
-    **dict.fromkeys(("ok", "fine", "go", "in force", "already_set", "features"), "green"),
+    **dict.fromkeys(("ok", "fine", "go", "in force", "active", "already_set", "features"), "green"),
     **dict.fromkeys(("note", "dormant", "superseded"), "cyan"),
-    **dict.fromkeys(("error", "broken", "refused", "stop"), "bold red"),
+    **dict.fromkeys(("error", "broken", "expired", "refused", "stop"), "bold red"),
     "unknown": "magenta",
 }
 
@@ -118,6 +119,18 @@ class Screen(Console):
                 for text in _below(one, most):
                     self.say(text, indent=indent + 4)
 
+    def page(self, page: Page) -> None:
+        """Prints a report."""
+        self.say(f"[bold]{line(page.head)}[/]")
+        self.findings(Finding("note", "", note) for note in page.notes)
+        if page.verdict is not None:
+            self.say(f"[{_COLOURS.get(page.verdict.level, 'yellow')}]{line(page.verdict.level)}{line(page.verdict.message)}[/]")
+        for text in page.paste:
+            self.say(line(text), indent=2)
+        for title, found in page.parts:
+            self.say(f"\n[bold]{line(title)}[/]" if title else "")
+            self.findings(found, indent=2, most=page.most)
+
     def entries(self, rows: Sequence[tuple[str, str]], *, indent: int = 2) -> None:
         """Prints names with a text beside each, or below it where the terminal is narrow.
 
@@ -169,9 +182,7 @@ class Screen(Console):
 
 def _below(found: Finding, most: int | None) -> Iterator[str]:
     """Yields the lines that show a finding, as markup."""
-    yield from (f"[dim]{line(text)}[/]" for text in found.lines[:most])
-    if most is not None and len(found.lines) > most:
-        yield f"[dim]… {len(found.lines) - most} more lines (--json has all)[/]"
+    return (f"[dim]{line(text)}[/]" for text in shortened(found, most))
 
 
 def _wrapped(text: Text, width: int) -> Sequence[Text]:

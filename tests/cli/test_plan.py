@@ -67,7 +67,7 @@ def test_a_verbose_plan_groups_all_by_what_became_of_it(quirks, model):
     assert re.search(r"^  rollout-logprobs-processed +switched off by 'logprobs'", found["disabled"], re.M)
 
 
-SERVE = ("plan", "--purpose", "rollout", "--", "vllm", "serve")
+SERVE = ("plan", "--purpose", "rollout", "--trainer", "serve", "--model")
 
 
 def test_what_only_the_program_can_do_comes_first(quirks, model):
@@ -112,6 +112,20 @@ def test_a_trainer_may_start_the_server_of_a_command_line_but_our_worker_does_no
 
     assert ", purpose rollout, for verl, plan " in trained.out
     assert (ours.code, "leave one of them out" in ours.err) == (2, True)
+
+
+def test_the_options_that_a_plan_names_decide_what_is_undecided(quirks, model):
+    (line,) = (
+        line for line in quirks(*SERVE, model("gemma4")).out.splitlines() if line.startswith("undecided: rollout-precision")
+    )
+    values = {"train.autocast": "none", "train.framework": "trl", "train.trainable_dtype": "float32"}
+
+    options = [f"{option}{values[option.removeprefix('--set ').rstrip('=')]}" for option in re.findall(r"--set [^=]+=", line)]
+    more = [word for option in [*options, "--set train.dtype=float32"] for word in option.split(" ")]
+    decided = quirks(*SERVE, model("gemma4"), *more)
+
+    assert len(options) == 3
+    assert (decided.code, "undecided: rollout-precision" in decided.out) == (0, False)
 
 
 def test_a_verbose_plan_says_what_decides_each_quirk(quirks, model):

@@ -86,7 +86,7 @@ def test_beyond_the_newest_release_that_was_read_the_plan_warns(quirks, model):
 
 
 def test_what_is_undecided_is_one_warning_for_the_versions_that_share_it(quirks, model):
-    arguments = ("--purpose", "rollout", "--vllm", "0.31,0.32", "--", "vllm", "serve", model())
+    arguments = ("--purpose", "rollout", "--vllm", "0.31,0.32", "--trainer", "serve", "--model", model())
 
     short, whole = quirks("plan", *arguments).out, quirks("plan", "--verbose", *arguments).out
 

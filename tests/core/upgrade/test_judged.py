@@ -6,10 +6,11 @@ import shlex
 
 import pytest
 
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome, Run, judge
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.changes import Change, Form
-from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.finding import Level, Section
 from quirks_core.upgrade.judged import Judged, judged_findings
 
 from .conftest import MODELS
