@@ -117,7 +117,7 @@ def test_an_option_that_loses_its_effect_is_named_once(verdict):
     """It is no remedy where it is left open."""
     outcome, without = verdict("0.31.0", "0.33.0", NO_EFFECT), verdict("0.31.0", "0.33.0", PLAIN)
 
-    said = [line for line in outcome.out.splitlines() if line.startswith("  note deprecated")]
+    said = [line for line in outcome.out.splitlines() if line.startswith("  note: deprecated")]
     assert [("mamba" in line, "cascade" in line) for line in said] == [(True, False), (False, True)]
     assert not any(name in without.out for name in ("cascade", "mamba"))
 
