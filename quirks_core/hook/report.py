@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from quirks_core.apply.receipt import Receipt
 from quirks_core.base.text import listed, one_line
@@ -13,7 +14,7 @@ from quirks_core.plan.formats import is_setting
 from quirks_core.plan.records import Plan, State
 from quirks_core.plan.summary import Summary, is_done
 from quirks_core.reporting.finding import Finding
-from quirks_core.reporting.plan import NUMERICS, Ways, findings, run
+from quirks_core.reporting.plan import HEADINGS, MOST, NUMERICS, Ways, findings, run
 
 _LOGGER = logging.getLogger("model_quirks.hook")
 #: Levels of what is no change of an engine.
@@ -53,8 +54,9 @@ def _log(level: int, text: str) -> None:
 
 
 def _supply(facts: Iterable[str]) -> str:
-    settings = ";".join(f"{fact}=…" for fact in facts if is_setting(fact))
-    return f"MODEL_QUIRKS_SET='{settings}'" if settings else ""
+    settings = [f"{fact}=…" for fact in facts if is_setting(fact)]
+    more = f" and {len(settings) - MOST} more" if len(settings) > MOST else ""
+    return f"MODEL_QUIRKS_SET='{';'.join(settings[:MOST])}'{more}" if settings else ""
 
 
 _WAYS = Ways(_supply, "MODEL_QUIRKS=report lists them")
@@ -87,7 +89,8 @@ def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
         return
     info(first)
     for one in findings(plan, _WAYS, whole=True) if only_reports else found:
-        info(f"  {one}")
+        # A list has this as its heading.
+        info(f"  {one if only_reports or one.level not in HEADINGS else replace(one, message=f'without it: {one.message}')}")
 
 
 def log_receipt(receipt: Receipt, slots: Collection[str]) -> None:

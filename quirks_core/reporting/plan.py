@@ -32,7 +32,7 @@ ALL_HEADINGS: Mapping[str, str] = MappingProxyType(
     }
 )
 #: Cures that have a line of their own, beside advice and without; undecided quirks that do, and the options in it.
-_MOST_BESIDE_ADVICE, _MOST_CURES, _MOST = 3, 5, 3
+_MOST_BESIDE_ADVICE, _MOST_CURES, MOST = 3, 5, 3
 #: Facts of a trainer that its user may have to supply, because its presets leave them open; of others he can set none.
 NUMERICS = ("train.dtype", "train.trainable_dtype", "train.autocast", "train.head_dtype")
 
@@ -51,7 +51,7 @@ class Ways:
 
 
 def _by_options(facts: Iterable[str]) -> str:
-    return listed(dict.fromkeys(filter(None, map(option_for, facts))), _MOST)
+    return listed(dict.fromkeys(filter(None, map(option_for, facts))), MOST)
 
 
 COMMAND_LINE = Ways(_by_options, "--verbose lists them")
@@ -160,7 +160,7 @@ def _in_force(plan: Plan, found: Sequence[Entry], ways: Ways) -> Iterator[Findin
         settings = f" ({', '.join(done[one.id])})" if done[one.id] else ""
         yield Finding(IN_FORCE, one.id, f"{one.title}{settings}")
     if others := [one.id for one in cures[most:]]:
-        yield Finding(IN_FORCE, f"{len(others)} more", f"{', '.join(others)} ({ways.see_all})")
+        yield Finding("in force, too", "", f"{', '.join(others)} ({ways.see_all})")
     if faster := [one.id for one in mine if one.kind is Kind.FEATURE]:
         yield Finding("features", "", ", ".join(faster))
 
@@ -180,7 +180,7 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
     open_ = {fact: names for fact, names in plan.undecided.items() if not _is_the_trainers(plan, fact)}
     of_model = {one.id for one in plan.verdicts if _is_of_model(one)}
     every = {name for names in open_.values() for name in names}
-    own = sorted(every & of_model)[:_MOST]
+    own = sorted(every & of_model)[:MOST]
     for group in filter(None, [*([name] for name in own), sorted(every.difference(own))]):
         facts = [fact for fact, names in open_.items() if not set(group).isdisjoint(names)]
         subject = group[0] if len(group) == 1 else f"{len(group)} quirks"

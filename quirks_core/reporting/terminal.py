@@ -29,7 +29,7 @@ _BESIDE = 32
 _NO_HEADINGS: Mapping[str, str] = MappingProxyType({})
 #: By level; others are yellow.
 _COLOURS = {
-    **dict.fromkeys(("ok", "fine", "go", "in force", "active", "already_set", "features"), "green"),
+    **dict.fromkeys(("ok", "fine", "go", "in force", "in force, too", "active", "already_set", "features"), "green"),
     **dict.fromkeys(("note", "dormant", "superseded"), "cyan"),
     **dict.fromkeys(("error", "broken", "expired", "refused", "stop"), "bold red"),
     "unknown": "magenta",
