@@ -14,13 +14,11 @@ from quirks_core.base.json_values import canonical
 from quirks_core.cli.options import ENGINE, plan_options
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.formats import supply
 from quirks_core.plan.records import NoteKind, Plan, State
-from quirks_core.plan.summary import in_one_line
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.finding import Finding
-from quirks_core.reporting.plan import refused
+from quirks_core.reporting.plan import findings
 from quirks_core.reporting.terminal import Screen, line
 
 #: How a state is shown, and its text in the legend.
@@ -145,11 +143,8 @@ def _show(
 
 
 def _findings(plan: Plan, *, verbose: bool) -> Iterator[Finding]:
-    """What is undecided is one finding, or one for each reason; what is not checked is known of every assumed version."""
-    left_out = {NoteKind.UNEXAMINED} if verbose else {NoteKind.UNEXAMINED, NoteKind.UNCHECKED}  # the table shows the first
-    for note in plan.warnings if verbose else plan.notes:
-        if note.kind not in left_out:
-            yield Finding("warning", "", note.text)
-    if text := in_one_line({} if verbose else plan.undecided, supply(plan.undecided)):
-        yield Finding("warning", "", text)
-    yield from map(refused, plan.refusals)
+    """What the table does not show; what is not checked is known of every assumed version."""
+    in_table = {note.text for note in plan.warnings if note.kind is NoteKind.UNEXAMINED}
+    for one in findings(plan, whole=verbose):
+        if one.level in ("refused", "undecided", "warning") and one.message not in in_table:
+            yield one

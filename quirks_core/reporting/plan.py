@@ -204,9 +204,8 @@ def _warnings(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
         elif note.kind not in (NoteKind.UNDECIDED, NoteKind.ADVICE):
             yield Finding("warning", "", note.text)
     if unchecked:
-        number = "1 setting or patch is" if unchecked == 1 else f"{unchecked} settings and patches are"
-        text = f"{number} not checked, because the engine is assumed or not installed ({ways.see_all})"
-        yield Finding("warning", "", text)
+        number = "1 setting or patch" if unchecked == 1 else f"{unchecked} settings and patches"
+        yield Finding("not checked", "", f"{number}: the engine is assumed, or not installed ({ways.see_all})")
 
 
 def rest(plan: Plan, *, whole: bool) -> str:
