@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from quirks_core.base.errors import QuirksError
+from quirks_core.cli.planning import show_plan
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plan.receipt import Receipt
-from quirks_core.reporting.plan import show_plan
 from quirks_core.reporting.terminal import Screen, line, lines
 from worker import VllmAsyncGenerationWorker
 from worker.lab.cli.arguments import add_verbose

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from packaging.version import Version
 
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.base.json_values import canonical
-from quirks_core.cli.options import plan_options
+from quirks_core.cli.options import ENGINE, plan_options
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.formats import supply
 from quirks_core.plan.records import NoteKind, Plan, State
-from quirks_core.plan.summary import in_one_line
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry
-from quirks_core.reporting.terminal import Screen, line, lines
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.plan import findings
+from quirks_core.reporting.terminal import Screen, line
 
-ENGINE = "vllm"
 #: How a state is shown, and its text in the legend.
 _LEGEND = {
     "active": ("[green]active[/]", "concerns the run on that version"),
@@ -33,25 +33,35 @@ _LEGEND = {
 }
 
 
-def parse_versions(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads comma-separated versions.
+def add_versions(parser: argparse.ArgumentParser, more: str = "", several: str = "") -> None:
+    """Adds the versions; where several can be given, the words for them."""
+    what = f"resolve as if that version of vLLM were installed{several}"
+    parser.add_argument("--vllm", metavar=f"VERSION{more}", action="append", default=[], help=what)
+
+
+def read_versions(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Reads the comma-separated versions of ``--vllm``, and assumes the first.
 
     Returns:
         The versions as they were given, in order; and those left out because an equal one came before.
 
     Raises:
-        UsageError: One is not a version.
+        UsageError: One is not a version, or another option contradicts them.
     """
     seen: dict[Version, str] = {}
     again: list[str] = []
-    for text in (part.strip() for item in texts for part in item.split(",")):
+    for text in (part.strip() for item in options.vllm for part in item.split(",")):
         try:
             version = Version(text)
         except ValueError:  # InvalidVersion, or a number of thousands of digits
             raise UsageError(f"--vllm: {shown(text, 100)} is not a version; write for example --vllm 0.26,0.32.0") from None
         if seen.setdefault(version, text) is not text:
             again.append(text)
-    return tuple(seen.values()), tuple(again)
+    if seen and any(text.partition("==")[0].strip() == ENGINE for text in options.assume):
+        raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
+    versions = tuple(seen.values())
+    options.assume = [*(f"{ENGINE}=={version}" for version in versions[:1]), *options.assume]
+    return versions, tuple(again)
 
 
 def make_plans(registry: Registry, context: RunContext, versions: Iterable[str], switches: Switches) -> dict[str, Plan]:
@@ -122,21 +132,19 @@ def _show(
             screen.say(f"[dim]{word}: {meaning}[/]")
     if about["left_out"]:
         screen.say(f"[dim]{about['left_out']} other quirks concern the run on none of them (--verbose)[/]")
-    for note in about["notes"]:
-        screen.say(f"note: {line(note)}")
-    where: dict[tuple[str, str], list[str]] = {}
+    screen.findings(Finding("note", "", text) for text in about["notes"])
+    where: dict[Finding, list[str]] = {}
     for version, plan in plans.items():
-        for key in [("[yellow]warning[/]", text) for text in _warnings(plan, verbose=verbose)] + [
-            ("[bold red]refused[/]", str(refusal)) for refusal in plan.refusals
-        ]:
-            where.setdefault(key, []).append(version)
-    for (label, text), found_on in where.items():
-        screen.say(f"{label} on {line(', '.join(dict.fromkeys(found_on)))}: {lines(text)}")
+        for one in _findings(plan, verbose=verbose):
+            where.setdefault(one, []).append(version)
+    for one, found_on in where.items():
+        subject = f"{one.subject}, " if one.subject else ""
+        screen.findings([replace(one, subject=f"{subject}on {', '.join(dict.fromkeys(found_on))}")])
 
 
-def _warnings(plan: Plan, *, verbose: bool) -> Iterator[str]:
-    """What is undecided is one line, or one for each reason; what is not checked is known of every assumed version."""
-    left_out = {NoteKind.UNEXAMINED} if verbose else {NoteKind.UNEXAMINED, NoteKind.UNCHECKED}  # the table shows the first
-    notes = [note for note in plan.warnings if note.kind not in left_out]
-    yield from (note.text for note in notes if verbose or note.kind is not NoteKind.UNDECIDED or not note.about)
-    yield from filter(None, [in_one_line({} if verbose else plan.undecided, supply(plan.undecided))])
+def _findings(plan: Plan, *, verbose: bool) -> Iterator[Finding]:
+    """What the table does not show; what is not checked is known of every assumed version."""
+    in_table = {note.text for note in plan.warnings if note.kind is NoteKind.UNEXAMINED}
+    for one in findings(plan, whole=verbose):
+        if one.level in ("refused", "undecided", "warning") and one.message not in in_table:
+            yield one

@@ -16,7 +16,8 @@ from quirks_core.base.text import listed
 from quirks_core.cli.command import Command
 from quirks_core.plan.diff import Change, PlanDiff, diff
 from quirks_core.plan.records import Plan
-from quirks_core.reporting.terminal import Screen, line, lines
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.terminal import Screen, line
 
 _EXPECTED = "expected a plan as 'quirks plan --json' writes it"
 _STANDARD_INPUT = "-"
@@ -64,20 +65,18 @@ def read_plan(name: str) -> Plan:
 
 
 def _show(screen: Screen, found: PlanDiff, a: str, b: str) -> None:
-    """Prints paths with two values; refusals and warnings, which are texts, behind a minus or a plus."""
+    """Prints paths with two values, then the refusals and warnings, which are texts."""
     ours, theirs = (digest[:12] for digest in found.digests)
     if found.same:
         screen.say(f"the same plan: {ours}")
         return
     whole = f"both do the same in every process ({ours}), but differ in:" if ours == theirs else f"digest: {ours} → {theirs}"
     screen.say(f"[red]{line(a)}[/] → [green]{line(b)}[/]\n{whole}")
-    for kind in ("facts", "slots", "quirks", "patches"):
-        for change in getattr(found, kind):
-            for path, left, right in _paths(change):
-                screen.say(f"[bold]{kind}[/] {line(path)}: [red]{lines(_text(left))}[/] → [green]{lines(_text(right))}[/]")
+    kinds = ("facts", "slots", "quirks", "patches")
+    rows = [(kind, *row) for kind in kinds for change in getattr(found, kind) for row in _paths(change)]
+    screen.findings(Finding(kind, path, f"{_text(left)} → {_text(right)}") for kind, path, left, right in rows)
     for change in (*found.refusals, *found.warnings):  # the name is the text, the values are how often it occurs
-        sign, colour = ("-", "red") if (change.a or 0) > (change.b or 0) else ("+", "green")
-        screen.say(f"[{colour}]{sign}[/] {lines(change.name)}")
+        screen.findings([Finding("gone" if (change.a or 0) > (change.b or 0) else "new", "", change.name)])
 
 
 def _paths(change: Change) -> Iterator[tuple[str, Any, Any]]:

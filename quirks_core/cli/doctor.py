@@ -18,7 +18,7 @@ from quirks_core.apply.process import check_engine_environment
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import GROUP as COMMANDS
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import add_server_command, load_run, plan_options
+from quirks_core.cli.options import add_run, load_run, run_options
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.probes import Probe, ask, in_words
@@ -26,6 +26,7 @@ from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import Installation
 from quirks_core.facts.installation import hidden, in_the_way, no_engine
 from quirks_core.facts.packages import (
+    NEWEST_READ,
     PACKAGES,
     cpu_features,
     cpu_kind,
@@ -68,7 +69,7 @@ _SUMMARIES = ("plugins", "this run")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what is listed."""
     parser.add_argument("--verbose", action="store_true", help="list what is ok, too")
-    add_server_command(parser)
+    add_run(parser)
 
 
 def run_doctor(options: argparse.Namespace) -> int:
@@ -99,8 +100,9 @@ def _versions(registry: Registry) -> list[Finding]:
     if installed_version(_ENGINE) is None:
         probes = sum(_reads_engine(probe) for item in registry.loaded for probe in item.quirk.probes)
         patches = sum(_reads_engine(item) for quirk in registry.loaded for item in quirk.quirk.adjustments)
-        text = f"no engine here, so that {probes} probes and {patches} patches of quirks are not checked; plans need "
-        found.append(Finding("note", _ENGINE, f"{text}--assume vllm==VERSION. To install one: {no_engine()}"))
+        text = f"no engine here, so that {probes} probes and {patches} patches of quirks are not checked; plans "
+        newest = ".".join(map(str, NEWEST_READ))
+        found.append(Finding("note", _ENGINE, f"{text}assume vLLM {newest}. To install one: {no_engine()}"))
     kind = cpu_kind(cpu_features())
     found.append(Finding("ok", "platform", f"{installed_platform() or 'unknown'}{f', CPU {kind}' if kind else ''}"))
     return found
@@ -215,7 +217,7 @@ def _evidence(registry: Registry) -> list[Finding]:
 def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
     """What supports each quirk that concerns a run."""
     config = load_run(options)
-    plan = make_plan(config, plan_options(options, config), registry=registry)
+    plan = make_plan(config, run_options(options, config), registry=registry)
     context = plan.context
     counts: Counter[Standing] = Counter()
     found = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -11,10 +12,9 @@ from packaging.utils import canonicalize_name
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.declaration import data_file
-from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.terminal import Screen, line
-from quirks_core.source.vllm_source import INSTALLED
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,30 +48,47 @@ def _print(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace) -> int:
-    wanted = canonicalize_name(options.write)
-    items = [item for item in Registry.load(strict=True).loaded if canonicalize_name(item.distribution) == wanted]
-    if not items:
-        raise UsageError(f"no distribution {options.write!r} with quirks is installed")
-    path = _path(items)
-    known = data_file.read_for(items[0].quirk)
-    data = data_file.updated(known, tuple(item.quirk for item in items), items[0].version)
-    changed = data != known
-    if changed:
-        data_file.write(path, data)
+    path, changed = bring_up_to_date(Registry.load(strict=True), options.write)
     if options.json:
         print(json.dumps({"file": str(path), "changed": changed}, indent=2, sort_keys=True))
     else:
-        Screen().say(f"{line(path)}: {'written' if changed else 'up to date'}")
+        show_written(path, changed)
     return 0
 
 
-def _path(items: list[Loaded]) -> Path:
+def bring_up_to_date(
+    registry: Registry, distribution: str, versions: Mapping[str, str] | None = None, source: VllmSource = INSTALLED
+) -> tuple[Path, bool]:
+    """Writes the data file of a distribution from sources.
+
+    Args:
+        registry: The quirks.
+        distribution: The distribution.
+        versions: The versions of packages whose source is read instead of the installed one.
+        source: What is read.
+
+    Returns:
+        The data file, and whether it changed.
+
+    Raises:
+        UsageError: There is no such distribution, or its quirks lie in several packages.
+    """
+    items = [one for one in registry.loaded if canonicalize_name(one.distribution) == canonicalize_name(distribution)]
     paths = {data_file.path_for(item.quirk) for item in items}
-    if len(paths) > 1 or None in paths:
-        raise UsageError(f"the quirks of {items[0].distribution} lie in several packages, or in none; put them in one package")
-    (path,) = paths
-    assert path is not None  # noqa: S101 - checked above
-    return path
+    if not items:
+        raise UsageError(f"no distribution {distribution!r} with quirks is installed")
+    if len(paths) > 1 or (path := paths.pop()) is None:
+        raise UsageError(f"the quirks of {distribution} lie in several packages, or in none; put them in one package")
+    known = data_file.read_for(items[0].quirk)
+    data = data_file.updated(known, tuple(item.quirk for item in items), items[0].version, versions, source)
+    if data != known:
+        data_file.write(path, data)
+    return path, data != known
+
+
+def show_written(path: Path, changed: bool) -> None:
+    """Prints whether a data file changed."""
+    Screen().say(f"{line(path)}: {'written' if changed else 'up to date'}")
 
 
 COMMAND = Command(

@@ -9,13 +9,14 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.lifecycle import SUPPORTED_FLOOR, Lifecycle, Stage, lifecycle
 from quirks_core.plugins.registry import Registry
-from quirks_core.reporting.terminal import Screen, line
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.terminal import Screen
 
-#: The stages in the order in which they are shown, each with its colour and its meaning; what calls for action comes last.
+#: The stages in the order in which they are shown, each with its meaning; what calls for action comes last.
 _STAGES = {
-    Stage.ACTIVE: ("green", "not known to be fixed in the installed version"),
-    Stage.DORMANT: ("cyan", "the installed version is not affected"),
-    Stage.EXPIRED: ("bold red", "no supported version is affected"),
+    Stage.ACTIVE: "not known to be fixed in the installed version",
+    Stage.DORMANT: "the installed version is not affected",
+    Stage.EXPIRED: "no supported version is affected",
 }
 
 
@@ -52,13 +53,9 @@ def list_stages(wanted: str, kind: str | None = None, *, as_json: bool) -> int:
 
 
 def _show(screen: Screen, stages: Iterable[tuple[Loaded, Lifecycle]]) -> None:
-    for stage, (colour, meaning) in _STAGES.items():
-        mine = [(item, found) for item, found in stages if found.stage is stage]
-        if mine:
-            screen.say(f"[{colour}]{stage}[/]: {meaning}")
-        for item, found in mine:
-            screen.say(f"[bold]{line(item.quirk.id)}[/] [dim]({item.quirk.kind})[/]", indent=2)
-            for text in found.evidence or ("every version is affected, and no evidence is declared",):
-                screen.say(line(text), indent=4)
+    order = list(_STAGES)
+    for item, found in sorted(stages, key=lambda pair: order.index(pair[1].stage)):
+        evidence = found.evidence or ("every version is affected, and no evidence is declared",)
+        screen.findings([Finding(found.stage, f"{item.quirk.id} ({item.quirk.kind})", _STAGES[found.stage], evidence)])
     floors = ", ".join(f"{package} {version}" for package, version in SUPPORTED_FLOOR.items())
     screen.say(f"[dim]oldest supported: {floors}[/]")

@@ -8,9 +8,12 @@ from difflib import get_close_matches
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
 from quirks_core.facts.fact_table import assumed_as
+from quirks_core.facts.packages import NEWEST_READ, installed_platform, installed_version
+from quirks_core.facts.trainers import TRAINERS
 from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
@@ -18,6 +21,9 @@ from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.reporting.terminal import Screen, line
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
+ENGINE = "vllm"
+#: Who starts an engine, beside trainers: our worker, and a server.
+OURS, SERVE = "worker", "serve"
 #: So much alike, a name is a misspelt one; without vLLM, others may be arguments of one.
 _ALMOST = 0.88
 
@@ -36,8 +42,45 @@ def load_config(options: argparse.Namespace) -> GenerationConfig:
 
 
 def load_run(options: argparse.Namespace) -> GenerationConfig:
-    """Reads the run that the options describe: a server's command line, or a configuration."""
-    return load_server_command(options)[1] if options.cmd else load_config(options)
+    """Reads the run that the options describe, as whoever starts the engine makes it.
+
+    Raises:
+        UsageError: Something is wrong with it, or the options contradict each other.
+    """
+    if not options.cmd:
+        return _started(options, load_config(options))
+    if options.trainer == OURS:
+        raise UsageError(f"--trainer {OURS}: our worker starts its engine by itself, not by vllm serve; leave one of them out")
+    if options.trainer in TRAINERS and not options.purpose:
+        options.purpose = "rollout"
+    return _started(options, load_server_command(options)[1])
+
+
+def _started(options: argparse.Namespace, config: GenerationConfig) -> GenerationConfig:
+    """Returns a run as ``--trainer`` starts its engine: what a trainer sends, and how it computes, are its presets."""
+    trainer = TRAINERS.get(options.trainer or OURS)
+    if trainer is None and (options.cmd or options.trainer != SERVE):
+        return config
+    values = config.model_dump(mode="json", exclude_unset=True)
+    sources: dict[str, str] = {}
+    if trainer is not None:
+        is_default = values.get("engine", {}).get("dtype") in (None, "auto", "bfloat16")
+        numerics = trainer.numerics if is_default else {}
+        preset = {**trainer.passes, **trainer.facts, "train.framework": trainer.name, **numerics}
+        sources = dict.fromkeys(preset, trainer.source) | dict.fromkeys(numerics, f"{trainer.name}'s default")
+        for slot, value in preset.items():
+            section, _, key = slot.partition(".")
+            values.setdefault(section, {}).setdefault(key, value)
+    values = {"purpose": "serve" if trainer is None else "rollout", **values}
+    server = {"async_engine": True} if trainer is None else {}
+    values["engine"] = {"runtime": "v1", "load_format": "auto", **server, **values.get("engine", {})}
+    values["parallel"] = {"dp_strategy": "engine", **values.get("parallel", {})}
+    return EngineRun.given(values, {*config.typed_slots(), *sources}, sources)
+
+
+def program(options: argparse.Namespace) -> str:
+    """Returns the program that starts the engine, if the options name one that is neither our worker nor a trainer."""
+    return "vllm serve" if options.cmd or options.trainer == SERVE else ""
 
 
 def describes_run(options: argparse.Namespace, *, with_command: bool = True) -> bool:
@@ -57,12 +100,21 @@ def _settings(options: argparse.Namespace) -> list[str]:
     return list(options.set)
 
 
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Adds who starts the engine, and the command line of a server."""
+    parser.add_argument(
+        "--trainer", metavar="NAME", choices=(OURS, SERVE, *TRAINERS),
+        help=f"who starts the engine: {OURS} (our own, if left out), {SERVE} (vllm serve), or {', '.join(TRAINERS)}",
+    )  # fmt: skip
+    add_server_command(parser)
+
+
 def add_server_command(parser: argparse.ArgumentParser) -> None:
     """Adds the command line of a server, which describes a run, as the words after ``--``."""
     parser.add_argument(
         "cmd", nargs="*", metavar="CMD", default=[],
         help="after --: the command line of a server (vllm serve MODEL …), which describes the run instead of --model and "
-        "--config; its purpose is serve, unless --purpose says otherwise",
+        "--config; its purpose is serve, unless another option says otherwise",
     )  # fmt: skip
 
 
@@ -97,6 +149,16 @@ def plan_options(options: argparse.Namespace, config: GenerationConfig | None = 
         locked=options.locked,
         assume=options.assume,
     )
+
+
+def run_options(options: argparse.Namespace, config: GenerationConfig) -> PlanOptions:
+    """Collects what the plan is made with; where no vLLM is installed, the newest that was read is assumed, for GPUs."""
+    given = {text.partition("==")[0].strip() for text in options.assume}
+    if installed_version(ENGINE) is None and ENGINE not in given:
+        has_platform = installed_platform() is not None or given & {"platform", "cpu", "gpu"}
+        newest = f"{ENGINE}=={'.'.join(map(str, NEWEST_READ))}"
+        options.assume = [newest, *([] if has_platform else ["platform==cuda"]), *options.assume]
+    return plan_options(options, config)
 
 
 def installed_only(options: argparse.Namespace, instead: str = "") -> None:

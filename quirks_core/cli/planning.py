@@ -8,15 +8,15 @@ import sys
 from quirks_core.base.errors import UsageError
 from quirks_core.base.json_values import canonical
 from quirks_core.base.text import one_line
-from quirks_core.cli.by_version import ENGINE, parse_versions, run_matrix
+from quirks_core.cli.by_version import add_versions, read_versions, run_matrix
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import add_server_command, load_run, plan_options
+from quirks_core.cli.options import add_run, load_run, program, run_options
 from quirks_core.plan.formats import FORMATS
 from quirks_core.plan.records import Plan
 from quirks_core.plan.summary import Summary
 from quirks_core.plugins.planning import make_plan
-from quirks_core.reporting.plan import show_plan, show_refusal
-from quirks_core.reporting.terminal import Screen
+from quirks_core.reporting.plan import ALL_HEADINGS, HEADINGS, findings, refused, rest, run, verdict
+from quirks_core.reporting.terminal import Screen, line
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,57 +26,54 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         help="print only what quirks change: vllm-args (options to append to 'vllm serve'), env (exports), python (arguments "
         "of LLM or EngineArgs); what does not fit into it goes to standard error",
     )  # fmt: skip
-    parser.add_argument(
-        "--vllm", metavar="VERSION,…", action="append", default=[],
-        help="resolve as if that version of vLLM were installed; several make a table of quirks by version (repeatable)",
-    )  # fmt: skip
+    add_versions(parser, ",…", "; several make a table of quirks by version (repeatable)")
     parser.add_argument(
         "--verbose", action="store_true",
         help="list all that becomes of quirks, what they cost, and all that cannot be decided, with the reason; by version: "
         "list quirks that concern none, too",
     )  # fmt: skip
-    add_server_command(parser)
+    add_run(parser)
 
 
 def run_plan(options: argparse.Namespace) -> int:
     """Shows what applies to a run and why, or to a run on several versions of vLLM; 1 if the run is refused."""
     if options.json and options.format:
         raise UsageError("--json prints the whole plan, and --format a part of it; choose one of them")
-    versions, again = _read_versions(options)
+    versions, again = read_versions(options)
+    if len(versions) > 1 and options.format:
+        raise UsageError(f"--format prints one plan, and --vllm asks for {len(versions)}; give one version")
     config = load_run(options)
     if len(versions) > 1:
         return run_matrix(options, config, versions, again)
-    plan = make_plan(config, plan_options(options, config))
+    plan = make_plan(config, run_options(options, config))
     if options.json:
         print(canonical({**plan.model_dump(mode="json"), **Summary.of(plan).model_dump(mode="json")}, indent=2))
     elif options.format:
         _print_format(options.format, plan)
     else:
-        show_plan(Screen(), plan, verbose=options.verbose, whom="vllm serve" if options.cmd else "")
+        show_plan(Screen(), plan, whole=options.verbose, whom=program(options))
     return 1 if plan.refusals else 0
 
 
-def _read_versions(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the versions of ``--vllm``, and those left out because an equal one came before; assumes the first.
+def show_plan(screen: Screen, plan: Plan, *, whole: bool = False, whom: str = "") -> None:
+    """Prints a plan; a plain run's fits a screen.
 
-    Raises:
-        UsageError: One is not a version, or another option contradicts them.
+    Args:
+        screen: Where.
+        plan: The plan.
+        whole: Every row with its reason and cost, everything that cannot be decided, and every warning.
+        whom: The program that starts the engine; our worker, or the trainer, if empty.
     """
-    versions, again = parse_versions(options.vllm)
-    if versions and any(text.partition("=")[0].strip() == ENGINE for text in options.assume):
-        raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
-    if len(versions) > 1 and options.format:
-        raise UsageError(f"--format prints one plan, and --vllm asks for {len(versions)}; give one version")
-    options.assume = [*(f"{ENGINE}=={version}" for version in versions[:1]), *options.assume]
-    return versions, again
+    screen.findings([verdict(plan)])
+    screen.say(line(run(plan, whom)))
+    screen.findings(findings(plan, whole=whole), ALL_HEADINGS if whole else HEADINGS)
+    screen.say(f"[dim]{line(rest(plan, whole=whole))}[/]")
 
 
 def _print_format(name: str, plan: Plan) -> None:
     """Prints what can be pasted on standard output, the rest as comments on standard error; for a refused run, the refusals."""
     if plan.refusals:
-        screen = Screen(stderr=True)
-        for refusal in plan.refusals:
-            show_refusal(screen, refusal)
+        Screen(stderr=True).findings(map(refused, plan.refusals))
         return
     found = FORMATS[name](plan)
     for text in found.lines:

@@ -6,25 +6,28 @@ import argparse
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from quirks_core.base.errors import UsageError
+from quirks_core.cli.by_version import add_versions, read_versions
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import add_server_command, describes_run, load_run, plan_options
+from quirks_core.cli.options import add_run, describes_run, load_run, program, run_options
 from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.data_file import since
 from quirks_core.declaration.flags import Kind
+from quirks_core.declaration.quirk import Quirk
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Plan, State, Status
 from quirks_core.plan.summary import call, is_done
+from quirks_core.plan.switches import DISABLE_VARIABLE
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.planning import make_plan
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import documentation
-from quirks_core.reporting.plan import show_refusal
+from quirks_core.reporting.plan import refused, run
 from quirks_core.reporting.terminal import Screen, line, lines
 
 #: What a state means for a run.
@@ -42,11 +45,14 @@ _STATES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what to explain, and the command line of a server."""
     parser.add_argument("id", metavar="ID", help="a quirk's id, or a slot (engine.block_size)")
-    add_server_command(parser)
+    add_versions(parser)
+    add_run(parser)
 
 
 def run_explain(options: argparse.Namespace) -> int:
     """Explains a quirk for a run; shows a declaration or a slot where no run is described."""
+    if len(read_versions(options)[0]) > 1:
+        raise UsageError("--vllm: one version is explained at a time; quirks plan --vllm shows several")
     if "." in options.id:
         return _show_slot(options)
     return _explain(options) if describes_run(options) or options.disable or options.force else _show_quirk(options)
@@ -54,11 +60,11 @@ def run_explain(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     config = load_run(options)
-    making = plan_options(options, config)
+    making = run_options(options, config)
     registry = making.registry()
     if registry.skipped and options.id not in {item.quirk.id for item in registry.loaded}:
         registry = Registry.load(strict=making.strict)  # the user named it, so it may be imported
-    registry.find(options.id)
+    item = registry.find(options.id)
     plan = make_plan(config, making, registry=registry)
     verdict = next(verdict for verdict in plan.verdicts if verdict.id == options.id)
     if options.json:
@@ -66,17 +72,27 @@ def _explain(options: argparse.Namespace) -> int:
         return 0
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {_STATES[verdict.state]}", hang=4)
-    texts = [verdict.because]
-    if verdict.state is State.ACTIVE:
-        costs = [f"cost: {verdict.cost}"] if verdict.cost else []
-        why = "without it" if verdict.kind is Kind.WORKAROUND else "about"
-        texts += [*_effects(plan, verdict.id), f"{why}: {verdict.title}", *costs]
-    for text in texts:
-        screen.say(lines(text), indent=2)
-    for refusal in plan.refusals:
-        if any(quirk.id == verdict.id for quirk in refusal.quirks):
-            show_refusal(screen, refusal, indent=2)
+    screen.say(lines(verdict.because), indent=2)
+    is_active = verdict.state is State.ACTIVE
+    _show_answers(screen, item.quirk, _effects(plan, verdict.id) if is_active else map(notation, item.quirk.adjustments))
+    screen.say(f"[dim]{line(run(plan, program(options)))}[/]", indent=2)
+    mine = [refusal for refusal in plan.refusals if any(quirk.id == verdict.id for quirk in refusal.quirks)]
+    screen.findings(map(refused, mine), indent=2)
     return 0
+
+
+def _show_answers(screen: Screen, quirk: Quirk, changes: Iterable[str]) -> None:
+    """Prints what goes wrong, what is changed, for whom, and what it costs."""
+    what, *more = list(changes) or ["nothing"]
+    rows = [
+        ("about" if quirk.kind is Kind.FEATURE else "what goes wrong", quirk.title),
+        ("what is changed", what),
+        *(("", text) for text in more),
+        ("for whom", str(quirk.match) + (f"; {quirk.versions}" if quirk.affected else "")),
+        ("what it costs", quirk.cost or "none is known"),
+        ("to switch it off", f"--disable {quirk.id}, or {DISABLE_VARIABLE}={quirk.id}"),
+    ]
+    screen.entries([(name, lines(text, 0)) for name, text in rows])
 
 
 def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
@@ -89,22 +105,24 @@ def _effects(plan: Plan, quirk_id: str) -> Iterator[str]:
             else:
                 yield f"{item.wanted} ({item.status.replace('_', ' ')}: {item.reason})"
     yield from (f"patch {patch.target}: {patch.quirk.reason}" for patch in plan.patches if patch.quirk.id == quirk_id)
-    yield from (note.text for note in plan.warnings if note.quirk == quirk_id)
+    yield from (note.text.removeprefix(f"{quirk_id}: ") for note in plan.warnings if note.quirk == quirk_id)
 
 
 def _show_quirk(options: argparse.Namespace) -> int:
     # Only what bears the name is loaded; a plugin that declares several is loaded if none does.
     everything = discover()
-    registry = Registry.load([item for item in everything if item.name == options.id] or everything)
-    record = describe(registry.find(options.id))
+    item = Registry.load([one for one in everything if one.name == options.id] or everything).find(options.id)
+    record = describe(item)
     if options.json:
         print(json.dumps(record, indent=2, sort_keys=True))
         return 0
     screen = Screen()
-    screen.say(f"[bold]{line(record['id'])}[/]  {line(record['title'])}")
-    keys = ("kind", "flag", "severity", "match", "affected", "supersedes", "cost", "since", "distribution", "location")
+    name = line(record["id"])
+    screen.say(f"[bold]{name}[/] ({record['kind']}); for one run: quirks explain {name} --model FOLDER|ID", hang=4)
+    _show_answers(screen, item.quirk, record["adjustments"])
+    keys = ("flag", "severity", "supersedes", "since", "distribution", "location")
     single = [(key, ", ".join(record[key]) if key == "supersedes" else str(record[key])) for key in keys if record[key]]
-    listed = [(key.removesuffix("s"), text) for key in ("adjustments", "references", "evidence") for text in record[key]]
+    listed = [(key.removesuffix("s"), text) for key in ("references", "evidence") for text in record[key]]
     screen.entries([(key, lines(text, 0)) for key, text in (*single, *listed)])
     screen.print()
     for paragraph in re.split(r"\n\s*\n", record["documentation"].strip()):

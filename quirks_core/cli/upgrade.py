@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -13,20 +13,16 @@ from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
 from quirks_core.cli.command import Command
+from quirks_core.cli.fingerprint import bring_up_to_date, show_written
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
-from quirks_core.cli.upgrade_view import (
-    catalogue_markdown,
-    markdown,
-    patches_markdown,
-    show,
-    show_catalogue,
-    show_patches,
-)
+from quirks_core.cli.upgrade_view import page_of_catalogue, page_of_patches, page_of_run
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.facts.packages import NEWEST_READ
-from quirks_core.reporting.terminal import Screen, line
+from quirks_core.reporting.page import Page, markdown
+from quirks_core.reporting.terminal import Screen
 from quirks_core.source.vllm_source import INSTALLED
-from quirks_core.upgrade.catalogue import check_catalogue, write_confirmed
+from quirks_core.upgrade.archive import PACKAGE
+from quirks_core.upgrade.catalogue import check_catalogue
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import Release, find_release, installed_release
 from quirks_core.upgrade.report import Upgrade
@@ -105,20 +101,15 @@ def _run(options: argparse.Namespace) -> int:
     return verb(options, before, after)
 
 
-def _print(
-    options: argparse.Namespace,
-    found: _Found,
-    in_markdown: Callable[[_Found], Iterable[str]],
-    show_in: Callable[[Screen, _Found], None],
-    **result: object,
-) -> None:
+def _print(options: argparse.Namespace, found: _Found, page_of: Callable[[_Found], Page], **result: object) -> None:
     """Prints what was found in the form that is asked for; JSON begins with the result."""
     if options.json:
-        print(canonical({**result, **found.model_dump(mode="json")}, indent=2))
+        values = found.model_dump(mode="json", exclude={"findings": {"__all__": {"change"}}})
+        print(canonical({**result, **values}, indent=2))
     elif options.markdown:
-        print("\n".join(in_markdown(found)))
+        print("\n".join(markdown(page_of(found))))
     else:
-        show_in(Screen(), found)
+        Screen().page(page_of(found))
 
 
 # ---- one run
@@ -126,7 +117,7 @@ def _print(
 
 def _compare(options: argparse.Namespace, before: Release, after: Release) -> int:
     report = _upgrade(options, before, after).compare(before, after)
-    _print(options, report, markdown, show, verdict=report.verdict)
+    _print(options, report, page_of_run, verdict=report.verdict)
     return report.verdict.exit_code
 
 
@@ -184,7 +175,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
 
 def _patches(options: argparse.Namespace, before: Release, after: Release) -> int:
     report = check_patches(options.patches, before, after, _platform(options))
-    _print(options, report, patches_markdown, show_patches, verdict=report.verdict)
+    _print(options, report, page_of_patches, verdict=report.verdict)
     return report.verdict.exit_code
 
 
@@ -194,11 +185,14 @@ def _patches(options: argparse.Namespace, before: Release, after: Release) -> in
 def _catalogue(options: argparse.Namespace, before: Release, after: Release) -> int:
     registry = plan_options(options).registry()
     if options.write:
-        path, changed = write_confirmed(registry, after, options.write)
+        if after.version is None:
+            raise UsageError(f"{after.name} has no version under which its source could be recorded")
+        versions = {PACKAGE: after.version.partition("+")[0]}
+        written = bring_up_to_date(registry, options.write, versions, after.source)
         if not options.json and not options.markdown:
-            Screen().say(f"{line(path)}: {'written' if changed else 'up to date'}")
+            show_written(*written)
     found = check_catalogue(registry, before, after)
-    _print(options, found, catalogue_markdown, show_catalogue, work=len(found.work))
+    _print(options, found, page_of_catalogue, work=len(found.work))
     return 1 if found.work else 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distributions, version
 
 from packaging.utils import canonicalize_name
@@ -25,23 +25,6 @@ from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.terminal import Screen, line
 
 _Plugins = Sequence[tuple[Discovered, Seen]]
-
-
-@dataclass(frozen=True, slots=True)
-class Issue:
-    """One thing that a distribution's quirks do not keep to.
-
-    Attributes:
-        level: ``note``, ``error``, or ``broken`` for a plugin that does not load.
-        distribution: The distribution.
-        quirk: The quirk's id, or the entry point's name.
-        message: What is wrong and what to do.
-    """
-
-    level: str
-    distribution: str
-    quirk: str
-    message: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,13 +45,16 @@ def run_validate(options: argparse.Namespace) -> int:
     together = _AllPlugins.of(checked, Registry.load(item for item in everything if item.distribution not in wanted))
     findings = [finding for item, seen in checked for finding in _findings(item, seen, together)]
     findings += [
-        Issue(Level.ERROR, name, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}")
+        _finding(Level.ERROR, name, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}")
         for name in wanted
         if all(item.distribution != name for item, _ in checked)
     ]
     levels = {finding.level for finding in findings}
     if options.json:
-        found = {"distributions": [_row(name, checked) for name in wanted], "findings": [asdict(item) for item in findings]}
+        rows = [
+            {"level": one.level, "distribution": one.section, "quirk": one.subject, "message": one.message} for one in findings
+        ]
+        found = {"distributions": [_row(name, checked) for name in wanted], "findings": rows}
         print(json.dumps(found, indent=2, sort_keys=True))
     else:
         _show(wanted, checked, findings)
@@ -92,19 +78,24 @@ def _installed() -> Iterator[str]:
             yield name
 
 
-def _findings(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[Issue]:
+def _finding(level: str, distribution: str, quirk: str, message: str) -> Finding:
+    """Returns one thing that a distribution's quirks do not keep to: a quirk's, or that of a plugin that does not load."""
+    return Finding(level, quirk, message, section=distribution)
+
+
+def _findings(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[Finding]:
     if seen.error:
         message = item.problem or f"{item.entry_point.value} does not load: {seen.error}"
-        yield Issue("broken", item.distribution, item.name, message)
+        yield _finding("broken", item.distribution, item.name, message)
     if seen.heavy:
         names = ", ".join(seen.heavy)
         message = f"importing and judging it imports {names}: import that inside the function that needs it"
-        yield Issue(Level.ERROR, item.distribution, item.name, message)
+        yield _finding(Level.ERROR, item.distribution, item.name, message)
     if seen.environment:
         message = f"importing it changes {', '.join(seen.environment)}: a quirk asks for an env.* slot instead"
-        yield Issue(Level.ERROR, item.distribution, item.name, message)
+        yield _finding(Level.ERROR, item.distribution, item.name, message)
     for problem in _problems(item, seen, together):
-        yield Issue(problem.level, item.distribution, problem.quirk, problem.message)
+        yield _finding(problem.level, item.distribution, problem.quirk, problem.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,22 +158,17 @@ def _row(name: str, checked: _Plugins) -> dict[str, object]:
     }
 
 
-def _show(wanted: Sequence[str], checked: _Plugins, findings: Sequence[Issue]) -> None:
+def _show(wanted: Sequence[str], checked: _Plugins, findings: Sequence[Finding]) -> None:
     screen = Screen()
     if not wanted:
         screen.say("no third party's quirks are installed (quirks validate model-quirks checks the built-in ones)")
         return
-    if findings:
-        screen.findings(Finding(found.level, _subject(found), found.message) for found in findings)
+    screen.findings(replace(one, subject=" ".join(filter(None, (one.section, one.subject)))) for one in findings)
     for name in wanted:
         own = [seen for item, seen in checked if item.distribution == name]
-        wrong = sum(finding.distribution == name and finding.level != Level.NOTE for finding in findings)
+        wrong = sum(finding.section == name and finding.level != Level.NOTE for finding in findings)
         quirks = sum(len(seen.quirks) for seen in own)
         screen.say(f"{line(name)}: {quirks} quirk{'' if quirks == 1 else 's'}, {wrong or 'nothing'} to mend")
-
-
-def _subject(finding: Issue) -> str:
-    return " ".join(filter(None, (finding.distribution, finding.quirk)))
 
 
 COMMAND = Command("check the quirks of a distribution without an engine", run_validate, add_arguments)

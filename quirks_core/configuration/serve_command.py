@@ -115,7 +115,8 @@ def read_serve_command(
     answer = judge(source, [Run(words=tuple(typed), environment=environment, model=_model_among(typed))], notify=notify)
     if answer.failure:
         raise UsageError(
-            f"vLLM's own parser reads a command line, and {answer.failure}; describe the run by --model and --set instead"
+            f"vLLM's own parser reads a command line, and {answer.failure}; describe the run by --model and --set instead, for "
+            "example: quirks plan --trainer serve --model MODEL"
         )
     (found,) = answer.lines
     if found.stage == _OPTIONS:

@@ -37,6 +37,7 @@ class Trainer:
         numerics: How it computes unless its own configuration sets otherwise, by slot; empty if that depends on the model. They
             are assumed of an engine in bfloat16 whose trainer nothing here can read.
         engine_defaults: Engine arguments that it passes with these values where its user set nothing: they count as left open.
+        passes: Engine arguments that it passes at every start, by slot; empty if none is known.
         float16: What its user sets to have both sides compute in float16; empty if it cannot.
     """
 
@@ -49,6 +50,7 @@ class Trainer:
     window: str = ""
     numerics: Mapping[str, Any] = field(default_factory=dict)
     engine_defaults: Mapping[str, Any] = field(default_factory=dict)
+    passes: Mapping[str, Any] = field(default_factory=dict)
     float16: str = ""
 
 
@@ -59,6 +61,7 @@ _CLEARED: Mapping[str, Any] = MappingProxyType({"refit.clear_cache": True})
 _UNDER_AUTOCAST: Mapping[str, Any] = MappingProxyType(
     {"train.dtype": "float32", "train.autocast": "bfloat16", "train.head_dtype": "model"}
 )
+_PROCESSED: Mapping[str, Any] = MappingProxyType({"engine.logprobs_mode": "processed_logprobs"})
 _ENGINE_IN_BFLOAT16: Mapping[str, Any] = MappingProxyType({"dtype": "bfloat16"})
 
 _TRAINERS = (
@@ -71,6 +74,7 @@ _TRAINERS = (
         (
             "trl/generation/vllm_generation.py: every branch of _iter_named_params yields named_parameters()",
             "the same file: sync_weights ends with reset_prefix_cache, while no request runs",
+            "the same file and trl/scripts/vllm_serve.py: both start the engine with logprobs_mode=processed_logprobs",
             "trl/import_utils.py: is_vllm_available warns outside of the window, and goes on",
             "trl/trainer/utils.py: create_model_from_path loads float32 unless model_init_kwargs has a dtype",
             "trl/trainer/base_config.py: bf16 is on unless fp16 is: accelerate computes under autocast",
@@ -79,6 +83,7 @@ _TRAINERS = (
         ),
         ">=0.22.0,<=0.31.0",
         _UNDER_AUTOCAST,
+        passes=_PROCESSED,
         float16="GRPOConfig(fp16=True)",
     ),
     Trainer(

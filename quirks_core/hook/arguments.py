@@ -68,8 +68,9 @@ def _of_trainer(settings: HookSettings, purpose: str, arguments: Any) -> tuple[d
     if purpose != "rollout":
         return {}, {}
     read = trainer_process.precision(trainer)
-    values = {slot: one.value for slot, one in read.items()}
-    sources = {slot: one.source for slot, one in read.items()}
+    every = {**trainer_process.sampling(trainer), **read}
+    values = {slot: one.value for slot, one in every.items()}
+    sources = {slot: one.source for slot, one in every.items()}
     if trainer is None:
         return values, sources
     known = {**trainer.facts, "train.framework": trainer.name}

@@ -46,11 +46,6 @@ class Typed(NamedTuple):
     as_options: bool = False
     others: Mapping[str, Any] = MappingProxyType({})
 
-    def __str__(self) -> str:
-        """Names which of the two it is."""
-        how = "known exactly" if self.exact else "by value"
-        return f"{how} ({self.source})" if self.source else how
-
 
 #: The names that the parser at work has seen so far; a subcommand's are its parent's, too.
 _parsing: ContextVar[set[str] | None] = ContextVar("model_quirks_parsing", default=None)

@@ -26,12 +26,12 @@ from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
 from quirks_core.configuration.slots import Place, placed
-from quirks_core.hook import engine_config, explicit, processes, receipts, report, vllm_functions
+from quirks_core.hook import engine_config, explicit, processes, receipts, vllm_functions
 from quirks_core.hook.arguments import identity, put
 from quirks_core.hook.settings import RECEIPT_VARIABLE, HookSettings, problem_of_given
 from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
-from quirks_core.plan.summary import SEE_ALL
+from quirks_core.reporting.plan import LIBRARY, findings
 
 #: How the name of a run's private folder begins.
 RUNS = "model-quirks-"
@@ -134,8 +134,8 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
         process.carry_out(for_processes)
         processes.install()  # for cores that run in this process, or are forked from it
         when_imported("vllm.engine.arg_utils", engine_config.install)  # it holds the engine's configuration against the plan
-        for one in report.lines_of(plan, SEE_ALL):
-            _LOGGER.info("%s", one_line(one.text))
+        for one in findings(plan, LIBRARY):
+            _LOGGER.info("%s", one_line(str(one)))
         yield PlanInForce(plan, folder, warnings)
     finally:
         _current.clear()

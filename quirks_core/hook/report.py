@@ -1,42 +1,24 @@
-"""The lines that the hook logs for each start of an engine: four to ten, or one if nothing changes or the log is quiet."""
+"""The lines that the hook logs for each start of an engine, in the words of `quirks plan`; one if nothing changes."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from quirks_core.base.text import listed, one_line
-from quirks_core.declaration.flags import ModelFlag
 from quirks_core.hook.explicit import Typed
 from quirks_core.plan.formats import is_setting
 from quirks_core.plan.receipt import Receipt
-from quirks_core.plan.records import NoteKind, Plan, State, Status
-from quirks_core.plan.summary import ADVISED, IN_FORCE, Entry, Summary, in_one_line, is_done, rows
+from quirks_core.plan.records import Plan, State
+from quirks_core.plan.summary import Summary, is_done
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.plan import HEADINGS, MOST, NUMERICS, Ways, findings, run
 
 _LOGGER = logging.getLogger("model_quirks.hook")
-#: Lines of a plan; with the one of the receipt they are ten. What is kept, refused or warned of is shown beyond that, too.
-_MOST = 9
-#: How the user supplies settings, and sees everything.
-_SUPPLY, _SEE_ALL = "MODEL_QUIRKS_SET='slot=value;…' supplies a setting, ", "MODEL_QUIRKS=report lists everything"
-
-
-#: How the trainer computes, as far as nobody typed it.
-_NUMERICS = ("train.dtype", "train.trainable_dtype", "train.autocast", "train.head_dtype")
-
-
-#: What a row's group is called in the log, in the order of the lines.
-_WORDS = {IN_FORCE: "in force", ADVISED: "advised", Status.KEPT_USER: "kept", Status.ALREADY_SET: "set already"}
-_ENFORCED_BY_NOBODY = 1  # a rank
-
-
-class _Line(NamedTuple):
-    """A line, whether it is shown however many there are, and whether it is about a change."""
-
-    text: str
-    always: bool = False
-    is_change: bool = True
+#: Levels of what is no change of an engine.
+_NO_CHANGE = ("undecided", "warning")
 
 
 class _Fallback(logging.Handler):
@@ -71,6 +53,15 @@ def _log(level: int, text: str) -> None:
     _LOGGER.log(level, "model-quirks: %s", one_line(text))
 
 
+def _supply(facts: Iterable[str]) -> str:
+    settings = [f"{fact}=…" for fact in facts if is_setting(fact)]
+    more = f" and {len(settings) - MOST} more" if len(settings) > MOST else ""
+    return f"MODEL_QUIRKS_SET='{';'.join(settings[:MOST])}'{more}" if settings else ""
+
+
+_WAYS = Ways(_supply, "MODEL_QUIRKS=report lists them")
+
+
 def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_reports: bool = False) -> None:
     """Logs what a plan does to an engine.
 
@@ -79,30 +70,27 @@ def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
         typed: What the user typed.
         why: Why the run has its purpose.
         quiet: One line; a plan that changes nothing is one line in any case.
-        only_reports: Nothing is put into force: refusals are lines, too, and no line is left out.
+        only_reports: Nothing is put into force: refusals are lines, too, and every row has one.
     """
-    first = f"{'would apply' if only_reports else 'plan'} {plan.digest[:12]} to {plan.context.model.name}, purpose "
-    first += f"{plan.context.purpose} ({why}); typed: {typed}"
+    first = f"{'would apply to ' if only_reports else ''}{run(plan, why=why)}"
     if quiet:
         info(f"{first}; {_in_short(plan)}")
         return
     # A value that leaves its argument to vLLM (--dtype auto) is no choice.
     left_open = plan.context.settings.keys() - plan.context.typed
-    first += f": {', '.join(name for name in sorted(typed.names) if f'engine.{name}' not in left_open) or 'nothing'}"
-    read = [f"{slot} = {plan.value(slot)} ({where})" for slot in _NUMERICS if (where := plan.context.sources.get(slot))]
+    names = ", ".join(name for name in sorted(typed.names) if f"engine.{name}" not in left_open) or "nothing"
+    how = "you set" if typed.exact else "set other than vLLM's defaults"
+    first += f"; {how}: {names}"
+    read = [f"{slot} = {plan.value(slot)} ({where})" for slot in NUMERICS if (where := plan.context.sources.get(slot))]
     first += f"; read: {', '.join(read)}" if read else ""
-    lines = list(lines_of(plan, _remedy(plan), only_reports=only_reports))
-    if not any(line.is_change for line in lines):
-        info(f"{first}; {_unchanged(plan, lines)}")
+    found = list(findings(plan, _WAYS))
+    if all(one.level in _NO_CHANGE for one in found):
+        info(f"{first}; {_unchanged(plan, found)}")
         return
     info(first)
-    room = len(lines) if only_reports or len(lines) < _MOST else _MOST - 2 - sum(line.always for line in lines)
-    others = [line for line in lines if not line.always][: max(room, 0)]
-    shown = [line for line in lines if line.always or line in others]
-    for line in shown:
-        info(f"  {line.text}")
-    if left := len(lines) - len(shown):
-        info(f"  and {_counted(left, 'more line')}, which MODEL_QUIRKS=report prints")
+    for one in findings(plan, _WAYS, whole=True) if only_reports else found:
+        # A list has this as its heading.
+        info(f"  {one if only_reports or one.level not in HEADINGS else replace(one, message=f'without it: {one.message}')}")
 
 
 def log_receipt(receipt: Receipt, slots: Collection[str]) -> None:
@@ -110,57 +98,18 @@ def log_receipt(receipt: Receipt, slots: Collection[str]) -> None:
 
     Args:
         receipt: The receipt.
-        slots: The slots whose values are shown.
+        slots: The slots whose values are shown, as the engine has them.
     """
     where = ", ".join(f"{one.process} ({one.pid})" for one in receipt.processes)
     read = {slot: value for one in receipt.processes for slot, value in one.engine.items() if slot in slots}
-    values = ", ".join(f"{slot} = {value}" for slot, value in sorted(read.items())) or "nothing to read back"
+    values = "".join(f", {slot} = {value}" for slot, value in sorted(read.items()))
     patches = _counted(sum(effect.slot.startswith("patch.") for effect in receipt.processes[-1].effects), "patch", "patches")
-    info(f"receipt: plan {receipt.digest[:12]} is in force in {where}: {patches}; read back: {values}")
+    info(f"receipt: plan {receipt.digest[:12]} is in force in {where}: {patches}{values}")
 
 
 def error(text: str) -> None:
     """Logs a line that must not be overlooked."""
     _log(logging.ERROR, text)
-
-
-def lines_of(plan: Plan, remedy: str, *, only_reports: bool = False) -> Iterator[_Line]:
-    """Yields what a plan does: refusals in a report, warnings, what nothing enforces, what is in force, advised, undecided.
-
-    Args:
-        plan: The plan.
-        remedy: How the user supplies facts, and how to see everything.
-        only_reports: Nothing is put into force; what is undecided is one line for each missing fact, and each patch has a line.
-    """
-    if only_reports:
-        yield from (_Line(f"would be refused: {refusal}", always=True) for refusal in plan.refusals)
-    notes = [note for note in plan.notes if note.kind is not NoteKind.ADVICE]
-    for note in sorted(notes, key=lambda one: one.kind is not NoteKind.PLUGIN):
-        yield _Line(f"warning: {note.text}", always=True, is_change=note.kind is not NoteKind.PLUGIN)
-    precision = {verdict.id for verdict in plan.active if verdict.flag == ModelFlag.DTYPE}  # what a run gains most from
-    found = [(_rank(row, precision), row) for row in rows(plan) if row.group in _WORDS]
-    for rank, row in sorted(found, key=lambda pair: pair[0]):
-        if row.group == ADVISED:
-            text = f"warning: nothing here enforces {row}" if rank == _ENFORCED_BY_NOBODY else f"advised: {row}"
-            yield _Line(text, always=rank <= _ENFORCED_BY_NOBODY or not row.how)
-        elif row.slot and is_done(plan, row.slot):
-            yield _Line(f"{_WORDS[row.group]}: {row}", row.group == Status.KEPT_USER, row.group != Status.ALREADY_SET)
-        elif not row.slot and (only_reports or len(plan.patches) == 1):
-            yield _Line(f"in force: {row}")
-    if len(plan.patches) > 1 and not only_reports:  # settings have a line each, because users compare them with theirs
-        ids = ", ".join(dict.fromkeys(patch.quirk.id for patch in plan.patches))
-        yield _Line(f"in force: {len(plan.patches)} patches: {ids} ('quirks explain ID --model …' has the reason)", always=True)
-    if only_reports:
-        yield from (_Line(f"undecided without {fact}: {', '.join(quirks)}") for fact, quirks in plan.undecided.items())
-    elif text := in_one_line(plan.undecided, remedy):
-        yield _Line(text, always=True, is_change=False)
-
-
-def _rank(row: Entry, precision: set[str]) -> int:
-    """Advice on precision comes first, then what correctness requires of others, then the groups."""
-    if row.group == ADVISED and not precision.isdisjoint(row.quirks):
-        return 0
-    return _ENFORCED_BY_NOBODY if row.required else _ENFORCED_BY_NOBODY + 1 + list(_WORDS).index(row.group)
 
 
 def _in_short(plan: Plan) -> str:
@@ -174,20 +123,14 @@ def _in_short(plan: Plan) -> str:
     return f"{changes}, {_counted(len(plan.patches), 'patch', 'patches')}: {', '.join(ids) or 'no quirk'}{others}"
 
 
-def _unchanged(plan: Plan, lines: Iterable[_Line]) -> str:
+def _unchanged(plan: Plan, found: Iterable[Finding]) -> str:
     """Returns, for a plan that changes nothing, what was checked and what is not known; without the latter, an all-clear."""
     off = [verdict.id for verdict in plan.verdicts if verdict.state is State.DISABLED]
-    rest = [*([f"switched off: {listed(off)}"] if off else []), *(line.text for line in lines if line.always)]
+    rest = [*([f"switched off: {listed(off)}"] if off else []), *map(str, found)]
     context = plan.context
     where = f"vLLM {context.packages.get('vllm', 'of an unknown version')} on {context.platform or 'an unknown platform'}"
     checked = f"{_counted(len(plan.verdicts) - len(off), 'quirk')} for {where}, none changes anything"
-    checked += "".join(f"; {line.text}" for line in lines if not line.always)
     return "; ".join([f"{'no change' if rest else 'all clear'}, checked: {checked}", *rest])
-
-
-def _remedy(plan: Plan) -> str:
-    """Returns how the user supplies what is missing, as far as it is a setting, and sees everything."""
-    return (_SUPPLY if any(map(is_setting, plan.undecided)) else "") + _SEE_ALL
 
 
 def _counted(number: int, one: str, many: str = "") -> str:

@@ -28,7 +28,7 @@ _DTYPES = ("bfloat16", "float16", "float32")
 class Read(NamedTuple):
     """A value that was read, and where."""
 
-    value: str
+    value: Any
     source: str
 
 
@@ -43,6 +43,15 @@ def precision(trainer: Trainer | None, environ: Mapping[str, str] = os.environ) 
     if trainer is not None:
         found.update(_weights(trainer))
     return found
+
+
+def sampling(trainer: Trainer | None) -> dict[str, Read]:
+    """Returns how the trainer samples, by slot, from its object that starts the engine and has ``top_p`` and ``top_k``."""
+    for caller in _callers(trainer) if trainer is not None else ():
+        found = {name: getattr(caller, name, None) for name in ("top_p", "top_k")}
+        if all(isinstance(value, int | float) for value in found.values()):
+            return {f"sampling.{name}": Read(value, f"{type(caller).__name__}.{name}") for name, value in found.items()}
+    return {}
 
 
 def accelerate_state() -> Mapping[str, Any]:

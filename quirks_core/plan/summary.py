@@ -60,10 +60,6 @@ class Entry(Record):
     how: str = ""
     required: bool = False
 
-    def __str__(self) -> str:
-        who = ", ".join(self.quirks)
-        return f"{self.whole} ({who}: {self.why})" if self.why else f"{who}: {self.whole}"
-
     @property
     def whole(self) -> str:
         """What it is, and how it is done."""

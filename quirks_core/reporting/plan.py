@@ -1,163 +1,220 @@
-"""Shows a plan to a person: the verdict, what to do, what is in force, what is undecided; all of it with ``--verbose``."""
+"""What a plan means to a person, as findings that a terminal and a log show alike: to do, in force, undecided."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from quirks_core.base.text import listed
-from quirks_core.declaration.flags import Kind
+from quirks_core.configuration.slots import slot_around, slot_named
+from quirks_core.declaration.flags import Kind, ModelFlag
 from quirks_core.declaration.trace import Answer
-from quirks_core.plan.formats import option_for, supply
+from quirks_core.facts.packages import installed_platform, installed_version
+from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
-from quirks_core.plan.summary import ADVISED, IN_FORCE, Entry, in_one_line, of_our_worker, rows
-from quirks_core.reporting.terminal import Screen, line, lines
+from quirks_core.plan.summary import ADVISED, IN_FORCE, SEE_ALL, Entry, of_our_worker, rows
+from quirks_core.reporting.finding import Finding
 
-#: The groups of rows, each with its colour and what its heading adds to the word.
-_GROUPS: dict[str, tuple[str, str]] = {
-    IN_FORCE: ("green", ""),
-    ADVISED: ("yellow", "what the trainer or the client does; nothing here puts it into force"),
-    Status.ALREADY_SET: ("green", "the value is that without the quirk"),
-    Status.KEPT_USER: ("yellow", "what the user typed wins"),
-    Status.OUTRANKED: ("yellow", "another quirk asks for more"),
-    State.DORMANT: ("cyan", "the installed version is not affected"),
-    State.SUPERSEDED: ("cyan", "another quirk replaces it"),
-    State.DISABLED: ("yellow", "switched off"),
-}
-#: Undecided quirks of this model that have a line of their own, and the options in it.
-_MOST = 3
+#: What the levels of a short list are headed by, and those of a whole one, whose order is that of the rows.
+HEADINGS: Mapping[str, str] = MappingProxyType({IN_FORCE: ", and what goes wrong without it"})
+ALL_HEADINGS: Mapping[str, str] = MappingProxyType(
+    {
+        IN_FORCE: "",
+        ADVISED: ": what the trainer or the client does; nothing here puts it into force",
+        Status.ALREADY_SET: ": the value is that without the quirk",
+        Status.KEPT_USER: ": what the user typed wins",
+        Status.OUTRANKED: ": another quirk asks for more",
+        State.DORMANT: ": the installed version is not affected",
+        State.SUPERSEDED: ": another quirk replaces it",
+        State.DISABLED: ": switched off",
+    }
+)
+#: Cures that have a line of their own, beside advice and without; undecided quirks that do, and the options in it.
+_MOST_BESIDE_ADVICE, _MOST_CURES, MOST = 3, 5, 3
+#: Facts of a trainer that its user may have to supply, because its presets leave them open; of others he can set none.
+NUMERICS = ("train.dtype", "train.trainable_dtype", "train.autocast", "train.head_dtype")
 
 
-def show_plan(screen: Screen, plan: Plan, *, verbose: bool = False, whom: str = "") -> None:
-    """Prints a plan; a plain run's fits a screen.
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What the user of a program does.
+
+    Attributes:
+        supply: Returns how he supplies missing facts; empty if he can supply none of them.
+        see_all: How he sees everything.
+    """
+
+    supply: Callable[[Iterable[str]], str]
+    see_all: str
+
+
+def _by_options(facts: Iterable[str]) -> str:
+    return listed(dict.fromkeys(filter(None, map(option_for, facts))), MOST)
+
+
+COMMAND_LINE = Ways(_by_options, "--verbose lists them")
+#: For programs that start engines in a block of ours.
+LIBRARY = Ways(", ".join, SEE_ALL)
+
+
+def verdict(plan: Plan) -> Finding:
+    """Returns whether a run is fine as it is."""
+    if number := len(plan.refusals):
+        return Finding("refused", "", f"for {number} reason{'s' if number > 1 else ''}: the engine does not start")
+    if any(row.group == ADVISED for row in rows(plan)):
+        return Finding("do this", "", "what only your program can do; the rest is in force by itself")
+    return Finding("fine", "", f"there is nothing to do{', as far as is decided' if plan.undecided else ''}")
+
+
+def run(plan: Plan, whom: str = "", why: str = "") -> str:
+    """Returns in one line what a plan is for.
 
     Args:
-        screen: Where.
         plan: The plan.
-        verbose: Every row with its reason and cost, everything that cannot be decided, and every warning.
-        whom: The program that starts the engine; our worker, or the trainer, if empty.
+        whom: The program that starts the engine, where the facts do not name it; left out if empty.
+        why: Why the run has its purpose.
     """
-    found = list(rows(plan))
-    to_do = [row for row in found if row.group == ADVISED]
-    screen.say(_verdict(plan, to_do))
-    screen.say(_run(plan, whom))
-    for refusal in plan.refusals:
-        show_refusal(screen, refusal)
-    if verbose:
-        _show_groups(screen, plan, found)
-    else:
-        for row in to_do:
-            screen.say(f"[yellow]{'do' if row.required else 'advised'}[/] {line(row)}", hang=4)
-        _show_in_force(screen, plan, found)
-    for text in _undecided(plan, verbose=verbose):
-        screen.say(text)
-    for note in _warnings(plan, verbose=verbose):
-        screen.say(f"[yellow]warning:[/] {lines(note)}")
-    screen.say(f"[dim]{_rest(plan, verbose=verbose)}[/]")
-
-
-def _verdict(plan: Plan, to_do: list[Entry]) -> str:
-    if plan.refusals:
-        number = len(plan.refusals)
-        return f"[bold red]refused[/] for {number} reason{'s' if number > 1 else ''}: the engine does not start"
-    if to_do:
-        return "[bold yellow]do this[/]: what only your program can do; the rest is in force by itself"
-    return f"[bold green]fine[/]: there is nothing to do{', as far as is decided' if plan.undecided else ''}"
-
-
-def _run(plan: Plan, whom: str) -> str:
     context = plan.context
-    whom = whom or ("our worker" if of_our_worker(plan) else "an engine that another program starts")
+    trainer = context.settings.get("train.framework")
+    whom = "our worker" if of_our_worker(plan) else trainer or whom
+    purpose = f"purpose {context.purpose}{f' ({why})' if why else ''}{f', for {whom}' if whom else ''}"
     model = f"{context.model.name} ({context.model.model_type})"
-    return line(f"{model}, purpose {context.purpose}, for {whom}, plan {plan.digest[:12]}; {versions(plan)}")
+    return f"{model}, {purpose}, plan {plan.digest[:12]}; {versions(plan)}"
 
 
 def versions(plan: Plan) -> str:
     """Returns the versions that a plan is for, the engine's first."""
     context = plan.context
     names = sorted((name for name in context.packages if name != "ray"), key=lambda name: (name != "vllm", name))
-    shown = [f"{name} {context.packages[name]}{' (assumed)' if name in context.assumed else ''}" for name in names]
+    shown = [f"{name} {context.packages[name]}{_assumed(name) if name in context.assumed else ''}" for name in names]
     facts = [f"{name} {context.fact(name)} (assumed)" for name in sorted(context.assumed - set(names))]
-    return ", ".join([*shown, f"platform {context.platform}", *facts])
+    is_here = context.platform in (None, installed_platform())
+    return ", ".join([*shown, f"platform {context.platform or 'unknown'}{'' if is_here else ' (assumed)'}", *facts])
 
 
-def show_refusal(screen: Screen, refusal: Refusal, *, indent: int = 0) -> None:
-    """Prints why a run is refused, what to do, and which switch overrides it."""
-    screen.say(f"[bold red]refused:[/] {line(' and '.join(map(str, refusal.quirks)))}", indent=indent, hang=4)
-    for text in (refusal.in_full, f"remedy: {refusal.remedy}", f"override: {refusal.switch}"):
-        screen.say(lines(text), indent=indent + 4)
+def _assumed(package: str) -> str:
+    return " (assumed)" if installed_version(package) else " (assumed: none is installed)"
 
 
-def _show_groups(screen: Screen, plan: Plan, found: list[Entry]) -> None:
-    costs = {verdict.id: verdict.cost for verdict in plan.active if verdict.cost}
-    for group, (colour, meaning) in _GROUPS.items():
-        mine = [(name, row) for row in found if row.group == group for name in row.quirks]
-        if mine:
-            screen.say(f"\n[{colour}]{group.replace('_', ' ')}[/]{f': {meaning}' if meaning else ''}")
-        for name, row in sorted(mine, key=lambda pair: pair[0]):
-            screen.say(f"[bold]{line(name)}[/]  {'required: ' if row.required else ''}{line(row.whole)}", indent=2)
-            cost = costs.pop(name, "") if group == IN_FORCE else ""
-            for text in filter(None, (row.why, f"cost: {cost}" if cost else "")):
-                screen.say(f"[dim]{line(text)}[/]", indent=4, hang=0)
+def findings(plan: Plan, ways: Ways = COMMAND_LINE, *, whole: bool = False) -> Iterator[Finding]:
+    """Yields what a plan means, what has to be done first.
+
+    Args:
+        plan: The plan.
+        ways: How the user supplies facts, and sees everything.
+        whole: Every row with its reason and cost, everything that cannot be decided, and every warning.
+    """
+    yield from map(refused, plan.refusals)
+    found = list(rows(plan))
+    if whole:
+        yield from _every_row(plan, found)
+    else:
+        yield from _to_do(plan, found)
+        yield from (Finding("kept", ", ".join(row.quirks), _why(row)) for row in found if row.group == Status.KEPT_USER)
+        yield from _in_force(plan, found, ways)
+    yield from _undecided(plan, ways, whole=whole)
+    yield from _warnings(plan, ways, whole=whole)
 
 
-def _show_in_force(screen: Screen, plan: Plan, found: list[Entry]) -> None:
-    """A line for each cure, with what goes wrong without it, those of this model first; one for all that is speed."""
+def refused(refusal: Refusal) -> Finding:
+    """Returns why a run is refused, what to do, and which switch overrides it."""
+    ways_out = f"remedy: {refusal.remedy}", f"override: {refusal.switch}"
+    return Finding("refused", " and ".join(map(str, refusal.quirks)), refusal.reason, (*refusal.lines, *ways_out))
+
+
+def _why(row: Entry) -> str:
+    return f"{row.whole} ({row.why})" if row.why else row.whole
+
+
+def _every_row(plan: Plan, found: Iterable[Entry]) -> Iterator[Finding]:
+    costs = {one.id: one.cost for one in plan.active if one.cost}
+    order = list(ALL_HEADINGS)
+    every = [(row, name) for row in found for name in row.quirks]
+    for row, name in sorted(every, key=lambda pair: (order.index(pair[0].group), pair[1])):
+        cost = costs.pop(name, "") if row.group == IN_FORCE else ""
+        more = filter(None, (row.why, f"cost: {cost}" if cost else ""))
+        yield Finding(row.group, name, f"{'required: ' if row.required else ''}{row.whole}", tuple(more))
+
+
+def _to_do(plan: Plan, found: Iterable[Entry]) -> Iterator[Finding]:
+    """Advice on precision, from which a run gains most, then what correctness requires, then other advice."""
+    precision = {one.id for one in plan.active if one.flag == ModelFlag.DTYPE}
+    advised = [row for row in found if row.group == ADVISED]
+    for row in sorted(advised, key=lambda row: (precision.isdisjoint(row.quirks), not row.required)):
+        yield Finding("do" if row.required else ADVISED, ", ".join(row.quirks), _why(row))
+
+
+def _in_force(plan: Plan, found: Sequence[Entry], ways: Ways) -> Iterator[Finding]:
+    """A finding for each cure, with what goes wrong without it, those of this model first; one for all that is speed."""
     done: dict[str, list[str]] = {}
     for row in (row for row in found if row.group == IN_FORCE):
         for name in row.quirks:
             done.setdefault(name, []).extend([row.what] if row.slot else [])
-    mine = [verdict for verdict in plan.verdicts if verdict.id in done]
+    mine = [one for one in plan.verdicts if one.id in done]
     cures = sorted((one for one in mine if one.kind is not Kind.FEATURE), key=lambda one: not _is_of_model(one))
-    if mine:
-        screen.say(f"{'would be ' if plan.refusals else ''}[green]in force[/], and what goes wrong without it")
-    settings = {name: f" [dim]({line(', '.join(texts))})[/]" if texts else "" for name, texts in done.items()}
-    screen.entries([(f"[bold]{line(one.id)}[/]", f"{line(one.title)}{settings[one.id]}") for one in cures])
+    most = _MOST_BESIDE_ADVICE if any(row.group == ADVISED for row in found) else _MOST_CURES
+    most = most if len(cures) > most + 1 else len(cures)
+    for one in cures[:most]:
+        settings = f" ({', '.join(done[one.id])})" if done[one.id] else ""
+        yield Finding(IN_FORCE, one.id, f"{one.title}{settings}")
+    if others := [one.id for one in cures[most:]]:
+        yield Finding("in force, too", "", f"{', '.join(others)} ({ways.see_all})")
     if faster := [one.id for one in mine if one.kind is Kind.FEATURE]:
-        screen.say(f"features: {line(', '.join(faster))}", indent=2)
+        yield Finding("features", "", ", ".join(faster))
 
 
-def _is_of_model(verdict: Verdict) -> bool:
+def _is_of_model(one: Verdict) -> bool:
     """Returns whether a quirk's match asks for a kind of model, and this is one."""
-    return any(leaf.fact.startswith("model.") and leaf.answer is Answer.YES for leaf in verdict.trace)
+    return any(leaf.fact.startswith("model.") and leaf.answer is Answer.YES for leaf in one.trace)
 
 
-def _undecided(plan: Plan, *, verbose: bool) -> Iterator[str]:
-    """Yields what is undecided, as markup: quirks of this model with the options that decide them, the others in one line."""
-    if verbose:
-        reasons = [line(note.text) for note in plan.warnings if note.kind is NoteKind.UNDECIDED]
-        if reasons:
-            yield "\n[yellow]undecided[/]: a fact is missing; what depends on it does nothing"
+def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
+    """Quirks of this model, then the others in one finding, with what decides them; without what only a known trainer has."""
+    if whole:
         for fact, names in plan.undecided.items():
-            yield f"  [bold]{line(option_for(fact) or fact)}[/] decides {line(', '.join(names))}"
-        yield from (f"  {text}" for text in reasons)
+            yield Finding("undecided", ways.supply([fact]) or fact, f"decides {', '.join(names)}")
+        yield from (Finding("undecided", "", note.text) for note in plan.warnings if note.kind is NoteKind.UNDECIDED)
         return
-    of_model = {verdict.id for verdict in plan.verdicts if _is_of_model(verdict)}
-    own = sorted({name for names in plan.undecided.values() for name in names if name in of_model})[:_MOST]
-    for name in own:
-        options = [option_for(fact) for fact, names in plan.undecided.items() if name in names]
-        yield f"[yellow]undecided[/]: [bold]{line(name)}[/], decided by {line(listed(filter(None, options), _MOST))}"
-    left = {fact: others for fact, names in plan.undecided.items() if (others := set(names) - set(own))}
-    yield from (f"[yellow]{line(text)}[/]" for text in [in_one_line(left, supply(left))] if text)
+    open_ = {fact: names for fact, names in plan.undecided.items() if not _is_the_trainers(plan, fact)}
+    of_model = {one.id for one in plan.verdicts if _is_of_model(one)}
+    every = {name for names in open_.values() for name in names}
+    own = sorted(every & of_model)[:MOST]
+    for group in filter(None, [*([name] for name in own), sorted(every.difference(own))]):
+        facts = [fact for fact, names in open_.items() if not set(group).isdisjoint(names)]
+        subject = group[0] if len(group) == 1 else f"{len(group)} quirks"
+        yield Finding("undecided", subject, f"decided by {ways.supply(facts) or ', '.join(facts)}")
     # A fact that no run has cannot be supplied.
-    yield from (line(note.text) for note in plan.notes if note.kind is NoteKind.UNDECIDED)
+    yield from (Finding("undecided", "", note.text) for note in plan.notes if note.kind is NoteKind.UNDECIDED)
 
 
-def _warnings(plan: Plan, *, verbose: bool) -> Iterator[str]:
+def _is_the_trainers(plan: Plan, fact: str) -> bool:
+    slot = slot_around(fact)
+    is_known = plan.context.settings.get("train.framework") is not None and not of_our_worker(plan)
+    return is_known and slot not in NUMERICS and slot_named(slot).family in ("refit", "train")
+
+
+def _warnings(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
+    """Warnings, those about plugins first; what cannot be checked is counted."""
     unchecked = 0
-    for note in plan.warnings:
-        if note.kind is NoteKind.UNCHECKED and not verbose:
+    for note in sorted(plan.warnings, key=lambda note: note.kind is not NoteKind.PLUGIN):
+        if note.kind is NoteKind.UNCHECKED and not whole:
             unchecked += 1
         elif note.kind not in (NoteKind.UNDECIDED, NoteKind.ADVICE):
-            yield note.text
+            yield Finding("warning", "", note.text)
     if unchecked:
-        number = "1 setting or patch is" if unchecked == 1 else f"{unchecked} settings and patches are"
-        yield f"{number} not checked, because the engine is assumed or not installed (--verbose lists them)"
+        number = "1 setting or patch" if unchecked == 1 else f"{unchecked} settings and patches"
+        yield Finding("not checked", "", f"{number}: the engine is assumed, or not installed ({ways.see_all})")
 
 
-def _rest(plan: Plan, *, verbose: bool) -> str:
-    count = Counter(verdict.state for verdict in plan.verdicts)
-    others = f"{count[State.NOT_MATCHED]} other quirks do not concern this run"
-    off = ", ".join(f"{count[state]} {state}" for state in (State.DORMANT, State.SUPERSEDED, State.DISABLED) if count[state])
-    more = "" if verbose else f"--verbose has the rest{f' ({off})' if off else ''}; "
-    return f"{more}{others} (quirks explain ID --model … says why)"
+def rest(plan: Plan, *, whole: bool) -> str:
+    """Returns what a list of findings leaves out, and how to see it."""
+    count = Counter(one.state for one in plan.verdicts)
+    off = (
+        []
+        if whole
+        else [f"{count[state]} {state}" for state in (State.DORMANT, State.SUPERSEDED, State.DISABLED) if count[state]]
+    )
+    others = ", ".join([*off, f"{count[State.NOT_MATCHED]} of no concern"])
+    return f"not shown: {others} ({'' if whole else '--verbose; '}quirks explain ID, same options)"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from types import MappingProxyType
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from quirks_core.base.text import indented, one_line, printable
 from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.page import Page, shortened
 
 #: Columns of what is no terminal: nothing wraps there, so that `grep` finds the text of a line.
 _UNWRAPPED = 1_000_000
@@ -24,7 +26,14 @@ _BRACKET = re.compile(r"(\\*)\[(?=([a-z#/@][^\[]*?\])?)")
 _NOTHING = "[none][/none]"
 #: Columns that a text needs beside a name; with fewer it goes below.
 _BESIDE = 32
-_COLOURS = {"ok": "green", "note": "cyan", "error": "bold red", "broken": "bold red"}
+_NO_HEADINGS: Mapping[str, str] = MappingProxyType({})
+#: By level; others are yellow.
+_COLOURS = {
+    **dict.fromkeys(("ok", "fine", "go", "in force", "in force, too", "active", "already_set", "features"), "green"),
+    **dict.fromkeys(("note", "dormant", "superseded"), "cyan"),
+    **dict.fromkeys(("error", "broken", "expired", "refused", "stop"), "bold red"),
+    "unknown": "magenta",
+}
 
 
 def line(value: object) -> str:
@@ -84,10 +93,43 @@ class Screen(Console):
             for number, piece in enumerate(_wrapped(part, self.width - indent - hang)):
                 self._put(" " * (indent + hang * (number > 0)), piece)
 
-    def findings(self, found: Iterable[Finding]) -> None:
-        """Prints findings, each with its level in front."""
-        rows = [(f"[{_COLOURS[one.level]}]{one.level}[/]", f"[bold]{line(one.subject)}[/]: {lines(one.text)}") for one in found]
-        self.entries(rows, indent=0)
+    def findings(
+        self, found: Iterable[Finding], headings: Mapping[str, str] = _NO_HEADINGS, *, indent: int = 0, most: int | None = None
+    ) -> None:
+        """Prints findings, each with its level in front, and the lines that show it below.
+
+        Args:
+            found: The findings.
+            headings: By level, what follows it in a heading; those of one level then share it.
+            indent: Columns in front of them.
+            most: Lines of one finding that are printed; all if None.
+        """
+        for level, group in groupby(found, key=lambda one: one.level):
+            name = f"[{_COLOURS.get(level, 'yellow')}]{line(level.replace('_', ' '))}[/]"
+            if level in headings:
+                self.say(f"{name}{line(headings[level])}", indent=indent)
+                rows = [
+                    (f"[bold]{line(one.subject)}[/]", "\n".join([lines(one.message, 0), *_below(one, most)])) for one in group
+                ]
+                self.entries(rows, indent=indent + 2)
+                continue
+            for one in group:
+                subject = f"[bold]{line(one.subject)}[/]: " if one.subject else ""
+                self.say(f"{name}: {subject}{lines(one.message, 4)}", indent=indent, hang=4)
+                for text in _below(one, most):
+                    self.say(text, indent=indent + 4)
+
+    def page(self, page: Page) -> None:
+        """Prints a report."""
+        self.say(f"[bold]{line(page.head)}[/]")
+        self.findings(Finding("note", "", note) for note in page.notes)
+        if page.verdict is not None:
+            self.say(f"[{_COLOURS.get(page.verdict.level, 'yellow')}]{line(page.verdict.level)}{line(page.verdict.message)}[/]")
+        for text in page.paste:
+            self.say(line(text), indent=2)
+        for title, found in page.parts:
+            self.say(f"\n[bold]{line(title)}[/]" if title else "")
+            self.findings(found, indent=2, most=page.most)
 
     def entries(self, rows: Sequence[tuple[str, str]], *, indent: int = 2) -> None:
         """Prints names with a text beside each, or below it where the terminal is narrow.
@@ -136,6 +178,11 @@ class Screen(Console):
         whole = Text.assemble(*parts)
         whole.rstrip()
         self.print(whole, soft_wrap=True)
+
+
+def _below(found: Finding, most: int | None) -> Iterator[str]:
+    """Yields the lines that show a finding, as markup."""
+    return (f"[dim]{line(text)}[/]" for text in shortened(found, most))
 
 
 def _wrapped(text: Text, width: int) -> Sequence[Text]:

@@ -129,7 +129,7 @@ def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], No
     kept = [_read(file) for file in files]
     missing = [number for number, answer in enumerate(kept) if answer is None]
     if missing:
-        notify(f"importing the Python files of {root} in an isolated process")
+        notify(f"vLLM reads the run ({root}): some seconds, once")
         tree = str(root.parent) if source.folder is not None else None
         found = _run(tree, [requests[number] for number in missing])
         if "failure" in found:

@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 from quirks_core.configuration.slots import Place, Slot, placed
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.changes import Change, changed_values
-from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.finding import Level, Section
 from quirks_core.upgrade.run import OnRelease
 
 _CLOSE, _SAME_HELP = 0.75, 0.8

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from enum import StrEnum, auto
 from functools import partial
-from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
-from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
 from quirks_core.configuration.slots import Place, slot_named
-from quirks_core.declaration import data_file
 from quirks_core.declaration.adjustments import Default, Patch, Require
 from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
@@ -94,36 +89,6 @@ def check_catalogue(registry: Registry, before: Release, after: Release) -> Cata
     """
     items = [item for loaded in registry.loaded for item in _items(loaded, before, after)]
     return Catalogue(before=before.side, after=after.side, quirks=len(registry.loaded), items=tuple(items))
-
-
-def write_confirmed(registry: Registry, release: Release, distribution: str) -> tuple[Path, bool]:
-    """Records the source of a release for the patches that expect it: a person has put its fingerprint into ``expects``.
-
-    Args:
-        registry: The quirks.
-        release: The release.
-        distribution: The distribution whose data file is written.
-
-    Returns:
-        The data file, and whether it changed.
-
-    Raises:
-        UsageError: No such distribution, its quirks lie in several packages, or the release has no version.
-    """
-    items = [item for item in registry.loaded if canonicalize_name(item.distribution) == canonicalize_name(distribution)]
-    if not items:
-        raise UsageError(f"no distribution {distribution!r} with quirks is installed")
-    if release.version is None:
-        raise UsageError(f"{release.name} has no version under which its source could be recorded")
-    path = data_file.path_for(items[0].quirk)
-    if path is None or {data_file.path_for(item.quirk) for item in items} != {path}:
-        raise UsageError(f"the quirks of {distribution} lie in several packages, or in none; put them in one package")
-    known = data_file.read_for(items[0].quirk)
-    versions = {PACKAGE: release.version.partition("+")[0]}
-    data = data_file.updated(known, tuple(item.quirk for item in items), items[0].version, versions, release.source)
-    if data != known:
-        data_file.write(path, data)
-    return path, data != known
 
 
 def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:

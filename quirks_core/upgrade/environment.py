@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.facts.packages import PLATFORMS
+from quirks_core.reporting.finding import Finding
 from quirks_core.upgrade.changes import Change
-from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.finding import Level, Section
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
 

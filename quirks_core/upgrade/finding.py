@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum, auto
 
-from pydantic import Field
-
 from quirks_core.base.record import Record
+from quirks_core.reporting.finding import Finding
 from quirks_core.upgrade.changes import Change
 
 
@@ -36,7 +35,7 @@ class Section(StrEnum):
         self, level: Level, subject: str, message: str, lines: Iterable[str] = (), change: Change | None = None
     ) -> Finding:
         """Returns a finding of this section."""
-        return Finding(section=self, level=level, subject=subject, message=message, lines=tuple(lines), change=change)
+        return Finding(level, subject, message, tuple(lines), section=self, change=change)
 
 
 #: What the sections are called.
@@ -50,28 +49,6 @@ TITLES = {
     Section.REQUIREMENTS: "requirements",
     Section.TRAINERS: "trainers and other packages",
 }
-
-
-class Finding(Record):
-    """One thing that the upgrade changes, or that cannot be decided.
-
-    Attributes:
-        section: What it is about.
-        level: What it means for the upgrade.
-        subject: What changes: a quirk, an argument, a function.
-        message: How.
-        lines: Lines of source, or of a comparison, that show it.
-        paste: What to change, ready to be pasted; empty if nothing is to be.
-        change: The same, to be applied; None if only a person can.
-    """
-
-    section: Section
-    level: Level
-    subject: str
-    message: str
-    lines: tuple[str, ...] = ()
-    paste: str = ""
-    change: Change | None = Field(default=None, exclude=True)
 
 
 class Verdict(StrEnum):

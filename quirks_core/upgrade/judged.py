@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from quirks_core.base.errors import shortened
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome
 from quirks_core.upgrade.arguments import DEPRECATED
 from quirks_core.upgrade.changes import Change
-from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.finding import Level, Section
 
 _STAGES = ("options", "server", "engine arguments", "configuration", "all")
 #: A list of everything that would be taken.
@@ -117,7 +118,7 @@ def _read_as_another(
         found = next((one for one in suggested if one.change and one.change.argument == name), None)
         message = f"{names[1]} takes it for {others or 'nothing'}"
         if found is not None:
-            yield found.model_copy(update={"message": f"{message}: it {found.message}"})
+            yield replace(found, message=f"{message}: it {found.message}")
         else:
             yield Section.ARGUMENTS.finding(Level.NOTE, _option(name), message)
 

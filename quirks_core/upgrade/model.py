@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.definitions import Definition, resolve
-from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.finding import Level, Section
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease
 

@@ -8,11 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from quirks_core.hook import vllm_functions
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.definitions import Definition, resolve
-from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.finding import Level, Section
 from quirks_core.upgrade.run import OnRelease
 
 #: Our package that imports vLLM on every run.

@@ -12,10 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from quirks_core.base.errors import UsageError
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.definitions import Definition, Missing, resolve
-from quirks_core.upgrade.finding import Comparison, Finding, Level, Section
+from quirks_core.upgrade.finding import Comparison, Level, Section
 from quirks_core.upgrade.monkey_patches import Function, MonkeyPatch, Way, read_patches
 from quirks_core.upgrade.release import Release
 

@@ -10,8 +10,9 @@ from quirks_core.plan import diff, summary
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
 from quirks_core.plugins.lifecycle import Stage, lifecycle
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.finding import Finding
 from quirks_core.upgrade.changes import Change
-from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.finding import Level, Section
 from quirks_core.upgrade.run import OnRelease
 
 _DRIFT, _REQUIRE = "drift", "require"
@@ -83,9 +84,7 @@ def _state(change: diff.Change, after: OnRelease, registry: Registry) -> Iterato
         if not slot_named(slot).is_enforced:
             value = after.plan.changes.get(slot, item.value)
             message = f"{change.name} asks for it, and nothing in the engine can do it"
-            yield Finding(
-                section=Section.QUIRKS, level=Level.CHANGE, subject=slot, message=message, paste=summary.call(slot, value)
-            )
+            yield Finding(Level.CHANGE, slot, message, section=Section.QUIRKS, paste=summary.call(slot, value))
 
 
 def _undecided(before: Plan, after: Plan) -> list[str]:

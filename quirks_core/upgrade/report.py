@@ -13,11 +13,12 @@ from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts import trainers
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_parser import Answer, Run, judge
 from quirks_core.upgrade.arguments import deprecated, read_findings, source_findings, suggestions
 from quirks_core.upgrade.changes import Change, Form, changed_values, written_command
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
-from quirks_core.upgrade.finding import Finding, Level, Report, Section, Verdict, verdict_of
+from quirks_core.upgrade.finding import Level, Report, Section, Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, failed, judged_findings
 from quirks_core.upgrade.model import model_changes
 from quirks_core.upgrade.our_imports import seam_changes
@@ -65,11 +66,9 @@ class Upgrade:
         """
         a, b = self.on(before), self.on(after)
         form = Form(self.words is not None, after.source)  # suggested options must exist in the target release
-        order = list(Section)
+        order: list[str] = list(Section)
         found = sorted(self._findings(a, b, form), key=lambda item: order.index(item.section))
-        findings = tuple(
-            item.model_copy(update={"paste": form.paste(item.change)}) if item.change is not None else item for item in found
-        )
+        findings = tuple(replace(item, paste=form.paste(item.change)) if item.change is not None else item for item in found)
         return Report(
             before=before.side,
             after=after.side,

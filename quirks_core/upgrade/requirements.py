@@ -17,9 +17,10 @@ from packaging.utils import canonicalize_name
 from quirks_core.base.text import listed
 from quirks_core.facts.packages import PACKAGES
 from quirks_core.facts.trainers import Trainer
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import PACKAGE
-from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.finding import Level, Section
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease, read_requirements, requirements
 

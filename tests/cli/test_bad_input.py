@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-
-from quirks_core.declaration.trace import Answer, Leaf
 
 #: Commands that describe a run, and read it in different modules.
 OF_A_RUN = [("plan",), ("explain", "v1-runtime")]
@@ -85,17 +81,6 @@ def test_a_broken_config_json_is_named(quirks, tmp_path, messages, content):
     messages(one_line(quirks("plan", "--model", tmp_path)))
 
 
-def test_a_name_of_megabytes_is_not_printed_whole(quirks, tmp_path):
-    name = "x" * 5_000_000
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": name, "architectures": ["A"]}))
-
-    outcomes = [quirks(*command, "--model", tmp_path) for command in (("plan",), ("explain", "router-bias-buffers"))]
-
-    assert len(str(Leaf("model.config.a", "a value", name, Answer.NO))) < 1_000
-
-    assert [(one.code, len(one.out) < 20_000) for one in outcomes] == [(0, True)] * 2
-
-
 def test_what_is_nested_too_deep_is_one_line(quirks, model, tmp_path):
     (tmp_path / "config.json").write_text("[" * 100_000)
 
@@ -136,13 +121,6 @@ def test_what_is_wrong_with_a_configuration_without_a_model_is_said_too(quirks, 
     file.write_text(content, encoding="utf-8")
 
     messages(one_line(quirks("plan", "--config", file)))
-
-
-def test_a_byte_order_mark_before_a_configuration_is_none_of_it(quirks, model, tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text(f"model: {model()}\npurpose: eval\n", encoding="utf-8-sig")
-
-    assert quirks("plan", "--config", file, "--json").json["context"]["purpose"] == "eval"
 
 
 @pytest.mark.parametrize(

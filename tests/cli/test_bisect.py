@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 from patience import HUNG_S, until
 
-from quirks_core.cli.bisect import environment
-from quirks_core.plan.switches import SwitchNames
-
 #: Built-in quirks; the commands below look for them in MODEL_QUIRKS_DISABLE.
 X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "v1-runtime"
 #: Leaves only Y in force.
@@ -117,7 +114,9 @@ def test_the_output_is_kept_in_a_log_for_each_run_unless_it_is_to_be_shown(progr
 
 
 def test_a_quirk_that_is_disabled_already_stays_disabled_in_every_run(bisected, monkeypatch):
+    """One that the environment forces can be disabled in a run."""
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", X)
+    monkeypatch.setenv("MODEL_QUIRKS_FORCE", Y)
 
     outcome = bisected(f"sys.exit(not ({{{X!r}, {Z!r}}} <= off and {Y!r} in off))", "--disable", Z)
 
@@ -162,24 +161,3 @@ def test_what_cannot_be_run_is_a_usage_error(quirks, messages, arguments):
 
     assert outcome.code == 2
     messages(outcome.err.splitlines()[-1])
-
-
-@pytest.mark.parametrize(
-    ("variables", "names", "off", "expected"),
-    [
-        ({"A": "1"}, SwitchNames(), ("x",), {"A": "1", "MODEL_QUIRKS_DISABLE": "x"}),
-        ({"MODEL_QUIRKS_DISABLE": " a, b,"}, SwitchNames(("c",)), ("y", "x"), {"MODEL_QUIRKS_DISABLE": "a,b,c,x,y"}),
-        ({"MODEL_QUIRKS_FORCE": "x,z"}, SwitchNames(), ("x",), {"MODEL_QUIRKS_DISABLE": "x", "MODEL_QUIRKS_FORCE": "z"}),
-        (
-            {"MODEL_QUIRKS_DISABLE": "a"},
-            SwitchNames((), ("a", "x")),
-            ("x",),
-            {"MODEL_QUIRKS_FORCE": "a", "MODEL_QUIRKS_DISABLE": "x"},
-        ),
-    ],
-)
-def test_a_quirk_that_is_disabled_for_a_run_is_not_forced_in_it(variables, names, off, expected):
-    before = dict(variables)
-
-    assert environment(variables, names, off) == expected
-    assert variables == before

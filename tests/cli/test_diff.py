@@ -55,9 +55,9 @@ def test_every_difference_is_reported_with_both_sides(quirks, planned):
     assert (slot["a"]["before"], slot["a"]["who"], slot["b"]["who"]) == ("dummy", [NORMALIZER], ["the configuration's default"])
     assert shown.out.splitlines()[0] == f"{a} → {b}"
     for line in (
-        "facts packages.vllm: 0.9.1 → 0.32.0\n",
-        f"quirks {NORMALIZER}.state: active → dormant\n",
-        f'slots engine.load_format.who: ["{NORMALIZER}"] → ["the configuration\'s default"]\n',
+        "facts: packages.vllm: 0.9.1 → 0.32.0\n",
+        f"quirks: {NORMALIZER}.state: active → dormant\n",
+        f'slots: engine.load_format.who: ["{NORMALIZER}"] → ["the configuration\'s default"]\n',
     ):
         assert line in shown.out
 

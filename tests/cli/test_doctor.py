@@ -44,8 +44,8 @@ def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install)
     short, whole, examined = quirks("doctor"), quirks("doctor", "--verbose"), quirks("doctor", "--json")
 
     problem, *notes, summary, count = [row.split(maxsplit=1) for row in short.out.splitlines()]
-    assert [problem[0], summary[0], count[0]] == ["error", "ok", "ok"]
-    assert {row[0] for row in notes} <= {"note"}  # patches that no run on this kind of CPU needs
+    assert [problem[0], summary[0], count[0]] == ["error:", "ok:", "ok:"]
+    assert {row[0] for row in notes} <= {"note:"}  # patches that no run on this kind of CPU needs
     assert summary[1].endswith("quirks loaded, 1 plugin broken")
     assert count[1] == f"{len(subjects(examined, 'ok')) - 1} more: --verbose lists them"
     assert len(whole.out.splitlines()) == len(examined.json)

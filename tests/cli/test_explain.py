@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 GEMMA = "gemma3_text"
@@ -28,6 +30,22 @@ CP = ("--set", "train.context_parallel_size=2")
 )  # fmt: skip
 def test_explain_prints_the_state_of_a_quirk_with_its_reasons(quirks, model, messages, quirk, model_type, options):
     messages(quirks("explain", quirk, "--model", model(model_type, num_experts=8), *options).out)
+
+
+RUNS = [(), ("--model",), ("--trainer", "trl", "--vllm", "0.33", "--model"), ("--", "vllm", "serve")]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=" ".join)
+def test_explain_says_what_goes_wrong_what_is_changed_for_whom_and_what_it_costs(quirks, model, run):
+    """With and without a run, in the words of whoever starts the engine."""
+    explained = quirks("explain", "cpu-tied-head-refit", *run, *([model()] if run else []))
+
+    answers = dict(re.findall(r"^  (what \w+ \w+|what it costs|for whom|to switch it off)  +(.*)$", explained.out, re.M))
+    assert explained.code == 0
+    assert list(answers) == ["what goes wrong", "what is changed", "for whom", "what it costs", "to switch it off"]
+    assert answers["what goes wrong"] == "A refit leaves a tied head with its old weights on vLLM's CPU platform"
+    assert answers["for whom"].endswith("; vllm >= 0.16.0")
+    assert answers["what it costs"] == "packs the embedding and the head once more in each refit"
 
 
 def test_the_json_is_the_verdict_with_every_comparison(quirks, model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -100,7 +101,7 @@ def test_the_doctor_says_once_that_there_is_no_engine(light):
         ["--help"],
         ["list"],
         ["show", "v1-runtime"],
-        ["plan", "--assume", "vllm==0.32.0"],
+        ["plan"],
         ["validate", PROJECT],
         ["prove", "cp-vlm"],
     ],
@@ -111,6 +112,21 @@ def test_what_needs_no_engine_works(light, folder, command):
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "broken" not in done.stdout
+
+
+def test_without_an_engine_the_newest_release_that_was_read_is_assumed(light, folder):
+    """A default wheel is a CUDA build; explain assumes what plan does."""
+    (folder / "config.json").write_text('{"model_type": "gemma4"}', encoding="utf-8")
+
+    planned, explained = light("plan", "--model", folder), light("explain", "gemma4-layer-scalar", "--model", folder)
+    other = light("plan", "--model", folder, "--assume", "vllm==0.30", "--assume", "cpu==avx2")
+
+    assert "; vllm 0.33 (assumed: none is installed), platform cuda (assumed)\n" in planned.stdout
+    assert re.search(r"^  gemma4-layer-scalar +Dummy weights", planned.stdout, re.M)
+    assert "undecided" not in planned.stdout
+    assert planned.stdout.count("not checked") == 1
+    assert explained.stdout.startswith("gemma4-layer-scalar (workaround) applies\n")
+    assert "; vllm 0.30 (assumed: none is installed), platform cpu (assumed)" in other.stdout
 
 
 def test_a_misspelt_slot_is_an_error_without_an_engine_too(light, folder):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from worker import GenerationConfig, VllmAsyncGenerationWorker
@@ -52,21 +54,20 @@ def test_a_plain_plan_fits_a_screen(quirks, model):
     assert ", purpose rollout, for our worker, plan " in whom
     assert len(others) <= 18
     assert any(line.split(maxsplit=1)[0] == "generation-config-leak" and "inherit penalties" in line for line in others)
-    assert "\n  features: async-rollout-timeout, " in "\n".join(others)
+    assert any(line.startswith("features: async-rollout-timeout, ") for line in others)
 
 
 def test_a_verbose_plan_groups_all_by_what_became_of_it(quirks, model):
     planned = quirks("plan", "--model", model(GEMMA), *NEW, "--disable", "logprobs", "--verbose").out
 
-    _, *groups = planned.split("\n\n")
-    found = {group.partition("\n")[0].partition(":")[0]: group for group in groups}
+    found = dict(re.findall(r"^([a-z][a-z ]+)(?::.*)?\n((?:  .*\n)+)", planned, re.M))
     assert list(found) == ["in force", "dormant", "superseded", "disabled"]
-    assert "\n  async-rollout-timeout  request.timeout_s ≥ 600.0\n" in found["in force"]
-    assert "\n  gemma-normalizer-dummy-load  packages.vllm: wanted < 0.9.2, got 0.32.0" in found["dormant"]
-    assert "\n  rollout-logprobs-processed  switched off by 'logprobs'" in found["disabled"]
+    assert re.search(r"^  async-rollout-timeout +request.timeout_s ≥ 600.0$", found["in force"], re.M)
+    assert re.search(r"^  gemma-normalizer-dummy-load +packages.vllm: wanted < 0.9.2, got 0.32.0", found["dormant"], re.M)
+    assert re.search(r"^  rollout-logprobs-processed +switched off by 'logprobs'", found["disabled"], re.M)
 
 
-SERVE = ("plan", "--purpose", "rollout", "--", "vllm", "serve")
+SERVE = ("plan", "--purpose", "rollout", "--trainer", "serve", "--model")
 
 
 def test_what_only_the_program_can_do_comes_first(quirks, model):
@@ -76,9 +77,55 @@ def test_what_only_the_program_can_do_comes_first(quirks, model):
     own, rest = [line for line in shown if line.startswith("undecided: ")]
     assert shown[0].startswith("do this: ")
     assert ", for vllm serve, plan " in shown[1]
-    assert own.startswith("undecided: rollout-precision, decided by --set train.")
-    assert rest.endswith("--verbose lists everything")
+    assert own.startswith("undecided: rollout-precision: decided by --set train.")
+    assert re.match(r"undecided: \d+ quirks: decided by --set .* and \d+ more$", rest)
     assert len(shown) <= 20
+
+
+@pytest.mark.parametrize("trainer", [(), ("--trainer", "worker"), ("--trainer", "serve"), ("--trainer", "trl")], ids=" ".join)
+def test_a_plain_plan_is_at_most_20_lines_on_a_terminal_of_100_columns(quirks, model, monkeypatch, trainer):
+    monkeypatch.setenv("COLUMNS", "100")
+
+    shown = quirks("plan", "--model", model(), *trainer).out
+
+    assert len(shown.splitlines()) <= 20
+
+
+def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
+    """What schedules for our worker is no trainer's; TRL sets the mode of logprobs itself, and sends parameters."""
+    ours, trl, served = (
+        quirks("plan", "--model", model(), "--trainer", name, "--json").json for name in ("worker", "trl", "serve")
+    )
+
+    active = [{one["id"] for one in plan["verdicts"] if one["state"] == "active"} for plan in (ours, trl, served)]
+    assert "decode-slots" in active[0] - active[1] - active[2]
+    assert (trl["context"]["settings"]["refit.scope"], trl["changes"].get("engine.logprobs_mode")) == ("parameters", None)
+    assert [plan["context"]["purpose"] for plan in (ours, trl, served)] == ["rollout", "rollout", "serve"]
+    assert "train.sequence_packing" in trl["undecided"]
+    assert "train." not in quirks("plan", "--model", model(), "--trainer", "trl").out  # nothing there is its user's to set
+
+
+def test_a_trainer_may_start_the_server_of_a_command_line_but_our_worker_does_not(quirks, model):
+    command = ("--", "vllm", "serve", model())
+
+    trained, ours = quirks("plan", "--trainer", "verl", *command), quirks("plan", "--trainer", "worker", *command)
+
+    assert ", purpose rollout, for verl, plan " in trained.out
+    assert (ours.code, "leave one of them out" in ours.err) == (2, True)
+
+
+def test_the_options_that_a_plan_names_decide_what_is_undecided(quirks, model):
+    (line,) = (
+        line for line in quirks(*SERVE, model("gemma4")).out.splitlines() if line.startswith("undecided: rollout-precision")
+    )
+    values = {"train.autocast": "none", "train.framework": "trl", "train.trainable_dtype": "float32"}
+
+    options = [f"{option}{values[option.removeprefix('--set ').rstrip('=')]}" for option in re.findall(r"--set [^=]+=", line)]
+    more = [word for option in [*options, "--set train.dtype=float32"] for word in option.split(" ")]
+    decided = quirks(*SERVE, model("gemma4"), *more)
+
+    assert len(options) == 3
+    assert (decided.code, "undecided: rollout-precision" in decided.out) == (0, False)
 
 
 def test_a_verbose_plan_says_what_decides_each_quirk(quirks, model):
@@ -89,7 +136,7 @@ def test_a_verbose_plan_says_what_decides_each_quirk(quirks, model):
     undecided = [note for note in planned["warnings"] if note["kind"] == "undecided"]
     assert planned["undecided"].keys() == {fact for note in undecided for fact in note["about"]}
     assert [whole.count(note["text"]) for note in undecided] == [1] * len(undecided)
-    assert "\n  --set train.sequence_parallel=… decides cp-sequence-parallel\n" in whole
+    assert "\nundecided: --set train.sequence_parallel=…: decides cp-sequence-parallel\n" in whole
 
 
 def test_a_verbose_plan_says_once_what_each_quirk_in_force_costs(quirks, model):
@@ -99,8 +146,8 @@ def test_a_verbose_plan_says_once_what_each_quirk_in_force_costs(quirks, model):
     in_force = {name for entry in planned["in_force"] for name in entry["quirks"]}
     costs = [verdict["cost"] for verdict in planned["verdicts"] if verdict["id"] in in_force and verdict["cost"]]
     assert costs
-    assert [whole.count(f"\n    cost: {cost}\n") for cost in costs] == [1] * len(costs)
-    assert "    cost: " not in short
+    assert [len(re.findall(rf"^ +cost: {re.escape(cost)}$", whole, re.M)) for cost in costs] == [1] * len(costs)
+    assert " cost: " not in short
 
 
 def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model):

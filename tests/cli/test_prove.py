@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from datetime import date
 from importlib.metadata import version
-from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -35,13 +33,6 @@ def test_a_quirk_without_evidence_is_inconclusive(quirks, tmp_path):
     assert outcome.code == 0
     assert [(proof["id"], proof["conclusion"]) for proof in outcome.json["proofs"]] == [("cp-vlm", "INCONCLUSIVE")]
     assert Report.model_validate_json(file.read_bytes()) == Report.model_validate(outcome.json)
-
-
-def test_the_text_output_explains_the_conclusion(quirks):
-    outcome = quirks("prove", "cp-vlm")
-
-    assert outcome.code == 0
-    assert "INCONCLUSIVE cp-vlm: no evidence that can be run here" in outcome.out
 
 
 def test_record_writes_the_conclusions_into_the_table_that_ships(quirks, table):
@@ -105,17 +96,6 @@ def test_no_report_names_the_folder_of_this_machines_packages(quirks, tmp_path, 
     assert "cannot import 'x' (site-packages/vllm/x.py)" in (tmp_path / "r.json").read_text(encoding="utf-8")
 
 
-def test_a_report_goes_into_a_device_without_replacing_it(quirks):
-    reader, terminal = os.openpty()
-    device = Path(os.ttyname(terminal))
-
-    outcome = quirks("prove", "cp-vlm", "--output", device)
-
-    assert outcome.code == 0
-    assert device.is_char_device()
-    assert os.read(reader, 1) == b"{"
-
-
 def test_a_plugin_that_does_not_load_is_named(quirks, install):
     install("acme-broken", "raise RuntimeError('imported')\n")
 
@@ -145,19 +125,6 @@ QUIRK = Quirk(id="acme-moves", title="It moves", flag="sleep", match=purpose("ro
 
     assert (before, stale(Registry.load().find("acme-moves").quirk)) == ("", "code")
     assert list(table()) == ["acme-moves"]
-
-
-def test_the_folder_for_checkpoints_exists_when_a_proof_begins(quirks, monkeypatch):
-    found = []
-
-    def looking(item, folder, **named):
-        found.append(folder.is_dir())
-        return prove(item, folder, **named)
-
-    monkeypatch.setattr("worker.lab.cli.prove.prove", looking)
-
-    assert quirks("prove", "cp-vlm").code == 0
-    assert found == [True]
 
 
 def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):

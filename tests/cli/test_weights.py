@@ -9,6 +9,7 @@ import pytest
     ("arguments", "words"),
     [
         (["127.0.0.1:9"], "nothing answers at http://127.0.0.1:9"),
+        ([], "nothing answers at http://localhost:8000"),
         (["4194304999"], "is no process on this machine"),
         (["1", "--checkpoint", "here"], "--checkpoint needs the server's address"),
         (["ftp://host"], "name one as http://host:8000"),

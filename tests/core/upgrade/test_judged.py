@@ -6,10 +6,11 @@ import shlex
 
 import pytest
 
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome, Run, judge
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.changes import Change, Form
-from quirks_core.upgrade.finding import Finding, Level, Section
+from quirks_core.upgrade.finding import Level, Section
 from quirks_core.upgrade.judged import Judged, judged_findings
 
 from .conftest import MODELS
@@ -116,7 +117,7 @@ def test_an_option_that_loses_its_effect_is_named_once(verdict):
     """It is no remedy where it is left open."""
     outcome, without = verdict("0.31.0", "0.33.0", NO_EFFECT), verdict("0.31.0", "0.33.0", PLAIN)
 
-    said = [line for line in outcome.out.splitlines() if line.startswith("  note deprecated")]
+    said = [line for line in outcome.out.splitlines() if line.startswith("  note: deprecated")]
     assert [("mamba" in line, "cascade" in line) for line in said] == [(True, False), (False, True)]
     assert not any(name in without.out for name in ("cascade", "mamba"))
 

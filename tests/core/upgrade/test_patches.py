@@ -342,7 +342,8 @@ def test_the_command_for_patches_behaves_like_the_others(quirks, wheels, cache, 
 
     assert (go.code, unknown.code, stop.code) == (0, 3, 2)
     assert "\ngo: 1 target is as before\n" in go.out
-    assert unknown.out.startswith("**unknown: 1 to be read**\n\n## ")
+    assert unknown.out.startswith("## ")
+    assert "\n**unknown: 1 to be read**\n" in unknown.out
     assert "\n  ```diff\n" in unknown.out
     assert (stop.json["verdict"], stop.json["findings"][0]["subject"]) == ("stop", "vllm.core.Scheduler._finish")
 

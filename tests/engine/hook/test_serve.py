@@ -70,11 +70,12 @@ def test_a_server_runs_by_a_proven_plan(programs, vllm, quirks_run, checkpoint, 
     assert effects["env.ACME_LEVEL"].after == "7"
     assert effects["patch.vllm.v1.worker.cpu_model_runner:CPUModelRunner.sample_tokens"].pending is False
     lines = server.said
-    assert len(lines) <= 10
-    assert "purpose rollout (MODEL_QUIRKS_SET); typed: known exactly (command line): enforce_eager, max_model_len, " in lines[0]
+    assert len(lines) <= 12
+    assert "purpose rollout (MODEL_QUIRKS_SET), plan " in lines[0]
+    assert "; you set: enforce_eager, max_model_len, " in lines[0]
     assert any("plugin 'acme-broken' of acme 1.2" in line for line in lines)
-    assert len([line for line in lines if line.startswith("  undecided: ")]) == 1
-    assert any(line.startswith("  in force: engine.") for line in lines)
+    assert any(line.startswith("  undecided: rollout-precision: decided by MODEL_QUIRKS_SET='") for line in lines)
+    assert any(line.startswith("  in force") and "generation-config-leak" in line for line in lines)
     assert any(line.startswith("receipt: plan") and "engine.logprobs_mode = processed_logprobs" in line for line in lines)
     assert code in (0, 128 + signal.SIGTERM)
 

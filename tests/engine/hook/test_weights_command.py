@@ -134,7 +134,7 @@ def test_a_server_without_development_paths_is_an_error_that_names_the_variable(
         code, _, err = weights(server.url)
 
     assert code == 2
-    assert "start it with VLLM_SERVER_DEV_MODE=1" in err
+    assert "start it with MODEL_QUIRKS=rollout VLLM_SERVER_DEV_MODE=1" in err
 
 
 def test_a_server_of_something_else_is_an_error(programs, port, weights):

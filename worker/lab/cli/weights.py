@@ -14,6 +14,7 @@ from quirks_core.reporting.terminal import Screen, line
 if TYPE_CHECKING:
     from worker.lab.weights import Weights
 
+_DEFAULT = "http://localhost:8000"
 #: Exit code: nothing is wrong, and not all can be compared.
 _UNDECIDED = 4
 _STATES = {"arrived": "[green]runs[/]", "missing": "[bold red]does not run[/]", "undecided": "[yellow]undecided[/]"}
@@ -22,7 +23,11 @@ _STATES = {"arrived": "[green]runs[/]", "missing": "[bold red]does not run[/]", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the servers and the checkpoints."""
     parser.add_argument(
-        "targets", nargs="+", metavar="URL|PID", help="a running vllm serve; a process id reads its file of receipts"
+        "targets",
+        nargs="*",
+        metavar="URL|PID",
+        default=[_DEFAULT],
+        help=f"a running vllm serve, {_DEFAULT} if left out; a process id reads its file of receipts",
     )
     parser.add_argument(
         "--checkpoint",
