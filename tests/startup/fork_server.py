@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import context, forkserver, reduction
 from typing import Any
 from unittest import mock
@@ -21,15 +22,19 @@ from unittest import mock
 import cloudpickle
 
 
-class _Process(context.ForkServerProcess):
-    """Takes the environment, standard output and standard error of its parent along."""
+class LikeTheParent:
+    """A process that takes the environment, standard output and standard error of its parent along."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         outputs = [reduction.DupFd(number) for number in (1, 2)]
         return _like_the_parent, (type(self), dict(os.environ), outputs), self.__dict__
 
 
-def _like_the_parent(kind: type[_Process], environment: dict[str, str], outputs: Sequence[Any]) -> _Process:
+class _Process(LikeTheParent, context.ForkServerProcess):
+    pass
+
+
+def _like_the_parent(kind: type[LikeTheParent], environment: dict[str, str], outputs: Sequence[Any]) -> LikeTheParent:
     """Runs in the new process, before anything of its task is imported."""
     os.environ.clear()
     os.environ.update(environment)
@@ -38,7 +43,7 @@ def _like_the_parent(kind: type[_Process], environment: dict[str, str], outputs:
     return kind.__new__(kind)
 
 
-class _Context(context.ForkServerContext):
+class ForkContext(context.ForkServerContext):
     """What vLLM gets where it asks for spawned processes."""
 
     _name = "spawn"
@@ -53,9 +58,13 @@ def start() -> None:
 
 
 @contextmanager
-def instead_of_spawning() -> Iterator[None]:
-    """Has the server make what this process wants to be spawned, and the program with which vLLM looks at a model's class."""
-    forking, original = _Context(), multiprocessing.get_context
+def instead_of_spawning(forking: context.BaseContext | None = None) -> Iterator[None]:
+    """Forks what this process wants to be spawned, and the program with which vLLM looks at a model's class.
+
+    Args:
+        forking: How; from the server if left out.
+    """
+    forking, original = forking or ForkContext(), multiprocessing.get_context
 
     def get_context(method: str | None = None) -> context.BaseContext:
         return forking if method == "spawn" else original(method)
@@ -63,7 +72,7 @@ def instead_of_spawning() -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch("multiprocessing.get_context", get_context))
         if registry := sys.modules.get("vllm.model_executor.models.registry"):
-            patches.enter_context(mock.patch.object(registry, "_run_in_subprocess", _with_plugins))
+            patches.enter_context(mock.patch.object(registry, "_run_in_subprocess", partial(_with_plugins, forking)))
         yield
 
 
@@ -83,12 +92,12 @@ def run(statements: str, **names: Any) -> Any:
         exec(textwrap.dedent(statements), names)  # noqa: S102 - the tests' own
         return names["found"]
 
-    return _call(found)
+    return _call(ForkContext(), found)
 
 
-def _call(function: Callable[[], Any]) -> Any:
+def _call(forking: context.BaseContext, function: Callable[[], Any]) -> Any:
     """Calls a function, which may be a lambda, in a process of its own that has imported vLLM; returns what it returns."""
-    with ProcessPoolExecutor(1, mp_context=_Context()) as other:
+    with ProcessPoolExecutor(1, mp_context=forking) as other:
         return other.submit(_called, cloudpickle.dumps(function)).result()
 
 
@@ -96,7 +105,7 @@ def _called(function: bytes) -> Any:
     return cloudpickle.loads(function)()
 
 
-def _with_plugins(function: Callable[[], Any]) -> Any:
+def _with_plugins(forking: context.BaseContext, function: Callable[[], Any]) -> Any:
     """Calls a function where vLLM's plugins are loaded, as vLLM's program does."""
 
     def loaded() -> Any:
@@ -105,4 +114,4 @@ def _with_plugins(function: Callable[[], Any]) -> Any:
         load_general_plugins()
         return function()
 
-    return _call(loaded)
+    return _call(forking, loaded)
