@@ -19,8 +19,6 @@ from multiprocessing import context, forkserver, reduction
 from typing import Any
 from unittest import mock
 
-import cloudpickle
-
 
 class LikeTheParent:
     """A process that takes the environment, standard output and standard error of its parent along."""
@@ -53,8 +51,24 @@ class ForkContext(context.ForkServerContext):
 def start() -> None:
     """Starts the server, with one thread for each engine; it imports vLLM while this process goes on."""
     multiprocessing.set_forkserver_preload(["imported_vllm"])
+    from worker.lab.kit.lab import set_environment
+
     with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
+        set_environment()
         forkserver.ensure_running()
+
+
+def address() -> str:
+    """Returns where the server listens, for `use`."""
+    start()
+    return forkserver._forkserver._forkserver_address
+
+
+def use(address: str) -> None:
+    """Makes this process, which did not start the server, take its processes from there."""
+    server = forkserver._forkserver
+    server._forkserver_address, server._forkserver_alive_fd = address, os.open(os.devnull, os.O_RDONLY)
+    server.ensure_running = lambda: None
 
 
 @contextmanager
@@ -97,11 +111,15 @@ def run(statements: str, **names: Any) -> Any:
 
 def _call(forking: context.BaseContext, function: Callable[[], Any]) -> Any:
     """Calls a function, which may be a lambda, in a process of its own that has imported vLLM; returns what it returns."""
+    import cloudpickle
+
     with ProcessPoolExecutor(1, mp_context=forking) as other:
         return other.submit(_called, cloudpickle.dumps(function)).result()
 
 
 def _called(function: bytes) -> Any:
+    import cloudpickle
+
     return cloudpickle.loads(function)()
 
 

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Mapping, Sequence
 from multiprocessing import (
@@ -43,7 +44,7 @@ class Program:
     """A program that was forked: the part of `subprocess.Popen` that tests need, in a session of its own."""
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdout: int, stderr: int) -> None:
-        """Starts it.
+        """Starts it; the fork server must run.
 
         Args:
             command: The words: a Python with ``-c`` or a script, or a script that is a program.
@@ -52,7 +53,6 @@ class Program:
             stdout: Where its output goes.
             stderr: Where its errors go.
         """
-        fork_server.start()
         outputs = _Outputs(stdout, stderr)
         self._process = fork_server.ForkContext().Process(target=_main, args=(list(command), dict(env), str(cwd), outputs))
         self._process.start()
@@ -60,10 +60,11 @@ class Program:
         self.args = command
 
     @staticmethod
-    def can_be(command: Sequence[str]) -> bool:
-        """Whether a command runs a Python script that can be forked."""
+    def can_be(command: Sequence[str], env: Mapping[str, str]) -> bool:
+        """Whether a command runs a Python script that can be forked: from a process in which nothing is compiled."""
         first, *words = command
-        return not (Path(first).name.startswith("python") and [word for word in words if word != "-u"][:1] == ["-m"])
+        is_module = Path(first).name.startswith("python") and [word for word in words if word != "-u"][:1] == ["-m"]
+        return env.get("TORCHDYNAMO_DISABLE") == "1" and not is_module
 
     @property
     def returncode(self) -> int | None:
@@ -93,6 +94,41 @@ class Program:
     def kill(self) -> None:
         """Kills it."""
         self.send_signal(signal.SIGKILL)
+
+
+def run(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end, forked if it can be.
+
+    Returns:
+        Its exit code, and what it wrote, errors included.
+
+    Raises:
+        TimeoutExpired: It does not end; it is killed.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        if Program.can_be(command, env):
+            fork_server.start()
+            program: Any = Program(command, env=env, cwd=cwd, stdout=output.fileno(), stderr=output.fileno())
+        else:
+            program = subprocess.Popen(command, env=env, cwd=cwd, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            code = program.wait(timeout)
+        finally:
+            program.kill()
+        output.seek(0)
+        return subprocess.CompletedProcess(command, code, output.read())
+
+
+def handed_over(server: str) -> int:
+    """Has a server make the program that this process was started for, in this one's stead; returns its exit code.
+
+    The program is no child of whoever started this process, which must know it by what the program says of itself, as Ray does.
+    """
+    fork_server.use(server)
+    words = [sys.executable, *sys.orig_argv[1:]]
+    program = Program(words, env=os.environ, cwd=Path.cwd(), stdout=1, stderr=2)
+    signal.signal(signal.SIGTERM, lambda number, _: program.send_signal(number))
+    return program.wait()
 
 
 class _Outputs:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import fork_server
 import openai
 import pytest
 from forked_programs import Program
@@ -76,6 +77,7 @@ class Programs:
         folder: Where they run.
         environment: What they get.
         count: How many there were.
+        forks: Whether they are copies of a process that has imported vLLM, where that is possible.
         few_blocks: Options for a small KV cache; memory that is touched for the first time takes up to 3 s per GiB.
         small: Options for a small engine.
     """
@@ -83,6 +85,7 @@ class Programs:
     folder: Path
     environment: dict[str, str]
     count: int = field(default=0)
+    forks: bool = True
     few_blocks: ClassVar[Sequence[str]] = ("--num-gpu-blocks-override", "64")
     small: ClassVar[Sequence[str]] = ("--max-model-len", "128", "--max-num-seqs", "8", *few_blocks)
 
@@ -98,7 +101,8 @@ class Programs:
         log = self.folder / f"program-{self.count}.log"
         words, env = [str(word) for word in command], self.environ(variables)
         with log.open("wb") as output:
-            if Program.can_be(words):
+            if self.forks and Program.can_be(words, env):
+                fork_server.start()
                 return Program(words, env=env, cwd=self.folder, stdout=output.fileno(), stderr=output.fileno()), log
             program = subprocess.Popen(
                 words,
