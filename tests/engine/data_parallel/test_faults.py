@@ -162,7 +162,8 @@ async def test_a_rank_that_never_comes_up_is_named_without_leftovers(checkpoint,
     assert not any(map(os.path.exists, (rank.folder for rank in ranks)))
 
 
-async def test_a_port_that_somebody_takes_first_is_named_without_leftovers(checkpoint, lean, monkeypatch):
+async def test_a_port_that_somebody_takes_first_is_named(checkpoint, lean, monkeypatch):
+    """A port that somebody takes first is named without leftovers."""
     group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     call = Rank.call
     with socket.create_server(("", 0)) as taken:
@@ -180,7 +181,8 @@ async def test_a_port_that_somebody_takes_first_is_named_without_leftovers(check
     assert group._ranks.all == ()
 
 
-async def test_a_node_that_comes_to_another_plan_is_refused_with_what_differs(checkpoint, lean, monkeypatch):
+async def test_a_node_with_another_plan_is_refused(checkpoint, lean, monkeypatch):
+    """A node that comes to another plan is refused with what differs."""
     group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     monkeypatch.setattr("worker.group.group.plan_variables", lambda *_: {"VLLM_USE_V1": "1"})
 

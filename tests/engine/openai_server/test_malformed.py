@@ -61,7 +61,8 @@ async def test_a_malformed_request_gets_a_4xx_that_gives_the_reason(served, http
     await idle()
 
 
-async def test_no_value_of_any_field_is_a_500_or_leaves_a_request_behind(served, http, idle):
+async def test_no_value_of_any_field_is_a_500(served, http, idle):
+    """No value of any field is a 500 or leaves a request behind."""
     from worker.server.serving import ChatRequest
 
     gate = asyncio.Semaphore(8)
