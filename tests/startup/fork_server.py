@@ -19,6 +19,9 @@ from multiprocessing import context, forkserver, reduction
 from typing import Any
 from unittest import mock
 
+#: How many spare processes one that is forked begins with: what its engine spawns; see `forked_programs`.
+SPARES_VARIABLE = "TESTS_SPARES"
+
 
 class LikeTheParent:
     """A process that takes the environment, standard output and standard error of its parent along."""
@@ -38,6 +41,10 @@ def _like_the_parent(kind: type[LikeTheParent], environment: dict[str, str], out
     os.environ.update(environment)
     for number, output in enumerate(outputs, 1):
         os.dup2(output.detach(), number)
+    if count := int(os.environ.pop(SPARES_VARIABLE, 0)):
+        import forked_programs
+
+        forked_programs.with_spares(count)
     return kind.__new__(kind)
 
 

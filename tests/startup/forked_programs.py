@@ -162,7 +162,7 @@ def _main(command: Sequence[str], environment: Mapping[str, str], folder: str, o
     process._current_process, process._parent_process, process._children = imported_vllm.MAIN, None, set()
     process.ORIGINAL_DIR = folder
     _configure_vllm_root_logger()
-    _with_spares(_SPARES)
+    with_spares(_SPARES)
     name, source = _script(command, [entry for entry in imported_vllm.PATH if entry and entry not in before])
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__.update({"__file__": name} if name != "-c" else {}, __builtins__=__builtins__)
@@ -220,7 +220,7 @@ class _Context(context.SpawnContext):
     Process = _Spawned
 
 
-def _with_spares(count: int) -> None:
+def with_spares(count: int) -> None:
     """Forks spare processes, which this one gets where it wants some spawned; to be called while it has one thread."""
     _Popen.spares = []
     for _ in range(count):
@@ -242,5 +242,5 @@ def _wait(connection: socket.socket) -> int:
         return 0
     connection.close()
     resource_tracker._resource_tracker._fd, forkserver._forkserver._inherited_fds = tracker, files
-    _with_spares(_SPARES_BELOW)
+    with_spares(_SPARES_BELOW)
     return spawn._main(child_r, os.dup(child_r))
