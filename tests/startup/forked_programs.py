@@ -168,6 +168,11 @@ def _main(command: Sequence[str], environment: Mapping[str, str], folder: str, o
     main.__dict__.update({"__file__": name} if name != "-c" else {}, __builtins__=__builtins__)
     try:
         exec(compile(source, name if name != "-c" else "<string>", "exec"), main.__dict__)  # noqa: S102 - as Python does
+    except SystemExit:
+        raise
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)  # not as `multiprocessing` prints it
+        sys.exit(1)
     finally:
         atexit._run_exitfuncs()
 
