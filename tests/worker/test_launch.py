@@ -202,12 +202,6 @@ def test_the_head_s_dtype_joins_the_user_s_overrides(launch, engine, overrides):
     assert "head_dtype" not in arguments
 
 
-def test_a_head_in_float32_reaches_vllm(launch):
-    found = launch(engine={"head_dtype": "float32"}, assume=("vllm==0.32.0",))
-
-    assert found.arguments["hf_overrides"] == {"head_dtype": "float32"}
-
-
 @pytest.mark.parametrize("kind", [VllmAsyncGenerationWorker, WorkerGroup])
 def test_a_synchronous_engine_is_a_usage_error(kind, model):
     with pytest.raises(UsageError, match=r"engine\.async_engine is false"):
@@ -294,22 +288,22 @@ def _data_parallel(arguments):
     return {name: value for name, value in arguments.items() if name.startswith("data_parallel")}
 
 
-@pytest.mark.parametrize("rank", range(ENGINES))
-def test_an_actor_is_one_rank_of_the_group_that_meets_at_rank_0(ranked, rank):
-    assert _data_parallel(ranked("actors", rank, enable_expert_parallel=True)) == {
-        "data_parallel_size": ENGINES,
-        "data_parallel_rank": rank,
-        "data_parallel_address": "192.0.2.7",
-        "data_parallel_rpc_port": 29600,
-    }
+_MEETING = {"data_parallel_address": "192.0.2.7", "data_parallel_rpc_port": 29600}
 
 
-def test_an_independent_engine_knows_of_no_other(ranked):
-    assert _data_parallel(ranked("independent", 1)) == {"data_parallel_size": 1}
+@pytest.mark.parametrize(
+    ("strategy", "rank", "engines", "expected"),
+    [
+        *(("actors", rank, ENGINES, {"data_parallel_rank": rank, **_MEETING}) for rank in range(ENGINES)),
+        ("independent", 1, ENGINES, {"data_parallel_size": 1}),
+        ("engine", 0, 1, {}),
+    ],
+)
+def test_an_engine_knows_its_place_in_the_group(ranked, strategy, rank, engines, expected):
+    """An actor is one rank of a group that meets at rank 0; an independent engine knows of no other; one engine owns all."""
+    found = ranked(strategy, rank, engines, enable_expert_parallel=strategy == "actors")
 
-
-def test_one_engine_owns_all_ranks(ranked):
-    assert _data_parallel(ranked("engine", engines=1)) == {"data_parallel_size": ENGINES}
+    assert _data_parallel(found) == {"data_parallel_size": ENGINES, **expected}
 
 
 @pytest.mark.parametrize("strategy", ["actors", "independent"])
