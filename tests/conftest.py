@@ -22,6 +22,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import schedule
 from hidden import hide_plugins
 from patience import patience
 from recorded import recorded
@@ -90,7 +91,24 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest goes first, so that no process of a parallel run is left alone with it."""
-    items.sort(key=lambda item: item.get_closest_marker("engine") is None)
+
+    def place(item: pytest.Item) -> int:
+        starts_engines = item.get_closest_marker("engine") is not None
+        return schedule.place_of(item.nodeid.partition("::")[0], starts_engines=starts_engines)
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Modules that share engines go to one process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return schedule.group_of(super()._split_scope(nodeid))
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @dataclass(frozen=True)

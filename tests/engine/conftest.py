@@ -51,8 +51,12 @@ class _LeanLab(Lab):
         self, model: Path, values: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[VllmAsyncGenerationWorker]:
         """Starts a worker as `Lab.worker` does."""
-        with fork_server.instead_of_spawning():
-            async with super().worker(model, _lean(values), **options) as found:
+        lean = _lean(values)
+        has_workers = lean["engine"].get("distributed_executor_backend") != "uni"
+        with fork_server.instead_of_spawning(), pytest.MonkeyPatch.context() as patch:
+            if has_workers:
+                patch.setenv(fork_server.SPARES_VARIABLE, "2")
+            async with super().worker(model, lean, **options) as found:
                 yield found
 
 

@@ -55,7 +55,7 @@ async def test_values_that_are_lost_in_the_cast_are_refused_by_name(policy, dtyp
 
 
 @pytest.mark.parametrize(("dtype", "wider", "value"), CASTS)
-async def test_accepted_values_that_were_lost_are_named_and_leave_no_nan(policy, dtype, wider, value, running, checkpoint, lab):
+async def test_accepted_lost_values_are_named_and_leave_no_nan(policy, dtype, wider, value, running, checkpoint, lab):
     values = {"engine": SMALL | {"dtype": dtype, "load_format": "auto"}, "refit": {"finite": False}}
     policy.to(wider)
     async with running(checkpoint("qwen3"), values) as worker:

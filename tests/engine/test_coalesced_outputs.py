@@ -202,7 +202,8 @@ async def test_a_stop_token_ends_a_request_where_it_would_have_ended(front, lab)
     assert (held.counts, sent.counts) == ([1], [length])
 
 
-async def test_requests_that_ask_for_more_logprobs_beside_them_change_nothing(front, lab):
+async def test_neighbours_with_more_logprobs_change_nothing(front, lab):
+    """Requests that ask for more logprobs beside them change nothing."""
     alone = await front.ask(lab.PROMPTS[0], coalesce=True)
     neighbour = asyncio.create_task(front.ask(lab.PROMPTS[1], coalesce=True, logprobs=5, max_tokens=12))
     beside = await front.ask(lab.PROMPTS[0], coalesce=True)
@@ -277,7 +278,8 @@ async def test_a_pause_that_waits_gets_everything(front, lab):
     assert counts(held) == [1, 1, 1]
 
 
-async def test_requests_that_a_pause_ends_come_back_with_the_tokens_that_they_have(front, lab):
+async def test_requests_that_a_pause_ends_keep_their_tokens(front, lab):
+    """Requests that a pause ends come back with the tokens that they have."""
     _, sent = await front.both(lab.PROMPTS, max_tokens=LONG)
     async with front.under_way(lab.PROMPTS, max_tokens=LONG) as asking:
         await front.llm.pause_generation(mode="abort")
@@ -327,7 +329,7 @@ async def test_a_caller_that_leaves_takes_its_requests_with_it(front, lab):
     assert same(held, sent)
 
 
-async def test_a_sample_that_comes_step_by_step_ends_at_its_stop_string(front, lab, monkeypatch):
+async def test_a_step_by_step_sample_ends_at_its_stop_string(front, lab, monkeypatch):
     front.arrived.clear()
     decode = front.llm.get_tokenizer().decode
     whole = await lab.generate(front.worker)

@@ -54,7 +54,8 @@ def test_only_parameters_are_noise_after_a_dummy_start(dummy_start, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["nobody/no-such-model", "empty"])
-def test_missing_files_leave_buffers_to_the_constructor_with_a_warning(dummy_start, model, caplog, tmp_path):
+def test_missing_files_leave_buffers_with_a_warning(dummy_start, model, caplog, tmp_path):
+    """Missing files leave buffers to the constructor with a warning."""
     (tmp_path / "empty").mkdir()
 
     started = dummy_start(str(tmp_path / "empty") if model == "empty" else model)
@@ -78,7 +79,8 @@ def test_missing_files_leave_buffers_to_the_constructor_with_a_warning(dummy_sta
         ("lm_head.weight", False),
     ],
 )
-def test_constants_are_distinguished_from_parameters_by_their_names(name, expected):
+def test_constants_are_told_from_parameters_by_name(name, expected):
+    """Constants are distinguished from parameters by their names."""
     assert is_constant(name) is expected
 
 

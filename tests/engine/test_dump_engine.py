@@ -71,7 +71,8 @@ def test_other_weights_are_seen_on_the_same_tokens(found: SimpleNamespace) -> No
     assert "the weights" in comparison.reading
 
 
-def test_sampled_rows_at_the_configured_temperature_have_a_seed_each(found: SimpleNamespace) -> None:
+def test_sampled_rows_have_a_seed_each(found: SimpleNamespace) -> None:
+    """Sampled rows at the configured temperature have a seed each."""
     sampled = [row for row in found.a.rows if row.kind == "sampled"]
 
     assert [row.seed for row in sampled] == list(range(5, 11))
@@ -79,7 +80,8 @@ def test_sampled_rows_at_the_configured_temperature_have_a_seed_each(found: Simp
     assert found.a.settings["sampling.temperature"] == 0.7
 
 
-def test_greedy_tokens_scored_by_prefill_have_the_logprobs_they_were_generated_with(found: SimpleNamespace) -> None:
+def test_tokens_scored_by_prefill_keep_their_logprobs(found: SimpleNamespace) -> None:
+    """Greedy tokens scored by prefill have the logprobs they were generated with."""
     a: Dump = found.a
     pairs = [
         (x, y)
@@ -92,7 +94,7 @@ def test_greedy_tokens_scored_by_prefill_have_the_logprobs_they_were_generated_w
     assert max(abs(x - y) for x, y in pairs) < 1e-3
 
 
-def test_every_setting_that_is_known_to_matter_is_one_of_the_engine_s(found: SimpleNamespace) -> None:
+def test_every_setting_that_matters_is_one_of_the_engine_s(found: SimpleNamespace) -> None:
     only_if_set = ("env.CUBLAS_", "env.NVIDIA_", "env.OMP_")
     exact = {name for name in KNOWN if not name.startswith(only_if_set) and not name.endswith((".", "_"))}
 
@@ -101,7 +103,7 @@ def test_every_setting_that_is_known_to_matter_is_one_of_the_engine_s(found: Sim
     assert found.a.effective["model_config.dtype"] == "float32"
 
 
-def test_without_a_trainers_model_the_engine_is_compared_with_itself(found: SimpleNamespace) -> None:
+def test_without_a_trainer_the_engine_is_its_own_reference(found: SimpleNamespace) -> None:
     measured = {result.scenario: result.level for result in found.parity if result.status == "measured"}
     reasons = {
         result.reason for result in found.parity if result.scenario in ("cold-start", "after-refit", "in-flight-cleared")

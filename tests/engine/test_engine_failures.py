@@ -46,7 +46,8 @@ async def test_an_engine_that_dies_at_start_says_why_without_leftovers(checkpoin
     assert "MODEL_QUIRKS_PLAN" not in os.environ
 
 
-async def test_an_engine_whose_core_does_not_load_our_plugin_does_not_start(checkpoint, running, monkeypatch):
+async def test_an_engine_without_our_plugin_does_not_start(checkpoint, running, monkeypatch):
+    """An engine whose core does not load our plugin does not start."""
     with_ours = engine._set_variables
 
     def without_ours(folder):
@@ -60,7 +61,8 @@ async def test_an_engine_whose_core_does_not_load_our_plugin_does_not_start(chec
             pass
 
 
-async def test_a_refused_argument_is_shown_with_its_value_without_blame_on_a_quirk(checkpoint, running):
+async def test_a_refused_argument_is_shown_with_its_value(checkpoint, running):
+    """A refused argument is shown with its value without blame on a quirk."""
     with pytest.raises(EngineStartError) as caught:
         async with running(checkpoint("qwen3"), {"engine": {"cpu_offload_gb": -1, "load_format": "auto"}}):
             pass
@@ -96,7 +98,8 @@ def place():
         yield Path(folder)
 
 
-async def test_a_temporary_folder_that_vanishes_while_an_engine_starts_is_named(checkpoint, running, monkeypatch, place):
+async def test_a_temporary_folder_that_vanishes_is_named(checkpoint, running, monkeypatch, place):
+    """A temporary folder that vanishes while an engine starts is named."""
     monkeypatch.setattr(tempfile, "tempdir", str(place))
 
     def remove():
@@ -161,7 +164,8 @@ def test_shared_memory_that_is_too_small_is_named(checkpoint, unshared, tmp_path
     assert "Insufficient space in /dev/shm" in text
 
 
-def test_contradictions_are_refused_all_at_once_before_any_engine_starts(checkpoint):
+def test_contradictions_are_refused_all_at_once(checkpoint):
+    """Contradictions are refused all at once before any engine starts."""
     values = {
         "model": str(checkpoint("gemma3")),
         "engine": {"runtime": "v0"},
@@ -176,7 +180,8 @@ def test_contradictions_are_refused_all_at_once_before_any_engine_starts(checkpo
     assert all(f"--disable {name}" in str(caught.value) for name in refused)
 
 
-def test_a_folder_without_weights_is_refused_before_any_engine_starts(checkpoint, tmp_path):
+def test_a_folder_without_weights_is_refused(checkpoint, tmp_path):
+    """A folder without weights is refused before any engine starts."""
     shutil.copy(checkpoint("qwen3") / "config.json", tmp_path)
 
     with pytest.raises(UsageError, match="has no weights"):

@@ -20,7 +20,8 @@ def _built_in():
 
 
 @pytest.mark.timeout(patience(3600))  # a change of the engine or the kit concerns all of it
-def test_evidence_is_run_anew_where_what_it_depends_on_has_changed():
+def test_stale_evidence_is_run_anew():
+    """Evidence is run anew where what it depends on has changed."""
     built_in = _built_in()
     path = evidence.path_for(built_in[0].quirk)
     recorded = evidence.read(path)
@@ -37,7 +38,8 @@ def test_evidence_is_run_anew_where_what_it_depends_on_has_changed():
     pytest.fail(f"evidence was stale, and was run anew; {todo}:\n{listed}\n{done.stdout}{done.stderr}")
 
 
-def test_every_quirk_that_is_in_force_here_is_needed_here_by_all_of_its_evidence():
+def test_every_quirk_in_force_is_needed_by_its_evidence():
+    """Every quirk that is in force here is needed here by all of its evidence."""
     active = [item.quirk for item in _built_in() if lifecycle(item).stage is Stage.ACTIVE]
     here = "cpu", installed_version("vllm")
     rows = {quirk.id: [row for row in evidence.proved(quirk) if (row.platform, row.vllm) == here] for quirk in active}

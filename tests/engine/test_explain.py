@@ -36,7 +36,8 @@ def _means(found: Frontier) -> dict[tuple[str, str], float]:
     return {(pair.engine.name, pair.trainer.name): pair.mean_abs_delta for pair in found.pairs}
 
 
-def test_every_pair_is_measured_and_float16_on_both_sides_is_closer(explained, checkpoint, tmp_path) -> None:
+def test_every_pair_is_measured_and_float16_is_closer(explained, checkpoint, tmp_path) -> None:
+    """Every pair is measured and float16 on both sides is closer."""
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib: pip install 'model-quirks[parity]'")
     found = explained(checkpoint("llama"), "engine.dtype=bfloat16", "sampling.temperature=0.7", output=tmp_path)
 
@@ -56,7 +57,8 @@ def test_every_pair_is_measured_and_float16_on_both_sides_is_closer(explained, c
     assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_model_that_vllm_refuses_in_float16_is_a_row_and_not_advised_float16(explained, checkpoint) -> None:
+def test_a_model_refused_in_float16_is_not_advised_it(explained, checkpoint) -> None:
+    """A model that vLLM refuses in float16 is a row and not advised float16."""
     found = explained(checkpoint("gemma3"), "engine.dtype=bfloat16")
 
     assert {engine.name for engine in found.engines if engine.failed} == {"fp16", "fp16, fp32 head"}

@@ -151,9 +151,8 @@ LONG = {
 WITH_A_WORKER_PROCESS = {**LONG, "engine": {**LONG["engine"], "distributed_executor_backend": "mp"}}
 
 
-async def test_an_engine_that_is_killed_while_it_generates_is_named_until_a_restart(
-    checkpoint, running, lab, policy, shared_lab, trainer
-):
+async def test_an_engine_killed_in_generation_is_named(checkpoint, running, lab, policy, shared_lab, trainer):
+    """An engine that is killed while it generates is named until a restart."""
     model, reference, _ = policy
     async with running(checkpoint("qwen3"), WITH_A_WORKER_PROCESS) as worker:
         await worker.refit_async(model)
@@ -245,9 +244,7 @@ async def _a_killed_worker_process_ends_a_refit(worker, lab, trainer):
         assert "died or closed its socket half-way" in await go_on(process)
 
 
-async def test_an_engine_that_is_killed_during_a_refit_ends_it_on_both_sides(
-    checkpoint, running, lab, policy, shared_lab, trainer
-):
+async def test_an_engine_killed_in_a_refit_ends_it_on_both_sides(checkpoint, running, lab, policy, shared_lab, trainer):
     model, reference, _ = policy
     async with running(checkpoint("qwen3"), LONG) as worker:
         await worker.refit_async(model)
@@ -274,7 +271,8 @@ async def test_an_engine_that_is_killed_during_a_refit_ends_it_on_both_sides(
         await _a_shutdown_ends_what_is_under_way(worker, lab, model, trainer)
 
 
-async def test_an_engine_that_is_killed_during_an_update_over_http_is_named_to_the_trainer(checkpoint, running, tmp_path):
+async def test_an_engine_killed_in_an_update_over_http_is_named(checkpoint, running, tmp_path):
+    """An engine that is killed during an update over HTTP is named to the trainer."""
     routes = {"server": {"enabled": True, "rl_routes": True, "rl_api_key": "the-trainer-s"}}
     async with running(checkpoint("qwen3"), {**LONG, **routes}) as worker:
         core, base = pid_of(worker, "EngineCore"), (await worker.report_dp_openai_server_base_url()).removesuffix("/v1")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import fork_server
 import pytest
 
 from quirks_plugins.weight_sync.fused_experts_refit import QUIRK, wrap_load_model
@@ -22,12 +22,14 @@ _TAKES_FUSED = ("glm4_moe", "olmoe", "qwen3_moe")
 @pytest.fixture(scope="module")
 def elsewhere():
     """A process of its own, because a model of vLLM needs process groups."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    fork_server.start()
+    with ProcessPoolExecutor(1, mp_context=fork_server.ForkContext()) as pool:
         yield lambda function, *arguments: pool.submit(function, *arguments).result(timeout=240)
 
 
 @pytest.mark.parametrize("kind", sorted(QUIRK.match.model_types() - _NOT_ON_CPU))
-def test_a_model_takes_what_transformers_holds_as_it_takes_a_checkpoint(kind, elsewhere, tmp_path):
+def test_a_model_takes_what_transformers_holds(kind, elsewhere, tmp_path):
+    """A model takes what transformers holds as it takes a checkpoint."""
     plain, patched, from_checkpoint = elsewhere(_loaded, kind, tmp_path)
     assert plain, "vLLM loads this model's experts without the quirk"
     assert (patched, from_checkpoint) == ([], [])

@@ -31,7 +31,8 @@ async def worker(checkpoint, running, trainer):
         yield started
 
 
-def test_a_rollout_starts_from_dummy_weights_because_the_old_quirk_is_dormant(worker):
+def test_a_rollout_of_gemma3_starts_from_dummy_weights(worker):
+    """A rollout starts from dummy weights because the old quirk is dormant."""
     verdict = next(item for item in worker.plan.verdicts if item.id == "gemma-normalizer-dummy-load")
 
     assert verdict.state is State.DORMANT
@@ -39,7 +40,7 @@ def test_a_rollout_starts_from_dummy_weights_because_the_old_quirk_is_dormant(wo
     assert worker.plan.value("engine.load_format") == "dummy"
 
 
-async def test_without_the_gemma_quirk_dummy_load_plus_refit_is_correct_on_this_engine(worker, trainer, lab):
+async def test_gemma3_from_dummy_weights_is_right_after_a_refit(worker, trainer, lab):
     """Quirk gemma-normalizer-dummy-load, shown unnecessary: the refit sends parameters only and the output is right."""
     expected = lab.reference(trainer)
 
@@ -50,7 +51,7 @@ async def test_without_the_gemma_quirk_dummy_load_plus_refit_is_correct_on_this_
     assert lab.largest_difference(got, lab.rescored(trainer, got)) < 1e-3
 
 
-async def test_with_the_logprobs_quirk_rollout_logprobs_are_those_of_the_sampled_distribution(worker, trainer, lab):
+async def test_rollout_logprobs_are_the_sampled_distribution_s(worker, trainer, lab):
     """Quirk rollout-logprobs-processed, with: the other half is a planted fault among the tests of parity."""
     got = await lab.generate(worker, greedy=False)
 
@@ -107,7 +108,8 @@ async def test_finished_samples_can_be_put_back_into_one_batch(worker, lab):
     assert whole["output_ids"][1, : len(lab.PROMPTS[1])].tolist() == list(lab.PROMPTS[1])
 
 
-async def test_a_prompt_that_fills_the_context_comes_back_with_nothing_generated(worker, lab):
+async def test_a_prompt_that_fills_the_context_generates_nothing(worker, lab):
+    """A prompt that fills the context comes back with nothing generated."""
     prompt = [7] * 256
 
     outputs = [item async for item in worker.generate_async(lab.batch_of([prompt]))]
@@ -117,7 +119,8 @@ async def test_a_prompt_that_fills_the_context_comes_back_with_nothing_generated
     assert output["output_ids"].tolist() == [prompt]
 
 
-async def test_a_prompt_near_the_end_of_the_context_generates_as_much_as_fits(worker, lab):
+async def test_a_prompt_near_the_end_generates_what_fits(worker, lab):
+    """A prompt near the end of the context generates as much as fits."""
     outputs = [item async for item in worker.generate_async(lab.batch_of([[7] * 250]))]
 
     assert outputs[0][1]["generation_lengths"].tolist() == [6]
@@ -176,7 +179,8 @@ async def test_a_generation_that_ends_at_a_stop_token_is_not_truncated(worker, l
     assert output["truncated"].tolist() == [False]
 
 
-async def test_leaving_the_loop_early_aborts_the_rest_without_harm_to_the_engine(worker, lab, sampling):
+async def test_leaving_the_loop_early_aborts_the_rest(worker, lab, sampling):
+    """Leaving the loop early aborts the rest without harm to the engine."""
     sampling(max_new_tokens=200)
     rows = worker.generate_async(lab.batch_of([[7] * 254, *lab.PROMPTS]))  # the first has room for two tokens
 

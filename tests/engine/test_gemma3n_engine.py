@@ -32,7 +32,8 @@ with lab.llm(model) as llm:
 """
 
 
-def test_steps_of_every_size_have_their_embeddings_at_one_address(tmp_path):
+def test_embeddings_of_every_step_have_one_address(tmp_path):
+    """Steps of every size have their embeddings at one address."""
     done = subprocess.run([sys.executable, "-c", _PROGRAM, tmp_path], text=True, capture_output=True, check=True)
 
     found = json.loads(done.stdout.splitlines()[-1])

@@ -7,7 +7,8 @@ import pytest
 pytestmark = pytest.mark.asyncio
 
 
-async def test_an_engine_longer_than_longropes_trained_length_has_other_logprobs_than_the_trainer(shared_lab):
+async def test_a_longrope_engine_beyond_the_trained_length_differs(shared_lab):
+    """An engine longer than longropes trained length has other logprobs than the trainer."""
     from quirks_plugins.model_config.evidence import edited, sampled
 
     factors = {"short_factor": [1.0] * 16, "long_factor": [1.0 + step for step in range(16)]}

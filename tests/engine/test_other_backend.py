@@ -54,7 +54,8 @@ async def test_an_update_without_weights_leaves_the_model_as_it_was(worker, trai
     assert [one.tokens for one in await lab.generate(worker)] == before
 
 
-async def test_fields_of_another_version_are_rejected_without_a_change_to_the_model(worker, trainer, lab):
+async def test_fields_of_another_version_are_rejected(worker, trainer, lab):
+    """Fields of another version are rejected without a change to the model."""
     before = [one.tokens for one in await lab.generate(worker)]
     await trainer("/start_weight_update")
 

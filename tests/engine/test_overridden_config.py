@@ -34,7 +34,8 @@ _FILLED_IN = {"cosmos3_edge"}
 _NO_ONE_WIDTH = {"diffusion_gemma", "gemma4", "gemma4_text", "gemma4_unified", "mamba2"}
 
 
-def test_the_facts_of_every_model_of_transformers_are_what_vllm_reads_in_its_config_json(tmp_path):
+def test_facts_of_every_model_are_what_vllm_reads(tmp_path):
+    """The facts of every model of transformers are what vLLM reads in its config json."""
     import vllm.config  # noqa: F401 - the modules below import each other
     from transformers import AutoConfig
     from transformers.models.auto import modeling_auto

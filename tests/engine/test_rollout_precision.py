@@ -38,7 +38,8 @@ def _updated(trainer):
     return trainer
 
 
-async def test_an_engine_in_float32_is_ten_times_closer_to_a_float32_trainer(bfloat16_checkpoint, shared_lab, lab):
+async def test_a_float32_engine_is_ten_times_closer(bfloat16_checkpoint, shared_lab, lab):
+    """An engine in float32 is ten times closer to a float32 trainer."""
     trainer = _updated(shared_lab.trainer(bfloat16_checkpoint))
     advised, differences = {}, {}
 
@@ -54,7 +55,8 @@ async def test_an_engine_in_float32_is_ten_times_closer_to_a_float32_trainer(bfl
     assert differences["float32"] * 10 < differences["auto"], differences
 
 
-async def test_an_engine_follows_a_trainer_in_float16_and_is_closer_to_it(bfloat16_checkpoint, shared_lab, lab):
+async def test_an_engine_follows_a_trainer_in_float16(bfloat16_checkpoint, shared_lab, lab):
+    """An engine follows a trainer in float16 and is closer to it."""
     trainer = _updated(shared_lab.trainer(bfloat16_checkpoint))
     dtypes, differences = {}, {}
 

@@ -91,7 +91,8 @@ def test_every_process_acknowledges_the_same_digest(worker):
     assert acknowledged == dict.fromkeys(names, worker.plan.digest)
 
 
-def test_the_receipt_says_what_the_patch_replaces_in_both_workers(worker):
+def test_the_receipt_says_what_the_patch_replaces(worker):
+    """The receipt says what the patch replaces in both workers."""
     workers = [ack for ack in worker.receipt.processes if "VllmWorker" in ack.process]
 
     assert len(workers) == 2
@@ -106,7 +107,8 @@ def test_the_receipt_says_what_the_patch_replaces_in_both_workers(worker):
     [("failing", "rank {} fails"), ("slow", "timed out")],
 )
 @pytest.mark.parametrize("rank", [0, 1])
-async def test_ranks_reply_to_the_call_itself_after_one_that_failed_or_took_too_long(worker, fault, error, rank):
+async def test_ranks_reply_to_the_call_itself_after_a_failed_one(worker, fault, error, rank):
+    """Ranks reply to the call itself after one that failed or took too long."""
     llm = worker.engine.llm
     with pytest.raises(Exception, match=error.format(rank)):
         await llm.collective_rpc("answer", args=(0,), kwargs={fault: rank}, timeout=1 if fault == "slow" else None)
@@ -130,7 +132,7 @@ async def test_two_ranks_generate_what_one_does(worker, checkpoint, lab):
     assert lab.same_tokens(got, expected).passed
 
 
-async def test_a_refit_that_all_ranks_reject_leaves_their_next_answers_in_their_places(worker):
+async def test_a_rejected_refit_leaves_answers_in_their_places(worker):
     """Of ranks that raise, vLLM hears the first alone, and takes what the others said for answers to its next question."""
     nowhere = {"transport": "collective"}
 
@@ -142,7 +144,7 @@ async def test_a_refit_that_all_ranks_reject_leaves_their_next_answers_in_their_
     assert await worker.engine.call(receiving.touched) == [False, False]
 
 
-async def test_what_an_engine_says_while_a_process_of_it_is_gone_is_its_death(worker):
+async def test_an_engine_without_a_process_is_dead(worker):
     """Of a worker that was killed, the engine core says that the call was cancelled before it says that all is over."""
     found = {ack.process: psutil.Process(ack.pid) for ack in worker.receipt.processes}
     core, killed = found["EngineCore"], found["EngineCore/VllmWorker-1"]
@@ -160,7 +162,8 @@ async def test_what_an_engine_says_while_a_process_of_it_is_gone_is_its_death(wo
 
 
 @pytest.mark.usefixtures("worker_is_down")
-async def test_a_plugin_that_fails_in_a_worker_only_is_named_as_it_stops_the_run(checkpoint, running):
+async def test_a_plugin_that_fails_in_a_worker_only_is_named(checkpoint, running):
+    """A plugin that fails in a worker only is named as it stops the run."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
 
     with pytest.raises(EngineStartError) as caught:

@@ -41,7 +41,7 @@ def layer(monkeypatch, tokenizer):
     return lambda rows: kind(rows, logits_as_input=True)
 
 
-def test_ids_that_the_tokenizer_does_not_know_have_no_probability(layer):
+def test_ids_unknown_to_the_tokenizer_have_no_probability(layer):
     found = layer(8)(None, torch.zeros(3, 8)).softmax(-1)
 
     assert torch.equal(found[:, 6:], torch.zeros(3, 2))
@@ -58,7 +58,8 @@ def test_the_largest_id_of_vllm_0_31_can_be_a_count(layer, tokenizer, added, kno
     assert found.isfinite().sum() == known
 
 
-def test_ids_for_images_of_an_omni_model_are_in_the_configuration_of_its_thinker():
+def test_an_omni_model_s_image_ids_are_its_thinker_s():
+    """Ids for images of an omni model are in the configuration of its thinker."""
     outer = SimpleNamespace(thinker_config=SimpleNamespace(image_token_id=3))
 
     assert _placeholder_ids(SimpleNamespace(hf_config=outer, get_vocab_size=lambda: 8)) == [range(3, 4)]
@@ -72,7 +73,7 @@ def test_logits_of_other_columns_are_left_alone(layer, rows, columns):
 @pytest.mark.parametrize(
     ("text", "asked", "given"), [("<s>a", True, False), ("a", True, True), ("<s>a", False, False), ("a<s>", True, True)]
 )
-def test_text_that_begins_with_bos_is_encoded_without_special_tokens(text, asked, given):
+def test_text_that_begins_with_bos_gets_no_special_tokens(text, asked, given):
     from vllm.renderers.params import TokenizeParams
 
     renderer = SimpleNamespace(get_tokenizer=lambda: SimpleNamespace(bos_token="<s>"))  # noqa: S106 - no password
@@ -87,7 +88,7 @@ def test_text_that_begins_with_bos_is_encoded_without_special_tokens(text, asked
     ("skipped", "named", "expected"),
     [(True, {}, [1, 106]), (True, {"eos_token_id": 7}, 7), (False, {}, None)],
 )
-def test_eos_of_the_configuration_counts_where_nothing_else_names_one(skipped, named, expected):
+def test_eos_of_the_configuration_counts_as_a_last_resort(skipped, named, expected):
     config = SimpleNamespace(
         skip_tokenizer_init=skipped,
         hf_config=SimpleNamespace(eos_token_id=None),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked_programs
 import pytest
 from patience import HUNG_S
 
@@ -47,16 +47,9 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
         small = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
         small["MASTER_PORT"] = str(free_port("127.0.0.1"))  # TRL takes 29500 if it is free, and so do two runs at once
         small["VLLM_CPU_CI_ENV"] = "1"  # models are traced as ever, but not compiled to machine code
-        ended = subprocess.run(
-            [sys.executable, str(script), str(model), str(log), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=HUNG_S,
-            check=False,
-            cwd=folder,
-            env={**kept, **small, "MODEL_QUIRKS_RECEIPT": str(receipt), **variables},
-        )
+        environment = {**kept, **small, "MODEL_QUIRKS_RECEIPT": str(receipt), **variables}
+        command = [sys.executable, *map(str, (script, model, log)), *arguments]
+        ended = forked_programs.run(command, env=environment, cwd=folder, timeout=HUNG_S)
         return Ended(ended.returncode, ended.stdout, log, receipt)
 
     return run

@@ -18,7 +18,8 @@ pytestmark = [
 ]
 
 
-def test_with_quirks_the_engine_samples_from_the_policy_that_is_trained_at_every_step(train):
+def test_with_quirks_the_engine_samples_from_the_policy(train):
+    """With quirks the engine samples from the policy that is trained at every step."""
     ended = train("with", MODEL_QUIRKS="on")
 
     assert ended.code == 0, ended.text[-4000:]
@@ -37,7 +38,8 @@ def test_with_quirks_the_engine_samples_from_the_policy_that_is_trained_at_every
     assert "train.autocast = none (accelerate's state), train.head_dtype = model (GRPOTrainer.args)" in ended.text
 
 
-def test_without_the_quirk_for_float32_checkpoints_the_engine_samples_from_another_policy(train):
+def test_without_the_float32_quirk_the_policy_is_another(train):
+    """Without the quirk for float32 checkpoints the engine samples from another policy."""
     variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": "float32-checkpoint-downcast"}
     variables["TORCHDYNAMO_DISABLE"] = "1"  # then a quirk makes the engine eager, which halves the time
 
@@ -47,7 +49,8 @@ def test_without_the_quirk_for_float32_checkpoints_the_engine_samples_from_anoth
     assert min(row["sampling/sampling_logp_difference/mean"] for row in ended.steps) > 100 * _TOLERANCE
 
 
-def test_without_quirks_the_first_weight_update_fails_where_vllm_packs_bfloat16(train):
+def test_without_quirks_the_first_weight_update_fails(train):
+    """Without quirks the first weight update fails where vLLM packs bfloat16."""
     ended = train("without")
 
     packs = "avx512" in (cpu_features() or ())  # what the quirk cpu-load-into-live-model matches on

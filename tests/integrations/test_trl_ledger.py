@@ -36,7 +36,8 @@ def run(train):
 
 
 @pytest.mark.parametrize("options", [(), ("--lora",), ("--iterations=2",)], ids=["full", "lora", "iterations"])
-def test_every_update_of_a_healthy_run_is_logged_without_a_verdict(run, options):
+def test_a_healthy_run_is_logged_without_a_verdict(run, options):
+    """Every update of a healthy run is logged without a verdict."""
     rows, steps, said = run("none", *options)
 
     assert said == []
@@ -57,7 +58,8 @@ def test_every_update_of_a_healthy_run_is_logged_without_a_verdict(run, options)
         ("unsent", (), 2, "no update came since the comparison before"),
     ],
 )
-def test_a_policy_that_does_not_arrive_is_named_at_the_first_update_that_lacks_it(run, fault, options, step, words):
+def test_a_policy_that_does_not_arrive_is_named_at_once(run, fault, options, step, words):
+    """A policy that does not arrive is named at the first update that lacks it."""
     rows, steps, said = run(fault, *options)
 
     assert [bool(row["verdict"]) for row in rows] == [number >= step for number in range(1, 5)]
@@ -72,7 +74,8 @@ def test_a_policy_that_does_not_arrive_is_named_at_the_first_update_that_lacks_i
 
 
 @pytest.mark.parametrize("options", [(), ("--bare",)], ids=["callback", "bare"])
-def test_steps_that_the_scaler_skips_are_neither_a_fault_nor_refused(train, options):
+def test_steps_that_the_scaler_skips_are_no_fault(train, options):
+    """Steps that the scaler skips are neither a fault nor refused."""
     variables = VARIABLES | {"MODEL_QUIRKS_LEDGER": "stop"}
     ended = train("-".join(("skipped", *options)), "none", "--fp16", *options, script=SCRIPT, **variables)
 
@@ -90,7 +93,8 @@ def test_steps_that_the_scaler_skips_are_neither_a_fault_nor_refused(train, opti
         assert [row["skipped"] for row in rows] == [True, True, False, False]
 
 
-def test_an_engine_without_a_ledger_ends_the_run_with_what_to_set(train):
+def test_an_engine_without_a_ledger_ends_the_run(train):
+    """An engine without a ledger ends the run with what to set."""
     ended = train("off", "none", script=SCRIPT, **VARIABLES | {"MODEL_QUIRKS_LEDGER": "off"})
 
     assert ended.code != 0

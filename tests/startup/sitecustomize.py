@@ -7,6 +7,7 @@ imports, and when a program ends. Without that a program that does nothing but i
 import atexit
 import gc
 import os
+import sys
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -41,6 +42,11 @@ if os.environ.get("TESTS_CPU") == "avx2":
         os.environ.update(ATEN_CPU_CAPABILITY="avx2", ONEDNN_MAX_CPU_ISA="AVX2", MKL_ENABLE_INSTRUCTIONS="AVX2")
         when_imported("torch.cpu", _without_avx512)
         when_imported("quirks_core.facts.packages", _flags_without_avx512)
+
+if (server := os.environ.get("TESTS_FORK_SERVER")) and any(word.endswith("default_worker.py") for word in sys.orig_argv):
+    from forked_programs import handed_over
+
+    os._exit(handed_over(server))  # a worker of Ray's that will be an engine
 
 gc.set_threshold(50_000, 20, 20)
 gc.unfreeze = lambda: None  # vLLM calls it when an engine ends, and then collects what is freed with the process anyway

@@ -13,7 +13,8 @@ LENGTHS = torch.tensor([3, 2])
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_the_padding_is_cut_off_every_row_of_any_integer_dtype_whatever_else_the_batch_holds(dtype):
+def test_the_padding_is_cut_off_every_row(dtype):
+    """The padding is cut off every row of any integer dtype whatever else the batch holds."""
     assert prompts({"input_ids": IDS.to(dtype), "input_lengths": LENGTHS.to(dtype), "rewards": None}) == [[5, 6, 7], [8, 9]]
 
 
@@ -64,7 +65,8 @@ def test_a_sample_holds_copies_in_one_row_of_the_promised_dtypes():
     assert row["weight_versions"] == [[("1", 0, 2), ("2", 2, 3)]]
 
 
-def test_samples_come_back_in_the_order_of_their_indices_padded_on_the_right():
+def test_samples_come_back_in_order_padded_on_the_right():
+    """Samples come back in the order of their indices padded on the right."""
     short = sample([1], [2], [-1.0], truncated=False, weight_versions=[("a", 0, 1)])
     long = sample([3, 4], [5, 6], [-2.0, -3.0], truncated=True, weight_versions=[("a", 0, 1), ("b", 1, 2)])
 
@@ -86,14 +88,15 @@ def test_what_was_put_together_can_be_cut_apart_again():
     assert cut == [[1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_every_sample_of_a_batch_stops_at_any_of_its_stop_strings():
+def test_every_sample_stops_at_any_of_the_stop_strings():
     data = {"stop_strings": [["\n", "END"], None, [], ["END", "?"]]}
 
     assert stop_strings(data, 4, configured=("</s>", "?")) == ("\n", "</s>", "?", "END")
 
 
 @pytest.mark.parametrize("data", [{}, {"stop_strings": None}, {"stop_strings": [None, None]}])
-def test_without_stop_strings_in_the_batch_those_of_the_configuration_count(data):
+def test_configured_stop_strings_count_without_others(data):
+    """Without stop strings in the batch those of the configuration count."""
     assert stop_strings(data, 2, configured=("b", "a", "b")) == ("a", "b")
     assert stop_strings(data, 2) == ()
 

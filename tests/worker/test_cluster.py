@@ -192,7 +192,7 @@ def test_nothing_is_left_of_actors_that_have_ended_on_any_node(simulated, placem
     assert simulated[placement]["after"] == [[], []]
 
 
-def test_room_that_is_not_there_is_an_error_that_says_what_is_free(simulated):
+def test_missing_room_is_an_error_that_says_what_is_free(simulated):
     message = simulated["no room"]
 
     assert "Ray found no room for 2 engines with {'CPU': 3.0, 'GPU': 2.0} each" in message
@@ -208,7 +208,8 @@ def test_a_running_cluster_that_is_joined_is_left_as_it_was(simulated, placement
     assert simulated["nodes left"] == 2
 
 
-def test_after_the_loss_of_a_node_the_engines_get_new_places_on_what_is_left(simulated):
+def test_engines_of_a_lost_node_get_new_places(simulated):
+    """After the loss of a node the engines get new places on what is left."""
     before, after = simulated["lost"]["before"], simulated["lost"]["after"]
 
     assert len(set(before)) == 2

@@ -48,7 +48,8 @@ def named(notes):
         "unrecognized --kv-cache-dtype",
     ],
 )
-def test_a_quirk_that_set_what_an_error_names_is_named_with_its_switch(plan, message):
+def test_a_quirk_behind_an_error_is_named_with_its_switch(plan, message):
+    """A quirk that set what an error names is named with its switch."""
     (note,) = failures.notes(RuntimeError(message), plan, "")
 
     assert note.startswith("quirk acme-sets (It sets) set engine.kv_cache_dtype = fp8")
@@ -66,7 +67,8 @@ def test_a_quirk_whose_code_was_running_is_named(plan, function, quirks):
 
 
 @pytest.mark.parametrize(("called", "quirks"), [("register", set()), ("allocate", {"acme-patches"})])
-def test_a_quirk_whose_wrapper_only_called_what_it_wraps_is_not_named(plan, called, quirks):
+def test_a_wrapper_that_only_called_on_is_not_named(plan, called, quirks):
+    """A quirk whose wrapper only called what it wraps is not named."""
     traceback = f"""Traceback (most recent call last):
   File "/site/acme/fixes.py", line 3, in make
   File "/site/tracing.py", line 5, in traced
@@ -110,7 +112,7 @@ class ModelConfig(BaseModel):
         ({"seed": 1}, ["the whole is wrong here"]),
     ],
 )
-def test_an_error_of_pydantics_gives_only_the_fields_that_are_wrong(values, lines):
+def test_an_error_of_pydantics_gives_only_the_wrong_fields(values, lines):
     with pytest.raises(ValidationError) as caught:
         ModelConfig(**values)
 
@@ -133,7 +135,8 @@ def test_any_other_error_keeps_its_first_lines(error, lines):
     assert failures.reasons(error) == lines
 
 
-def test_the_death_of_an_engine_keeps_its_parts_in_another_process(tmp_path):
+def test_the_death_of_an_engine_can_be_pickled(tmp_path):
+    """The death of an engine keeps its parts in another process."""
     died = failures.death([], tmp_path)
 
     again = copy.copy(died)  # made again from its arguments, as by pickle

@@ -78,7 +78,7 @@ def launch(model):
 # ---- one engine
 
 
-def test_an_engine_that_nobody_adjusted_gets_only_its_own_arguments(launch, model):
+def test_an_unadjusted_engine_gets_only_its_own_arguments(launch, model):
     others = {"train": {"sequence_packing": True}, "request": {"timeout_s": 5}, "refit": {"scope": "parameters"}}
 
     assert launch(purpose="serve", **others).arguments == {
@@ -105,14 +105,16 @@ def test_everything_that_the_user_typed_reaches_the_engine(launch, model):
     assert {key: found.get(key) for key in typed} == typed
 
 
-def test_every_argument_that_we_can_produce_is_one_of_the_installed_engine():
+def test_every_argument_of_ours_is_the_installed_engine_s():
+    """Every argument that we can produce is one of the installed engine."""
     ours = {name for name in EngineSection.model_fields if slot_named(f"engine.{name}").place is Place.ARGUMENT}
     fixed = {"model", "tokenizer", "revision", "disable_log_stats", "distributed_executor_backend", "weight_transfer_config"}
 
     assert (ours | fixed) - INSTALLED.arguments.names() == set()
 
 
-def test_an_argument_that_the_engine_lacks_is_an_error_with_the_nearest_one(launch):
+def test_an_argument_that_the_engine_lacks_is_an_error(launch):
+    """An argument that the engine lacks is an error with the nearest one."""
     with pytest.raises(UsageError, match=r"engine\.max_num_seq: .*did you mean 'max_num_seqs'"):
         launch(engine={"vllm_kwargs": {"max_num_seq": 4}})
 
@@ -121,14 +123,16 @@ def test_an_argument_that_the_engine_lacks_is_an_error_with_the_nearest_one(laun
     ("purpose", "load_format", "transfer"),
     [("rollout", "dummy", {"backend": BACKEND}), ("eval", "auto", None), ("serve", "auto", None)],
 )
-def test_only_a_rollout_starts_from_dummy_weights_with_a_way_to_refit_them(launch, purpose, load_format, transfer):
+def test_only_a_rollout_starts_from_dummy_weights(launch, purpose, load_format, transfer):
+    """Only a rollout starts from dummy weights with a way to refit them."""
     arguments = launch(purpose=purpose).arguments
 
     assert (arguments["load_format"], arguments.get("weight_transfer_config")) == (load_format, transfer)
 
 
 @pytest.mark.parametrize("purpose", ["eval", "serve"])
-def test_dummy_weights_that_no_refit_can_replace_are_for_benchmarks_alone(launch, purpose):
+def test_dummy_weights_without_refits_are_for_benchmarks(launch, purpose):
+    """Dummy weights that no refit can replace are for benchmarks alone."""
     dummy = {"load_format": "dummy"}
 
     with pytest.raises(UsageError, match=rf"with purpose: {purpose} no refit .* set engine\.load_format: auto"):
@@ -139,7 +143,8 @@ def test_dummy_weights_that_no_refit_can_replace_are_for_benchmarks_alone(launch
     assert "generate_from_dummy" not in found.arguments
 
 
-def test_what_quirks_change_is_in_force_unless_the_user_typed_a_value(launch, install):
+def test_quirks_change_what_the_user_did_not_type(launch, install):
+    """What quirks change is in force unless the user typed a value."""
     install(
         "acme-sampling",
         """
@@ -190,17 +195,12 @@ def test_what_quirks_change_is_in_force_unless_the_user_typed_a_value(launch, in
     ],
     ids=str,
 )
-def test_the_head_s_dtype_reaches_the_engine_beside_the_user_s_own_overrides(launch, engine, overrides):
+def test_the_head_s_dtype_joins_the_user_s_overrides(launch, engine, overrides):
+    """The head's dtype reaches the engine beside the user's own overrides."""
     arguments = launch(engine=engine).arguments
 
     assert arguments.get("hf_overrides") == overrides
     assert "head_dtype" not in arguments
-
-
-def test_a_head_in_float32_reaches_vllm(launch):
-    found = launch(engine={"head_dtype": "float32"}, assume=("vllm==0.32.0",))
-
-    assert found.arguments["hf_overrides"] == {"head_dtype": "float32"}
 
 
 @pytest.mark.parametrize("kind", [VllmAsyncGenerationWorker, WorkerGroup])
@@ -245,7 +245,7 @@ def test_workers_sample_alike_only_on_the_same_bundles(launch):
     ("bundles", "call", "configured", "seed"),
     [(None, None, None, None), (None, 7, None, 7), ([3], 0, 5, 0), ((1, [3]), 7, None, 7), ([3], None, 5, 5)],
 )
-def test_the_seed_is_the_calls_then_the_configured_one_then_the_bundles(launch, bundles, call, configured, seed):
+def test_the_seed_is_the_call_s_or_configured_or_the_bundle_s(launch, bundles, call, configured, seed):
     arguments = launch(bundle_indices=bundles, seed=call, engine={"seed": configured}).arguments
 
     assert arguments.get("seed") == seed
@@ -289,27 +289,28 @@ def _data_parallel(arguments):
     return {name: value for name, value in arguments.items() if name.startswith("data_parallel")}
 
 
-@pytest.mark.parametrize("rank", range(ENGINES))
-def test_an_actor_is_one_rank_of_the_group_that_meets_at_rank_0(ranked, rank):
-    assert _data_parallel(ranked("actors", rank, enable_expert_parallel=True)) == {
-        "data_parallel_size": ENGINES,
-        "data_parallel_rank": rank,
-        "data_parallel_address": "192.0.2.7",
-        "data_parallel_rpc_port": 29600,
-    }
+_MEETING = {"data_parallel_address": "192.0.2.7", "data_parallel_rpc_port": 29600}
 
 
-def test_an_independent_engine_knows_of_no_other(ranked):
-    assert _data_parallel(ranked("independent", 1)) == {"data_parallel_size": 1}
+@pytest.mark.parametrize(
+    ("strategy", "rank", "engines", "expected"),
+    [
+        *(("actors", rank, ENGINES, {"data_parallel_rank": rank, **_MEETING}) for rank in range(ENGINES)),
+        ("independent", 1, ENGINES, {"data_parallel_size": 1}),
+        ("engine", 0, 1, {}),
+    ],
+)
+def test_an_engine_knows_its_place_in_the_group(ranked, strategy, rank, engines, expected):
+    """An actor is one rank of a group that meets at rank 0; an independent engine knows of no other; one engine owns all."""
+    found = ranked(strategy, rank, engines, enable_expert_parallel=strategy == "actors")
 
-
-def test_one_engine_owns_all_ranks(ranked):
-    assert _data_parallel(ranked("engine", engines=1)) == {"data_parallel_size": ENGINES}
+    assert _data_parallel(found) == {"data_parallel_size": ENGINES, **expected}
 
 
 @pytest.mark.parametrize("strategy", ["actors", "independent"])
 @pytest.mark.parametrize("typed", [{}, {"seed": 7}], ids=["open", "typed"])
-def test_no_two_engines_have_the_same_seed_unless_equal_replicas_are_wanted(ranked, strategy, typed):
+def test_engines_have_different_seeds_unless_equals_are_wanted(ranked, strategy, typed):
+    """No two engines have the same seed unless equal replicas are wanted."""
     first = typed.get("seed", 0)
 
     seeds = [ranked(strategy, rank, **typed)["seed"] for rank in range(ENGINES)]
@@ -343,7 +344,8 @@ def test_a_group_of_one_engine_is_no_group(ranked):
     assert "seed" not in found
 
 
-def test_a_worker_without_a_group_owns_its_ranks_if_the_user_says_so(launch, model):
+def test_a_worker_owns_its_ranks_if_the_user_says_so(launch, model):
+    """A worker without a group owns its ranks if the user says so."""
     engine = {"data_parallel_size": 2, "enable_expert_parallel": True}
     folder = model("qwen3_moe", num_experts=12)
 
@@ -378,7 +380,8 @@ def test_a_place_does_not_make_a_refused_configuration_work(launch, model):
     ("purpose", "least", "warns"),
     [("rollout", 5, True), ("rollout", 0, False), ("eval", 5, False), ("serve", 5, False)],
 )
-def test_a_rollout_that_masks_the_tokens_that_end_a_sample_warns_before_anything_starts(model, purpose, least, warns):
+def test_a_rollout_that_masks_end_tokens_warns_first(model, purpose, least, warns):
+    """A rollout that masks the tokens that end a sample warns before anything starts."""
     folder = model()
     (folder / "model.safetensors").touch()
 
@@ -409,7 +412,8 @@ def test_only_a_rollout_has_routes_that_replace_weights(launch, purpose):
         launch(purpose=purpose, engine={"load_format": "auto"}, server={"rl_routes": True})
 
 
-def test_an_engine_of_a_data_parallel_group_has_no_routes_for_trainers(launch, model):
+def test_an_engine_of_a_group_has_no_routes_for_trainers(launch, model):
+    """An engine of a data parallel group has no routes for trainers."""
     sections = {"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": "actors"}, "server": {"rl_routes": True}}
 
     with pytest.raises(UsageError, match="engines of one data-parallel group pause and refit together"):

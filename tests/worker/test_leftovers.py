@@ -80,7 +80,8 @@ def test_only_a_folder_that_vanished_is_named(place):
     assert "model-quirks-x vanished meanwhile" in failures.folder_problem(place / "model-quirks-x")
 
 
-def test_a_machine_without_any_folder_for_temporary_files_is_named_with_the_remedy(monkeypatch):
+def test_a_machine_without_a_temporary_folder_is_named(monkeypatch):
+    """A machine without any folder for temporary files is named with the remedy."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
 

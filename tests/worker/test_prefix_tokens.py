@@ -40,7 +40,8 @@ words = st.lists(st.integers(3, 99), max_size=6)
         ),
     ],
 )
-def test_the_models_ids_are_followed_by_the_template_after_the_last_turn(model, template_prefix, template, joined):
+def test_the_models_ids_are_followed_by_the_template(model, template_prefix, template, joined):
+    """The models ids are followed by the template after the last turn."""
     assert replace_prefix_tokens(TOKENIZER, model, template_prefix, template) == joined
 
 
@@ -69,7 +70,8 @@ def test_renderings_that_do_not_fit_are_an_error_of_ours(tokenizer, model, templ
         pytest.param([7, 2], [8, 2, 7, 2, 4], 0, "ends 1 turns .* but 2 of the same", id="a turn of the prefix comes twice"),
     ],
 )
-def test_no_turn_vanishes_or_comes_twice_where_one_rendering_holds_a_spelled_end(template_prefix, template, ends_after, reason):
+def test_no_turn_vanishes_at_a_spelled_end(template_prefix, template, ends_after, reason):
+    """No turn vanishes or comes twice where one rendering holds a spelled end."""
     with pytest.raises(PrefixTokensError, match=rf"{reason}.*end-of-turn token \(id 2\)"):
         replace_prefix_tokens(TOKENIZER, [11, 2], template_prefix, template, ends_after=ends_after)
 
@@ -89,7 +91,8 @@ def test_messages_without_texts_keep_their_structure():
     ]
 
 
-def test_a_turn_may_end_with_another_token_than_the_end_of_sequence():
+def test_a_turn_may_end_with_another_token_than_eos():
+    """A turn may end with another token than the end of sequence."""
     gemma = SimpleNamespace(eos_token_id=1)
 
     joined = replace_prefix_tokens(gemma, [50, 51, 106], [9, 106, 5, 106], [9, 106, 5, 106, 77], end_token_id=106)
@@ -115,18 +118,21 @@ def test_the_result_is_the_models_ids_with_the_templates_tail(turns, stripped, t
     assert joined[len(model) :] == (tail if model[-1] == EOS else [EOS, *tail])
 
 
-def test_an_explicit_prefix_stands_for_all_messages_up_to_the_last_assistants():
+def test_an_explicit_prefix_ends_with_the_last_assistant():
+    """An explicit prefix stands for all messages up to the last assistants."""
     roles = ["user", "assistant", "tool", "assistant", "user"]
     body = {"messages": [{"role": role} for role in roles], "required_prefix_token_ids": [5, 6]}
 
     assert prefix_of(body) == Prefix((5, 6), 4, "required_prefix_token_ids")
 
 
-def test_an_explicit_prefix_without_any_assistant_stands_for_all_messages():
+def test_an_explicit_prefix_without_assistants_is_everything():
+    """An explicit prefix without any assistant stands for all messages."""
     assert prefix_of({"messages": [{"role": "system"}, {"role": "user"}], "required_prefix_token_ids": [5]}).messages == 2
 
 
-def test_without_an_explicit_prefix_the_last_message_that_carries_ids_counts():
+def test_the_last_message_that_carries_ids_counts():
+    """Without an explicit prefix the last message that carries ids counts."""
     carrying = [{"role": "assistant", "prompt_token_ids": [n], "generation_token_ids": [n, n]} for n in (1, 2)]
     messages = [{"role": "user"}, carrying[0], {"role": "user"}, carrying[1], {"role": "assistant"}, {"role": "user"}]
 

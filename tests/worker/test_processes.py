@@ -75,7 +75,8 @@ def test_a_process_that_is_gone_already_counts_as_ended(start):
     processes.end([child], timeout_s=3600.0)  # would be waited for
 
 
-def test_children_that_another_thread_starts_meanwhile_are_none_of_the_engines(start, named):
+def test_children_of_other_threads_are_not_the_engine_s(start, named):
+    """Children that another thread starts meanwhile are none of the engines."""
     before = multiprocessing.active_children()
     start(_SLEEP)
     named("dataloader")
@@ -97,7 +98,8 @@ def test_a_child_that_has_ended_is_none_of_the_next_engines(named):
 
 
 @pytest.mark.usefixtures("shell")
-async def test_an_engine_whose_variables_the_system_refuses_leaves_nothing_behind(model):
+async def test_refused_variables_leave_nothing_behind(model):
+    """An engine whose variables the system refuses leaves nothing behind."""
     plan = make_plan(GenerationConfig.parse({"model": str(model())}))
     before = dict(os.environ)
 
@@ -125,7 +127,8 @@ def small_disk(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("shell")
-async def test_a_full_disk_of_temporary_files_is_named_before_anything_starts(model, small_disk):
+async def test_a_full_disk_is_named_before_anything_starts(model, small_disk):
+    """A full disk of temporary files is named before anything starts."""
     plan = make_plan(GenerationConfig.parse({"model": str(model())}))
 
     with pytest.raises(

@@ -60,7 +60,8 @@ def test_nothing_is_left_of_a_process_that_was_stopped(process, folder):
     assert not folder.exists()
 
 
-def test_the_folder_of_a_process_that_has_ended_is_removed_at_once(process, folder):
+def test_an_ended_process_s_folder_is_removed_at_once(process, folder):
+    """The folder of a process that has ended is removed at once."""
     process.kill()
     process.wait()
 
@@ -110,7 +111,7 @@ async def listening():
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def test_without_an_address_a_ray_of_our_own_has_room_for_all_whatever_runs_on_this_machine(joined):
+async def test_a_ray_of_our_own_has_room_for_all(joined):
     """Left open, Ray joins the cluster that was started last on this machine."""
     assert await joined() == ("local", max(70, os.cpu_count()))
     assert await joined(cpus_per_engine=1.01) == ("local", max(71, os.cpu_count()))

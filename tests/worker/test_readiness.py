@@ -32,7 +32,8 @@ def test_a_fresh_engine_may_generate_under_the_first_version(readiness):
     ],
     ids=str,
 )
-def test_an_engine_that_starts_from_dummy_weights_generates_after_a_refit_only(model, values, may):
+def test_dummy_weights_generate_after_a_refit_only(model, values, may):
+    """An engine that starts from dummy weights generates after a refit only."""
     readiness = Readiness(start_problem(make_plan(GenerationConfig.parse({"model": str(model()), **values}))))
 
     if not may:
@@ -45,7 +46,8 @@ def test_an_engine_that_starts_from_dummy_weights_generates_after_a_refit_only(m
     readiness.check()
 
 
-def test_refits_without_a_label_are_counted_also_between_labelled_ones(readiness):
+def test_refits_without_a_label_are_counted(readiness):
+    """Refits without a label are counted also between labelled ones."""
     labels = []
     for given in (None, "step-7", None):
         labels.append(given or readiness.next_version())
@@ -81,7 +83,8 @@ def test_a_sleeping_engine_neither_generates_nor_takes_weights(readiness, level)
         readiness.check_refit()
 
 
-def test_an_engine_whose_weights_are_awake_can_be_refitted_but_does_not_generate(readiness):
+def test_awake_weights_can_be_refitted_but_not_sampled(readiness):
+    """An engine whose weights are awake can be refitted but does not generate."""
     readiness.slept(1)
 
     readiness.woke([WEIGHTS])
@@ -122,7 +125,7 @@ def test_a_tag_that_does_not_exist_is_named(readiness, tags):
         readiness.checked_tags(tags)
 
 
-def test_tags_are_passed_on_as_they_are_unless_the_engine_is_awake(readiness):
+def test_tags_are_passed_on_unless_the_engine_is_awake(readiness):
     with pytest.raises(SleepError, match="the engine does not sleep"):
         readiness.checked_tags(None)
 

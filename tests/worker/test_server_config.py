@@ -54,7 +54,8 @@ def test_what_makes_no_sense_is_a_usage_error(section, words):
 
 
 @pytest.mark.parametrize("key", ["two words", "", "schlüssel-4711", 471147114711])
-def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key):
+def test_a_key_that_no_header_holds_is_refused_unshown(key):
+    """A key that no header can hold is refused without showing it."""
     with pytest.raises(UsageError, match=r"server\.api_key: must be a text of visible ASCII") as caught:
         GenerationConfig.parse({"model": "m", "server": {"api_key": key}})
 
@@ -70,7 +71,8 @@ def test_a_key_shows_nowhere():
     assert not [value for slot, value in config.slots().items() if KEY in str(value)]
 
 
-def test_the_key_is_the_configured_one_then_the_environments_then_a_made_one(monkeypatch):
+def test_the_key_is_configured_or_the_environment_s_or_made(monkeypatch):
+    """The key is the configured one then the environments then a made one."""
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     made = {server_of().api_key, server_of().api_key}
     monkeypatch.setenv("VLLM_API_KEY", "from-outside")
@@ -82,7 +84,8 @@ def test_the_key_is_the_configured_one_then_the_environments_then_a_made_one(mon
     assert server_of(auth=False).api_key is None
 
 
-def test_a_server_without_an_address_gets_a_free_port_of_the_loopback(reserved):
+def test_a_server_without_an_address_is_on_the_loopback(reserved):
+    """A server without an address gets a free port of the loopback."""
     with pytest.raises(ServerStartError, match="no address before it is started"):
         _ = server_of().base_url
     one, other = reserved(), reserved()
@@ -98,7 +101,8 @@ def test_a_port_that_is_taken_is_an_error_at_once(reserved):
         reserved(port=taken)
 
 
-def test_a_port_given_back_is_closed_although_a_forked_process_has_it_too(reserved):
+def test_a_port_given_back_is_closed_in_forks_too(reserved):
+    """A port given back is closed although a forked process has it too."""
     listener = reserved()
     address = listener.socket.getsockname()
     with listener.socket.dup():  # what an engine's process holds that was forked after the port was reserved
@@ -140,7 +144,8 @@ async def test_an_engine_that_does_not_start_gives_the_port_back(model_folder, m
         socket.create_connection(taken[0], timeout=HUNG_S)
 
 
-def test_with_routes_for_trainers_it_listens_on_this_machine_alone_unless_an_address_is_given(reserved):
+def test_routes_for_trainers_keep_it_on_this_machine(reserved):
+    """With routes for trainers it listens on this machine alone unless an address is given."""
     nodes = {"cluster": {"num_nodes": 2}}
 
     assert reserved(rl_routes=True, **nodes).host == "127.0.0.1"
@@ -148,7 +153,8 @@ def test_with_routes_for_trainers_it_listens_on_this_machine_alone_unless_an_add
 
 
 @pytest.mark.parametrize("section", [{"host": EVERYWHERE}, {"cluster": {"num_nodes": 2}}])
-def test_a_server_on_every_interface_reports_an_address_that_others_can_reach(reserved, monkeypatch, section):
+def test_a_server_on_every_interface_can_be_reached(reserved, monkeypatch, section):
+    """A server on every interface reports an address that others can reach."""
     monkeypatch.delenv("VLLM_HOST_IP", raising=False)
 
     host, _, port = reserved(**section).base_url.removeprefix("http://").removesuffix("/v1").rpartition(":")

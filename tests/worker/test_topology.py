@@ -119,7 +119,8 @@ def test_engines_that_share_nothing_do_not_pass_for_a_group():
         assert f"(process {process}) is in a expert-parallel group of 1 instead of 2" in message
 
 
-def test_everything_that_is_wrong_is_in_one_error_also_ranks_that_are_there_twice():
+def test_everything_that_is_wrong_is_in_one_error():
+    """Everything that is wrong is in one error also ranks that are there twice."""
     sizes = _problems(_changed(_changed(_formed(SHARED), 0, dp_size=3, tp_size=4), 1, ep_size=1), SHARED)
     ranks = _problems(_changed(_formed(SHARED), 1, dp_rank=0, ep_rank=0), SHARED)
 
@@ -146,7 +147,8 @@ def test_one_of_several_engines_knows_its_group_by_size_alone():
     ],
     ids=["missing", "doubled", "the other's", "none"],
 )
-def test_an_expert_that_is_missing_or_doubled_is_named_with_its_layer(held, problem):
+def test_a_missing_or_doubled_expert_is_named(held, problem):
+    """An expert that is missing or doubled is named with its layer."""
     row = _formed(SHARED).rows[1]
 
     message = _problems(_changed(_formed(SHARED), 1, experts={**row.experts, LAYERS[1]: held}), SHARED)
@@ -155,7 +157,8 @@ def test_an_expert_that_is_missing_or_doubled_is_named_with_its_layer(held, prob
     assert LAYERS[0] not in message
 
 
-def test_without_expert_parallelism_every_process_has_a_part_of_every_expert():
+def test_without_expert_parallelism_all_have_every_expert():
+    """Without expert parallelism every process has a part of every expert."""
     expected = replace(SHARED, experts=1)
 
     message = _problems(_changed(_formed(expected), 1, experts=dict.fromkeys(LAYERS, range(7))), expected)
@@ -180,7 +183,8 @@ def test_the_same_experts_in_two_stages_are_different_layers():
     assert f"{LAYERS[1]}: experts 7 are held by 0 processes instead of 1" in message
 
 
-def test_the_table_has_a_line_for_every_process_with_every_kind_of_parallelism_that_there_is():
+def test_the_table_has_a_line_for_every_process():
+    """The table has a line for every process with every kind of parallelism that there is."""
     assert _formed(SHARED).table().splitlines() == [
         "engine  process  DP      EP      MoE layers  weights  experts",
         "0       100      0 of 2  0 of 2  2           4.0 MiB  0-3",

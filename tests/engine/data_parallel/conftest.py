@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
+import fork_server
 import psutil
 import pytest
 import ray
@@ -18,10 +19,12 @@ from worker.lab.kit.lab import batch_of, configuration
 
 @pytest.fixture(scope="package", autouse=True)
 def own_ray():
-    """Groups use a Ray that runs already, and leave it running."""
-    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield
-    ray.shutdown()
+    """Groups use a Ray that runs already, and leave it running; its workers have imported vLLM."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TESTS_FORK_SERVER", fork_server.address())
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture(scope="package")

@@ -87,7 +87,8 @@ def test_the_strategy_for_shared_experts_is_one_engine_per_actor(group):
     assert group.plan.value("parallel.dp_strategy") == "actors"
 
 
-async def test_two_ranks_generate_what_one_engine_does_also_when_the_other_is_idle(group, right):
+async def test_two_ranks_generate_what_one_engine_does(group, right):
+    """Two ranks generate what one engine does also when the other is idle."""
     await right(group, "a")
 
 
@@ -108,7 +109,8 @@ def test_every_process_of_every_actor_acknowledges_the_same_plan(group):
             assert {effect.slot.rpartition(".")[2] for effect in ack.effects} >= {"all_gatherv", "reduce_scatterv", "apply"}
 
 
-async def test_replicas_sample_differently_unless_samples_have_seeds_of_their_own(group, tokens):
+async def test_replicas_sample_differently_unless_samples_have_seeds(group, tokens):
+    """Replicas sample differently unless samples have seeds of their own."""
     both = [await tokens(group, PROMPTS, greedy=False, rank=rank) for rank in (0, 1)]
     seeded = [await tokens(group, PROMPTS, greedy=False, rank=rank, seeds=[1, 2, 3]) for rank in (0, 1)]
 
@@ -223,7 +225,8 @@ async def test_a_refit_in_the_middle_reaches_all_ranks(
     assert {state["version"] for state in await group.health()} == {"a"}
 
 
-async def test_a_refit_that_fails_half_way_on_one_rank_alone_closes_the_group_until_a_complete_one(group, policies, right):
+async def test_a_refit_that_fails_on_one_rank_closes_the_group(group, policies, right):
+    """A refit that fails half way on one rank alone closes the group until a complete one."""
     addresses = await group.report_refit_addresses_async()
     state = dict(tensors(policies["b"][0], "parameters"))
 
@@ -250,7 +253,8 @@ async def test_a_refit_that_fails_half_way_on_one_rank_alone_closes_the_group_un
     await right(group, "a")
 
 
-async def test_a_refit_that_all_ranks_reject_leaves_the_group_as_it_was(group, policies, right):
+async def test_a_rejected_refit_leaves_the_group_as_it_was(group, policies, right):
+    """A refit that all ranks reject leaves the group as it was."""
     await group.prepare_refit_info_async({"lm_head.weight": ((2, 2), "float32")})
 
     async with asyncio.timeout(HUNG_S):
@@ -289,7 +293,8 @@ async def test_texts_are_generated_by_all_ranks_in_their_places(group):
         await anext(group.generate_text_async({"prompts": ["t3", ""]}))
 
 
-async def test_a_prompt_that_does_not_fit_is_named_before_anything_is_sent(group):
+async def test_a_prompt_that_does_not_fit_is_named(group):
+    """A prompt that does not fit is named before anything is sent."""
     with pytest.raises(BatchError, match=r"rows \[1\] are longer than engine\.max_model_len = 256"):
         await anext(group.generate_async(batch_of([PROMPTS[0], (*SHORT, 1, 2, 3)])))
 
@@ -313,7 +318,8 @@ async def test_one_key_opens_the_server_of_every_rank(group):
 # From here on ranks die; the group is whole again after each.
 
 
-async def test_a_group_whose_engine_is_killed_names_its_rank_until_a_restart(group, of_group, right):
+async def test_a_killed_engine_s_rank_is_named_until_a_restart(group, of_group, right):
+    """A group whose engine is killed names its rank until a restart."""
     running = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS * 20), rank=0)))
     await asyncio.sleep(0.05)
     before = of_group(group)
@@ -334,7 +340,7 @@ async def test_a_group_whose_engine_is_killed_names_its_rank_until_a_restart(gro
     assert left == []
 
 
-async def test_a_rank_whose_actor_is_killed_is_named_without_leaving_a_process(group, of_group):
+async def test_a_killed_actor_s_rank_is_named_and_leaves_no_process(group, of_group):
     before = of_group(group)
 
     async def all_samples():

@@ -31,12 +31,14 @@ async def group(with_bos, grouped):
         yield started
 
 
-def test_the_strategy_for_a_dense_model_is_engines_that_share_nothing(group):
+def test_dense_engines_share_nothing(group):
+    """The strategy for a dense model is engines that share nothing."""
     assert group.strategy == "independent"
     assert [(row.engine, row.dp_size, row.ep_rank) for row in group.topology.rows] == [(0, 1, None), (1, 1, None)]
 
 
-async def test_nothing_is_generated_from_dummy_weights_also_after_a_refit_that_all_ranks_reject(group, tokens, checkpoint, lab):
+async def test_dummy_weights_generate_nothing_after_a_rejected_refit(group, tokens, checkpoint, lab):
+    """Nothing is generated from dummy weights also after a refit that all ranks reject."""
     await group.prepare_refit_info_async({"another.weight": ((1,), "float32")})
     with pytest.raises(RefitRejectedError):
         await group.refit_async(lab.trainer(checkpoint("qwen3")))
@@ -48,7 +50,8 @@ async def test_nothing_is_generated_from_dummy_weights_also_after_a_refit_that_a
     assert [state["weights"] for state in await group.health()] == ["dummy", "dummy"]
 
 
-async def test_one_refit_makes_both_engines_generate_what_transformers_does(group, tokens, checkpoint, lab):
+async def test_one_refit_reaches_both_engines(group, tokens, checkpoint, lab):
+    """One refit makes both engines generate what transformers does."""
     trainer = lab.trainer(checkpoint("qwen3"))
     expected = [row.tokens for row in lab.reference(trainer)]
 

@@ -33,7 +33,7 @@ async def group(checkpoint, grouped):
         yield started
 
 
-async def test_with_the_quirk_two_ranks_with_shared_experts_generate_what_one_does(group, tokens, checkpoint, lab):
+async def test_ranks_with_shared_experts_generate_what_one_does(group, tokens, checkpoint, lab):
     """Quirk cpu-moe-expert-parallel, with: the other half of the pair is among the engine failures."""
     expected = [row.tokens for row in lab.reference(checkpoint("qwen3_moe"))]
 
@@ -65,14 +65,13 @@ def test_the_patches_are_in_force_in_every_process(group):
         assert ack.digest == group.plan.digest
 
 
-def test_data_parallel_moe_runs_eagerly_because_the_quirk_requires_it(group):
+def test_data_parallel_moe_runs_eagerly(group):
+    """Data parallel MoE runs eagerly because the quirk requires it."""
     assert [ack.engine["engine.enforce_eager"] for ack in group.receipts[0].processes if ack.engine] == [True] * 4
 
 
 @pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
-async def test_a_refit_reaches_the_ranks_that_the_engine_itself_does_not_speak_of(
-    group, tokens, checkpoint, lab, refit_section, transport
-):
+async def test_a_refit_reaches_every_rank_of_one_engine(group, tokens, checkpoint, lab, refit_section, transport):
     """VLLM's own ``collective_rpc`` answers for the first rank alone; its number of ranks would leave the others out."""
     refit_section(group.refits.sender, transport=transport)
     for seed in (1, 0):
@@ -105,7 +104,8 @@ async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoin
     assert (parity.status, parity.level) == ("measured", "ok")
 
 
-async def test_moe_over_two_ranks_without_expert_parallelism_generates_what_one_engine_does(checkpoint, running, lab):
+async def test_moe_ranks_without_expert_parallelism_are_right(checkpoint, running, lab):
+    """Moe over two ranks without expert parallelism generates what one engine does."""
     async with running(checkpoint("qwen3_moe"), _EVAL) as worker:
         rows = worker.topology.rows
         assert [(row.dp_rank, row.dp_size, row.ep_rank) for row in rows] == [(0, 2, None), (1, 2, None)]

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import fork_server
 import openai
 import pytest
+from forked_programs import Program
 from patience import HUNG_S, until
 
 from quirks_core.facts.packages import installed_version
@@ -26,6 +28,8 @@ from worker.refit.transport.channel import free_port
 
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = "model-quirks: "
+#: A program; most are forked from a process that has imported vLLM.
+Started = subprocess.Popen | Program
 #: A worker of a configuration, until it is ended.
 _WORKER = """
 import asyncio, json, sys
@@ -73,6 +77,7 @@ class Programs:
         folder: Where they run.
         environment: What they get.
         count: How many there were.
+        forks: Whether they are copies of a process that has imported vLLM, where that is possible.
         few_blocks: Options for a small KV cache; memory that is touched for the first time takes up to 3 s per GiB.
         small: Options for a small engine.
     """
@@ -80,6 +85,7 @@ class Programs:
     folder: Path
     environment: dict[str, str]
     count: int = field(default=0)
+    forks: bool = True
     few_blocks: ClassVar[Sequence[str]] = ("--num-gpu-blocks-override", "64")
     small: ClassVar[Sequence[str]] = ("--max-model-len", "128", "--max-num-seqs", "8", *few_blocks)
 
@@ -89,14 +95,18 @@ class Programs:
         kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
         return {**kept, **self.environment, **variables}
 
-    def start(self, command: Sequence[str | Path], **variables: str) -> tuple[subprocess.Popen[bytes], Path]:
+    def start(self, command: Sequence[str | Path], **variables: str) -> tuple[Started, Path]:
         """Starts a program; returns it with the file that gets its output."""
         self.count += 1
         log = self.folder / f"program-{self.count}.log"
+        words, env = [str(word) for word in command], self.environ(variables)
         with log.open("wb") as output:
+            if self.forks and Program.can_be(words, env):
+                fork_server.start()
+                return Program(words, env=env, cwd=self.folder, stdout=output.fileno(), stderr=output.fileno()), log
             program = subprocess.Popen(
-                [str(word) for word in command],
-                env=self.environ(variables),
+                words,
+                env=env,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -163,7 +173,7 @@ class Programs:
 class Server:
     """A server that is up."""
 
-    program: subprocess.Popen[bytes]
+    program: Started
     log: Path
     port: int
 
@@ -204,7 +214,7 @@ class Server:
         return False
 
 
-def end(program: subprocess.Popen[bytes]) -> None:
+def end(program: Started) -> None:
     """Ends a program with everything that it started."""
     for number, limit_s in ((signal.SIGTERM, 20.0), (signal.SIGKILL, HUNG_S)):
         with contextlib.suppress(ProcessLookupError):

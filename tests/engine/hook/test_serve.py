@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -80,7 +81,10 @@ def test_a_server_runs_by_a_proven_plan(programs, vllm, quirks_run, checkpoint, 
     assert code in (0, 128 + signal.SIGTERM)
 
 
-def test_data_parallel_ranks_share_the_plan_with_their_api_servers(programs, vllm, checkpoint, port, receipts, worker_in_core):
+def test_data_parallel_ranks_share_the_plan_with_their_api_servers(
+    programs, vllm, checkpoint, port, receipts, worker_in_core, tmp_path
+):
+    programs = replace(programs, folder=tmp_path, forks=False)  # whose processes have environments of their own
     command = [vllm, "serve", checkpoint("qwen3_moe"), *programs.small, "-dp", "2", "--distributed-executor-backend", "uni"]
     command += ["--api-key", "hush", "--hf-token", "hush"]
     variables = {

@@ -28,7 +28,8 @@ async def test_the_model_is_listed_under_its_name(client):
     assert models.data[0].max_model_len == LONGEST
 
 
-async def test_vllms_development_routes_are_not_there_even_in_its_development_mode(second, monkeypatch, raw):
+async def test_vllms_development_routes_are_never_there(second, monkeypatch, raw):
+    """Vllms development routes are not there even in its development mode."""
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     paths = (
         "pause resume sleep wake_up is_sleeping collective_rpc reset_prefix_cache init_weight_transfer_engine update_weights "
@@ -65,7 +66,8 @@ async def test_a_server_without_auth_warns_that_every_user_can_use_it(second, ca
         assert server.warnings[0] in caplog.text
 
 
-async def test_a_configuration_that_vllm_refuses_is_an_error_at_the_start(second):
+async def test_what_vllm_refuses_is_an_error_at_the_start(second):
+    """A configuration that vLLM refuses is an error at the start."""
     with pytest.raises(ServerStartError, match="no_such_parser"):
         async with second(tool_parser="no_such_parser"):
             pass

@@ -48,7 +48,8 @@ def under_way(served, settled):
     return wait
 
 
-async def test_an_aborting_pause_ends_only_the_requests_that_are_under_way(served, asking, under_way, idle):
+async def test_an_aborting_pause_ends_only_what_is_under_way(served, asking, under_way, idle):
+    """An aborting pause ends only the requests that are under way."""
     requests = asking(ASKED)
     await under_way(32)
 
@@ -66,9 +67,10 @@ async def test_an_aborting_pause_ends_only_the_requests_that_are_under_way(serve
     await idle()
 
 
-async def test_every_request_until_the_next_refit_gets_the_reason_of_a_failed_one(
+async def test_requests_after_a_failed_refit_get_its_reason(
     served, model, lab, asking, under_way, idle, monkeypatch, refit_section
 ):
+    """Every request until the next refit gets the reason of a failed one."""
     policy = lab.trainer(model)
 
     def broken(state):
@@ -98,7 +100,8 @@ async def test_every_request_until_the_next_refit_gets_the_reason_of_a_failed_on
     await idle()
 
 
-async def test_a_request_that_takes_too_long_is_a_504_that_says_how_to_allow_more(second, served, raw, under_way, idle):
+async def test_a_request_that_takes_too_long_is_a_504(second, served, raw, under_way, idle):
+    """A request that takes too long is a 504 that says how to allow more."""
     async with second(request={"timeout_s": 2}) as server, raw(server.base_url) as http:
         begun = []
 

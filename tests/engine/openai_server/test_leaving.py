@@ -15,7 +15,7 @@ from patience import HUNG_S
 from .conftest import CHAT, KEY, LONG
 
 
-async def test_a_client_that_leaves_takes_its_request_out_of_the_engine(http, served, aborted, settled, idle):
+async def test_a_client_that_leaves_takes_its_request_along(http, served, aborted, settled, idle):
     waiting = asyncio.create_task(http.post("/v1/chat/completions", json={**LONG, "n": 4}))
     await settled(lambda: served.llm.get_num_unfinished_requests() > 0)
     waiting.cancel()

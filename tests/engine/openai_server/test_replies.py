@@ -32,7 +32,7 @@ def sampled_from(model, lab):
     return logprobs
 
 
-async def test_a_message_carries_the_logprobs_of_the_policy_that_made_its_ids(client, served, sampled_from):
+async def test_a_message_carries_the_logprobs_of_its_ids(client, served, sampled_from):
     """Processed logprobs: those of softmax(logits / temperature), whatever generation_config.json recommends."""
     reply = await client.chat.completions.create(model=NAME, messages=HELLO)
 
@@ -178,7 +178,8 @@ async def test_the_configured_least_length_holds_where_there_is_room(second, raw
     assert (short["usage"]["prompt_tokens"], short["usage"]["completion_tokens"]) == (LONGEST - 2, 2)
 
 
-async def test_a_prompt_that_fills_the_context_is_a_400_that_names_both_lengths(http):
+async def test_a_prompt_that_fills_the_context_is_a_400(http):
+    """A prompt that fills the context is a 400 that names both lengths."""
     too_long = [{"role": "user", "content": "x " * LONGEST}]
     ids = {"required_prefix_token_ids": [5] * LONGEST, "messages": [*HELLO, {"role": "assistant", "content": "x"}]}
 

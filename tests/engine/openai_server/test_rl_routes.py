@@ -80,7 +80,8 @@ async def chat(http, **more):
     return await http.post("/v1/chat/completions", json={**LONG, **more})
 
 
-async def test_they_need_a_key_of_their_own_which_opens_everything_else(second, raw):
+async def test_they_need_a_key_of_their_own(second, raw):
+    """They need a key of their own which opens everything else."""
     async with second(rl_routes=True, rl_api_key=TRAINER_KEY) as server:
         assert server.rl_api_key == TRAINER_KEY
         for key, status in ((None, 401), (KEY, 401), (TRAINER_KEY[:-1], 401), (TRAINER_KEY, 200)):
@@ -99,7 +100,8 @@ async def test_they_need_a_key_of_their_own_which_opens_everything_else(second, 
         assert (await http.get("/is_paused")).status_code == 401
 
 
-async def test_a_pause_without_a_mode_says_that_it_keeps_what_is_in_flight(served, trainer, settled, idle):
+async def test_a_pause_without_a_mode_keeps_what_is_in_flight(served, trainer, settled, idle):
+    """A pause without a mode says that it keeps what is in flight."""
     asked = [asyncio.create_task(chat(trainer)) for _ in range(2)]
     await settled(lambda: served.llm.get_num_unfinished_requests() == 2)
 
@@ -115,7 +117,8 @@ async def test_a_pause_without_a_mode_says_that_it_keeps_what_is_in_flight(serve
 
 
 @pytest.mark.parametrize("path", ["/pause?mode=abort", "/abort_requests"])
-async def test_what_a_trainer_aborts_is_an_error_instead_of_a_short_sample(served, trainer, settled, idle, path):
+async def test_what_a_trainer_aborts_is_an_error(served, trainer, settled, idle, path):
+    """What a trainer aborts is an error instead of a short sample."""
     completion = {"model": "tiny", "prompt": [[5, 6, 7], [8, 9]], "max_tokens": 200, "n": 2, "ignore_eos": True}
     asked = [asyncio.create_task(chat(trainer)), asyncio.create_task(trainer.post("/v1/completions", json=completion))]
     await settled(lambda: served.llm.get_num_unfinished_requests() == 5)
@@ -129,7 +132,8 @@ async def test_what_a_trainer_aborts_is_an_error_instead_of_a_short_sample(serve
     await idle()
 
 
-async def test_while_an_update_is_open_nothing_else_may_change_the_engine(served, trainer, update):
+async def test_an_open_update_excludes_other_changes(served, trainer, update):
+    """While an update is open nothing else may change the engine."""
     assert (await step(trainer, "start_weight_update"))[0] == 200
 
     for path in ("start_weight_update", "pause", "resume", "sleep", "wake_up"):
@@ -150,7 +154,8 @@ async def test_while_an_update_is_open_nothing_else_may_change_the_engine(served
     assert served.worker.last_refit.version == "s1"
 
 
-async def test_an_update_whose_trainer_is_gone_is_given_up_without_harm_to_requests(served, trainer, limit, idle):
+async def test_an_update_whose_trainer_is_gone_is_given_up(served, trainer, limit, idle):
+    """An update whose trainer is gone is given up without harm to requests."""
     limit(1.0)
     assert (await step(trainer, "start_weight_update"))[0] == 200
     asked = asyncio.create_task(chat(trainer, max_tokens=4))
@@ -168,7 +173,8 @@ async def test_an_update_whose_trainer_is_gone_is_given_up_without_harm_to_reque
     await idle()
 
 
-async def test_an_engine_that_waits_for_its_trainer_answers_and_stops_in_time(trainer, limit, sockets, idle):
+async def test_an_engine_that_waits_for_its_trainer_answers(trainer, limit, sockets, idle):
+    """An engine that waits for its trainer answers and stops in time."""
     limit(patience(3.0))
     version = (await trainer.get("/weight_info")).json()
     assert (await step(trainer, "start_weight_update"))[0] == 200
@@ -206,7 +212,8 @@ async def test_sockets_are_made_in_folders_of_ours_alone(trainer, tmp_path, idle
     await idle()
 
 
-async def test_an_update_with_weights_that_are_not_numbers_is_refused_by_name(trainer, update, whole, idle):
+async def test_weights_that_are_not_numbers_are_refused_by_name(trainer, update, whole, idle):
+    """An update with weights that are not numbers is refused by name."""
     await step(trainer, "start_weight_update")
     asked = asyncio.create_task(chat(trainer))
     status, body = await update("nan")
@@ -223,7 +230,8 @@ async def test_an_update_with_weights_that_are_not_numbers_is_refused_by_name(tr
     await idle()
 
 
-async def test_a_trainer_that_ends_in_the_middle_leaves_an_engine_that_says_so(trainer, update, whole, limit, idle):
+async def test_a_trainer_that_ends_in_the_middle_is_told_of(trainer, update, whole, limit, idle):
+    """A trainer that ends in the middle leaves an engine that says so."""
     enough = patience(10.0)  # for the part that comes
     limit(enough)
     await step(trainer, "start_weight_update")
@@ -240,7 +248,8 @@ async def test_a_trainer_that_ends_in_the_middle_leaves_an_engine_that_says_so(t
     await idle()
 
 
-async def test_a_stream_that_waits_for_an_update_continues_with_the_new_weights(served, trainer, update, settled, idle):
+async def test_a_waiting_stream_continues_with_the_new_weights(served, trainer, update, settled, idle):
+    """A stream that waits for an update continues with the new weights."""
     states = served.llm.output_processor.request_states
     asked = asyncio.create_task(chat(trainer, ignore_eos=True))
     await settled(lambda: any(state.detokenizer.num_output_tokens() > 3 for state in states.values()))
@@ -269,7 +278,8 @@ async def test_an_update_during_a_pause_leaves_the_engine_paused(trainer, whole)
     assert paused == {"is_paused": True}
 
 
-async def test_what_the_platform_cannot_do_is_refused_with_the_worker_s_reason(trainer):
+async def test_what_the_platform_cannot_do_is_refused(trainer):
+    """What the platform cannot do is refused with the worker's reason."""
     status, body = await step(trainer, "sleep")
 
     assert status == 400

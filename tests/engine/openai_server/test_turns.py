@@ -7,7 +7,8 @@ import pytest
 from .conftest import HELLO, NAME
 
 
-async def test_each_turns_prompt_extends_the_turn_before_through_the_official_client(client, served):
+async def test_each_turns_prompt_extends_the_turn_before(client, served):
+    """Each turns prompt extends the turn before through the official client."""
     messages, seen, retokenised = list(HELLO), [], False
     for turn in range(5):
         message = (await client.chat.completions.create(model=NAME, messages=messages)).choices[0].message
@@ -22,7 +23,8 @@ async def test_each_turns_prompt_extends_the_turn_before_through_the_official_cl
     assert len(messages) == 11
 
 
-async def test_carried_and_explicit_ids_begin_the_same_prompt_on_every_route(client, http):
+async def test_carried_and_explicit_ids_begin_the_same_prompt(client, http):
+    """Carried and explicit ids begin the same prompt on every route."""
     message = (await client.chat.completions.create(model=NAME, messages=HELLO)).choices[0].message
     carrying = [*HELLO, message.model_dump(exclude_none=True), {"role": "user", "content": "and"}]
     plain = [*HELLO, {"role": "assistant", "content": message.content}, {"role": "user", "content": "and"}]
@@ -44,7 +46,8 @@ async def test_carried_and_explicit_ids_begin_the_same_prompt_on_every_route(cli
     assert rendered[-len(tail) :] == tail
 
 
-async def test_ids_stay_where_the_template_strips_the_reasoning_from_history(http, served):
+async def test_ids_stay_where_the_template_strips_reasoning(http, served):
+    """Ids stay where the template strips the reasoning from history."""
     encode = served.llm.get_tokenizer().encode
     thought = {"role": "assistant", "content": "<think>a very long thought about it</think>yes"}
     history = [*HELLO, thought, {"role": "user", "content": "why"}]
@@ -57,7 +60,7 @@ async def test_ids_stay_where_the_template_strips_the_reasoning_from_history(htt
 
 
 @pytest.mark.parametrize("tail", [1, 3])
-async def test_no_users_turn_vanishes_where_a_thought_spells_the_end_of_a_turn(http, served, tail):
+async def test_no_turn_vanishes_where_a_thought_spells_its_end(http, served, tail):
     """The rendering of the prefix shows the thought, that of the whole conversation does not."""
     encode = served.llm.get_tokenizer().encode
     said = "<think>the end is written <eos></think>yes"
@@ -74,7 +77,8 @@ async def test_no_users_turn_vanishes_where_a_thought_spells_the_end_of_a_turn(h
         assert "a message spells the end-of-turn token (id 1)" in reply.json()["error"]["message"]
 
 
-async def test_an_end_of_turn_that_is_spelled_where_both_renderings_show_it_takes_nothing_away(http, served):
+async def test_a_spelled_end_of_turn_takes_nothing_away(http, served):
+    """An end of turn that is spelled where both renderings show it takes nothing away."""
     encode = served.llm.get_tokenizer().encode
     history = [{"role": "user", "content": "what is <eos>"}, {"role": "assistant", "content": "it is <eos>"}]
     history += [{"role": "user", "content": "so <eos> ends"}]
@@ -93,7 +97,8 @@ ASSISTANTS_END = (
 
 
 @pytest.mark.parametrize("begin", ["", "<eos>"], ids=["", "begins with the end token, as OLMo 2"])
-async def test_templates_that_end_only_the_assistants_turns_keep_ids_too(second, raw, served, begin):
+async def test_templates_that_end_one_side_s_turns_keep_ids(second, raw, served, begin):
+    """Templates that end only the assistants turns keep ids too."""
     encode = served.llm.get_tokenizer().encode
     seen = [*encode(f"{begin}[user]hello there[assistant]"), *(encode(x)[0] for x in "yes"), 1]
     more = [{"role": "user", "content": "why"}, {"role": "user", "content": "then"}]

@@ -62,7 +62,8 @@ def accepting(refitting):
 
 
 @pytest.mark.usefixtures("each_transport")
-async def test_a_complete_refit_mends_an_engine_after_a_tensor_that_does_not_fit(worker, policies, holds, lab):
+async def test_a_complete_refit_mends_after_a_misfit(worker, policies, holds, lab):
+    """A complete refit mends an engine after a tensor that does not fit."""
     for _ in range(2):
         with pytest.raises(RefitError, match=rf"half-way \(.* does not take {Q}, float32 \[63, 64\]: .* once more, completely"):
             await refit_announced(worker, changed(policies.b, Q, one_row_less))
@@ -85,7 +86,8 @@ async def test_a_complete_refit_mends_an_engine_after_a_tensor_that_does_not_fit
         (LAST, one_row_less),
     ],
 )
-async def test_a_complete_refit_mends_an_engine_whichever_tensor_did_not_fit(worker, policies, name, change, holds):
+async def test_a_complete_refit_mends_whichever_did_not_fit(worker, policies, name, change, holds):
+    """A complete refit mends an engine whichever tensor did not fit."""
     with pytest.raises(RefitError, match=f"does not take {name}"):
         await refit_announced(worker, changed(policies.b, name, change))
 
@@ -122,7 +124,7 @@ async def test_recorded_copies_are_looked_at_as_well(worker, policies, holds):
     assert (await holds(policies.b)).passed
 
 
-async def test_a_message_names_the_first_tensors_with_a_count_of_the_others(worker, policies):
+async def test_a_message_names_the_first_tensors_and_counts_others(worker, policies):
     model = copy.deepcopy(policies.b.model)
     for parameter in islice(model.parameters(), 10):
         parameter.data.view(-1)[0] = math.nan

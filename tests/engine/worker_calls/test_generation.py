@@ -60,12 +60,14 @@ async def test_a_batch_without_rows_yields_nothing(worker):
     assert await collected(worker, empty) == ([], [])
 
 
-async def test_a_prompt_longer_than_the_context_is_refused_with_its_row(worker, lab):
+async def test_a_prompt_longer_than_the_context_is_refused(worker, lab):
+    """A prompt longer than the context is refused with its row."""
     with pytest.raises(BatchError, match=r"rows \[1\] are longer than engine\.max_model_len = 1024"):
         await collected(worker, lab.batch_of([[7], [7] * (LONGEST + 1)]))
 
 
-async def test_a_stop_string_of_one_sample_is_the_end_of_every_sample_of_the_batch(worker, lab, policies):
+async def test_a_stop_string_of_one_sample_ends_every_sample(worker, lab, policies):
+    """A stop string of one sample is the end of every sample of the batch."""
     decode = worker.engine.llm.get_tokenizer().decode
     whole = [list(row.tokens) for row in policies.a.tokens]
     stop = decode(whole[1])[8:12]
@@ -163,7 +165,8 @@ async def test_samples_that_finished_in_any_order_make_one_batch(worker, lab):
     assert whole["weight_versions"] == [[("a", 0, NEW_TOKENS)]] * 3
 
 
-async def test_a_consumer_that_is_cancelled_takes_its_requests_out_of_the_engine(worker, lab, sampling, generated, unfinished):
+async def test_a_cancelled_consumer_takes_its_requests_along(worker, lab, sampling, generated, unfinished):
+    """A consumer that is cancelled takes its requests out of the engine."""
     sampling(max_new_tokens=900)
     consumer = asyncio.create_task(collected(worker, lab.batch_of(lab.PROMPTS)))
     await generated(requests=3)
@@ -175,7 +178,8 @@ async def test_a_consumer_that_is_cancelled_takes_its_requests_out_of_the_engine
     assert unfinished() == 0
 
 
-async def test_a_consumer_that_leaves_the_loop_takes_its_requests_out_of_the_engine(worker, lab, sampling, unfinished):
+async def test_a_consumer_that_leaves_takes_its_requests_along(worker, lab, sampling, unfinished):
+    """A consumer that leaves the loop takes its requests out of the engine."""
     sampling(max_new_tokens=900)
     samples = worker.generate_async(lab.batch_of([[7] * (LONGEST - 2), *lab.PROMPTS]))
 
@@ -196,9 +200,8 @@ async def test_two_consumers_get_their_own_samples(worker, lab, policies):
     assert made == [row.tokens for row in policies.a.tokens]
 
 
-async def test_a_sample_over_its_time_limit_is_aborted_after_the_others_were_yielded(
-    worker, lab, sampling, unfinished, monkeypatch
-):
+async def test_a_sample_over_its_time_limit_is_aborted_last(worker, lab, sampling, unfinished, monkeypatch):
+    """A sample over its time limit is aborted after the others were yielded."""
     sampling(max_new_tokens=900)
     monkeypatch.setattr(worker.requests, "timeout_s", 4.0)
     samples = worker.generate_async(lab.batch_of([lab.PROMPTS[0], [7] * (LONGEST - 2), [7] * LONGEST]))
@@ -253,7 +256,9 @@ async def test_a_processor_is_no_gpu(worker):
     assert await worker.report_device_id_async() == ["cpu"]
 
 
-async def test_a_sample_with_a_seed_of_its_own_does_not_depend_on_its_company(worker, lab):
+async def test_a_seeded_sample_does_not_depend_on_its_company(worker, lab):
+    """A sample with a seed of its own does not depend on its company."""
+
     async def sampled(prompts, seeds):
         batch = {**lab.batch_of(prompts), "seeds": seeds}
         return {index: output["output_ids"].tolist() async for index, output in worker.generate_async(batch)}

@@ -39,9 +39,8 @@ def switch(output):
     return middle
 
 
-async def test_with_the_cache_dropped_the_rest_is_what_the_new_weights_make_of_everything_before(
-    updated, lab, policies, logprobs_of
-):
+async def test_without_the_cache_the_rest_is_the_new_weights(updated, lab, policies, logprobs_of):
+    """With the cache dropped the rest is what the new weights make of everything before."""
     outputs = await updated(clear_cache=True)
 
     for index, prompt in enumerate(lab.PROMPTS):
@@ -56,7 +55,7 @@ async def test_with_the_cache_dropped_the_rest_is_what_the_new_weights_make_of_e
         assert (got[middle:] - old[middle:]).abs().max() > 0.1
 
 
-async def test_with_the_cache_kept_the_samples_go_on_under_both_versions(updated, lab, policies, logprobs_of):
+async def test_with_the_cache_samples_go_on_under_both_versions(updated, lab, policies, logprobs_of):
     outputs = await updated(clear_cache=False)
 
     for index, prompt in enumerate(lab.PROMPTS):
@@ -68,9 +67,8 @@ async def test_with_the_cache_kept_the_samples_go_on_under_both_versions(updated
         assert (got[middle:] - logprobs_of(policies.b, ids, begin)[middle:]).abs().max() > 0.1
 
 
-async def test_a_request_that_comes_while_the_weights_come_is_made_by_the_new_ones(
-    worker, policies, lab, trainer_process, until
-):
+async def test_a_request_during_an_update_gets_the_new_weights(worker, policies, lab, trainer_process, until):
+    """A request that comes while the weights come is made by the new ones."""
     async with trainer_process("ipc_zmq", *await worker.report_refit_addresses_async()) as trainer, asyncio.timeout(HUNG_S):
         updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async(version="b"))
         await until(Path(worker.refitting.sockets, "rank-0.sock").exists)

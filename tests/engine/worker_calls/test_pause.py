@@ -51,9 +51,10 @@ def paused(worker):
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait"])
-async def test_every_token_is_made_by_the_weights_of_its_label_despite_pauses_among_refits(
+async def test_every_token_is_made_by_the_weights_of_its_label(
     worker, policies, lab, samples, generated, logprobs_of, monkeypatch, mode
 ):
+    """Every token is made by the weights of its label despite pauses among refits."""
     label = vllm_adapter.label_weights
 
     async def slowly(llm, version):

@@ -76,7 +76,8 @@ def elsewhere(request):
 
 
 @pytest.mark.parametrize("name", ["ipc_zmq", "collective"])
-async def test_the_engine_generates_what_the_trainers_model_does_after_each_refit(worker, policies, refitting, holds, name):
+async def test_the_engine_is_right_after_each_refit(worker, policies, refitting, holds, name):
+    """The engine generates what the trainers model does after each refit."""
     refitting(transport=name)
 
     for policy in (policies.b, policies.a, policies.b):
@@ -99,7 +100,8 @@ async def test_a_trainers_process_refits_repeatedly(worker, policies, elsewhere,
         assert outcome.passed, outcome
 
 
-async def test_a_refit_that_is_not_as_announced_is_rejected_on_both_sides_without_a_change(worker, policies, elsewhere, holds):
+async def test_a_refit_that_is_not_as_announced_is_rejected(worker, policies, elsewhere, holds):
+    """A refit that is not as announced is rejected on both sides without a change."""
     trainer, update = elsewhere
     announced = info(policies.b)
     announced["model.norm.weight"] = ((7,), torch.float32)
@@ -131,9 +133,8 @@ async def test_a_refit_that_is_not_as_announced_is_rejected_on_both_sides_withou
     ],
     ids=["int32", "int64", "a row too few", "a row too many"],
 )
-async def test_what_nobody_announced_is_rejected_if_the_checkpoint_has_it_otherwise(
-    policies, elsewhere, holds, tmp_path, change, problem
-):
+async def test_what_the_checkpoint_has_otherwise_is_rejected(policies, elsewhere, holds, tmp_path, change, problem):
+    """What nobody announced is rejected if the checkpoint has it otherwise."""
     trainer, update = elsewhere
     weights = load_file(policies.b.file)
     name = "model.layers.0.self_attn.q_proj.weight"
@@ -156,9 +157,8 @@ async def test_a_model_of_this_process_must_be_as_announced_too(worker, policies
     assert (await holds(policies.a)).passed
 
 
-async def test_a_trainer_that_dies_half_way_leaves_an_engine_that_says_so_until_a_complete_refit(
-    worker, policies, elsewhere, lab, holds
-):
+async def test_a_trainer_that_dies_half_way_is_told_of_until_a_refit(worker, policies, elsewhere, lab, holds):
+    """A trainer that dies half way leaves an engine that says so until a complete refit."""
     trainer, update = elsewhere
     updating = asyncio.create_task(update())
     trainer.send(policies.b.file, stop_after=TOUCHED)
@@ -179,7 +179,8 @@ async def test_a_trainer_that_dies_half_way_leaves_an_engine_that_says_so_until_
     assert await worker.verify_refit_async(policies.b.model) == {}
 
 
-async def test_a_trainer_that_dies_before_its_first_tensor_leaves_the_old_weights(policies, elsewhere, holds):
+async def test_a_trainer_that_dies_at_once_leaves_the_old_weights(policies, elsewhere, holds):
+    """A trainer that dies before its first tensor leaves the old weights."""
     trainer, update = elsewhere
     updating = asyncio.create_task(update())
     trainer.send(policies.b.file, stop_after=0)
@@ -209,7 +210,8 @@ async def test_requests_in_flight_end_when_a_refit_fails(worker, policies, conne
     assert unfinished() == 0
 
 
-async def test_a_trainer_that_never_comes_is_given_up_after_the_time_limit(worker, policies, holds, refitting):
+async def test_a_trainer_that_never_comes_is_given_up(worker, policies, holds, refitting):
+    """A trainer that never comes is given up after the time limit."""
     refitting(timeout_s=0.3)
 
     with pytest.raises(RefitError, match=r"the trainer did not answer within refit\.timeout_s = 0\.3 s.*the weights it had"):
@@ -231,7 +233,8 @@ async def test_a_group_without_a_rank_for_this_engine_is_refused(worker, rank_pr
         await worker.init_collective_async(rank_prefix, IP, 1, world_size, train_world_size)
 
 
-async def test_a_group_whose_trainer_does_not_come_is_an_error_that_names_the_place(worker, policies, holds, refitting):
+async def test_a_collective_without_a_trainer_names_the_place(worker, policies, holds, refitting):
+    """A group whose trainer does not come is an error that names the place."""
     refitting(timeout_s=0.3)
     port = free_port(IP)
 
@@ -253,7 +256,7 @@ async def test_a_caller_that_is_cancelled_leaves_a_whole_refit_behind(worker, po
     assert (await holds(policies.b)).passed
 
 
-async def test_a_caller_that_is_cancelled_before_its_turn_changes_nothing(worker, policies, holds, until):
+async def test_a_caller_cancelled_before_its_turn_changes_nothing(worker, policies, holds, until):
     first = asyncio.create_task(worker.refit_async(policies.b.model, version="b"))
     second = asyncio.create_task(worker.refit_async(policies.a.model, version="never"))
     await until(lambda: worker.refitting.lock.locked())
@@ -265,7 +268,8 @@ async def test_a_caller_that_is_cancelled_before_its_turn_changes_nothing(worker
     assert (await holds(policies.b)).passed
 
 
-async def test_refits_that_are_asked_for_at_once_come_one_after_the_other(worker, policies, lab, holds):
+async def test_refits_come_one_after_the_other(worker, policies, lab, holds):
+    """Refits that are asked for at once come one after the other."""
     await asyncio.gather(*(worker.refit_async(policy.model) for policy in (policies.a, policies.b, policies.a, policies.b)))
 
     assert (await holds(policies.b)).passed
@@ -288,7 +292,8 @@ async def test_samples_say_which_weights_made_them(worker, policies, lab):
     assert counted != labelled
 
 
-async def test_verification_names_what_differs_without_changing_the_engine(worker, policies, holds):
+async def test_verification_names_what_differs(worker, policies, holds):
+    """Verification names what differs without changing the engine."""
     assert await worker.verify_refit_async(policies.a.model) == {}
 
     found = await worker.verify_refit_async(policies.b.model)
@@ -316,7 +321,8 @@ async def test_verification_finds_the_one_tensor_that_differs(worker, policies):
     assert list(found) == ["model.layers.1.mlp.gate_up_proj (as it computes)"]
 
 
-async def test_verification_takes_the_weights_once_more_from_the_trainers_process(worker, policies, elsewhere):
+async def test_verification_takes_the_weights_once_more(worker, policies, elsewhere):
+    """Verification takes the weights once more from the trainers process."""
     trainer, update = elsewhere
     trainer.send(policies.b.file)
     await update()
@@ -333,7 +339,8 @@ async def test_verification_takes_the_weights_once_more_from_the_trainers_proces
     assert "model.norm.weight" in other
 
 
-async def test_parameters_that_a_refit_leaves_out_are_named_as_keeping_their_values(worker, policies, holds):
+async def test_parameters_that_a_refit_leaves_out_are_named(worker, policies, holds):
+    """Parameters that a refit leaves out are named as keeping their values."""
     await worker.refit_async(without(policies.b, "norm.weight"), version="b without norms")
 
     (note,) = [text for text in worker.warnings if "refits do not reach" in text]
@@ -351,9 +358,8 @@ async def test_parameters_that_a_refit_leaves_out_are_named_as_keeping_their_val
 @pytest.mark.parametrize(
     ("left_out", "lacking"), [("k_proj.weight", "qkv_proj lacks k"), ("up_proj.weight", "gate_up_proj lacks 1")]
 )
-async def test_half_of_a_fused_layer_is_an_error_because_the_other_half_would_be_garbage(
-    worker, policies, lab, holds, left_out, lacking
-):
+async def test_half_of_a_fused_layer_is_an_error(worker, policies, lab, holds, left_out, lacking):
+    """Half of a fused layer is an error because the other half would be garbage."""
     with pytest.raises(RefitError, match=rf"the trainer sends only parts: model\.layers\.0\.\w+\.{lacking}"):
         await worker.refit_async(without(policies.b, left_out))
 
@@ -363,7 +369,9 @@ async def test_half_of_a_fused_layer_is_an_error_because_the_other_half_would_be
     assert (await holds(policies.b)).passed
 
 
-async def test_tensors_that_break_half_way_fail_the_refit_by_every_transport(worker, policies, refitting, holds, monkeypatch):
+async def test_tensors_that_break_half_way_fail_the_refit(worker, policies, refitting, holds, monkeypatch):
+    """Tensors that break half way fail the refit by every transport."""
+
     def broken(state):
         for index, item in enumerate(gathered(state)):
             if index == 6:
@@ -383,7 +391,8 @@ async def test_tensors_that_break_half_way_fail_the_refit_by_every_transport(wor
     assert (await holds(policies.b)).passed
 
 
-async def test_the_sockets_lie_in_a_folder_of_this_user_alone_while_they_are_needed(worker, policies, connected, until):
+async def test_the_sockets_lie_in_a_folder_of_this_user_alone(worker, policies, connected, until):
+    """The sockets lie in a folder of this user alone while they are needed."""
     (address,) = map(Path, await worker.report_refit_addresses_async())
     updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
     await until(lambda: address.exists() and stat.S_IMODE(address.stat().st_mode) == 0o600)

@@ -21,14 +21,15 @@ async def compared(worker, policies):
     await _step(worker, "release")
 
 
-async def test_an_engine_with_the_checkpoints_weights_differs_in_nothing(compared):
+async def test_an_engine_with_the_same_weights_differs_in_nothing(compared):
     """A tied llama, whose head no refit on the CPU reaches without the quirk."""
     found = await compared("a")
 
     assert (found.refit.differs, found.refit.refused) == ((), "")
 
 
-async def test_every_parameter_of_another_policy_is_named_with_the_checkpoints_names_for_it(compared):
+async def test_every_parameter_of_another_policy_is_named(compared):
+    """Every parameter of another policy is named with the checkpoints names for it."""
     found = await compared("b")
 
     rows = {row["module"]: row for row in found.rows.values()}
@@ -53,7 +54,8 @@ async def test_only_logprobs_of_equal_weights_are_close(worker, policies):
     assert other.max_abs_delta > 1
 
 
-async def test_an_engine_that_holds_other_weights_than_the_checkpoint_disagrees_from_the_first_layer_on(worker, policies):
+async def test_other_weights_disagree_from_the_first_layer_on(worker, policies):
+    """An engine that holds other weights than the checkpoint disagrees from the first layer on."""
     logprobs = Logprobs()
     await logprobs.take(worker, 512)
 
