@@ -8,8 +8,8 @@ When it can go: when vLLM 0.23 is no longer supported. Read in 0.19.1, 0.20.0, 0
 int4 weights, and NVFP4 as Marlin computes it, have activations in 16 bits and are not concerned.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, described, setting
+from quirks_core import Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core.declaration.match import Fact, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
 
@@ -19,8 +19,8 @@ _COMPRESSED = {**QWEN3_MOE, "quantization_config": {"quant_method": "compressed-
 _fp8_experts = described(
     Fact("model.quantization.quant_method").one_of("fp8", "fbgemm_fp8")
     | Fact("model.quantization.format").one_of("float-quantized")
-    | Fact("engine.quantization").matches("^fp8")
-    | Fact("model.quantization.quant_algo").matches("^FP8"),
+    | Fact("model.quantization.quant_algo").matches("^FP8")
+    | Fact("engine.quantization").one_of("fp8", "fp8_per_tensor", "fp8_per_block"),
     "the experts are FP8",
     "the experts are not FP8",
 )
