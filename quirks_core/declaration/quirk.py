@@ -50,13 +50,17 @@ class Reference:
 
 
 def report(url: str) -> Reference:
-    """Where the problem was reported or described."""
-    return Reference("report", url)
+    """Where the problem was reported or described: an address, or ``owner/repository#1`` or ``…/pull/1`` on GitHub."""
+    return Reference("report", _address(url))
 
 
 def fix(url: str) -> Reference:
-    """The change that ends the problem."""
-    return Reference("fix", url)
+    """The change that ends the problem: an address, or ``owner/repository/pull/1`` on GitHub."""
+    return Reference("fix", _address(url))
+
+
+def _address(name: str) -> str:
+    return name if "://" in name else f"https://github.com/{name.replace('#', '/issues/')}"
 
 
 @dataclass(frozen=True, slots=True)

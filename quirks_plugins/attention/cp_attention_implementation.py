@@ -34,7 +34,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[report("https://github.com/NVIDIA-NeMo/RL/pull/450"), report("https://github.com/NVIDIA-NeMo/RL/pull/704")],
+    references=[report("NVIDIA-NeMo/RL/pull/450"), report("NVIDIA-NeMo/RL/pull/704")],
     examples=[
         yes(settings=context_parallel(), gives={_SLOT: "sdpa"}),
         yes(settings=context_parallel(1, sequence_packing=True), gives={_SLOT: "flash_attention_2"}),

@@ -41,10 +41,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="expect weight to be bfloat16",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/52616"),
-        report("https://github.com/vllm-project/vllm/pull/49453"),
-    ],
+    references=[report("vllm-project/vllm/pull/52616"), report("vllm-project/vllm/pull/49453")],
     evidence=StaticProbe("vllm.platforms.cpu", r"if amx_available and selected_backend != AttentionBackendEnum\.CPU_MLA:"),
     examples=[
         yes(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx", gives={_SLOT: _BACKEND}),

@@ -54,10 +54,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="Unsupported CPU attention|[Uu]nsupported head|is not supported by MLA|Unsupported block size",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/39065"),
-        report("https://github.com/vllm-project/vllm/pull/31968"),
-    ],
+    references=[report("vllm-project/vllm#39065"), report("vllm-project/vllm/pull/31968")],
     evidence=[
         PairedRun("quirks_plugins.attention.cpu_head_size:heads"),
         PairedRun("quirks_plugins.attention.cpu_head_size:latent"),

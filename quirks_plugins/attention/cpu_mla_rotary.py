@@ -37,9 +37,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/12777"),
-        report("https://github.com/vllm-project/vllm/pull/18046"),
-        fix("https://github.com/vllm-project/vllm/pull/31643"),
+        report("vllm-project/vllm/pull/12777"),
+        report("vllm-project/vllm/pull/18046"),
+        fix("vllm-project/vllm/pull/31643"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.base", r"def forward_cpu\([\s\S]{0,500}?ops\.rotary_embedding\(\n"

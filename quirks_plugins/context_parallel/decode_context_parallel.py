@@ -29,10 +29,7 @@ QUIRK = Quirk(
         f"some thousand tokens with those of {_SIZE}: 1 before you trust it"
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/54300"),
-        report("https://github.com/vllm-project/vllm/issues/41623"),
-    ],
+    references=[report("vllm-project/vllm#54300"), report("vllm-project/vllm#41623")],
     examples=[
         yes(_GLM, _ON, vllm="0.29.0", purpose="serve", advises=f"{_SIZE}: 1"),
         yes(MOONLIGHT, _ON, vllm="0.21.0"),

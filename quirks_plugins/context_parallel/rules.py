@@ -25,7 +25,7 @@ CP_GEMMA3 = Quirk(
         "set train.context_parallel_size: 1 (tensor or sequence parallelism also shortens what each rank holds)",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/450"),
+    references=report("NVIDIA-NeMo/RL/pull/450"),
     examples=[
         yes("gemma3_text", context_parallel(), refuses="train.context_parallel_size"),
         yes({"model_type": "gemma3", "vision_config": {"depth": 2}}, context_parallel()),
@@ -51,10 +51,7 @@ CP_QWEN3_5 = Quirk(
         "set train.context_parallel_size: 1 (tensor parallelism also shortens what each rank holds)",
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/NVIDIA-NeMo/Automodel/issues/1498"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2900"),
-    ],
+    references=[report("NVIDIA-NeMo/Automodel#1498"), report("NVIDIA-NeMo/RL/pull/2900")],
     examples=[
         yes("qwen3_5_text", context_parallel(), refuses="train.context_parallel_size"),
         yes({"model_type": "qwen3_5", "vision_config": {"depth": 2}}, context_parallel()),
@@ -78,7 +75,7 @@ CP_SEQUENCE_PACKING = Quirk(
         "set train.sequence_packing: false, or train.context_parallel_size: 1",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/704"),
+    references=report("NVIDIA-NeMo/RL/pull/704"),
     examples=[
         yes(settings=context_parallel(sequence_packing=True), refuses="train.sequence_packing"),
         no(settings=context_parallel()),
@@ -103,7 +100,7 @@ CP_SEQUENCE_PARALLEL = Quirk(
         "set train.sequence_parallel: false, or train.context_parallel_size: 1",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/issues/659"),
+    references=report("NVIDIA-NeMo/RL#659"),
     examples=[
         yes(settings=context_parallel(sequence_parallel=True, tensor_parallel_size=2), refuses="train.sequence_parallel"),
         no(settings=context_parallel(sequence_parallel=True, tensor_parallel_size=1)),
@@ -125,7 +122,7 @@ CP_VLM = Quirk(
         "set train.context_parallel_size: 1, or train the text-only checkpoint",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/712"),
+    references=report("NVIDIA-NeMo/RL/pull/712"),
     examples=[
         yes(_VISION, context_parallel(), refuses="train.context_parallel_size"),
         yes({"model_type": "some_vlm", "audio_config": {"depth": 2}}, context_parallel()),

@@ -26,7 +26,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Non-MoE models do not support external data parallel mode",
-    references=report("https://github.com/vllm-project/vllm-ascend/issues/11863"),
+    references=report("vllm-project/vllm-ascend#11863"),
     evidence=StaticProbe("vllm.engine.arg_utils", r"Non-MoE models do not support external data parallel mode"),
     examples=[
         yes("qwen3", _ACTORS, refuses="parallel.dp_strategy: independent"),

@@ -35,7 +35,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Offline data parallel mode is not supported/useful for dense models",
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
+    references=report("NVIDIA-NeMo/RL/pull/1495"),
     evidence=StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE"),
     examples=[
         yes(settings=_ASYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),

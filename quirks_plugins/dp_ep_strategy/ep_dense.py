@@ -23,7 +23,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Number of experts in the model must be greater than 0",
-    references=report("https://github.com/vllm-project/vllm/pull/12583"),
+    references=report("vllm-project/vllm/pull/12583"),
     evidence=StaticProbe("vllm.config.model", r"Number of experts in the model must be greater than 0"),
     examples=[
         yes("qwen3", parallel(flag=True), refuses="engine.enable_expert_parallel: false"),

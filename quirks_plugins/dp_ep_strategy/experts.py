@@ -20,8 +20,8 @@ from quirks_plugins.runs import QWEN3_MOE, parallel
 _FLAG, _BACKEND, _EPLB = "engine.enable_expert_parallel", "engine.all2all_backend", "engine.enable_eplb"
 
 #: The published attempt at asynchronous data and expert parallelism: independent engines with a size above TP.
-_ATTEMPT = report("https://github.com/NVIDIA-NeMo/RL/pull/1495")
-_SIZE_WANTED = report("https://github.com/vllm-project/vllm/issues/28889")
+_ATTEMPT = report("NVIDIA-NeMo/RL/pull/1495")
+_SIZE_WANTED = report("vllm-project/vllm#28889")
 
 #: The ranks of an expert-parallel group are those of all data-parallel replicas times their tensor-parallel ranks.
 _group_spans_data_and_tensor = StaticProbe(
@@ -49,11 +49,7 @@ DP_INDEPENDENT_EXPERTS = Quirk(
         "equal to parallel.expert_parallel_size; or lower parallel.expert_parallel_size to engine.tensor_parallel_size",
     ),
     severity=Severity.SLOW,
-    references=[
-        _ATTEMPT,
-        report("https://github.com/NVIDIA-NeMo/RL/issues/1101"),
-        report("https://github.com/EleutherAI/lm-evaluation-harness/pull/3734"),
-    ],
+    references=[_ATTEMPT, report("NVIDIA-NeMo/RL#1101"), report("EleutherAI/lm-evaluation-harness/pull/3734")],
     evidence=_group_spans_data_and_tensor,
     examples=[
         yes(QWEN3_MOE, parallel(dp=2, tp=1, strategy="independent", ep=2), refuses="parallel.dp_strategy: actors"),
@@ -112,7 +108,7 @@ EP_FLAG = Quirk(
         ),
     ],
     severity=Severity.SLOW,
-    references=[report("https://github.com/verl-project/verl/pull/5609"), _SIZE_WANTED],
+    references=[report("verl-project/verl/pull/5609"), _SIZE_WANTED],
     evidence=_flag_alone_decides,
     examples=[
         yes(QWEN3_MOE, parallel(tp=2, ep=2), gives={"engine.enable_expert_parallel": True}),
@@ -136,7 +132,7 @@ EP_MULTIPLE_OF_TP = Quirk(
         "engine.data_parallel_size, or that itself",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/1081"),
+    references=report("NVIDIA-NeMo/RL/pull/1081"),
     evidence=_group_spans_data_and_tensor,
     examples=[
         yes(QWEN3_MOE, parallel(tp=4, ep=6), refuses="parallel.expert_parallel_size"),
@@ -248,10 +244,7 @@ EP_EXPERT_COUNT = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/52435"),
-        report("https://github.com/vllm-project/vllm/pull/21497"),
-    ],
+    references=[report("vllm-project/vllm#52435"), report("vllm-project/vllm/pull/21497")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.all2all_utils",
         r"rank_expert_offset=all2all_manager\.rank \* moe\.num_local_experts",

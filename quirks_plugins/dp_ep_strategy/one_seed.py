@@ -30,7 +30,7 @@ QUIRK = Quirk(
         f"all engines have one seed and return the same samples for the same prompts: set {_SLOT}: true, unless that is wanted"
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/huggingface/trl/pull/7040"),
+    references=report("huggingface/trl/pull/7040"),
     examples=[
         yes("qwen3", _ONE, advises=f"{_SLOT}: true"),
         no("qwen3", parallel(dp=2)),

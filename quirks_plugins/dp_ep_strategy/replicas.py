@@ -16,7 +16,7 @@ from quirks_plugins.conditions import GPUS_PER_NODE, NUM_GPUS, NUM_RANKS, PP, RE
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
 _STRATEGY = "parallel.dp_strategy"
-_ASSERTED = report("https://github.com/NVIDIA-NeMo/RL/pull/1081")
+_ASSERTED = report("NVIDIA-NeMo/RL/pull/1081")
 
 # Trainers do not choose: one passed DP on only with EP > 1, and dense models hung (verl-project/verl#5607); another forbids the
 # asynchronous engine wherever EP differs from TP (NVIDIA-NeMo/RL#1101). An engine that another program starts (`vllm serve`
@@ -51,10 +51,10 @@ DP_STRATEGY = Quirk(
     ],
     severity=Severity.CRASH,
     references=[
-        report("https://github.com/NVIDIA-NeMo/RL/issues/1101"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2517"),
-        report("https://github.com/verl-project/verl/issues/5607"),
-        fix("https://github.com/verl-project/verl/pull/5609"),
+        report("NVIDIA-NeMo/RL#1101"),
+        report("NVIDIA-NeMo/RL/pull/2517"),
+        report("verl-project/verl#5607"),
+        fix("verl-project/verl/pull/5609"),
     ],
     examples=[
         yes("qwen3", parallel(dp=2), gives={"parallel.dp_strategy": "independent"}),
@@ -81,7 +81,7 @@ PP_NEEDS_ASYNC = Quirk(
         "set engine.async_engine: true, or engine.pipeline_parallel_size: 1",
     ),
     severity=Severity.CRASH,
-    references=[report("https://github.com/vllm-project/vllm/issues/7413"), _ASSERTED],
+    references=[report("vllm-project/vllm#7413"), _ASSERTED],
     examples=[
         yes(settings=parallel(pp=2, asynchronous=False), refuses="engine.async_engine: true"),
         no(settings=parallel(pp=2, asynchronous=True)),
@@ -124,7 +124,7 @@ REPLICA_ON_ONE_NODE = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/1380"),
+    references=report("NVIDIA-NeMo/RL/pull/1380"),
     examples=[
         yes(settings=_OURS | parallel(nodes=2, gpus=4, dp=1, tp=8, strategy="actors"), refuses="engine.tensor_parallel_size"),
         yes(settings=_OURS | parallel(nodes=2, gpus=4, dp=1, tp=4, pp=2, strategy="independent")),

@@ -29,10 +29,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="must be divisible by tensor parallel size",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/11797"),
-        report("https://github.com/THU-KEG/AdaptThink/issues/1"),
-    ],
+    references=[report("vllm-project/vllm#11797"), report("THU-KEG/AdaptThink#1")],
     evidence=StaticProbe("vllm.config.model", r"if total_num_attention_heads % tensor_parallel_size != 0:"),
     examples=[
         yes(_QWEN2, parallel(tp=8), vllm="0.32.0", refuses="engine.tensor_parallel_size"),

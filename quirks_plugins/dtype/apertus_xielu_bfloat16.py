@@ -36,9 +36,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/29349"),
-        report("https://github.com/vllm-project/vllm/pull/30635"),
-        fix("https://github.com/huggingface/transformers/pull/42864"),
+        report("vllm-project/vllm#29349"),
+        report("vllm-project/vllm/pull/30635"),
+        fix("huggingface/transformers/pull/42864"),
     ],
     evidence=StaticProbe("vllm.model_executor.models.apertus", r"self\.act_fn = XIELU\(\)"),
     examples=[

@@ -29,10 +29,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="CPU GDN attention requires BF16",
-    references=[
-        report("https://github.com/llmmanorg/llmman/pull/285"),
-        report("https://github.com/vllm-project/vllm/issues/51305"),
-    ],
+    references=[report("llmmanorg/llmman/pull/285"), report("vllm-project/vllm#51305")],
     evidence=StaticProbe("vllm.model_executor.layers.mamba.ops.cpu.gdn_attention", r"CPU GDN attention requires BF16"),
     examples=[
         yes("qwen3_next", vllm="0.32.0", platform="cpu", gives={"engine.dtype": "bfloat16"}),

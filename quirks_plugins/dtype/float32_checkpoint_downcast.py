@@ -38,7 +38,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/18751"),
+    references=report("vllm-project/vllm/pull/18751"),
     evidence=StaticProbe("vllm.config.model", r"if config_dtype == torch\.float32:\s+config_dtype = preferred_dtype"),
     examples=[
         yes(_FLOAT32, _TOLD, gives={"engine.dtype": "float32"}),

@@ -47,12 +47,12 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2952"),
-        report("https://github.com/vllm-project/vllm/pull/14027"),
-        report("https://github.com/NVIDIA-NeMo/Automodel/issues/3650"),
-        report("https://github.com/vllm-project/vllm/pull/47410"),
-        report("https://github.com/vllm-project/vllm/pull/50268"),
-        report("https://github.com/vllm-project/vllm/pull/54048"),
+        report("PrimeIntellect-ai/prime-rl/pull/2952"),
+        report("vllm-project/vllm/pull/14027"),
+        report("NVIDIA-NeMo/Automodel#3650"),
+        report("vllm-project/vllm/pull/47410"),
+        report("vllm-project/vllm/pull/50268"),
+        report("vllm-project/vllm/pull/54048"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.models.deepseek_v2", r'if router_dtype == "float32":\s+return torch\.float32\s+return None'

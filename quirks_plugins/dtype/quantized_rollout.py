@@ -39,10 +39,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/543"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/1962"),
-    ],
+    references=[report("NVIDIA-NeMo/RL/pull/543"), report("PrimeIntellect-ai/prime-rl/pull/1962")],
     examples=[
         yes("qwen3", {_SLOT: "fp8"}, vllm="0.32.0", advises="correct for it in the trainer's loss"),
         yes("qwen3", {_SLOT: "mxfp8"}, vllm="0.33.0"),

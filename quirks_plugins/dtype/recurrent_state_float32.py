@@ -34,10 +34,10 @@ QUIRK = Quirk(
     adjustments=Default(_SLOT, "float32", reason="trainers keep the recurrent state in float32"),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/34489"),
-        report("https://github.com/vllm-project/vllm/pull/39032"),
-        report("https://github.com/vllm-project/vllm/issues/42259"),
-        report("https://github.com/NVIDIA/TensorRT-LLM/pull/17415"),
+        report("vllm-project/vllm/pull/34489"),
+        report("vllm-project/vllm/pull/39032"),
+        report("vllm-project/vllm#42259"),
+        report("NVIDIA/TensorRT-LLM/pull/17415"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.layers.mamba.mamba_utils",

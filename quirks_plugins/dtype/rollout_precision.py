@@ -123,9 +123,9 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://arxiv.org/abs/2510.26788"),
-        report("https://github.com/verl-project/verl/pull/4036"),
-        report("https://github.com/huggingface/trl/pull/6774"),
-        report("https://github.com/vllm-project/vllm/issues/9729"),
+        report("verl-project/verl/pull/4036"),
+        report("huggingface/trl/pull/6774"),
+        report("vllm-project/vllm#9729"),
     ],
     examples=[
         yes(_BFLOAT16, _AUTOCAST, advises="by 0.005 with float16 on both sides, at the same memory"),

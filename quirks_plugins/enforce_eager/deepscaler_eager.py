@@ -33,11 +33,11 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/857"),
-        fix("https://github.com/NVIDIA-NeMo/RL/pull/1014"),
-        fix("https://github.com/NVIDIA-NeMo/RL/pull/1962"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2981"),
-        fix("https://github.com/NVIDIA-NeMo/RL/pull/3097"),
+        report("NVIDIA-NeMo/RL/pull/857"),
+        fix("NVIDIA-NeMo/RL/pull/1014"),
+        fix("NVIDIA-NeMo/RL/pull/1962"),
+        report("NVIDIA-NeMo/RL/pull/2981"),
+        fix("NVIDIA-NeMo/RL/pull/3097"),
     ],
     examples=[
         yes(name="DeepScaleR-1.5B-Preview", gives={_SLOT: {"backend": "eager"}}),

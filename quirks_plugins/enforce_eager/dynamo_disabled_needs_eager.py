@@ -35,7 +35,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="aot_compile is not supported by the current configuration",
-    references=report("https://github.com/pytorch/pytorch/issues/174607"),
+    references=report("pytorch/pytorch#174607"),
     examples=[
         yes("qwen3", vllm="0.32.0", env=_OFF, gives={_EAGER: True}),
         yes("qwen3", {"engine.compilation_config": {"mode": 3}}, vllm="0.32.0", env=_OFF, gives={_EAGER: True}),

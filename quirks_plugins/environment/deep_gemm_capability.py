@@ -32,11 +32,7 @@ QUIRK = Quirk(
     adjustments=Default(_VARIABLE, "0", reason="this vLLM's DeepGEMM fails on this GPU, and other FP8 kernels work"),
     severity=Severity.CRASH,
     crash="Unknown SF transformation|Unknown recipe",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/47436"),
-        report("https://github.com/vllm-project/vllm/issues/47130"),
-        report("https://github.com/vllm-project/vllm/issues/54125"),
-    ],
+    references=[report("vllm-project/vllm#47436"), report("vllm-project/vllm#47130"), report("vllm-project/vllm#54125")],
     evidence=StaticProbe("vllm.platforms.cuda", r"def support_deep_gemm[^#]*?is_device_capability_family\(120\)"),
     examples=[
         yes(_BLOCKS, vllm="0.24.0", platform="cuda", extra={"platform.gpu.capability": 120}, gives={_VARIABLE: "0"}),

@@ -34,10 +34,7 @@ QUIRK = Quirk(
     ],
     severity=Severity.CRASH,
     crash=r"(full_cuda_graph|level|use_cudagraph|use_inductor)\s+Unexpected keyword argument",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/29323"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/1962"),
-    ],
+    references=[report("vllm-project/vllm/pull/29323"), report("NVIDIA-NeMo/RL/pull/1962")],
     evidence=StaticProbe(
         "vllm.config.compilation",
         r"\n    (full_cuda_graph|level|use_cudagraph|use_inductor): ",

@@ -45,10 +45,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/51220"),
-        fix("https://github.com/vllm-project/vllm/pull/56567"),
-    ],
+    references=[report("vllm-project/vllm#51220"), fix("vllm-project/vllm/pull/56567")],
     evidence=StaticProbe("vllm.entrypoints.cli.serve", r"api_server_manager = RustFrontendProcessManager\("),
     examples=[
         yes(settings=_NCCL, vllm="0.29.0", env=_ON, advises="no HTTP routes"),

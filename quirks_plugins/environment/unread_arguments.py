@@ -28,10 +28,7 @@ QUIRK = Quirk(
         Advise(f"{_MAMBA} has no effect: set engine.enable_prefix_caching, which Mamba layers follow", when=_mamba),
     ],
     severity=Severity.NOISE,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/36318"),
-        report("https://github.com/vllm-project/vllm/pull/55041"),
-    ],
+    references=[report("vllm-project/vllm/pull/36318"), report("vllm-project/vllm/pull/55041")],
     evidence=StaticProbe(
         "vllm.model_executor.models.config", r'mamba_cache_mode == "none":\s+cache_config\.mamba_cache_mode = "align"'
     ),

@@ -22,10 +22,7 @@ QUIRK = Quirk(
     match=Fact("environment.unread").is_not_empty(),
     adjustments=Advise(_message),
     severity=Severity.NOISE,
-    references=[
-        report("https://github.com/OpenRLHF/OpenRLHF/pull/1328"),
-        report("https://github.com/ray-project/ray/pull/58828"),
-    ],
+    references=[report("OpenRLHF/OpenRLHF/pull/1328"), report("ray-project/ray/pull/58828")],
     examples=[
         yes(vllm="0.32.0", env={"VLLM_USE_V1": "1"}, extra={"environment.unread": ["VLLM_USE_V1"]}, advises="does not read"),
         no(vllm="0.32.0", env={"NCCL_DEBUG": "INFO"}),

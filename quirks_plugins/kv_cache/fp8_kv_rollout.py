@@ -44,9 +44,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/1212"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/3555"),
-        report("https://github.com/verl-project/verl/pull/4435"),
+        report("NVIDIA-NeMo/RL/pull/1212"),
+        report("PrimeIntellect-ai/prime-rl/pull/3555"),
+        report("verl-project/verl/pull/4435"),
     ],
     examples=[
         yes(settings={_SLOT: "fp8"}, advises="does not round keys and values"),

@@ -27,10 +27,10 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/32103"),
-        report("https://github.com/vllm-project/vllm/pull/57970"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3839"),
-        report("https://github.com/pytorch/torchtitan/pull/4761"),
+        report("vllm-project/vllm#32103"),
+        report("vllm-project/vllm/pull/57970"),
+        report("NVIDIA-NeMo/RL/pull/3839"),
+        report("pytorch/torchtitan/pull/4761"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],
     examples=[

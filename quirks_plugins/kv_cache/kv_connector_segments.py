@@ -30,7 +30,7 @@ QUIRK = Quirk(
         "take expandable_segments:True out of the engine's environment"
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/vllm-project/vllm/pull/54351"),
+    references=report("vllm-project/vllm/pull/54351"),
     evidence=StaticProbe("vllm.config.vllm", r'"expandable_segments:True" not in os\.environ'),
     examples=[
         yes("qwen2", _CONNECTED, env=_ON, vllm="0.33.0", advises=_ALIAS),

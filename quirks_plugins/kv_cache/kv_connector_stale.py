@@ -59,10 +59,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/42695"),
-        report("https://github.com/vllm-project/vllm/pull/57970"),
-    ],
+    references=[report("vllm-project/vllm/pull/42695"), report("vllm-project/vllm/pull/57970")],
     evidence=StaticProbe("vllm.v1.core.sched.scheduler", r"self\.connector\.reset_cache\(\) is False"),
     examples=[
         yes(settings=_LMCACHE, vllm="0.32.0", refuses="OffloadingConnector"),

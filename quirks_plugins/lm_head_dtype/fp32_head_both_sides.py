@@ -54,9 +54,9 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        fix("https://github.com/vllm-project/vllm/pull/48390"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3936"),
-        report("https://github.com/huggingface/trl/pull/4303"),
+        fix("vllm-project/vllm/pull/48390"),
+        report("NVIDIA-NeMo/RL/pull/3936"),
+        report("huggingface/trl/pull/4303"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],
     examples=[

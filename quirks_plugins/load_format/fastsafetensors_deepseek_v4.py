@@ -23,7 +23,7 @@ QUIRK = Quirk(
         f"fastsafetensors was seen to load DeepSeek-V4 wrongly, without an error: compare with {_FORMAT}: auto, or take that"
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/issues/50772"),
+    references=report("vllm-project/vllm#50772"),
     examples=[
         yes("deepseek_v4", _FAST, vllm="0.26.0", purpose="serve", advises="engine.load_format: auto"),
         no("deepseek_v4", {_FORMAT: "auto"}, vllm="0.26.0"),

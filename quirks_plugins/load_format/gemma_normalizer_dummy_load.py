@@ -20,10 +20,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", fixed="0.9.2"),
     adjustments=Require("engine.load_format", "auto", instead_of=("dummy",)),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/298"),
-        fix("https://github.com/vllm-project/vllm/pull/19788"),
-    ],
+    references=[report("NVIDIA-NeMo/RL/pull/298"), fix("vllm-project/vllm/pull/19788")],
     evidence=StaticProbe(
         "vllm.model_executor.models.gemma3",
         r'register_buffer\(\s*"normalizer"[^)]*\)?[^)]*\),\s*persistent=False',

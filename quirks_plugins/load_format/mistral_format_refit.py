@@ -39,7 +39,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/2875"),
+    references=report("NVIDIA-NeMo/RL/pull/2875"),
     evidence=StaticProbe(
         "vllm.model_executor.models.pixtral", r"param = vision_lang_adapter_dict\.get\(trimmed_name\)\s+if param is not None:"
     ),

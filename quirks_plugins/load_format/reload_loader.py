@@ -30,10 +30,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="Model reloading with",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/58124"),
-        report("https://github.com/huggingface/trl/pull/4571"),
-    ],
+    references=[report("vllm-project/vllm/pull/58124"), report("huggingface/trl/pull/4571")],
     evidence=StaticProbe("vllm.v1.worker.gpu_model_runner", r'if not hasattr\(model_loader, "get_all_weights"\):'),
     examples=[
         yes("qwen3", {**_SLEEP, _FORMAT: "runai_streamer"}, vllm="0.32.0", purpose="serve", advises="level 1"),

@@ -28,10 +28,10 @@ QUIRK = Quirk(
     adjustments=Default("engine.generation_config", "vllm"),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/12622"),
-        report("https://github.com/NVIDIA-NeMo/RL/issues/3497"),
-        fix("https://github.com/OpenPipe/ART/pull/140"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/886"),
+        report("vllm-project/vllm/pull/12622"),
+        report("NVIDIA-NeMo/RL#3497"),
+        fix("OpenPipe/ART/pull/140"),
+        report("PrimeIntellect-ai/prime-rl/pull/886"),
     ],
     examples=[
         yes(gives={"engine.generation_config": "vllm"}),

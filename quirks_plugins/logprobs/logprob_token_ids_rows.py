@@ -30,10 +30,7 @@ QUIRK = Quirk(
         reason="which of two results a batch gets is decided in the sampler, and no setting reaches it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        fix("https://github.com/vllm-project/vllm/pull/51789"),
-        report("https://github.com/vllm-project/vllm/pull/43463"),
-    ],
+    references=[fix("vllm-project/vllm/pull/51789"), report("vllm-project/vllm/pull/43463")],
     evidence=StaticProbe(
         "vllm.v1.sample.sampler",
         r"if logprob_token_ids_tensors is not None and num_logprobs is not None:\s+logprobs_tensors = logprob_token_ids_t",

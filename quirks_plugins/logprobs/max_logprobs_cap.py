@@ -24,11 +24,7 @@ QUIRK = Quirk(
     adjustments=Default("engine.max_logprobs", -1),
     severity=Severity.CRASH,
     crash="greater than max allowed",
-    references=[
-        report("https://github.com/modelscope/ms-swift/issues/9644"),
-        report("https://github.com/NovaSky-AI/SkyRL/pull/1357"),
-        report("https://github.com/vllm-project/vllm/issues/5299"),
-    ],
+    references=[report("modelscope/ms-swift#9644"), report("NovaSky-AI/SkyRL/pull/1357"), report("vllm-project/vllm#5299")],
     evidence=StaticProbe("vllm.config.model", r"max_logprobs: int = (?:Field\(default=)?20\b"),
     examples=[
         yes(recipe="distillation-qwen3-32b-to-1.7b", gives={"engine.max_logprobs": -1}),

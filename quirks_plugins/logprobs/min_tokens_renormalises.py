@@ -37,7 +37,7 @@ QUIRK = Quirk(
         "are those of the full softmax",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/issues/42259"),
+    references=report("vllm-project/vllm#42259"),
     examples=[
         yes(settings=_LEAST, gives={"engine.logprobs_mode": "raw_logprobs"}),
         yes(settings={**_LEAST, "engine.logprobs_mode": "processed_logprobs"}, gives={}),

@@ -39,10 +39,7 @@ QUIRK = Quirk(
         reason="the order of drafter and prompt logprobs is in the runner's code",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/53488"),
-        fix("https://github.com/vllm-project/vllm/pull/53520"),
-    ],
+    references=[report("vllm-project/vllm#53488"), fix("vllm-project/vllm/pull/53520")],
     examples=[
         yes(_NEXT, _MTP, vllm="0.28.0", platform="cuda", patches="GPUModelRunner.sample_tokens"),
         yes(_NEXT, _MTP, vllm="0.27.0", platform="cuda", purpose="serve"),

@@ -34,9 +34,9 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/huggingface/trl/issues/4159"),
-        report("https://github.com/huggingface/trl/issues/6789"),
-        report("https://github.com/vllm-project/vime/issues/64"),
+        report("huggingface/trl#4159"),
+        report("huggingface/trl#6789"),
+        report("vllm-project/vime#64"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],
     examples=[

@@ -60,11 +60,7 @@ QUIRK = Quirk(
         reason="the names that a wrapped layer is loaded by are code of vLLM, which no setting reaches",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/39934"),
-        report("https://github.com/verl-project/verl/pull/7327"),
-        fix("https://github.com/vllm-project/vllm/pull/39935"),
-    ],
+    references=[report("vllm-project/vllm#39934"), report("verl-project/verl/pull/7327"), fix("vllm-project/vllm/pull/39935")],
     examples=[
         yes(QWEN3_MOE, _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.load_lora_model"),
         yes("qwen3", _LORA, vllm="0.27.1"),

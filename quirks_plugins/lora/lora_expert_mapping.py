@@ -31,11 +31,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="'get_expert_mapping' must be implemented",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/46247"),
-        report("https://github.com/vllm-project/vllm/issues/53470"),
-        report("https://github.com/vllm-project/vllm/issues/31923"),
-    ],
+    references=[report("vllm-project/vllm/pull/46247"), report("vllm-project/vllm#53470"), report("vllm-project/vllm#31923")],
     evidence=StaticProbe("vllm.lora.utils", "'get_expert_mapping' must be implemented"),
     examples=[
         yes(_GRANITE, _LORA, vllm="0.23.0", refuses="vLLM 0.26"),

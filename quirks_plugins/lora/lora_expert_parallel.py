@@ -49,10 +49,7 @@ QUIRK = Quirk(
     ],
     severity=Severity.CRASH,
     crash="Fused MoE LoRA (is not implemented|with EP currently only supports|does not support)|EP support for Fused MoE LoRA",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/38021"),
-        report("https://github.com/vllm-project/vllm/pull/40867"),
-    ],
+    references=[report("vllm-project/vllm/pull/38021"), report("vllm-project/vllm/pull/40867")],
     evidence=StaticProbe("vllm.lora.layers.fused_moe", r"(EP support for Fused MoE LoRA|Fused MoE LoRA with EP)"),
     examples=[
         yes(QWEN3_MOE, _EP, vllm="0.20.0", refuses="vLLM 0.21"),

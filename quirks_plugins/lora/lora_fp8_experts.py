@@ -36,10 +36,7 @@ QUIRK = Quirk(
         "install vLLM 0.24 or newer, or take a base model in bfloat16",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/42007"),
-        report("https://github.com/vllm-project/vllm/issues/42008"),
-    ],
+    references=[report("vllm-project/vllm#42007"), report("vllm-project/vllm#42008")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.experts.triton_moe", "lora_unquantized_hidden_states", found_means_affected=False
     ),

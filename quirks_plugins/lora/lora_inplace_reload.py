@@ -27,10 +27,7 @@ QUIRK = Quirk(
         reason="the server keeps the flag of the request, and no setting takes it off",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/NovaSky-AI/SkyRL/pull/1606"),
-        report("https://github.com/vllm-project/vllm/pull/31326"),
-    ],
+    references=[report("NovaSky-AI/SkyRL/pull/1606"), report("vllm-project/vllm/pull/31326")],
     evidence=StaticProbe(
         "vllm.entrypoints.openai.models.serving", r"lora_request\.load_inplace = False", found_means_affected=False
     ),

@@ -38,10 +38,10 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/42125"),
-        report("https://github.com/vllm-project/vllm/issues/30931"),
-        report("https://github.com/NovaSky-AI/SkyRL/pull/1606"),
-        fix("https://github.com/vllm-project/vllm/pull/48352"),
+        report("vllm-project/vllm#42125"),
+        report("vllm-project/vllm#30931"),
+        report("NovaSky-AI/SkyRL/pull/1606"),
+        fix("vllm-project/vllm/pull/48352"),
     ],
     evidence=StaticProbe(
         "vllm.v1.core.kv_cache_utils",

@@ -30,9 +30,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/modelscope/ms-swift/pull/7017"),
-        report("https://github.com/vllm-project/vllm/pull/54235"),
-        report("https://github.com/huggingface/trl/pull/4571"),
+        report("modelscope/ms-swift/pull/7017"),
+        report("vllm-project/vllm/pull/54235"),
+        report("huggingface/trl/pull/4571"),
     ],
     examples=[
         yes("qwen3", _BOTH, vllm="0.32.0", advises="level 1"),

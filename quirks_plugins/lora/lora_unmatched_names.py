@@ -30,11 +30,7 @@ QUIRK = Quirk(
         reason="vLLM skips modules without weights and has no setting for it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/34186"),
-        report("https://github.com/vllm-project/vllm/issues/48019"),
-        report("https://github.com/vllm-project/vllm/issues/55193"),
-    ],
+    references=[report("vllm-project/vllm#34186"), report("vllm-project/vllm#48019"), report("vllm-project/vllm#55193")],
     examples=[
         yes("qwen3", _LORA, vllm="0.32.0", patches="LoRAModelManager.activate_adapter"),
         yes("qwen3", _LORA, vllm="0.33.0", purpose="serve"),

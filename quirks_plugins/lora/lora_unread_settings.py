@@ -33,7 +33,7 @@ QUIRK = Quirk(
         reason="the settings are in the adapter's file, which no setting of the engine checks",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/axolotl-ai-cloud/axolotl/pull/3673"),
+    references=report("axolotl-ai-cloud/axolotl/pull/3673"),
     evidence=StaticProbe("vllm.lora.peft_helper", r"rank_pattern: dict", found_means_affected=False),
     examples=[
         yes("qwen3", _LORA, vllm="0.31.0", patches="PEFTHelper.from_dict"),

@@ -28,11 +28,7 @@ QUIRK = Quirk(
         reason="whether an adapter is read again is an argument of the trainer's call, which no setting reaches",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/48297"),
-        report("https://github.com/vllm-project/vllm/issues/20149"),
-        fix("https://github.com/vllm-project/vllm/pull/31326"),
-    ],
+    references=[report("vllm-project/vllm#48297"), report("vllm-project/vllm#20149"), fix("vllm-project/vllm/pull/31326")],
     examples=[
         yes("qwen3", _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.add_lora"),
         yes("qwen3", _LORA, vllm="0.33.0"),

@@ -36,10 +36,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.29.0"),
     adjustments=Default(_SLOT, _shorter, reason="vLLM adds one token to the sliding window, and transformers does not"),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/11203"),
-        report("https://github.com/vllm-project/vllm/pull/11583"),
-    ],
+    references=[report("vllm-project/vllm/pull/11203"), report("vllm-project/vllm/pull/11583")],
     evidence=StaticProbe("vllm.model_executor.models.commandr", r"self\.sliding_window = config\.sliding_window \+ 1"),
     examples=[
         yes(_R7B, vllm="0.32.0", gives={_SLOT: _SHORTER}),

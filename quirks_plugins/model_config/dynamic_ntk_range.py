@@ -48,10 +48,7 @@ QUIRK = Quirk(
         reason="vLLM computes no rotations beyond max_position_embeddings, and does not rescale as transformers does",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/55910"),
-        report("https://github.com/vllm-project/vllm/issues/3488"),
-    ],
+    references=[report("vllm-project/vllm/pull/55910"), report("vllm-project/vllm#3488")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.dynamic_ntk_scaling_rope",
         r"t = torch\.arange\(self\.max_position_embeddings, dtype=torch\.float\)",

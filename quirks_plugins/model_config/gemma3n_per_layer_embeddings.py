@@ -34,7 +34,7 @@ QUIRK = Quirk(
         reason="the model leaves out a part of its computation, and no setting adds it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/openvinotoolkit/openvino.genai/pull/4075"),
+    references=report("openvinotoolkit/openvino.genai/pull/4075"),
     examples=[
         yes("gemma3n_text", vllm="0.32.0", patches="Gemma3nForCausalLM.forward"),
         yes("gemma3n_text", vllm="0.33.0", purpose="serve"),

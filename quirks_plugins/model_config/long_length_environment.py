@@ -42,9 +42,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/17924"),
-        report("https://github.com/vllm-project/vllm/pull/44286"),
-        report("https://github.com/vllm-project/vllm/pull/20904"),
+        report("vllm-project/vllm#17924"),
+        report("vllm-project/vllm/pull/44286"),
+        report("vllm-project/vllm/pull/20904"),
     ],
     evidence=StaticProbe("vllm.config.model", r"if envs\.VLLM_ALLOW_LONG_MAX_MODEL_LEN:\s+logger\.warning"),
     examples=[

@@ -46,9 +46,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/27431"),
-        report("https://github.com/ggml-org/llama.cpp/issues/24823"),
-        report("https://github.com/NVIDIA/TensorRT-LLM/pull/6895"),
+        report("vllm-project/vllm/pull/27431"),
+        report("ggml-org/llama.cpp#24823"),
+        report("NVIDIA/TensorRT-LLM/pull/6895"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope",

@@ -58,7 +58,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Default(_SLOT, _nested, reason="vLLM reads these settings from text_config"),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/54289"),
+    references=report("vllm-project/vllm/pull/54289"),
     evidence=StaticProbe(
         "vllm.config.model", r"def _apply_dict_overrides\((?:(?!\n    def )[\s\S])*setattr\(config, key, value\)"
     ),

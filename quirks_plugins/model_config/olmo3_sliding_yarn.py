@@ -51,9 +51,9 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/huggingface/transformers/pull/45945"),
-        report("https://github.com/vllm-project/vllm/pull/43419"),
-        report("https://github.com/vllm-project/vllm/pull/53615"),
+        report("huggingface/transformers/pull/45945"),
+        report("vllm-project/vllm/pull/43419"),
+        report("vllm-project/vllm/pull/53615"),
     ],
     evidence=StaticProbe("transformers.models.olmo3.modeling_olmo3", r"self\.rope_type = \{\}", found_means_affected=False),
     examples=[

@@ -55,9 +55,9 @@ QUIRK = Quirk(
     adjustments=Default(OVERRIDES, _missing, reason="the typed mapping replaces the checkpoint's, with its rope_theta"),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/20857"),
-        report("https://github.com/vllm-project/recipes/pull/856"),
-        report("https://github.com/vllm-project/vllm/pull/28542"),
+        report("vllm-project/vllm/pull/20857"),
+        report("vllm-project/recipes/pull/856"),
+        report("vllm-project/vllm/pull/28542"),
     ],
     evidence=StaticProbe(
         "vllm.config.model", r"It's a dict-valued parameter - set it directly\s+setattr\(config, key, value\)"

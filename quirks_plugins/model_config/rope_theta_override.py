@@ -60,10 +60,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/deepspeedai/DeepSpeed/pull/8345"),
-        report("https://github.com/NovaSky-AI/SkyRL/pull/690"),
-    ],
+    references=[report("deepspeedai/DeepSpeed/pull/8345"), report("NovaSky-AI/SkyRL/pull/690")],
     evidence=StaticProbe("transformers.modeling_rope_utils", r'rope_parameters\.setdefault\("rope_theta", rope_theta\)'),
     examples=[
         yes(

@@ -35,10 +35,7 @@ QUIRK = Quirk(
     adjustments=Default(OVERRIDES, _extended, reason="YaRN extends the context to this length"),
     severity=Severity.CRASH,
     crash="is greater than the derived max_model_len",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/56446"),
-        report("https://github.com/NVIDIA-NeMo/Safe-Synthesizer/pull/623"),
-    ],
+    references=[report("vllm-project/vllm/pull/56446"), report("NVIDIA-NeMo/Safe-Synthesizer/pull/623")],
     evidence=StaticProbe("vllm.config.model", r'"llama3",\s+"yarn",\s+"deepseek_yarn"'),
     examples=[
         yes(_QWEN3, _TYPED, vllm="0.32.0"),

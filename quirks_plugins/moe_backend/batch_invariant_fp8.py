@@ -29,10 +29,7 @@ QUIRK = Quirk(
         "batch: leave engine.quantization open, or install vLLM 0.33 or newer"
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/57016"),
-        report("https://github.com/vllm-project/vllm/pull/57092"),
-    ],
+    references=[report("vllm-project/vllm#57016"), report("vllm-project/vllm/pull/57092")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.quantization.online.fp8",
         r"kFp8DynamicTokenSym if envs\.VLLM_BATCH_INVARIANT",

@@ -55,7 +55,7 @@ QUIRK = Quirk(
     ],
     severity=Severity.CRASH,
     crash=r"NotImplementedError|Segfault encountered",
-    references=report("https://github.com/vllm-project/vllm/issues/57837"),
+    references=report("vllm-project/vllm#57837"),
     evidence=[
         PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:data_parallel"),
         PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:expert_parallel"),

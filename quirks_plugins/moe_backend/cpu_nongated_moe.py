@@ -29,7 +29,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="is_act_and_mul=False is supported only for",
-    references=report("https://github.com/vllm-project/vllm/pull/46795"),
+    references=report("vllm-project/vllm/pull/46795"),
     evidence=StaticProbe("vllm.model_executor.layers.fused_moe.config", r"is_act_and_mul=False is supported only for CUDA"),
     examples=[
         yes(_NANO, vllm="0.32.0", platform="cpu", refuses="have no gate"),

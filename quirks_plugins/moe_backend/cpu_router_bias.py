@@ -25,7 +25,7 @@ QUIRK = Quirk(
         reason="the branch is chosen by the model's code, and no setting chooses another",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/huggingface/transformers/pull/39581"),
+    references=report("huggingface/transformers/pull/39581"),
     examples=[
         yes("ernie4_5_moe", vllm="0.32.0", platform="cpu", patches="CPURouter._compute_routing"),
         yes("minimax_m2", vllm="0.33.0", platform="cpu", purpose="serve"),

@@ -38,10 +38,7 @@ QUIRK = Quirk(
         remedy="set engine.moe_backend: triton (or leave it open), or engine.enforce_eager: true",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/50521"),
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-    ],
+    references=[report("vllm-project/vllm/pull/50521"), report("vllm-project/vllm#48312")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.experts.flashinfer_cutlass_moe",
         r"def __init__\([^)]*\):(?:(?!\n    def )[\s\S])*self\.gemm1_alpha = ",

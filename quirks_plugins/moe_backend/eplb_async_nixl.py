@@ -30,10 +30,7 @@ QUIRK = Quirk(
         f"must not be negative, or set {_ASYNC}: false"
     ),
     severity=Severity.SLOW,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/57883"),
-        report("https://github.com/vllm-project/vllm/pull/43219"),
-    ],
+    references=[report("vllm-project/vllm#57883"), report("vllm-project/vllm/pull/43219")],
     examples=[
         yes(QWEN3_MOE, _ON, vllm="0.33.0", purpose="serve", advises="use_async: false"),
         no(QWEN3_MOE, {**_ON, _CONFIG: {"communicator": "nixl", "use_async": False}}, vllm="0.33.0"),

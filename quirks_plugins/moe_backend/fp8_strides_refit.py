@@ -70,10 +70,7 @@ QUIRK = Quirk(
         remedy=f"set {_BACKEND}: triton, or engine.enforce_eager: true",
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/41670"),
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-    ],
+    references=[report("vllm-project/vllm#41670"), report("vllm-project/vllm#48312")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.experts.cutlass_moe", r"self\.ab_strides1 = ab_strides1_c_strides2"
     ),

@@ -56,10 +56,7 @@ QUIRK = Quirk(
     ],
     severity=Severity.CRASH,
     crash=r"AuxOutput Connector (requires|only supports)|--enable-return-routed-experts is incompatible with",
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2590"),
-        fix("https://github.com/vllm-project/vllm/pull/45635"),
-    ],
+    references=[report("NVIDIA-NeMo/RL/pull/2590"), fix("vllm-project/vllm/pull/45635")],
     evidence=StaticProbe("vllm.config.vllm", r"--enable-return-routed-experts is incompatible with \"\s+\"pipeline"),
     examples=[
         yes(_MOE, {**_ON, _CACHE: False}, vllm="0.31.0", platform="cuda", refuses=[_CACHE, "have their experts"]),

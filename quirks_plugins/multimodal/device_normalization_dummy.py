@@ -49,10 +49,7 @@ QUIRK = Quirk(
         remedy=f"set {_SLOT}: false, or {_LOAD}: auto",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/50411"),
-        report("https://github.com/vllm-project/vllm/pull/57531"),
-    ],
+    references=[report("vllm-project/vllm/pull/50411"), report("vllm-project/vllm/pull/57531")],
     examples=[
         yes(_VISION, _DUMMY, vllm="0.32.0", gives={_SLOT: False}),
         yes(_VISION, {**_DUMMY, _SLOT: True}, vllm="0.28.0", refuses=[_SLOT, _LOAD]),

@@ -28,10 +28,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="Expected a cached item for mm_hash",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/42995"),
-        fix("https://github.com/vllm-project/vllm/pull/43001"),
-    ],
+    references=[report("vllm-project/vllm#42995"), fix("vllm-project/vllm/pull/43001")],
     evidence=StaticProbe(
         "vllm.v1.engine.async_llm", r"if level >= 1:\s+await self\.renderer\.clear_mm_cache_async", found_means_affected=False
     ),

@@ -46,10 +46,7 @@ QUIRK = Quirk(
         remedy=f"set {_LOAD}: auto, or engine.language_model_only: true",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/39767"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3990"),
-    ],
+    references=[report("vllm-project/vllm/pull/39767"), report("NVIDIA-NeMo/RL/pull/3990")],
     evidence=StaticProbe("vllm.model_executor.models.radio", r'if suffix in \{"ls1", "ls2"\} or [^\n]+\n\s+continue'),
     examples=[
         yes("NemotronH_Nano_VL_V2", vllm="0.32.0", defaults=_DUMMY, gives={_LOAD: "auto"}),

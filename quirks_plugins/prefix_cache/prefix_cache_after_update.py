@@ -64,10 +64,10 @@ QUIRK = Quirk(
     supersedes=("prefix-reset-refused",),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/9744"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/4018"),
-        report("https://github.com/vllm-project/vllm/pull/46125"),
-        fix("https://github.com/PrimeIntellect-ai/prime-rl/pull/2266"),
+        report("vllm-project/vllm#9744"),
+        report("NVIDIA-NeMo/RL/pull/4018"),
+        report("vllm-project/vllm/pull/46125"),
+        fix("PrimeIntellect-ai/prime-rl/pull/2266"),
     ],
     examples=[
         yes(

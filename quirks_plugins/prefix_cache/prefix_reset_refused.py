@@ -30,10 +30,10 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/12284"),
-        fix("https://github.com/vllm-project/vllm/pull/28827"),
-        fix("https://github.com/NovaSky-AI/SkyRL/pull/1824"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3839"),
+        report("vllm-project/vllm/pull/12284"),
+        fix("vllm-project/vllm/pull/28827"),
+        fix("NovaSky-AI/SkyRL/pull/1824"),
+        report("NVIDIA-NeMo/RL/pull/3839"),
     ],
     examples=[
         yes("qwen3", vllm="0.32.0"),

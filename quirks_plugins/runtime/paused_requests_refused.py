@@ -27,10 +27,7 @@ QUIRK = Quirk(
         reason="whether a paused engine refuses requests follows from the mode of the trainer's call",
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/51488"),
-        report("https://github.com/vllm-project/vllm/issues/32103"),
-    ],
+    references=[report("vllm-project/vllm/pull/51488"), report("vllm-project/vllm#32103")],
     evidence=SymbolProbe("vllm.v1.engine.core:EngineCoreProc._reject_add_while_paused", present_means_affected=True),
     examples=[
         yes("qwen3", vllm="0.33.0", patches="EngineCoreProc._reject_add_while_paused"),

@@ -32,7 +32,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=report("https://github.com/vllm-project/vllm/issues/38602"),
+    references=report("vllm-project/vllm#38602"),
     examples=[
         yes("qwen3", _ON, vllm="0.20.1", gives={_VARIABLE: "1"}),
         yes("qwen3", _ON, vllm="0.19.1", purpose="serve", gives={}, advises="0.21"),

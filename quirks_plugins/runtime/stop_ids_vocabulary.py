@@ -26,11 +26,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"IndexError|index .* out of bounds|device-side assert|EngineDeadError|EngineCore encountered an issue",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/54195"),
-        report("https://github.com/gonka-ai/gonka/pull/1170"),
-        fix("https://github.com/vllm-project/vllm/pull/54196"),
-    ],
+    references=[report("vllm-project/vllm#54195"), report("gonka-ai/gonka/pull/1170"), fix("vllm-project/vllm/pull/54196")],
     evidence=SymbolProbe("vllm.sampling_params:SamplingParams._validate_stop_token_ids", present_means_affected=False),
     examples=[
         yes("qwen3", vllm="0.28.0", patches="SamplingParams.verify"),

@@ -26,7 +26,7 @@ QUIRK = Quirk(
         "samples in runs with other seeds, so that such runs differ less than they should"
     ),
     severity=Severity.NOISE,
-    references=report("https://github.com/huggingface/trl/pull/7040"),
+    references=report("huggingface/trl/pull/7040"),
     examples=[
         yes("qwen3", _COLOCATED, packages={"trl": "1.16.0"}, advises="--seed"),
         no("qwen3", {**_COLOCATED, "train.framework": "verl"}, packages={"trl": "1.16.0"}),

@@ -40,10 +40,7 @@ QUIRK = Quirk(
         reason="in which order replies are read is in the method itself, and no setting changes it",
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/49972"),
-        report("https://github.com/vllm-project/vllm/pull/57846"),
-    ],
+    references=[report("vllm-project/vllm#49972"), report("vllm-project/vllm/pull/57846")],
     examples=[
         yes("qwen3", {"engine.tensor_parallel_size": 2}, vllm="0.32.0", patches="MultiprocExecutor.collective_rpc"),
         yes("qwen3", {"engine.pipeline_parallel_size": 2}, vllm="0.33.0", purpose="serve"),

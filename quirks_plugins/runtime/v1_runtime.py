@@ -49,10 +49,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.NOISE,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/18571"),
-        fix("https://github.com/vllm-project/vllm/pull/25033"),
-    ],
+    references=[report("vllm-project/vllm#18571"), fix("vllm-project/vllm/pull/25033")],
     examples=[
         yes(settings={**_V0, **_SYNC}, vllm="0.10.2", gives={"env.VLLM_USE_V1": "0"}),
         yes(settings=_SYNC, vllm="0.11.0rc1", env={"NRL_VLLM_USE_V1": "0"}, gives={"env.VLLM_USE_V1": "0"}),

@@ -36,10 +36,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Too many stop tokens|EngineDeadError|EngineCore encountered an issue",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/32163"),
-        report("https://github.com/vllm-project/vllm/pull/16529"),
-    ],
+    references=[report("vllm-project/vllm/pull/32163"), report("vllm-project/vllm/pull/16529")],
     evidence=StaticProbe("vllm.v1.worker.gpu.sample.logit_bias", r"raise ValueError\(\s+f\"Too many stop tokens"),
     examples=[
         yes("qwen3", vllm="0.33.0", platform="cuda", patches="InputProcessor.process_inputs"),

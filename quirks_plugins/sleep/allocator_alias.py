@@ -33,9 +33,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/54351"),
-        report("https://github.com/huggingface/trl/pull/5794"),
-        report("https://github.com/OpenRLHF/OpenRLHF/pull/1274"),
+        report("vllm-project/vllm/pull/54351"),
+        report("huggingface/trl/pull/5794"),
+        report("OpenRLHF/OpenRLHF/pull/1274"),
     ],
     evidence=StaticProbe("vllm.device_allocator.cumem", r'"expandable_segments:True" in conf'),
     examples=[

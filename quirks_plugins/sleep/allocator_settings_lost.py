@@ -27,7 +27,7 @@ QUIRK = Quirk(
         "others matter more, or install vLLM 0.31 or newer"
     ),
     severity=Severity.NOISE,
-    references=report("https://github.com/vllm-project/vllm/pull/54351"),
+    references=report("vllm-project/vllm/pull/54351"),
     evidence=StaticProbe("vllm.device_allocator.cumem", r'_set_allocator_settings\("expandable_segments:True"\)'),
     examples=[
         yes("qwen2", _ASLEEP, env=_ON, vllm="0.30.0", advises="0.31"),

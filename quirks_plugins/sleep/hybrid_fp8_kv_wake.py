@@ -34,11 +34,7 @@ QUIRK = Quirk(
         Require(_DTYPE, "bfloat16", reason="the checkpoint states a quantised cache", when=quantized_cache_of_checkpoint),
     ],
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/41564"),
-        report("https://github.com/vllm-project/vllm/issues/49237"),
-        fix("https://github.com/vllm-project/vllm/pull/41602"),
-    ],
+    references=[report("vllm-project/vllm#41564"), report("vllm-project/vllm#49237"), fix("vllm-project/vllm/pull/41602")],
     evidence=StaticProbe("vllm.v1.worker.gpu_model_runner", r"for cache_tensor in kv_caches:\s+if cache_tensor is not None:"),
     examples=[
         yes("nemotron_h", _FP8, vllm="0.26.0", refuses=[_DTYPE, "engine.enable_sleep_mode: false"]),

@@ -40,9 +40,9 @@ QUIRK = Quirk(
     ],
     severity=Severity.SLOW,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/52479"),
-        report("https://github.com/vllm-project/vllm/pull/52487"),
-        report("https://github.com/vllm-project/vllm/pull/57891"),
+        report("vllm-project/vllm#52479"),
+        report("vllm-project/vllm/pull/52487"),
+        report("vllm-project/vllm/pull/57891"),
     ],
     evidence=StaticProbe("vllm.v1.worker.gpu_worker", r"# Save the buffers before level 2 sleep\s+if level == 2:"),
     examples=[

@@ -28,9 +28,9 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash="Expandable segments are not compatible with memory pool",
     references=[
-        report("https://github.com/OpenRLHF/OpenRLHF/pull/1274"),
-        report("https://github.com/vllm-project/vllm/pull/14189"),
-        fix("https://github.com/vllm-project/vllm/pull/40812"),
+        report("OpenRLHF/OpenRLHF/pull/1274"),
+        report("vllm-project/vllm/pull/14189"),
+        fix("vllm-project/vllm/pull/40812"),
     ],
     evidence=StaticProbe("vllm.device_allocator.cumem", r'assert "expandable_segments:True" not in conf'),
     examples=[

@@ -27,10 +27,10 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/40256"),
-        report("https://github.com/vllm-project/vllm/pull/37111"),
-        report("https://github.com/vllm-project/vllm/pull/32947"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3280"),
+        report("vllm-project/vllm#40256"),
+        report("vllm-project/vllm/pull/37111"),
+        report("vllm-project/vllm/pull/32947"),
+        report("NVIDIA-NeMo/RL/pull/3280"),
     ],
     evidence=StaticProbe("vllm.utils.mem_utils", r"result\.total_consumed = ", found_means_affected=False),
     examples=[

@@ -24,7 +24,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Sleep mode is not supported on current platform",
-    references=report("https://github.com/vllm-project/vllm/issues/16561"),
+    references=report("vllm-project/vllm#16561"),
     evidence=StaticProbe("vllm.config.model", r"Sleep mode is not supported on current platform"),
     examples=[
         yes("qwen3", _ON, platform="cpu", refuses="engine.enable_sleep_mode"),

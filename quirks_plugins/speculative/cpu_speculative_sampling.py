@@ -37,10 +37,7 @@ QUIRK = Quirk(
         reason="the CPU's kernel drops what it computes, and no setting keeps sampled requests away from it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/55005"),
-        fix("https://github.com/vllm-project/vllm/pull/42638"),
-    ],
+    references=[report("vllm-project/vllm#55005"), fix("vllm-project/vllm/pull/42638")],
     evidence=StaticProbe("vllm.utils.cpu_triton_utils", r"torch\.ops\._C\.expand_kernel_impl\(\s+_ensure_int64\(output\)"),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu"),

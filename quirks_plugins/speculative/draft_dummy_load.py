@@ -36,10 +36,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.SLOW,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/48296"),
-        report("https://github.com/verl-project/verl/issues/6947"),
-    ],
+    references=[report("vllm-project/vllm#48296"), report("verl-project/verl#6947")],
     evidence=StaticProbe(
         "vllm.config.speculative",
         r"draft_load_config: LoadConfig \| None = None\s+\"\"\"[^\"]*will use the load\s+config from the target model",

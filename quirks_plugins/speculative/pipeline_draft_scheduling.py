@@ -28,10 +28,7 @@ QUIRK = Quirk(
         remedy=f"set {_SLOT}: true, or engine.pipeline_parallel_size: 1",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/52071"),
-        fix("https://github.com/vllm-project/vllm/pull/52179"),
-    ],
+    references=[report("vllm-project/vllm#52071"), fix("vllm-project/vllm/pull/52179")],
     evidence=StaticProbe("vllm.v1.core.sched.scheduler", r"if self\.current_step < request\.next_decode_eligible_step:"),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cuda", gives={_SLOT: True}),

@@ -35,10 +35,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"shape mismatch|EngineDeadError|EngineCore encountered an issue",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/42592"),
-        fix("https://github.com/vllm-project/vllm/pull/44727"),
-    ],
+    references=[report("vllm-project/vllm#42592"), fix("vllm-project/vllm/pull/44727")],
     evidence=StaticProbe(
         "vllm.v1.sample.rejection_sampler", r"sampling_metadata=replace\(\s+sampling_metadata,\s+max_num_logprobs=-1,\s+\)"
     ),

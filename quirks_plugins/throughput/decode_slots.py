@@ -31,7 +31,7 @@ QUIRK = Quirk(
         reason="no setting makes the scheduler skip requests whose blocks have room",
     ),
     severity=Severity.SLOW,
-    references=report("https://github.com/vllm-project/vllm/pull/29206"),
+    references=report("vllm-project/vllm/pull/29206"),
     evidence=StaticProbe(
         "vllm.v1.core.kv_cache_manager",
         r"def allocate_slots\((?:(?!\n    def |return self\.empty_kv_cache_blocks)[\s\S])*self\.coordinator\.cache_blocks\(",

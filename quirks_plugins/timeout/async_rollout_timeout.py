@@ -41,7 +41,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/2318"),
+    references=report("NVIDIA-NeMo/RL/pull/2318"),
     examples=[
         yes(settings=_ASYNC, gives={"request.timeout_s": 600.0}),
         yes(settings=_ASYNC, env={_VARIABLE: "900"}, gives={"request.timeout_s": 900.0}),

@@ -37,9 +37,9 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash=r"DP Coordinator process failed to report ZMQ addresses",
     references=[
-        report("https://github.com/vllm-project/vllm/pull/43611"),
-        report("https://github.com/vllm-project/vllm/pull/42343"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2804"),
+        report("vllm-project/vllm/pull/43611"),
+        report("vllm-project/vllm/pull/42343"),
+        report("PrimeIntellect-ai/prime-rl/pull/2804"),
     ],
     evidence=StaticProbe("vllm.v1.engine.coordinator", r"timeout = 120\n"),
     examples=[

@@ -32,10 +32,10 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/9519"),
-        report("https://github.com/vllm-project/vllm/issues/2012"),
-        fix("https://github.com/vllm-project/vllm/pull/55288"),
-        fix("https://github.com/LiveCodeBench/LiveCodeBench/pull/146"),
+        report("vllm-project/vllm#9519"),
+        report("vllm-project/vllm#2012"),
+        fix("vllm-project/vllm/pull/55288"),
+        fix("LiveCodeBench/LiveCodeBench/pull/146"),
     ],
     examples=[
         yes("llama", vllm="0.32.0", extra=_BOTH, patches="BaseRenderer._tokenize_prompt"),

@@ -35,7 +35,7 @@ QUIRK = Quirk(
         reason="without a tokenizer, vLLM knows the EOS from there alone",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/3748"),
+    references=report("vllm-project/vllm/pull/3748"),
     examples=[
         yes(_QWEN3, _SKIPPED, vllm="0.32.0", extra=_NONE, patches="ModelConfig.try_get_generation_config"),
         yes({"model_type": "gemma3", "text_config": {"eos_token_id": [1, 106]}}, _SKIPPED, vllm="0.33.0", extra=_NONE),

@@ -39,9 +39,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/huggingface/transformers/issues/45488"),
-        report("https://github.com/huggingface/transformers/pull/47017"),
-        report("https://github.com/huggingface/transformers/pull/48317"),
+        report("huggingface/transformers#45488"),
+        report("huggingface/transformers/pull/47017"),
+        report("huggingface/transformers/pull/48317"),
     ],
     examples=[
         yes("llama", packages=_OLD, extra=_FILES, refuses="PreTrainedTokenizerFast"),

@@ -65,11 +65,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"requires a tokenizer and cannot be initialized|You cannot pass text prompts when `skip_tokenizer_init=True`",
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/issues/1681"),
-        report("https://github.com/vllm-project/vllm/pull/54904"),
-        report("https://github.com/vllm-project/vllm/issues/54670"),
-    ],
+    references=[report("NVIDIA-NeMo/RL#1681"), report("vllm-project/vllm/pull/54904"), report("vllm-project/vllm#54670")],
     evidence=StaticProbe("vllm.tokenizers.registry", r"if model_config\.skip_tokenizer_init:\s+return None"),
     examples=[
         yes(_VISION, {_SKIP: True}, vllm="0.32.0", refuses=[_SKIP, "engine.language_model_only"]),

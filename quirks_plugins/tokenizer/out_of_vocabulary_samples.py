@@ -51,11 +51,11 @@ QUIRK = Quirk(
     adjustments=masked_logits("known"),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/13175"),
-        report("https://github.com/NVIDIA-NeMo/RL/issues/237"),
-        report("https://github.com/verl-project/verl/issues/1398"),
-        report("https://github.com/vllm-project/vllm/pull/22471"),
-        fix("https://github.com/facebookresearch/fairseq2/pull/1237"),
+        report("vllm-project/vllm#13175"),
+        report("NVIDIA-NeMo/RL#237"),
+        report("verl-project/verl#1398"),
+        report("vllm-project/vllm/pull/22471"),
+        fix("facebookresearch/fairseq2/pull/1237"),
     ],
     examples=[
         yes("qwen3", vllm="0.32.0", extra=_PADDED, patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"]),

@@ -35,10 +35,7 @@ QUIRK = Quirk(
         reason="stop strings are parameters of a request, which no setting of the engine checks",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        fix("https://github.com/vllm-project/vllm/pull/46310"),
-        report("https://github.com/vllm-project/vllm/pull/3748"),
-    ],
+    references=[fix("vllm-project/vllm/pull/46310"), report("vllm-project/vllm/pull/3748")],
     examples=[
         yes("qwen3", {_SKIP: True}, vllm="0.32.0", patches="SamplingParams.verify"),
         yes("qwen3", {_SKIP: True}, vllm="0.33.0", purpose="serve"),

@@ -35,7 +35,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=masked_logits("text"),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/modelscope/ms-swift/issues/9287"),
+    references=report("modelscope/ms-swift#9287"),
     examples=[
         yes(_QWEN, vllm="0.32.0", patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"]),
         yes({"model_type": "gemma3", "image_token_index": 262144}, vllm="0.33.0"),

@@ -35,7 +35,7 @@ QUIRK = Quirk(
         Require("refit.scope", "state_dict", when=our_worker),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/44371"),
+    references=report("vllm-project/vllm/pull/44371"),
     evidence=SymbolProbe(
         "vllm.model_executor.model_loader.reload.layerwise:initialize_layerwise_reload", present_means_affected=True
     ),

@@ -57,12 +57,12 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/57795"),
-        report("https://github.com/vllm-project/vllm/pull/57798"),
-        report("https://github.com/vllm-project/vllm/pull/57803"),
-        report("https://github.com/vllm-project/vllm/pull/57804"),
-        report("https://github.com/vllm-project/vllm/pull/57805"),
-        report("https://github.com/vllm-project/vllm-ascend/pull/16958"),
+        report("vllm-project/vllm/pull/57795"),
+        report("vllm-project/vllm/pull/57798"),
+        report("vllm-project/vllm/pull/57803"),
+        report("vllm-project/vllm/pull/57804"),
+        report("vllm-project/vllm/pull/57805"),
+        report("vllm-project/vllm-ascend/pull/16958"),
     ],
     evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r'"sinks" in name:'),
     examples=[

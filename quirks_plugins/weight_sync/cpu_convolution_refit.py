@@ -33,10 +33,7 @@ QUIRK = Quirk(
         reason="vLLM packs the convolution into other memory than the mixer reads",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/47641"),
-        report("https://github.com/vllm-project/vllm/issues/55087"),
-    ],
+    references=[report("vllm-project/vllm/pull/47641"), report("vllm-project/vllm#55087")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.mamba.mamba_mixer2", r'self\.register_buffer\("conv_weights", conv_weights'
     ),

@@ -26,10 +26,7 @@ QUIRK = Quirk(
         reason="vLLM packs the experts for its CPU kernel after the first load only",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-        report("https://github.com/vllm-project/vllm/pull/40390"),
-    ],
+    references=[report("vllm-project/vllm#48312"), report("vllm-project/vllm/pull/40390")],
     examples=[
         yes(QWEN3_MOE, vllm="0.28.0", platform="cpu"),
         yes(QWEN3_MOE, parallel(dp=2, flag=True), vllm="0.32.0", platform="cpu"),

@@ -29,7 +29,7 @@ QUIRK = Quirk(
         reason="a tied weight is packed anew in the embedding alone, and the head computes with its old packed copy",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    references=report("vllm-project/vllm#48312"),
     examples=[
         yes("gemma3_text", vllm="0.32.0", platform="cpu"),
         yes({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512"),

@@ -64,7 +64,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/issues/55087"),
+    references=report("vllm-project/vllm#55087"),
     evidence=StaticProbe("vllm.model_executor.layers.fused_moe.runner.moe_runner", r"if self\._combined_gate_weight is None:"),
     examples=[
         yes("glm5_next", vllm="0.32.0", patches=_BOTH),

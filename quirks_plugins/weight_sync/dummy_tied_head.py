@@ -42,7 +42,7 @@ QUIRK = Quirk(
         reason="the head of the checkpoint decides whether it is tied, and vLLM does not look at it for a dummy start",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/51665"),
+    references=report("vllm-project/vllm/pull/51665"),
     evidence=StaticProbe(
         "vllm.config.vllm",
         r"(?m)^ {8}self\.model_config\.maybe_untie_word_embeddings",  # with every load format

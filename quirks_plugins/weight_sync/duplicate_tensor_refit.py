@@ -46,7 +46,7 @@ QUIRK = Quirk(
         reason="elements of a tensor that comes twice are counted twice, and the layer is taken for complete too early",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    references=report("vllm-project/vllm#48312"),
     evidence=StaticProbe("vllm.model_executor.model_loader.reload.layerwise", r"info\.load_numel \+= num_loaded"),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),

@@ -46,10 +46,7 @@ QUIRK = Quirk(
         "engine.hf_overrides.quantization_config: {} and engine.load_format: dummy"
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/45835"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2875"),
-    ],
+    references=[report("vllm-project/vllm/pull/45835"), report("NVIDIA-NeMo/RL/pull/2875")],
     examples=[
         yes(_FP8, vllm="0.32.0", advises="engine.hf_overrides.quantization_config"),
         yes({**_FP8, "model_type": "minimax_m2"}, vllm="0.26.0"),

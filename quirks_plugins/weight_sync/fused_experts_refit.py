@@ -45,7 +45,7 @@ QUIRK = Quirk(
         reason="the loaders of these models know the names and the layout of a checkpoint alone",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/36997"),
+    references=report("vllm-project/vllm/pull/36997"),
     examples=[
         yes("deepseek_v3", vllm="0.33.0", patches="BaseModelLoader.load_model"),
         yes("mixtral", vllm="0.26.0"),

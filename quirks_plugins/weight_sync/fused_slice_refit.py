@@ -58,7 +58,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/57795"),
+    references=report("vllm-project/vllm/pull/57795"),
     evidence=StaticProbe("vllm.model_executor.models.step3_text", r"param_slice\.copy_\("),
     examples=[
         yes("step3_text", vllm="0.32.0", patches="Step3TextModel.load_weights"),

@@ -37,10 +37,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"There is no module or parameter named '(model\.)?vision_tower\.(encoder|embeddings|pre_layrnorm|post_layernorm)",
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2565"),
-        report("https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/4220"),
-    ],
+    references=[report("NVIDIA-NeMo/RL/pull/2565"), report("NVIDIA-NeMo/Megatron-Bridge/pull/4220")],
     evidence=StaticProbe("vllm.model_executor.models.siglip", r"self\.vision_model = SiglipVisionTransformer\("),
     examples=[
         yes(_VISION, vllm="0.32.0", advises="vision_tower.vision_model"),

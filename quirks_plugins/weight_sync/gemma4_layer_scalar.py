@@ -55,10 +55,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/19788"),
-        report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),
-    ],
+    references=[report("vllm-project/vllm#19788"), report("NVIDIA-NeMo/RL#2631")],
     examples=[
         yes("gemma4", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("gemma4_text", defaults=_DUMMY, vllm="0.33.0"),

@@ -26,10 +26,7 @@ QUIRK = Quirk(
         "0.26 or newer, or send weights by the model's own load_weights"
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        fix("https://github.com/vllm-project/vllm/pull/44371"),
-        report("https://github.com/vllm-project/vime/pull/326"),
-    ],
+    references=[fix("vllm-project/vllm/pull/44371"), report("vllm-project/vime/pull/326")],
     evidence=StaticProbe(
         "vllm.model_executor.model_loader.reload.layerwise", "kernel_non_persistent_buffers", found_means_affected=False
     ),

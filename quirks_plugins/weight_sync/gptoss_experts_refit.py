@@ -32,10 +32,7 @@ QUIRK = Quirk(
         reason="it copies experts past their weight loaders, and a layerwise reload repeats only what goes through these",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/57795"),
-        report("https://github.com/vllm-project/vllm/pull/57805"),
-    ],
+    references=[report("vllm-project/vllm/pull/57795"), report("vllm-project/vllm/pull/57805")],
     evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r"param\.copy_\(narrow_weight\)\s+loaded_params\.add"),
     examples=[
         yes("gpt_oss", vllm="0.26.0"),

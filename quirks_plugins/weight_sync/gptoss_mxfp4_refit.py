@@ -29,10 +29,7 @@ QUIRK = Quirk(
         "engine.load_format: dummy"
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/25694"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/1452"),
-    ],
+    references=[report("vllm-project/vllm/pull/25694"), report("NVIDIA-NeMo/RL/pull/1452")],
     examples=[
         yes(_MXFP4, vllm="0.32.0", advises="engine.hf_overrides.quantization_config"),
         no(_MXFP4, _CLEARED, vllm="0.32.0"),

@@ -22,7 +22,7 @@ QUIRK = Quirk(
         "a refit does not reach Inkling's experts, which vLLM copies itself: start a new engine for each policy"
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/57795"),
+    references=report("vllm-project/vllm/pull/57795"),
     evidence=StaticProbe("vllm.models.inkling.nvidia.moe", r"self\.w13_weight\.data\.copy_\(weight\)"),
     examples=[
         yes("inkling_mm_model", vllm="0.32.0", advises="does not reach Inkling's experts"),

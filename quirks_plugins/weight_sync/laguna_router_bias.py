@@ -25,7 +25,7 @@ QUIRK = Quirk(
         reason="the loader passes over the tensor, and no setting names it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/50937"),
+    references=report("vllm-project/vllm/pull/50937"),
     examples=[
         yes("laguna", vllm="0.32.0", patches="RoutedExperts.load_weights"),
         yes("laguna", vllm="0.26.0", purpose="serve"),

@@ -31,7 +31,7 @@ QUIRK = Quirk(
         reason="a reload takes buffers that a layer makes of its weights for constants",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    references=report("vllm-project/vllm#48312"),
     evidence=StaticProbe("vllm.model_executor.layers.quantization.modelopt", r'"_nvfp4_weight_for_gather"'),
     examples=[
         yes(_GLM, vllm="0.33.0", platform="rocm", patches="_place_kernel_tensors"),

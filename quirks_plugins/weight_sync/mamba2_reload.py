@@ -25,9 +25,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        fix("https://github.com/vllm-project/vllm/pull/42481"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2714"),
-        report("https://github.com/vllm-project/vllm/pull/48284"),
+        fix("vllm-project/vllm/pull/42481"),
+        report("PrimeIntellect-ai/prime-rl/pull/2714"),
+        report("vllm-project/vllm/pull/48284"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.model_loader.reload.layerwise", "kernel_non_persistent_buffers", found_means_affected=False

@@ -36,7 +36,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="is not a valid data dimension for a 3D tensor",
-    references=report("https://github.com/verl-project/verl/pull/7987"),
+    references=report("verl-project/verl/pull/7987"),
     examples=[
         yes(QWEN3_MOE, _VERL, vllm="0.29.0", platform="cuda", extra=_BLACKWELL, advises="engine.moe_backend: triton"),
         no(QWEN3_MOE, {**_VERL, _BACKEND: "triton"}, vllm="0.29.0", platform="cuda", extra=_BLACKWELL),

@@ -21,10 +21,7 @@ QUIRK = Quirk(
     match=purpose("rollout") & environment(_NAME).is_set() & setting("refit.transport").one_of("collective"),
     adjustments=Advise(f"set {_NAME} to the same value for the trainer: NCCL groups of both sides hang or fail if it differs"),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/NovaSky-AI/SkyRL/pull/143"),
-        report("https://github.com/verl-project/verl/pull/5522"),
-    ],
+    references=[report("NovaSky-AI/SkyRL/pull/143"), report("verl-project/verl/pull/5522")],
     examples=[
         yes("qwen3", {"refit.transport": "collective"}, env={_NAME: "0"}, advises="the same value"),
         no("qwen3", {"refit.transport": "ipc_zmq"}, env={_NAME: "0"}),

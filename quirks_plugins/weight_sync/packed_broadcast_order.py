@@ -33,10 +33,7 @@ QUIRK = Quirk(
         reason="the number of streams is the trainer's, and more than one is not ordered",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/52951"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3651"),
-    ],
+    references=[report("vllm-project/vllm#52951"), report("NVIDIA-NeMo/RL/pull/3651")],
     evidence=StaticProbe("vllm.distributed.weight_transfer.packed_tensor", r"prev_received", found_means_affected=False),
     examples=[
         yes("qwen3", _NCCL, vllm="0.32.0", patches="packed_nccl_broadcast_consumer"),

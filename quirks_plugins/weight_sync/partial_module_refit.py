@@ -43,9 +43,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/50523"),
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2714"),
+        report("vllm-project/vllm/pull/50523"),
+        report("vllm-project/vllm#48312"),
+        report("PrimeIntellect-ai/prime-rl/pull/2714"),
     ],
     evidence=StaticProbe("vllm.model_executor.model_loader.reload.meta", r"tensor = torch\.empty_strided\("),
     examples=[

@@ -27,11 +27,7 @@ QUIRK = Quirk(
         reason="a load past the layerwise reload shows nowhere",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/42821"),
-        report("https://github.com/NovaSky-AI/SkyRL/issues/1680"),
-        report("https://github.com/verl-project/verl/issues/7978"),
-    ],
+    references=[report("vllm-project/vllm#42821"), report("NovaSky-AI/SkyRL#1680"), report("verl-project/verl#7978")],
     examples=[
         yes("qwen3_moe", vllm="0.32.0", platform="cuda", patches="BaseModelLoader.load_model"),
         no("qwen3_moe", vllm="0.32.0", platform="cpu"),

@@ -65,10 +65,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/deepspeedai/DeepSpeed/pull/8369"),
-        report("https://github.com/vllm-project/vllm/pull/38746"),
-    ],
+    references=[report("deepspeedai/DeepSpeed/pull/8369"), report("vllm-project/vllm/pull/38746")],
     examples=[
         yes("glm4_moe", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("deepseek_v4", {**_DUMMY, **_PARAMETERS}, vllm="0.33.0", patches=_PATCHED, advises="does not balance it"),

@@ -28,10 +28,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"removes lm_head\.bias|object has no attribute 'bias'",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/46835"),
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-    ],
+    references=[report("vllm-project/vllm/pull/46835"), report("vllm-project/vllm#48312")],
     evidence=StaticProbe("vllm.model_executor.models.registry", r'"PhiForCausalLM": \("transformers"'),
     examples=[
         yes("phi", vllm="0.32.0"),

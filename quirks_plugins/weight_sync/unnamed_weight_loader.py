@@ -30,7 +30,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"'functools\.partial' object has no attribute '__name__'",
-    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    references=report("vllm-project/vllm#48312"),
     evidence=StaticProbe("vllm.model_executor.layers.minimax_rms_norm.rms_norm_tp", r"\.weight_loader = partial\("),
     examples=[
         yes("minimax_m2", vllm="0.26.0"),
