@@ -117,7 +117,7 @@ class Quirk:
     Attributes:
         id: Stable name, never reused: ``words-with-dashes``; a third party's may be ``distribution/words``.
         title: What goes wrong, and for which models, in one sentence.
-        flag: The behaviour it adjusts.
+        flag: The behaviour it adjusts; if left out, the folder of its file is named after it.
         kind: Workaround, rule or feature.
         match: When it concerns a run.
         adjustments: What it requests.
@@ -155,11 +155,11 @@ class Quirk:
         *,
         id: str,  # noqa: A002 - the usual word for it
         title: str,
-        flag: str,
         match: Match,
         adjustments: Adjustment | Sequence[Adjustment],
         severity: Severity,
         references: Reference | Sequence[Reference],
+        flag: str = "",
         affected: Affected | Sequence[Affected] = (),
         evidence: Probe | PairedRun | Sequence[Probe | PairedRun] = (),
         examples: Example | Sequence[Example] = (),
@@ -173,6 +173,8 @@ class Quirk:
         Raises:
             DeclarationError: The declaration is invalid; the message lists all problems.
         """
+        location = _location(sys._getframe(1))
+        flag = flag or location.module.rpartition(".")[0].rpartition(".")[2]
         values: dict[str, Any] = {
             "id": id,
             "title": title,
@@ -188,7 +190,7 @@ class Quirk:
             "supersedes": _as_tuple(supersedes),
             "cost": cost,
             "crash": crash,
-            "location": _location(sys._getframe(1)),
+            "location": location,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -9,7 +9,7 @@ When it can go: when both reports are closed with a cause.
 Evidence: the reports; the group needs several GPUs, and no such engine was run by us, so that this only advises to compare.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, model_type, no, package, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, model_type, no, package, report, setting, unknown, yes
 from quirks_plugins.conditions import latent_attention
 from quirks_plugins.runs import MOONLIGHT
 
@@ -21,7 +21,6 @@ _GLM = {"model_type": "glm_moe_dsa", "kv_lora_rank": 512, "qk_rope_head_dim": 64
 QUIRK = Quirk(
     id="decode-context-parallel",
     title="Decode context parallelism returned random tokens for models with latent attention",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     match=setting(_SIZE).above(1) & ((latent_attention & ~_sparse) | (_sparse & package("vllm", introduced="0.28.0"))),
     affected=Affected("vllm", introduced="0.21.0"),
     adjustments=Advise(

@@ -6,7 +6,7 @@ the causal mask. What needs another mask, a state along the sequence or the whol
 Evidence: the rules are NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
-from quirks_core import Fact, Kind, ModelFlag, Quirk, Refuse, Severity, model_type, no, report, setting, unknown, yes
+from quirks_core import Fact, Kind, Quirk, Refuse, Severity, model_type, no, report, setting, unknown, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, sequence_packing
 from quirks_plugins.runs import context_parallel
 
@@ -17,7 +17,6 @@ _VISION = {"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}
 CP_GEMMA3 = Quirk(
     id="cp-gemma3",
     title="Gemma-3 passes an attention mask, which context parallelism with FSDP2 cannot take",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & model_type("gemma3", "gemma3_text"),
     adjustments=Refuse(
@@ -43,7 +42,6 @@ CP_GEMMA3 = Quirk(
 CP_QWEN3_5 = Quirk(
     id="cp-qwen3-5",
     title="Dense Qwen3.5 carries a state along the sequence, which context parallelism with FSDP2 does not pass on",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & model_type("qwen3_5", "qwen3_5_text"),
     adjustments=Refuse(
@@ -67,7 +65,6 @@ CP_QWEN3_5 = Quirk(
 CP_SEQUENCE_PACKING = Quirk(
     id="cp-sequence-packing",
     title="Context parallelism needs SDPA and sequence packing needs flash-attention-2: not both with FSDP2",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & sequence_packing,
     adjustments=Refuse(
@@ -88,7 +85,6 @@ CP_SEQUENCE_PACKING = Quirk(
 CP_SEQUENCE_PARALLEL = Quirk(
     id="cp-sequence-parallel",
     title="Context parallelism and sequence parallelism both shard the sequence: not both with FSDP2 at TP > 1",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=(
         context_parallel_on_fsdp2
@@ -114,7 +110,6 @@ CP_SEQUENCE_PARALLEL = Quirk(
 CP_VLM = Quirk(
     id="cp-vlm",
     title="Context parallelism shards the sequence before media features are in it: not with multimodal models on FSDP2",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & Fact("model.is_multimodal").is_true(),
     adjustments=Refuse(

@@ -7,7 +7,7 @@ engine cores that share nothing.
 When it can go: when vLLM accepts dense models in such a group; the static probe will show it.
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import actors, dense, several_replicas
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -17,7 +17,6 @@ _ACTORS = parallel(dp=2, strategy="actors")
 QUIRK = Quirk(
     id="dp-dense-group",
     title="Dense models share nothing, and vLLM refuses external data parallelism for them",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=several_replicas & actors & dense,
     adjustments=Refuse(

@@ -6,7 +6,7 @@ is started, and lists everything else that is wrong with the run.
 When it can go: when vLLM ignores the flag on dense models; the paired run will show it.
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import dense, sharded_experts
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -14,7 +14,6 @@ from quirks_plugins.runs import QWEN3_MOE, parallel
 QUIRK = Quirk(
     id="ep-dense",
     title="A dense model has no experts to share, and vLLM refuses to start",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=sharded_experts & dense,
     adjustments=Refuse(

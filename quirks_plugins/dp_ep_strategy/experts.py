@@ -10,7 +10,7 @@ warns, ``ep-expert-count`` when every backend uses the offsets of the expert map
 Evidence: static probes of vLLM's definitions. They show how vLLM works, not a defect. No run with DeepEP was made.
 """
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, described, report
+from quirks_core import Advise, Kind, Quirk, Refuse, Require, Severity, StaticProbe, described, report
 from quirks_core.declaration.examples import no, unknown, yes
 from quirks_core.declaration.match import setting
 from quirks_plugins import conditions as run
@@ -39,7 +39,6 @@ _flag_alone_decides = StaticProbe(
 DP_INDEPENDENT_EXPERTS = Quirk(
     id="dp-independent-experts",
     title="Independent engines form expert-parallel groups of their own TP ranks only, silently",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=run.independent & EP.above(TP),
     adjustments=Refuse(
@@ -63,7 +62,6 @@ DP_INDEPENDENT_EXPERTS = Quirk(
 EP_ALONE = Quirk(
     id="ep-alone",
     title="Expert parallelism over one rank is silently none",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=run.expert_flag & run.mixture & ~TP.above(1) & (~run.several_replicas | run.independent),
     adjustments=Advise(
@@ -88,7 +86,6 @@ EP_ALONE = Quirk(
 EP_FLAG = Quirk(
     id="ep-flag",
     title="An expert-parallel size has no effect until vLLM's flag is on, and a size of 1 none until it is off",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=EP.is_set(),
     adjustments=[
@@ -123,7 +120,6 @@ EP_FLAG = Quirk(
 EP_MULTIPLE_OF_TP = Quirk(
     id="ep-multiple-of-tp",
     title="vLLM's expert-parallel group is made of whole replicas: its size is a multiple of TP",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=EP.above(1) & EP.indivisible_by(TP),
     adjustments=Refuse(
@@ -165,7 +161,6 @@ _neither = described(
 EP_SIZE = Quirk(
     id="ep-size",
     title="vLLM takes no expert-parallel size: it forms DP x TP, whatever the configuration calls it",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=EP.above(1) & (_not_the_group | _not_the_replica | _neither),
     adjustments=[
@@ -220,7 +215,6 @@ _needs_even = setting(_BACKEND).matches("^(deepep|moonep)") | setting(_EPLB).is_
 EP_EXPERT_COUNT = Quirk(
     id="ep-expert-count",
     title="Experts that ranks cannot share evenly: DeepEP addresses wrong experts, and EPLB does not start",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=(
         run.sharded_experts

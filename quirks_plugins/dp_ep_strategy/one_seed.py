@@ -10,7 +10,7 @@ When it can go: never, being a choice; samples that shall be alike, as in a test
 Evidence: two engines with one seed are compared in the tests of the group.
 """
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, yes
+from quirks_core import Advise, Kind, Quirk, Severity, no, purpose, report, setting, yes
 from quirks_plugins import conditions as run
 from quirks_plugins.runs import parallel
 
@@ -20,7 +20,6 @@ _ONE = {_SLOT: False, **parallel(dp=2)}
 QUIRK = Quirk(
     id="one-seed",
     title="Engines that share one seed return the same samples for the same prompts",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=purpose("rollout")
     & run.several_replicas

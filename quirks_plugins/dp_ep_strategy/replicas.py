@@ -10,7 +10,7 @@ Evidence: none from vLLM. Nothing is wrong without ``dp-strategy``; ``pp-needs-a
 worker runs here; the others are arithmetic, and no test has several nodes with GPUs.
 """
 
-from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, Severity, described, fix, no, report, typed, yes
+from quirks_core import Default, Kind, Quirk, Refuse, Severity, described, fix, no, report, typed, yes
 from quirks_plugins import conditions as run
 from quirks_plugins.conditions import GPUS_PER_NODE, NUM_GPUS, NUM_RANKS, PP, REPLICA
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -24,7 +24,6 @@ _ASSERTED = report("NVIDIA-NeMo/RL/pull/1081")
 DP_STRATEGY = Quirk(
     id="dp-strategy",
     title="Data-parallel ranks that share experts must form one group, and ranks that share nothing should not",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.FEATURE,
     match=run.several_replicas & (~run.one_engine | typed(_STRATEGY)),
     adjustments=[
@@ -72,7 +71,6 @@ DP_STRATEGY = Quirk(
 PP_NEEDS_ASYNC = Quirk(
     id="pp-needs-async",
     title="Pipeline parallelism with the synchronous engine is refused, or leaves stages idle",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=PP.above(1) & run.synchronous,
     adjustments=Refuse(
@@ -106,7 +104,6 @@ _OURS = {"engine.generate_from_dummy": False}
 REPLICA_ON_ONE_NODE = Quirk(
     id="replica-on-one-node",
     title="Our group starts an engine's ranks on one node: they must fit its GPUs",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=run.our_worker & (_replica_too_large | _engine_too_large),
     adjustments=[
@@ -143,7 +140,6 @@ _too_few = NUM_GPUS.below(NUM_RANKS)
 WORLD_SIZE = Quirk(
     id="world-size",
     title="The cluster's GPUs are no multiple of a replica's, or too few for all replicas",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=_left_over | _too_few,
     adjustments=[

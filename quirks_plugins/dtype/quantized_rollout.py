@@ -12,7 +12,7 @@ When it can go: never; two programs that round differently differ.
 Evidence: none of ours; advice changes nothing, so that no paired run can show it.
 """
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import quantized
 
 _SLOT = "engine.quantization"
@@ -23,7 +23,6 @@ _AWQ = {"model_type": "qwen3", "quantization_config": {"quant_method": "awq"}}
 QUIRK = Quirk(
     id="quantized-rollout",
     title="Weights of a rollout are quantised, and the trainer's are not",
-    flag=ModelFlag.DTYPE,
     kind=Kind.RULE,
     match=purpose("rollout") & (quantized | _quantizes),
     affected=Affected("vllm", introduced="0.26.0"),

@@ -8,7 +8,7 @@ When it can go: when vLLM 0.24 is no longer supported and 12.1 is excluded, or w
 at hand.
 """
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, package
 
 _VARIABLE = "env.VLLM_USE_DEEP_GEMM"
@@ -26,7 +26,6 @@ _fp8 = described(
 QUIRK = Quirk(
     id="deep-gemm-capability",
     title="On GPUs of capability 12.x vLLM takes a DeepGEMM that has no kernels for them",
-    flag=ModelFlag.ENVIRONMENT,
     match=_fp8 & (_capability.one_of(121) | (_capability.one_of(120) & package("vllm", fixed="0.25.0"))),
     affected=Affected("vllm", introduced="0.24.0"),
     adjustments=Default(_VARIABLE, "0", reason="this vLLM's DeepGEMM fails on this GPU, and other FP8 kernels work"),

@@ -5,7 +5,7 @@ What happens: a recipe that sets a variable's old name (``VLLM_USE_V1``, ``VLLM_
 renames variables between releases.
 """
 
-from quirks_core import Advise, Fact, Kind, ModelFlag, Quirk, RunContext, Severity, no, report, unknown, yes
+from quirks_core import Advise, Fact, Kind, Quirk, RunContext, Severity, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 
@@ -17,7 +17,6 @@ def _message(context: RunContext) -> str:
 QUIRK = Quirk(
     id="unread-environment",
     title="Variables that the installed vLLM no longer reads have no effect, silently",
-    flag=ModelFlag.ENVIRONMENT,
     kind=Kind.RULE,
     match=Fact("environment.unread").is_not_empty(),
     adjustments=Advise(_message),

@@ -12,7 +12,7 @@ When it can go: never; two programs that round differently differ.
 Evidence: none of ours; advice changes nothing, so that no paired run can show it.
 """
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, report, unknown, yes
+from quirks_core import Advise, Kind, Quirk, Severity, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import cache_dtype_is_open, quantized_cache_of_checkpoint
 
@@ -35,7 +35,6 @@ _MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "F
 QUIRK = Quirk(
     id="fp8-kv-rollout",
     title="Keys and values of a rollout are quantised, and the trainer's are not",
-    flag=ModelFlag.KV_CACHE,
     kind=Kind.RULE,
     match=purpose("rollout") & (_by_user | quantized_cache_of_checkpoint | _by_model),
     adjustments=Advise(

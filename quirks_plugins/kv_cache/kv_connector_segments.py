@@ -8,7 +8,7 @@ other name. An engine with sleep mode keeps its cache elsewhere and is not conce
 When it can go: when that check asks the allocator, as sleep mode has done since 0.31.0. Read in 0.21.0, 0.30.0 and 0.33.0.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import environment, setting
 
 _ALIAS = "PYTORCH_ALLOC_CONF"
@@ -18,7 +18,6 @@ _CONNECTED = {"engine.kv_transfer_config": {"kv_connector": "NixlConnector", "kv
 QUIRK = Quirk(
     id="kv-connector-segments",
     title="vLLM refuses expandable segments beside a KV connector, but not under the newer name of the variable",
-    flag=ModelFlag.KV_CACHE,
     match=setting("engine.kv_transfer_config.kv_connector").is_set()
     & environment(_ALIAS).matches("expandable_segments:True")
     & ~environment("PYTORCH_CUDA_ALLOC_CONF").is_set()

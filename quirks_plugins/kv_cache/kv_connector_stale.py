@@ -12,7 +12,7 @@ When it can go: when vLLM treats a connector that did not clear its cache as a f
 from collections.abc import Mapping
 from typing import Any
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, purpose
 from quirks_plugins.kit import Lab, Outcome
 
@@ -43,7 +43,6 @@ def _combined(*connectors: Mapping[str, Any]) -> dict[str, Any]:
 QUIRK = Quirk(
     id="kv-connector-stale",
     title="A KV connector that cannot be cleared serves the KV cache of old weights after an update",
-    flag=ModelFlag.KV_CACHE,
     match=purpose("rollout") & _may_keep,
     affected=Affected("vllm", introduced="0.26.0"),  # connectors of older releases were not examined
     adjustments=[

@@ -8,7 +8,7 @@ When it can go: when vllm-project/vllm#50772 is closed with a cause.
 Evidence: the report alone; the cause is not known, and no engine of that model was run by us.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, model_type, no, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, model_type, no, report, setting, unknown, yes
 
 _FORMAT = "engine.load_format"
 _FAST = {_FORMAT: "fastsafetensors"}
@@ -16,7 +16,6 @@ _FAST = {_FORMAT: "fastsafetensors"}
 QUIRK = Quirk(
     id="fastsafetensors-deepseek-v4",
     title="DeepSeek-V4 that fastsafetensors has loaded generates token salad",
-    flag=ModelFlag.LOAD_FORMAT,
     match=model_type("deepseek_v4", "deepseek_v41") & setting(_FORMAT).one_of("fastsafetensors"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Advise(

@@ -9,7 +9,7 @@ When it can go: when ``BaseModelLoader`` demands the method. Trainers that send 
 worker among them. Read in 0.16.0, 0.26.0 and 0.33.0.
 """
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import package, setting
 from quirks_plugins.conditions import our_worker
 
@@ -20,7 +20,6 @@ _streamer = setting(_FORMAT).one_of("runai_streamer") & package("vllm", fixed="0
 QUIRK = Quirk(
     id="reload-loader",
     title="After a sleep of level 2, reload_weights fails with every loader but the default one",
-    flag=ModelFlag.LOAD_FORMAT,
     kind=Kind.RULE,
     match=setting("engine.enable_sleep_mode").is_true() & (setting(_FORMAT).one_of(*_LOADERS) | _streamer) & ~our_worker,
     affected=Affected("vllm", introduced="0.16.0"),

@@ -16,13 +16,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from quirks_core import Default, Kind, ModelFlag, Quirk, Severity, fix, no, purpose, report, yes
+from quirks_core import Default, Kind, Quirk, Severity, fix, no, purpose, report, yes
 from quirks_plugins.kit import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="generation-config-leak",
     title="Requests that leave their sampling open inherit penalties, top-k and temperature from the checkpoint",
-    flag=ModelFlag.LOGPROBS,
     kind=Kind.RULE,
     match=purpose("rollout"),
     adjustments=Default("engine.generation_config", "vllm"),

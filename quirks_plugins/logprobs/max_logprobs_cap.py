@@ -12,13 +12,12 @@ When it can go: when vLLM has no cap for callers of the engine itself.
 
 from typing import Any
 
-from quirks_core import Default, Fact, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, yes
+from quirks_core import Default, Fact, Kind, Quirk, Severity, StaticProbe, no, report, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="max-logprobs-cap",
     title="A distillation run's request for the logprobs of more than 20 tokens is refused",
-    flag=ModelFlag.LOGPROBS,
     kind=Kind.RULE,
     match=Fact("recipe").matches(r"distil|\b(gkd|m?opd|opsd)\b"),
     adjustments=Default("engine.max_logprobs", -1),

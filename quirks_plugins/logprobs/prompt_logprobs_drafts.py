@@ -14,7 +14,7 @@ logprobs of a prompt with and without ``speculative_config``.
 from collections.abc import Callable
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, platform, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, fix, no, platform, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 
 _METHOD = "engine.speculative_config.method"
@@ -26,7 +26,6 @@ _MODEL = {"engine.speculative_config": {"method": "draft_model", "num_speculativ
 QUIRK = Quirk(
     id="prompt-logprobs-drafts",
     title="prompt_logprobs are computed from memory that an MTP or EAGLE drafter has overwritten",
-    flag=ModelFlag.LOGPROBS,
     match=platform("cuda", "rocm")
     & v1_model_runner
     & setting(_METHOD).matches("mtp|eagle|draft_model|dflash")

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, described, fix, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, described, fix, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, package, purpose, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.kit import Lab, Outcome
@@ -48,7 +48,6 @@ _looks_names_up = described(
 QUIRK = Quirk(
     id="lora-base-refit",
     title="An engine with LoRA takes no experts of its base model in a weight update, silently; before 0.28 it takes nothing",
-    flag=ModelFlag.LORA,
     match=purpose("rollout")
     & setting("engine.enable_lora").is_true()
     & (mixture | package("vllm", fixed="0.28.0") | _looks_names_up),

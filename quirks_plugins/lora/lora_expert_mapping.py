@@ -8,7 +8,7 @@ When it can go: when vLLM 0.24 is no longer supported. All models of vLLM 0.16.0
 ``SupportsLoRA`` and experts were looked through for the method; it was not run by us.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, setting
 from quirks_plugins.conditions import mixture
 
@@ -20,7 +20,6 @@ _pangu = Fact("model.architectures").any_in("PanguProMoEV2ForCausalLM", "PanguUl
 QUIRK = Quirk(
     id="lora-expert-mapping",
     title="With LoRA, Granite MoE, Gemma 4's MoE and openPangu's do not start",
-    flag=ModelFlag.LORA,
     match=setting("engine.enable_lora").is_true()
     & mixture
     & (model_type("granitemoe", "granitemoeshared", "gemma4", "gemma4_text", "gemma4_unified") | _pangu),

@@ -8,7 +8,7 @@ When it can go: the assertions of today when ``FusedMoEWithLoRA`` takes these co
 0.24.0 and 0.33.0.
 """
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import package, setting
 from quirks_plugins.conditions import DP, TP, expert_flag, mixture
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -22,7 +22,6 @@ _other_exchange = setting(_EXCHANGE).is_set() & ~setting(_EXCHANGE).one_of("allg
 QUIRK = Quirk(
     id="lora-expert-parallel",
     title="LoRA on experts that are shared among ranks: an assertion ends the engine while it starts",
-    flag=ModelFlag.LORA,
     kind=Kind.RULE,
     match=setting(_LORA).is_true()
     & mixture

@@ -8,7 +8,7 @@ When it can go: when vLLM 0.23 is no longer supported. Read in 0.19.1, 0.20.0, 0
 int4 weights, and NVFP4 as Marlin computes it, have activations in 16 bits and are not concerned.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
@@ -28,7 +28,6 @@ _fp8_experts = described(
 QUIRK = Quirk(
     id="lora-fp8-experts",
     title="LoRA on a MoE model in FP8 corrupts all output, also that of requests without an adapter",
-    flag=ModelFlag.LORA,
     match=setting("engine.enable_lora").is_true() & mixture & _fp8_experts,
     affected=Affected("vllm", introduced="0.20.0", fixed="0.24.0"),
     adjustments=Refuse(

@@ -9,7 +9,7 @@ engine. The server keeps the request that loaded the adapter, with its flag, and
 When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
@@ -17,7 +17,6 @@ _LORA = {"engine.enable_lora": True}
 QUIRK = Quirk(
     id="lora-inplace-reload",
     title="A LoRA adapter that was loaded in place is read from disk again at every step, whatever its files hold by then",
-    flag=ModelFlag.LORA,
     match=setting("engine.enable_lora").is_true(),
     affected=Affected("vllm", introduced="0.26.0", fixed="0.33.0"),
     adjustments=Patch(

@@ -9,7 +9,7 @@ When it can go: when vLLM refuses to generate from weights that it discarded; a 
 Evidence: read in vLLM 0.16.0, 0.26.0 and 0.33.0; no CPU engine sleeps. Our own worker refuses to generate until weights came.
 """
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 _BOTH = {"engine.enable_lora": True, "engine.enable_sleep_mode": True}
@@ -17,7 +17,6 @@ _BOTH = {"engine.enable_lora": True, "engine.enable_sleep_mode": True}
 QUIRK = Quirk(
     id="lora-sleep-level",
     title="A sleep of level 2 drops the base model, which updates of LoRA adapters do not bring back",
-    flag=ModelFlag.LORA,
     kind=Kind.RULE,
     match=setting("engine.enable_lora").is_true()
     & setting("engine.enable_sleep_mode").is_true()

@@ -10,7 +10,7 @@ When it can go: when vLLM refuses an id that is in use with another path or othe
 proposes versions of adapters.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
@@ -18,7 +18,6 @@ _LORA = {"engine.enable_lora": True}
 QUIRK = Quirk(
     id="lora-update-ignored",
     title="A new LoRA adapter under an id that is loaded already is ignored, silently",
-    flag=ModelFlag.LORA,
     match=purpose("rollout") & setting("engine.enable_lora").is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(

@@ -11,7 +11,7 @@ When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-slidin
 
 from typing import Any
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose, setting
 from quirks_plugins.kit import Lab, Outcome
 
@@ -28,7 +28,6 @@ def _shorter(context: RunContext) -> dict[str, Any]:
 QUIRK = Quirk(
     id="cohere2-sliding-window",
     title="Cohere2's sliding window is one token longer in vLLM than in the trainer",
-    flag=ModelFlag.MODEL_CONFIG,
     match=purpose("rollout")
     & model_type("cohere2", "cohere2_moe", "cohere2_vision")
     & Fact("model.text_config.sliding_window").above(1)

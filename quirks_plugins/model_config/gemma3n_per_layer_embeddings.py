@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 QUIRK = Quirk(
     id="gemma3n-per-layer-embeddings",
     title="A text-only Gemma 3n runs without its per-layer embeddings, silently",
-    flag=ModelFlag.MODEL_CONFIG,
     match=model_type("gemma3n_text"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(

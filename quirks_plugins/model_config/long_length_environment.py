@@ -11,7 +11,7 @@ When it can go: when vLLM makes the table as long as ``max_model_len``, or refus
 closed without a fix).
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Kind, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, environment, model_type, setting
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import num_positions, text_only
@@ -24,7 +24,6 @@ _LLAMA = {"model_type": "llama", "max_position_embeddings": 8192}
 QUIRK = Quirk(
     id="long-length-environment",
     title="VLLM_ALLOW_LONG_MAX_MODEL_LEN lets sequences run past the table of rotations",
-    flag=ModelFlag.MODEL_CONFIG,
     kind=Kind.RULE,
     match=described(
         environment("VLLM_ALLOW_LONG_MAX_MODEL_LEN").matches(r"^\s*(1|true)\s*$"),

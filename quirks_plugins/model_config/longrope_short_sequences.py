@@ -14,7 +14,7 @@ When it can go: never, unless vLLM keeps the two kinds of sequences apart. It ha
 Evidence: a test on the real engine (tests/engine/test_longrope.py); advice changes nothing, so that no paired run can show it.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, purpose, setting
 from quirks_plugins.model_config.rope import NAMES, of_kind
 
@@ -37,7 +37,6 @@ _PHI_MOE = {"model_type": "phimoe", "max_position_embeddings": 131072, "rope_sca
 QUIRK = Quirk(
     id="longrope-short-sequences",
     title="With a max_model_len above LongRoPE's trained length, vLLM rotates short sequences with the long factors",
-    flag=ModelFlag.MODEL_CONFIG,
     match=purpose("rollout") & of_kind("longrope", "su") & _above_trained,
     affected=Affected("vllm", introduced="0.11.1"),
     adjustments=Advise(

@@ -12,7 +12,6 @@ When it can go: when transformers 5.12 is no longer in use. The layers' rope was
 from quirks_core import (
     Advise,
     Affected,
-    ModelFlag,
     Quirk,
     Refuse,
     Severity,
@@ -34,7 +33,6 @@ _on_transformers = package("vllm", introduced="0.29.0")
 QUIRK = Quirk(
     id="olmo3-sliding-yarn",
     title="transformers 5.0 to 5.12 applies YaRN to OLMo-3's sliding-window layers, and computes another model",
-    flag=ModelFlag.MODEL_CONFIG,
     match=model_type("olmo3") & of_kind("yarn") & (purpose("rollout") | _on_transformers),
     affected=Affected("transformers", introduced="5.0.0", fixed="5.13.0"),
     adjustments=[

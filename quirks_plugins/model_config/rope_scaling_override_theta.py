@@ -13,7 +13,7 @@ When it can go: when vLLM merges the user's mapping into the checkpoint's, or le
 
 from typing import Any
 
-from quirks_core import Default, Match, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Default, Match, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import (
     OVERRIDES,
@@ -49,7 +49,6 @@ _NEW = {"transformers": "5.19.0"}
 QUIRK = Quirk(
     id="rope-scaling-override-theta",
     title="A rope_scaling typed in hf_overrides drops the checkpoint's rope_theta, and vLLM takes a constant",
-    flag=ModelFlag.MODEL_CONFIG,
     match=text_only & (_is_incomplete("rope_parameters") | _is_incomplete("rope_scaling")),
     affected=TRANSFORMERS_5,
     adjustments=Default(OVERRIDES, _missing, reason="the typed mapping replaces the checkpoint's, with its rope_theta"),

@@ -11,7 +11,7 @@ When it can go: when vLLM applies such an override to the mapping.
 
 from typing import Any
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Default, Fact, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import (
     OVERRIDES,
@@ -47,7 +47,6 @@ _OLD, _NEW = {"transformers": "4.57.1"}, {"transformers": "5.19.0"}
 QUIRK = Quirk(
     id="rope-theta-override",
     title="hf_overrides.rope_theta has no effect: vLLM goes on with the checkpoint's value",
-    flag=ModelFlag.MODEL_CONFIG,
     match=text_only & typed_theta,
     affected=TRANSFORMERS_5,
     adjustments=[

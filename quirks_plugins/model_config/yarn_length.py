@@ -9,7 +9,7 @@ transformers does (vllm-project/vllm#56446). If the user set YaRN in an override
 When it can go: never, unless vLLM derives the length from the factor again.
 """
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, setting
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import OVERRIDES, num_positions, of_kind, text_only
@@ -26,7 +26,6 @@ _TYPED = {OVERRIDES: {"rope_parameters": _YARN}, "engine.max_model_len": 131072}
 QUIRK = Quirk(
     id="yarn-length",
     title="vLLM refuses a max_model_len that YaRN reaches, because config.json still has the trained length",
-    flag=ModelFlag.MODEL_CONFIG,
     match=text_only
     & of_kind("yarn")
     & setting("engine.max_model_len").above(Fact("model.config.max_position_embeddings"))

@@ -11,7 +11,7 @@ When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does. 
 H100 moved 72 of 72 of them without that change, and none with it; garbage was not shown there, nor by us.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, platform, purpose, setting
 from quirks_plugins.conditions import quantized
 
@@ -24,7 +24,6 @@ _CUTLASS = {_BACKEND: "flashinfer_cutlass"}
 QUIRK = Quirk(
     id="cutlass-constants-refit",
     title="A refit frees constants of FlashInfer's quantised CUTLASS experts that captured CUDA graphs still read",
-    flag=ModelFlag.MOE_BACKEND,
     match=_limited
     & quantized
     & platform("cuda")

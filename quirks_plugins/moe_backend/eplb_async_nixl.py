@@ -9,7 +9,7 @@ When it can go: when vllm-project/vllm#57905 or another fix is in a release.
 Evidence: the report (16 ranks on two nodes) and ``EPLBConfig`` of 0.20.0, 0.23.0, 0.26.0 and 0.33.0; it was not run by us.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, no, package, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, no, package, report, setting, unknown, yes
 from quirks_plugins.runs import QWEN3_MOE
 
 _EPLB, _CONFIG = "engine.enable_eplb", "engine.eplb_config"
@@ -19,7 +19,6 @@ _ON = {_EPLB: True, _CONFIG: {"communicator": "nixl"}, "cluster.num_nodes": 2}
 QUIRK = Quirk(
     id="eplb-async-nixl",
     title="Asynchronous EPLB over NIXL can stop for ever between nodes, without a word",
-    flag=ModelFlag.MOE_BACKEND,
     match=setting(_EPLB).is_true()
     & setting(f"{_CONFIG}.communicator").one_of("nixl")
     & setting("cluster.num_nodes").above(1)

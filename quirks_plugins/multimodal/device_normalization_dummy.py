@@ -12,7 +12,7 @@ When it can go: with support for vLLM 0.32. In 0.33.0 neither factor is a persis
 
 import json
 
-from quirks_core import Affected, Fact, Match, ModelFlag, Quirk, Require, Severity, no, package, purpose, report, unknown, yes
+from quirks_core import Affected, Fact, Match, Quirk, Require, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights
 from quirks_plugins.kit import Lab, Outcome
 
@@ -37,7 +37,6 @@ _GEMMA4 = {"architectures": ["Gemma4ForConditionalGeneration"], "vision_config":
 QUIRK = Quirk(
     id="device-normalization-dummy",
     title="Vision models that start from dummy weights normalise images with random numbers",
-    flag=ModelFlag.MULTIMODAL,
     match=purpose("rollout")
     & dummy_weights
     & (_built(*_SINCE_28) | (_built(*_SINCE_32) & package("vllm", introduced="0.32.0"))),

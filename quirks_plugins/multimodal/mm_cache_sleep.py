@@ -9,7 +9,7 @@ When it can go: when vLLM 0.21 is no longer supported. 0.22.0 empties both (vllm
 0.20.0, 0.21.0 and 0.22.0.
 """
 
-from quirks_core import Advise, Affected, Fact, ModelFlag, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Fact, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
 
 _CACHE, _SLEEP = "engine.mm_processor_cache_gb", {"engine.enable_sleep_mode": True}
 _VISION = {"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}
@@ -17,7 +17,6 @@ _VISION = {"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}
 QUIRK = Quirk(
     id="mm-cache-sleep",
     title="After a sleep the engine no longer has the images that its client believes it has",
-    flag=ModelFlag.MULTIMODAL,
     match=Fact("model.is_multimodal").is_true()
     & setting("engine.enable_sleep_mode").is_true()
     & ~setting(_CACHE).one_of(0, 0.0),

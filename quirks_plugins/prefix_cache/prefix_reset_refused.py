@@ -13,14 +13,13 @@ When it can go: when trainers pass ``reset_running_requests=True``, or vLLM rais
 
 import asyncio
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="prefix-reset-refused",
     title="A reset of the prefix cache is refused while requests run, and old keys and values outlive weight updates",
-    flag=ModelFlag.PREFIX_CACHE,
     match=purpose("rollout") & ~our_worker & ~setting("engine.enable_prefix_caching").one_of(False),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(

@@ -11,13 +11,12 @@ When it can go: when trainers retry such requests, or pause with ``keep``.
 
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, no, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, SymbolProbe, no, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="paused-requests-refused",
     title="Rollout requests that arrive while generation is paused fail instead of waiting",
-    flag=ModelFlag.RUNTIME,
     match=purpose("rollout"),
     affected=Affected("vllm", introduced="0.33.0"),
     adjustments=Patch(

@@ -10,7 +10,7 @@ When it can go: when vLLM 0.20 is no longer supported. The variable was read in 
 Evidence: the report (0.19, TP 8 x PP 2); it needs two nodes, and was not run by us.
 """
 
-from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, no, package, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Default, Quirk, Severity, no, package, report, setting, unknown, yes
 from quirks_plugins.conditions import PP
 
 _EXECUTOR, _VARIABLE = "engine.distributed_executor_backend", "env.VLLM_USE_RAY_V2_EXECUTOR_BACKEND"
@@ -20,7 +20,6 @@ _has_it = package("vllm", introduced="0.20.0")
 QUIRK = Quirk(
     id="ray-pipeline-logprobs",
     title="With pipeline stages over Ray, a request with logprobs can hang for ever",
-    flag=ModelFlag.RUNTIME,
     match=PP.above(1) & setting(_EXECUTOR).one_of("ray"),
     affected=Affected("vllm", introduced="0.16.0", fixed="0.21.0"),
     adjustments=[

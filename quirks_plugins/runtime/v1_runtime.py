@@ -10,7 +10,7 @@ Evidence: read from the wheels of 0.10.2 and 0.11.0; the synchronous V0 engine i
 the variable for its asynchronous engine.
 """
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, fix, no, report, yes
+from quirks_core import Advise, Kind, Quirk, Refuse, Require, Severity, fix, no, report, yes
 from quirks_core.declaration.match import environment, package, setting
 
 _v0_exists = package("vllm", fixed="0.11.0")
@@ -23,7 +23,6 @@ _SYNC, _ASYNC = {"engine.async_engine": False}, {"engine.async_engine": True}
 QUIRK = Quirk(
     id="v1-runtime",
     title="The V0 runtime exists only before vLLM 0.11, and only for the synchronous engine",
-    flag=ModelFlag.RUNTIME,
     kind=Kind.RULE,
     match=_variable | _setting,
     adjustments=[

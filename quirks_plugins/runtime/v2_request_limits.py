@@ -11,13 +11,12 @@ When it can go: when vLLM checks these counts in ``SamplingParams.verify``. An e
 stop ids.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="v2-request-limits",
     title="One request with more than 128 stop ids or 1024 biases ends an engine that uses the V2 model runner",
-    flag=ModelFlag.RUNTIME,
     match=~platform("cpu"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(

@@ -8,7 +8,7 @@ When it can go: when vLLM 0.30 is no longer supported. From 0.31.0 on vLLM asks 
 names (``device_allocator/alloc_conf.py``). Read in 0.16.0 to 0.33.0; no engine with a GPU was run.
 """
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import environment, setting
 
 _ALIAS, _READ = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
@@ -23,7 +23,6 @@ def _same(context: RunContext) -> str:
 QUIRK = Quirk(
     id="allocator-alias",
     title="vLLM's sleep mode does not see expandable segments under PyTorch's newer name of the variable",
-    flag=ModelFlag.SLEEP,
     match=setting("engine.enable_sleep_mode").is_true()
     & environment(_ALIAS).matches("expandable_segments:True")
     & ~environment(_READ).is_set(),

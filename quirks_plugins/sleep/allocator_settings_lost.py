@@ -7,7 +7,7 @@ were not there. To fill its pool, vLLM hands the allocator "expandable_segments:
 When it can go: when vLLM 0.30 is no longer supported. Read in 0.20.2, 0.21.0, 0.30.0 and 0.31.0; no engine with a GPU was run.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import environment, setting
 
 _NAME = "PYTORCH_CUDA_ALLOC_CONF"
@@ -17,7 +17,6 @@ _ASLEEP = {"engine.enable_sleep_mode": True}
 QUIRK = Quirk(
     id="allocator-settings-lost",
     title="With sleep mode and expandable segments, vLLM drops the other settings of PyTorch's allocator",
-    flag=ModelFlag.SLEEP,
     match=setting("engine.enable_sleep_mode").is_true()
     & environment(_NAME).matches("expandable_segments:True")
     & environment(_NAME).matches(","),

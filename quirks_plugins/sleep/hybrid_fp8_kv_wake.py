@@ -9,7 +9,7 @@ When it can go: when vLLM 0.26 is no longer supported. vllm-project/vllm#41602 f
 because no CPU engine sleeps; the static probe looks for the loop, which 0.11.1 does not have yet.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, setting
 from quirks_plugins.conditions import quantized_cache_of_checkpoint
 
@@ -26,7 +26,6 @@ _STATED = {"model_type": "nemotron_h", "quantization_config": {"quant_method": "
 QUIRK = Quirk(
     id="hybrid-fp8-kv-wake",
     title="An engine of a hybrid model with an FP8 KV cache hangs after it was woken up",
-    flag=ModelFlag.SLEEP,
     match=model_type(*_HYBRID) & (_by_user | quantized_cache_of_checkpoint) & setting(_SLEEP).is_true(),
     affected=Affected("vllm", introduced="0.12.0", fixed="0.27.0"),
     adjustments=[

@@ -8,7 +8,7 @@ draft's weights, and fails to sleep with ``draft.*``.
 When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged). It shows only on a GPU.
 """
 
-from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Default, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import package, setting
 
 _SLOT = "engine.sleep_preserve_parameter_names"
@@ -19,7 +19,6 @@ _NGRAM = {**_ASLEEP, _SPECULATIVE: {"method": "ngram", "num_speculative_tokens":
 QUIRK = Quirk(
     id="sleep-draft-weights",
     title="After a sleep of level 2 a draft has no weights, and no draft token is accepted",
-    flag=ModelFlag.SLEEP,
     match=(
         setting("engine.enable_sleep_mode").is_true()
         & setting(_SPECULATIVE).is_set()

@@ -8,7 +8,7 @@ When it can go: when vLLM 0.20.0 is no longer supported. Read in 0.16.0, 0.19.1,
 variable is `allocator-alias`.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Refuse, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import environment, setting
 
 _NAME = "PYTORCH_CUDA_ALLOC_CONF"
@@ -18,7 +18,6 @@ _ASLEEP = {"engine.enable_sleep_mode": True}
 QUIRK = Quirk(
     id="sleep-expandable-segments",
     title="An engine with sleep mode does not start where PYTORCH_CUDA_ALLOC_CONF asks for expandable segments",
-    flag=ModelFlag.SLEEP,
     match=setting("engine.enable_sleep_mode").is_true() & environment(_NAME).matches("expandable_segments:True"),
     affected=Affected("vllm", introduced="0.16.0", fixed="0.20.1"),
     adjustments=Refuse(

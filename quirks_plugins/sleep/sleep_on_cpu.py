@@ -7,7 +7,7 @@ actors.
 When it can go: when vLLM's CPU platform can sleep; the paired run will show it.
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
+from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": False}
@@ -15,7 +15,6 @@ _ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": Fal
 QUIRK = Quirk(
     id="sleep-on-cpu",
     title="vLLM's CPU platform cannot sleep, and an engine that is asked to does not start",
-    flag=ModelFlag.SLEEP,
     kind=Kind.RULE,
     match=platform("cpu") & setting("engine.enable_sleep_mode").is_true(),
     adjustments=Refuse(

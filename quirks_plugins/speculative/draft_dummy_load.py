@@ -12,7 +12,7 @@ When it can go: when the draft does not inherit ``dummy`` from the target, or ro
 
 from typing import Any
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import dummy_weights, insists_on_dummy_weights
 from quirks_plugins.kit import Lab, Outcome
 
@@ -24,7 +24,6 @@ _DUMMY = {**_DRAFT, _FORMAT: "dummy"}
 QUIRK = Quirk(
     id="draft-dummy-load",
     title="The draft of a rollout that starts from dummy weights gets dummy weights, and no refit replaces them",
-    flag=ModelFlag.SPECULATIVE,
     match=purpose("rollout") & dummy_weights & setting("engine.speculative_config").is_set(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[

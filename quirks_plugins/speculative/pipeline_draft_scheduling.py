@@ -8,7 +8,7 @@ sets it. Recipes switch asynchronous scheduling off because it once was the caut
 When it can go: with vllm-project/vllm#52179, which is open. It shows only on two GPUs, and this project has not run it.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import PP, v2_model_runner
 
@@ -18,7 +18,6 @@ _DRAFT = {"engine.speculative_config": {"method": "eagle3", "num_speculative_tok
 QUIRK = Quirk(
     id="pipeline-draft-scheduling",
     title="Speculative decoding over pipeline stages generates wrong tokens with synchronous scheduling",
-    flag=ModelFlag.SPECULATIVE,
     match=platform("cuda", "rocm") & v2_model_runner & setting("engine.speculative_config").is_set() & PP.above(1),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(

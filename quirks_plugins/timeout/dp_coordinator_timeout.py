@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import several_replicas
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
@@ -25,7 +25,6 @@ from quirks_plugins.runs import parallel
 QUIRK = Quirk(
     id="dp-coordinator-timeout",
     title="A data-parallel group fails if its coordinator takes longer than 120 seconds to start, whatever limit was set",
-    flag=ModelFlag.TIMEOUT,
     match=several_replicas,
     affected=Affected("vllm", introduced="0.26.0"),  # older releases were not examined
     adjustments=Patch(

@@ -13,7 +13,7 @@ When it can go: when transformers 5.21 is no longer in use. An engine that gets 
 import json
 import shutil
 
-from quirks_core import Affected, ModelFlag, Quirk, Refuse, Severity, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Refuse, Severity, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, package, setting
 from quirks_plugins.kit import Lab, Outcome
 
@@ -25,7 +25,6 @@ _qwen3 = model_type("qwen3", "qwen3_moe") & package("transformers", introduced="
 QUIRK = Quirk(
     id="llama-byte-level",
     title="transformers 5 takes a byte-level tokenizer for SentencePiece's, and all texts lose their spaces",
-    flag=ModelFlag.TOKENIZER,
     match=(model_type("llama") | _qwen3)
     & Fact("tokenizer.class").matches("^LlamaTokenizer(Fast)?$")
     & Fact("tokenizer.is_byte_level").is_true()

@@ -13,7 +13,7 @@ When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-pr
 from functools import reduce
 from operator import or_
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Kind, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, Match, setting
 
 _SKIP, _LIMIT = "engine.skip_tokenizer_init", "engine.limit_mm_per_prompt"
@@ -48,7 +48,6 @@ _takes_media = described(
 QUIRK = Quirk(
     id="multimodal-needs-tokenizer",
     title="An engine of a multimodal model does not start with skip_tokenizer_init",
-    flag=ModelFlag.TOKENIZER,
     kind=Kind.RULE,
     match=(
         setting(_SKIP).is_true()

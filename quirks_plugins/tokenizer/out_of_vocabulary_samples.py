@@ -15,7 +15,7 @@ import json
 import shutil
 from pathlib import Path
 
-from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Fact, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _PADDED = {"tokenizer.unknown_ids": 267}
@@ -45,7 +45,6 @@ def masked_logits(ids: str) -> list[Patch]:
 QUIRK = Quirk(
     id="out-of-vocabulary-samples",
     title="Rows that only pad the embedding are sampled: ids that the tokenizer does not know",
-    flag=ModelFlag.TOKENIZER,
     match=purpose("rollout") & _ROWS.above(0) & ~setting("engine.skip_tokenizer_init").is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=masked_logits("known"),

@@ -9,7 +9,7 @@ When it can go: when vLLM 0.25 is no longer supported. vllm-project/vllm#44371 k
 0.16.0, 0.22.0, 0.25.0 and 0.26.0. Of the models there, Gemma 4's router alone has a loaded weight beside such a constant.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import mixture
 
@@ -18,7 +18,6 @@ _MOE = {"model_type": "gemma4", "text_config": {"model_type": "gemma4_text", "nu
 QUIRK = Quirk(
     id="gemma4-router-scale",
     title="A weight update through vLLM's reload changes a constant of Gemma 4's routers",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("gemma4", "gemma4_text", "gemma4_unified") & mixture & purpose("rollout"),
     affected=Affected("vllm", introduced="0.19.0", fixed="0.26.0"),
     adjustments=Advise(

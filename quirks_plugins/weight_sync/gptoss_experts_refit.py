@@ -12,7 +12,7 @@ When it can go: when vLLM loads these tensors through their loaders. vllm-projec
 deliberately not the experts' copies.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import quantized
 from quirks_plugins.kit import Lab, Outcome
 
@@ -22,7 +22,6 @@ _OVERRIDES = "engine.hf_overrides"
 QUIRK = Quirk(
     id="gptoss-experts-refit",
     title="A refit leaves all experts of gpt-oss at their old values",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("gpt_oss") & purpose("rollout") & ~quantized,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(

@@ -10,12 +10,11 @@ When it can go: when vLLM loads these tensors through their loaders. The model h
 nothing was run on a GPU.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 
 QUIRK = Quirk(
     id="inkling-experts-refit",
     title="A refit leaves all experts of Inkling at their old values, silently",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & model_type("inkling_model", "inkling_text", "inkling_mm_model"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Advise(

@@ -9,13 +9,12 @@ When it can go: when vLLM loads or refuses a tensor that it does not know there;
 ``docs/upstream/laguna-router-bias.md``.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="laguna-router-bias",
     title="vLLM drops the routers' correction bias of Laguna and routes with zero, silently",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("laguna"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(

@@ -9,13 +9,12 @@ When it can go: when vLLM 0.25 is no longer supported. ``MambaMixer2`` and the r
 from 0.26.0 on refits of such models are tested here.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose
 
 QUIRK = Quirk(
     id="mamba2-reload",
     title="A weight update through vLLM's reload leaves tensors of Mamba-2 layers uninitialised",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("bamba", "falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "zamba2", "NemotronH_Nano_VL_V2")
     & purpose("rollout"),
     affected=Affected("vllm", introduced="0.16.0", fixed="0.26.0"),

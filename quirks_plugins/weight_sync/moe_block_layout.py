@@ -11,7 +11,7 @@ Evidence: the analysis in that pull request, for vLLM 0.24.0 and 0.29.0; the ord
 was at hand.
 """
 
-from quirks_core import Advise, Affected, Fact, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Fact, Quirk, Severity, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import mixture, quantized
 from quirks_plugins.runs import QWEN3_MOE
 
@@ -22,7 +22,6 @@ _BLACKWELL = {_CAPABILITY: 100}
 QUIRK = Quirk(
     id="moe-block-layout",
     title="verl's update does not fit the layout that vLLM gives experts on Blackwell",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout")
     & mixture
     & ~quantized

@@ -9,14 +9,13 @@ When it can go: when NCCL compares such settings as it makes a group.
 Evidence: NeMo RL's and SkyRL's rule; ``NCCL_CUMEM_ENABLE`` was looked for in vLLM 0.16.0, 0.20.0, 0.26.0 and 0.33.0.
 """
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, environment, no, purpose, report, setting, yes
+from quirks_core import Advise, Kind, Quirk, Severity, environment, no, purpose, report, setting, yes
 
 _NAME = "NCCL_CUMEM_ENABLE"
 
 QUIRK = Quirk(
     id="nccl-cumem-sides",
     title="NCCL_CUMEM_ENABLE differs between trainer and engine, and weight updates over NCCL hang",
-    flag=ModelFlag.WEIGHT_SYNC,
     kind=Kind.RULE,
     match=purpose("rollout") & environment(_NAME).is_set() & setting("refit.transport").one_of("collective"),
     adjustments=Advise(f"set {_NAME} to the same value for the trainer: NCCL groups of both sides hang or fail if it differs"),

@@ -16,14 +16,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 
 _NCCL = {"engine.weight_transfer_config": {"backend": "nccl"}}
 
 QUIRK = Quirk(
     id="packed-broadcast-order",
     title="Weights that arrive in packs by NCCL are loaded on several streams that do not wait for each other",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & setting("engine.weight_transfer_config.backend").one_of("nccl"),
     affected=Affected("vllm", introduced="0.26.0", fixed="0.33.0"),
     adjustments=Patch(

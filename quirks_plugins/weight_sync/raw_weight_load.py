@@ -11,13 +11,12 @@ When it can go: when vLLM's models refuse such a call, or make it a reload.
 Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 QUIRK = Quirk(
     id="raw-weight-load",
     title="Weights loaded into a running model past the layerwise reload do not reach kernels that read other tensors",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & ~our_worker & ~platform("cpu"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(

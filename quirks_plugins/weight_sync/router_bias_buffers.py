@@ -13,7 +13,7 @@ name, or for the Transformers backend (dots1, solar_open).
 
 import shutil
 
-from quirks_core import Advise, ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
+from quirks_core import Advise, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import (
     dummy_weights,
     insists_on_dummy_weights,
@@ -39,7 +39,6 @@ _DUMMY, _PARAMETERS = {"engine.load_format": "dummy"}, {"refit.scope": "paramete
 QUIRK = Quirk(
     id="router-bias-buffers",
     title="A refit of parameters leaves out the bias that MoE routers in the manner of DeepSeek-V3 choose experts by",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type(*_TYPES)
     & (~model_type("nemotron_h") | nemotron_h_experts)
     & purpose("rollout")

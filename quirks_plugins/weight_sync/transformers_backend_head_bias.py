@@ -10,14 +10,13 @@ When it can go: when the reload keeps parameters that loading added. Phi runs on
 Other models with such a bias are affected if ``engine.model_impl=transformers`` makes them run there.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose, setting
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="transformers-backend-head-bias",
     title="A refit of Phi after a dummy start removes the head's bias, and the next request ends the engine",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=(model_type("phi") | setting("engine.model_impl").one_of("transformers")) & purpose("rollout"),
     affected=Affected("vllm", introduced="0.32.0"),
     adjustments=Patch(
