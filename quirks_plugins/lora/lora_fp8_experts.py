@@ -32,7 +32,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.20.0", fixed="0.24.0"),
     adjustments=Refuse(
         "with LoRA this vLLM multiplies activations that are FP8 already, and every request of a MoE model gets gibberish",
-        "install vLLM 0.24 or newer, or take a base model in bfloat16",
+        "install vLLM 0.24 or newer, take a base model in bfloat16, or set engine.enable_lora: false",
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#42007"), report("vllm-project/vllm#42008")],

@@ -38,7 +38,7 @@ QUIRK = Quirk(
     adjustments=[
         Refuse(
             "this transformers applies YaRN to sliding-window layers of OLMo-3, and this vLLM runs the model on transformers",
-            "install transformers 5.13 or newer",
+            "install transformers 5.13 or newer; engine.model_impl: vllm does not help, since vLLM has no OLMo-3 of its own",
             when=_on_transformers,
         ),
         Advise(

@@ -34,7 +34,7 @@ QUIRK = Quirk(
         "tokenizer_config.json names LlamaTokenizer, tokenizer.json is byte-level, and this transformers follows the name: "
         "texts lose their spaces",
         'write "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json, for the trainer, too, or install '
-        "transformers 5.22 or newer",
+        "transformers 5.22 or newer; with engine.skip_tokenizer_init: true token ids alone go in and out",
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
