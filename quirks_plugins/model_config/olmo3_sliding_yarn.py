@@ -9,21 +9,8 @@ When it can go: when transformers 5.12 is no longer in use. The layers' rope was
 5.24.0, and that of all other models with sliding layers compared: OLMo-3 alone lost it.
 """
 
-from quirks_core import (
-    Advise,
-    Affected,
-    Quirk,
-    Refuse,
-    Severity,
-    StaticProbe,
-    model_type,
-    no,
-    package,
-    report,
-    unknown,
-    yes,
-)
-from quirks_core.declaration.match import purpose
+from quirks_core import Advise, Affected, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, package, purpose
 from quirks_plugins.model_config.rope import of_kind
 
 _YARN = {"model_type": "olmo3", "rope_scaling": {"rope_type": "yarn", "factor": 8.0}}
