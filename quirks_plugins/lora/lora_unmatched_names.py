@@ -5,7 +5,8 @@ happens if an adapter was trained on a language model alone and is served in a m
 trainer's names have a prefix that vLLM does not know, or if ``lora_target_modules`` excludes all of its modules. vLLM checks
 only the last part of each name (``q_proj``), and goes on without the weights that it does not find
 (``LoRAModelManager.activate_adapter``). With pipeline or expert parallelism a rank may have none of an adapter's modules. If an
-adapter comes with a request and was not loaded before, the error ends the engine, as every other error of such a load does.
+adapter comes with a request and was not loaded before, the error ends the engine, as every other error of such a load does. Of
+an adapter that matches in part, the modules without effect are named in the log: an adapter may hold more on purpose.
 
 When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 """
