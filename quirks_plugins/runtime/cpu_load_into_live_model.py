@@ -56,7 +56,6 @@ QUIRK = Quirk(
         unknown("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
         no("qwen3", vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu", purpose="serve"),
-        no("qwen3", vllm="0.32.0", platform="cpu", purpose="eval"),
         no("qwen3", vllm="0.15.1", platform="cpu"),
         unknown("qwen3", platform="cpu"),
     ],

@@ -83,7 +83,6 @@ QUIRK = Quirk(
         yes("qwen3_moe", _OURS, vllm="0.26.0", platform="cuda", patches=_PATCHED),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
-        no("qwen3", _OURS, vllm="0.32.0", purpose="eval"),
         unknown("qwen3", _OURS, vllm="0.25.1"),
         no("qwen3", _OURS, vllm="0.33.1"),
         unknown("qwen3", _OURS),

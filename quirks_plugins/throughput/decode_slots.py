@@ -41,7 +41,6 @@ QUIRK = Quirk(
         *(yes("qwen3", _OURS, vllm=version) for version in ("0.30.0", "0.31.0", "0.33.0")),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
-        no("qwen3", _OURS, vllm="0.32.0", purpose="eval"),
         unknown("qwen3", _OURS, vllm="0.25.1"),
         no("qwen3", _OURS, vllm="0.33.1"),
         unknown("qwen3", _OURS),

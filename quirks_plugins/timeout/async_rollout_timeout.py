@@ -54,7 +54,6 @@ QUIRK = Quirk(
             for text in ("", "0", "0.0", "-5", "ten", "inf", "nan", "1e3", "600s")
         ),
         no(settings=parallel(asynchronous=False)),
-        no(settings=_ASYNC, purpose="eval"),
         no(settings=_ASYNC, purpose="serve"),
     ],
 )

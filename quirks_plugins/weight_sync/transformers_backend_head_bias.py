@@ -36,7 +36,6 @@ QUIRK = Quirk(
         no("phi", vllm="0.32.0", purpose="serve"),
         no("phi3", vllm="0.32.0"),
         no("phimoe", {"engine.model_impl": "vllm"}, vllm="0.32.0"),
-        no("phi", vllm="0.32.0", purpose="eval"),
         unknown("phi"),
     ],
 )
