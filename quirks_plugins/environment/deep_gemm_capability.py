@@ -38,7 +38,6 @@ QUIRK = Quirk(
         yes({"quantization_config": _COMPRESSED}, vllm="0.32.0", platform="cuda", extra={"platform.gpu.capability": 121}),
         no(_BLOCKS, vllm="0.25.0", platform="cuda", extra={"platform.gpu.capability": 120}),
         no(_BLOCKS, vllm="0.23.0", platform="cuda", extra={"platform.gpu.capability": 120}),
-        no(_BLOCKS, vllm="0.24.0", platform="cuda", extra={"platform.gpu.capability": 100}),
         no("minimax_m2", vllm="0.24.0", platform="cuda", extra={"platform.gpu.capability": 120}),
         unknown(_BLOCKS, platform="cuda", extra={"platform.gpu.capability": 120}),
     ],

@@ -35,7 +35,6 @@ QUIRK = Quirk(
         yes("qwen2", _CONNECTED, env=_ON, vllm="0.33.0", advises=_ALIAS),
         yes("qwen2", _CONNECTED, env=_ON, vllm="0.21.0", purpose="serve"),
         no("qwen2", {**_CONNECTED, "engine.enable_sleep_mode": True}, env=_ON, vllm="0.33.0"),
-        no("qwen2", env=_ON, vllm="0.33.0"),
         no("qwen2", _CONNECTED, vllm="0.33.0"),
         unknown("qwen2", _CONNECTED, env=_ON),
     ],

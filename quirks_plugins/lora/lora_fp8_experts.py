@@ -45,7 +45,6 @@ QUIRK = Quirk(
         yes(QWEN3_MOE, {**_LORA, "engine.quantization": "fp8"}, vllm="0.22.0"),
         no(_FP8, _LORA, vllm="0.24.0"),
         no(_FP8, _LORA, vllm="0.19.1"),
-        no(_FP8, vllm="0.20.1"),
         no(QWEN3_MOE, _LORA, vllm="0.20.1"),
         no({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, _LORA, vllm="0.20.1"),
         unknown(_FP8, _LORA),

@@ -44,7 +44,6 @@ QUIRK = Quirk(
     examples=[
         yes(_YARN, vllm="0.26.0", packages=_OLD, advises="5.13"),
         yes(_YARN, vllm="0.31.0", packages=_OLD, purpose="serve", refuses="5.13"),
-        yes(_YARN, vllm="0.31.0", packages={"transformers": "5.0.0"}, refuses="5.13"),
         no(_YARN, vllm="0.26.0", packages=_OLD, purpose="serve"),
         no(_YARN, vllm="0.32.0", packages={"transformers": "5.13.0"}),
         no(_YARN, vllm="0.28.0", packages={"transformers": "4.57.6"}),

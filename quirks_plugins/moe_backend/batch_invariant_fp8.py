@@ -39,7 +39,6 @@ QUIRK = Quirk(
         no(QWEN3_MOE, _FP8, env=_ON, vllm="0.33.0"),
         no(QWEN3_MOE, _FP8, vllm="0.32.0"),
         no(QWEN3_MOE, env=_ON, vllm="0.32.0"),
-        no("qwen3", _FP8, env=_ON, vllm="0.32.0"),
         unknown(QWEN3_MOE, _FP8, env=_ON),
     ],
 )

@@ -33,7 +33,6 @@ QUIRK = Quirk(
     examples=[
         yes(QWEN3_MOE, _ON, vllm="0.33.0", purpose="serve", advises="use_async: false"),
         no(QWEN3_MOE, {**_ON, _CONFIG: {"communicator": "nixl", "use_async": False}}, vllm="0.33.0"),
-        no(QWEN3_MOE, {**_ON, _CONFIG: {}}, vllm="0.33.0"),
         no(QWEN3_MOE, {**_ON, "cluster.num_nodes": 1}, vllm="0.33.0"),
         no(QWEN3_MOE, _ON, vllm="0.22.0"),
         unknown(QWEN3_MOE, _ON),

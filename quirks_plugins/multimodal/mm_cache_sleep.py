@@ -35,7 +35,6 @@ QUIRK = Quirk(
         yes(_VISION, _SLEEP, vllm="0.20.0", advises="reset_mm_cache"),
         no(_VISION, {**_SLEEP, _CACHE: 0}, vllm="0.20.0"),
         no(_VISION, _SLEEP, vllm="0.22.0"),
-        no(_VISION, vllm="0.20.0"),
         no("qwen3", _SLEEP, vllm="0.20.0"),
         unknown(_VISION, _SLEEP),
     ],

@@ -37,7 +37,6 @@ QUIRK = Quirk(
         yes("qwen3", _ON, vllm="0.19.1", purpose="serve", gives={}, advises="0.21"),
         no("qwen3", _ON, vllm="0.21.0"),
         no("qwen3", {**_ON, _EXECUTOR: "mp"}, vllm="0.20.1"),
-        no("qwen3", {_EXECUTOR: "ray"}, vllm="0.20.1"),
         unknown("qwen3", _ON),
     ],
 )

@@ -51,7 +51,6 @@ QUIRK = Quirk(
         no("llama", packages=_OLD, extra={**_FILES, "tokenizer.class": "PreTrainedTokenizerFast"}),
         no("llama", {"engine.skip_tokenizer_init": True}, packages=_OLD, extra=_FILES),
         no("qwen2", packages=_OLD, extra=_FILES),
-        no("deepseek_v3", packages=_OLD, extra=_FILES),
         unknown("llama", extra=_FILES),
         unknown("llama", packages=_OLD),
     ],
