@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +11,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
+_log = logging.getLogger("model_quirks")
 _FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
 
 
 def wrap_activate_adapter(activate: Callable[[Any, int], bool]) -> Callable[[Any, int], bool]:
-    """Returns an `activate_adapter` that refuses an adapter of which no tensor belongs to a module of the model."""
+    """Returns an `activate_adapter` that refuses an adapter without a tensor of the model, and names those without effect."""
 
     def activate_matching(self: Any, lora_id: int) -> bool:
         adapter = self._registered_adapters[lora_id]
+        ours = set(self.modules) | {name.removeprefix("model.") for name in self.modules}
+        unmatched = sorted(set(adapter.loras) - ours)
+        theirs = f"its {len(adapter.loras)} modules ({', '.join(unmatched[:2])}, ...)"
         if adapter.loras and not any(self._get_lora_layer_weights(adapter, name) for name in self.modules):
-            theirs, ours = sorted(adapter.loras)[:2], sorted(self.modules)[:2]
             self.remove_adapter(lora_id)
             raise ValueError(
-                f"LoRA adapter {lora_id}: none of its {len(adapter.loras)} modules ({', '.join(theirs)}, ...) is a module of "
-                f"this model that takes LoRA ({', '.join(ours)}, ...): requests would get the base model. Rename the adapter's "
+                f"LoRA adapter {lora_id}: none of {theirs} is a module of this model that takes LoRA "
+                f"({', '.join(sorted(self.modules)[:2])}, ...): requests would get the base model. Rename the adapter's "
                 "tensors, or check lora_target_modules"
+            )
+        if unmatched and lora_id not in self._active_adapters:
+            _log.warning(
+                "LoRA adapter %d: %d of %s have no effect: this model has no such modules that take LoRA",
+                *(lora_id, len(unmatched), theirs),
             )
         return activate(self, lora_id)
 

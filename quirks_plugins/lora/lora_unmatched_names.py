@@ -5,12 +5,13 @@ happens if an adapter was trained on a language model alone and is served in a m
 trainer's names have a prefix that vLLM does not know, or if ``lora_target_modules`` excludes all of its modules. vLLM checks
 only the last part of each name (``q_proj``), and goes on without the weights that it does not find
 (``LoRAModelManager.activate_adapter``). With pipeline or expert parallelism a rank may have none of an adapter's modules. If an
-adapter comes with a request and was not loaded before, the error ends the engine, as every other error of such a load does.
+adapter comes with a request and was not loaded before, the error ends the engine, as every other error of such a load does. Of
+an adapter that matches in part, the modules without effect are named in the log: an adapter may hold more on purpose.
 
 When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
@@ -18,7 +19,6 @@ _LORA = {"engine.enable_lora": True}
 QUIRK = Quirk(
     id="lora-unmatched-names",
     title="A LoRA adapter whose names match no module is loaded silently, and its requests get the base model",
-    flag=ModelFlag.LORA,
     match=setting("engine.enable_lora").is_true()
     & ~setting("engine.pipeline_parallel_size").above(1)
     & ~setting("engine.enable_expert_parallel").is_true(),
@@ -30,11 +30,7 @@ QUIRK = Quirk(
         reason="vLLM skips modules without weights and has no setting for it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/34186"),
-        report("https://github.com/vllm-project/vllm/issues/48019"),
-        report("https://github.com/vllm-project/vllm/issues/55193"),
-    ],
+    references=[report("vllm-project/vllm#34186"), report("vllm-project/vllm#48019"), report("vllm-project/vllm#55193")],
     examples=[
         yes("qwen3", _LORA, vllm="0.32.0", patches="LoRAModelManager.activate_adapter"),
         yes("qwen3", _LORA, vllm="0.33.0", purpose="serve"),

@@ -62,7 +62,7 @@ def test_an_adapter_that_failed_to_load_is_read_again(adapter):
 def manager(*weights):
     """A manager of a model with the module ``layers.0.q_proj``, and adapter 1 with weights of these names."""
     adapter = SimpleNamespace(loras=dict.fromkeys(weights))
-    made = SimpleNamespace(modules={"layers.0.q_proj": None}, _registered_adapters={1: adapter})
+    made = SimpleNamespace(modules={"layers.0.q_proj": None}, _registered_adapters={1: adapter}, _active_adapters={})
     made._get_lora_layer_weights = lambda model, name: name in model.loras
     made.remove_adapter = made._registered_adapters.pop
     return made
@@ -76,9 +76,15 @@ def test_an_adapter_without_a_module_of_the_model_is_refused():
     assert not unmatched._registered_adapters
 
 
-@pytest.mark.parametrize("weights", [("layers.0.q_proj", "other"), ()], ids=["a part matches", "a classification head alone"])
-def test_other_adapters_are_activated(weights):
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [(("layers.0.q_proj", "other"), ["1 of its 2 modules (other, ...)"]), ((), [])],
+    ids=["a part matches", "a classification head alone"],
+)
+def test_other_adapters_are_activated_and_what_has_no_effect_is_named(caplog, weights, said):
     assert wrap_activate_adapter(lambda *_: "activated")(manager(*weights), 1) == "activated"
+
+    assert [part in record.message for record, part in zip(caplog.records, said, strict=True)] == [True] * len(said)
 
 
 #: Of PEFT's EVA, in an adapter of rank and alpha 8.
