@@ -119,6 +119,20 @@ def test_what_is_no_model_folder_is_an_error_without_a_request(path, words):
         ModelFacts.read(path)
 
 
+def test_a_model_of_the_hub_is_read_from_its_cache(tmp_path, monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    home, commit = tmp_path / "models--acme--tiny", "0" * 40
+    for name, text in {"refs/main": commit, f"snapshots/{commit}/config.json": '{"model_type": "qwen3"}'}.items():
+        (home / name).parent.mkdir(parents=True)
+        (home / name).write_text(text)
+
+    assert (ModelFacts.read("acme/tiny").name, ModelFacts.read("acme/tiny").model_type) == ("acme/tiny", "qwen3")
+    with pytest.raises(UsageError, match=r"config\.json of 'acme/other' cannot be read from the hub: "):
+        ModelFacts.read("acme/other")
+
+
 def test_a_folder_without_weights_is_an_error_with_a_remedy(checkpoint):
     model = checkpoint()
     with pytest.raises(UsageError, match=r"--set engine\.load_format=dummy"):
