@@ -19,7 +19,7 @@ _UNSAFE = re.compile(
 
 def printable(text: str) -> str:
     r"""Returns a text with such characters written as escapes (``\x1b``); newlines and tabs stay."""
-    return _UNSAFE.sub(_escaped, text)
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:
@@ -37,7 +37,3 @@ def listed(texts: Iterable[str], most: int = 8, separator: str = ", ") -> str:
     found = list(texts)
     rest = f"{separator.rstrip(', ')} and {len(found) - most} more" if len(found) > most else ""
     return separator.join(found[:most]) + rest
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode()

@@ -23,7 +23,6 @@ from quirks_core.base.errors import UsageError, nearest, shown
 from quirks_core.configuration import variables
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.sections import EngineSection
-from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 T = TypeVar("T")
@@ -221,7 +220,10 @@ def installed_slot(name: str, source: VllmSource = INSTALLED) -> Slot | None:
     """Returns an engine argument's slot as vLLM has it; None if it does not, or there is no vLLM."""
     slot = slot_named(name)
     argument = source.arguments.find(slot.key) if slot.place is Place.ARGUMENT else None
-    return None if argument is None else Slot(name, argument.type, argument.help, _default(argument))
+    if argument is None:
+        return None
+    default = argument.default if json_values.problem(argument.default) is None else None
+    return Slot(name, argument.type, argument.help, default)
 
 
 def engine_problem(name: str, value: Any = None, source: VllmSource = INSTALLED) -> str | None:
@@ -251,10 +253,6 @@ def engine_doubt(name: str, value: Any, source: VllmSource = INSTALLED) -> str |
     return (
         f"{name}: the installed vLLM does not list {shown(value, _MOST_SHOWN)}{near} (listed: {known}; a plugin may add others)"
     )
-
-
-def _default(argument: EngineArgument) -> Any:
-    return argument.default if json_values.problem(argument.default) is None else None
 
 
 @lru_cache(maxsize=512)

@@ -154,10 +154,7 @@ def _example(answer: Answer, model: Model, settings: Settings, run: Run) -> Exam
     if "env" in facts:
         facts["environment"] = facts.pop("env")
     for name in ("refuses", "advises", "patches"):
-        facts[name] = _texts(facts.get(name, ()))
+        given = facts.get(name, ())
+        facts[name] = (given,) if isinstance(given, str) else tuple(given)
     config = {"model_type": model} if isinstance(model, str) else model or {}
     return Example(answer=answer, config=config, settings=settings or {}, **facts)
-
-
-def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)

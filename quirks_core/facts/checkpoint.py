@@ -134,7 +134,8 @@ def _fast(file: Path, _changed: int, _size: int) -> _Fast:
     vocabulary = _VOCABULARY.search(data, begin.end()) if begin else None
     if begin is None or vocabulary is None:  # a list (Unigram), or written by something else
         head = json.loads(data)
-        ids = _ids(head["model"]["vocab"])
+        tokens = head["model"]["vocab"]
+        ids = list(tokens.values()) if isinstance(tokens, dict) else list(range(len(tokens)))
     else:
         head = json.loads(data[: begin.start()].rstrip().rstrip(b",") + b"}")
         end = _MERGES.search(data, vocabulary.end())
@@ -143,10 +144,6 @@ def _fast(file: Path, _changed: int, _size: int) -> _Fast:
     added = {str(token["content"]): int(token["id"]) for token in head.get("added_tokens") or ()}
     by_bytes = any('"ByteLevel"' in json.dumps(head.get(name)) for name in ("pre_tokenizer", "decoder"))
     return _Fast(added, tuple(_first(head.get("post_processor"))), max([*ids, *added.values()], default=-1) + 1, by_bytes)
-
-
-def _ids(vocabulary: Any) -> list[int]:
-    return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
 
 
 def _first(processor: Any) -> list[str]:

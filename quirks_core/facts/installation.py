@@ -7,8 +7,8 @@ imports that package by name, as entry points and other processes do, checks it 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, metadata, requires
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,12 +55,8 @@ def in_the_way(folder: Path | None = None) -> str | None:
         return str(getattr(sys.modules[_PACKAGE], "__file__", None) or "a module without a file")
     if spec is None or spec.loader is None or not (ours / "__init__.py").is_file():
         return None  # nothing, or a mere folder, which Python takes only if there is nothing else
-    places = list(_places(spec))
+    places = list(spec.submodule_search_locations or [spec.origin or "a module without a file"])
     return None if ours in [Path(place).resolve() for place in places] else places[0]
-
-
-def _places(spec: ModuleSpec) -> Iterator[str]:
-    yield from spec.submodule_search_locations or [spec.origin or "a module without a file"]
 
 
 def hidden(file: str) -> str:

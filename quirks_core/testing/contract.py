@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
@@ -178,15 +178,10 @@ def _not_here(quirk: Quirk, platform: str | None) -> str:
 
 def _import_targets(quirk: Quirk) -> None:
     """Imports the modules of pending patches, except in heavy packages: tests with an engine cover those."""
-    for module in _target_modules(quirk):
-        if module.partition(".")[0] not in HEAVY:
-            importlib.import_module(module)
-
-
-def _target_modules(quirk: Quirk) -> Iterator[str]:
     for patch in quirk.adjustments:
-        if isinstance(patch, Patch) and INSTALLED.module_source(module := patch.target.partition(":")[0]) is not None:
-            yield module
+        module = patch.target.partition(":")[0] if isinstance(patch, Patch) else ""
+        if module and module.partition(".")[0] not in HEAVY and INSTALLED.module_source(module) is not None:
+            importlib.import_module(module)
 
 
 def _state(quirk: Quirk) -> dict[str, Any]:

@@ -29,7 +29,7 @@ EACH = pytest.mark.parametrize("kind", [Default, Require])
         ("sampling.stop_token_ids", {"includes": (2, 1)}, INCLUDES, [2, 1]),
     ],
 )
-def test_an_adjustment_states_one_relation_of_a_slot_to_a_copy_of_an_operand(kind, slot, given, relation, operand):
+def test_an_adjustment_relates_a_slot_to_a_copy_of_an_operand(kind, slot, given, relation, operand):
     adjustment = kind(slot, **given)
 
     assert (adjustment.relation, adjustment.operand) == (relation, operand)
@@ -57,7 +57,7 @@ def test_an_adjustment_states_one_relation_of_a_slot_to_a_copy_of_an_operand(kin
         ("engine.load_format", {"one_of": ["auto", 3]}, "takes a text, not 3"),
     ],
 )
-def test_a_relation_slot_or_operand_that_cannot_be_is_an_error_where_it_is_declared(kind, slot, given, words):
+def test_a_relation_that_cannot_be_is_an_error_at_once(kind, slot, given, words):
     with pytest.raises(DeclarationError, match=words):
         kind(slot, **given)
 
@@ -101,7 +101,7 @@ def as_numbers(value):
 
 
 @given(JSON, JSON)
-def test_values_are_the_same_as_json_has_them_where_true_is_not_one_at_any_depth(one, other):
+def test_values_are_the_same_as_in_json_where_true_is_not_one(one, other):
     alike = json.dumps(as_numbers(one), sort_keys=True) == json.dumps(as_numbers(other), sort_keys=True)
 
     assert same(one, other) is same(other, one) is is_among(one, [other]) is holds(EQUALS, other, one) is alike

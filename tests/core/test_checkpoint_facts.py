@@ -65,14 +65,15 @@ def test_a_tokenizer_is_byte_level_by_its_file_and_has_the_class_of_its_settings
         ({"bos_token": None, "add_bos_token": True}, first("<s>"), False),
     ],
 )
-def test_the_tokenizer_adds_bos_if_its_post_processor_does_whatever_its_settings_say(checkpoint, settings, processor, adds):
+def test_the_tokenizer_adds_bos_if_its_post_processor_does(checkpoint, settings, processor, adds):
+    """Whatever its settings say."""
     assert checkpoint(settings, fast(post_processor=processor)).fact("tokenizer.adds_bos") is adds
 
 
 @pytest.mark.parametrize(
     ("settings", "adds"), [({"add_bos_token": True}, True), ({"add_bos_token": False}, False), ({}, UNKNOWN)]
 )
-def test_without_a_tokenizer_json_its_settings_say_whether_it_adds_bos(checkpoint, settings, adds):
+def test_without_a_tokenizer_json_its_settings_decide_on_bos(checkpoint, settings, adds):
     assert checkpoint({"bos_token": "<s>", **settings}).fact("tokenizer.adds_bos") is adds
 
 
@@ -105,7 +106,7 @@ UNIGRAM = {"added_tokens": [], "model": {"type": "Unigram", "vocab": [["a", 0.0]
         ({"added_tokens_decoder": {"9": {"content": "<x>"}}}, UNIGRAM, 10),
     ],
 )
-def test_the_largest_id_counts_whatever_the_texts_of_tokens_look_like(checkpoint, settings, tokenizer, size):
+def test_the_largest_id_counts_whatever_tokens_look_like(checkpoint, settings, tokenizer, size):
     found = checkpoint(settings, tokenizer, vocab_size=50)
 
     assert (found.fact("tokenizer.vocab_size"), found.fact("tokenizer.unknown_ids")) == (size, 50 - size)
@@ -168,7 +169,7 @@ def test_files_are_read_once_until_they_change(checkpoint, monkeypatch):
     assert checkpoint({}, fast(vocab=30)).fact("tokenizer.vocab_size") == 30
 
 
-def test_a_run_reads_the_facts_of_its_own_tokenizer_when_they_are_asked_for(checkpoint, tmp_path, monkeypatch):
+def test_a_run_reads_the_facts_of_its_own_tokenizer_late(checkpoint, tmp_path, monkeypatch):
     model = checkpoint({"bos_token": "<s>"}, fast(post_processor=first("<s>")), model_type="qwen3")
     other = tmp_path / "other"
     other.mkdir()
@@ -188,7 +189,7 @@ def test_a_run_reads_the_facts_of_its_own_tokenizer_when_they_are_asked_for(chec
     assert (own.fact("tokenizer.adds_bos"), theirs.fact("tokenizer.adds_bos")) == (True, False)
 
 
-def test_a_context_that_no_files_belong_to_knows_none_of_these_facts(make_context):
+def test_a_context_without_files_knows_none_of_these_facts(make_context):
     context = make_context()
 
     assert {context.fact(name) for name in CHECKPOINT_FACTS} == {UNKNOWN}

@@ -59,7 +59,7 @@ def test_all_impossible_keys_are_in_one_error(messages, values):
     ],
     ids=str,
 )
-def test_a_value_that_makes_no_sense_is_an_error_that_names_its_key(values):
+def test_a_value_that_makes_no_sense_is_an_error_with_its_key(values):
     ((section, content),) = values.items()
 
     text = problem(values)
@@ -78,7 +78,7 @@ def test_a_plain_text_or_path_is_the_path_of_the_model(tmp_path):
 
 
 @pytest.mark.parametrize("section", [{"block_size": 16}, {"vllm_kwargs": {"block_size": 16}}], ids=["here", "vllm_kwargs"])
-def test_any_further_argument_of_the_engine_is_a_slot_that_was_typed(parse, section):
+def test_any_further_argument_of_the_engine_is_a_typed_slot(parse, section):
     config = parse(engine={**section, "seed": 3})
 
     assert config.engine.further == {"block_size": 16}
@@ -86,7 +86,7 @@ def test_any_further_argument_of_the_engine_is_a_slot_that_was_typed(parse, sect
     assert config.slots()["engine.block_size"] == 16
 
 
-def test_what_stands_in_an_alias_counts_as_typed_in_its_own_place(parse):
+def test_a_key_in_an_alias_counts_as_typed_in_its_own_place(parse):
     config = parse(engine={"seed": 3, "vllm_kwargs": {"seed": 3, "load_format": "x", "hf_overrides": {"head_dtype": "model"}}})
     overrides = parse(engine={"hf_overrides": {"head_dtype": "float32", "rope_theta": 5}})
 
@@ -96,7 +96,7 @@ def test_what_stands_in_an_alias_counts_as_typed_in_its_own_place(parse):
 
 
 @pytest.mark.parametrize(("purpose", "load_format"), [("rollout", "dummy"), ("eval", "auto"), ("serve", "auto")])
-def test_the_purpose_decides_where_weights_come_from_unless_it_was_typed(parse, purpose, load_format):
+def test_the_purpose_decides_on_a_load_format_that_was_not_typed(parse, purpose, load_format):
     assert parse(purpose=purpose).slots()["engine.load_format"] == load_format
     assert parse(purpose=purpose, engine={"load_format": "x"}).slots()["engine.load_format"] == "x"
 

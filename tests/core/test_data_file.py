@@ -58,7 +58,7 @@ def test_a_quirk_that_is_not_in_the_file_is_new(quirk):
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"colour": "red"}'])
-def test_a_file_that_is_none_is_an_error_on_one_line_that_says_how_to_make_it_anew(quirk, content):
+def test_what_is_no_data_file_is_an_error_with_the_remedy(quirk, content):
     data_file.path_for(quirk()).write_bytes(content)
 
     with pytest.raises(UsageError, match=r"model_quirks\.json is no data file of quirks; delete it, and .* makes it anew$"):

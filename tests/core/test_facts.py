@@ -60,7 +60,7 @@ def gather(checkpoint):
         ({"text_config": {"vocab_size": 8}}, "model.config.text_config.rope_parameters.rope_theta", 1.0),
     ],
 )
-def test_facts_of_the_model_are_those_of_config_json_with_the_overrides_that_the_user_typed(overrides, fact, value):
+def test_facts_of_the_model_are_those_with_typed_overrides(overrides, fact, value):
     rope = {"rope_type": "default", "rope_theta": 1.0}
     quantization = {"quant_method": "mxfp4"}
     config = {
@@ -105,7 +105,7 @@ def test_how_weights_are_quantised_is_read_where_vllm_reads_it(checkpoint, confi
         ({"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}, "gemma3_text"),
     ],
 )
-def test_a_model_is_also_of_the_type_of_the_architecture_that_vllm_builds(make_context, config, types):
+def test_a_model_is_also_of_the_type_of_its_architecture(make_context, config, types):
     run = make_context(config=config)
     several = types if isinstance(types, tuple) else (types,)
 
@@ -114,9 +114,23 @@ def test_a_model_is_also_of_the_type_of_the_architecture_that_vllm_builds(make_c
 
 
 @pytest.mark.parametrize(("path", "words"), [("~/no-such-folder", "does not"), ("a/b/c", "does not"), (__file__, "is a file")])
-def test_what_is_no_model_folder_is_an_error_that_looks_nothing_up(path, words):
+def test_what_is_no_model_folder_is_an_error_without_a_request(path, words):
     with pytest.raises(UsageError, match=words):
         ModelFacts.read(path)
+
+
+def test_a_model_of_the_hub_is_read_from_its_cache(tmp_path, monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    home, commit = tmp_path / "models--acme--tiny", "0" * 40
+    for name, text in {"refs/main": commit, f"snapshots/{commit}/config.json": '{"model_type": "qwen3"}'}.items():
+        (home / name).parent.mkdir(parents=True)
+        (home / name).write_text(text)
+
+    assert (ModelFacts.read("acme/tiny").name, ModelFacts.read("acme/tiny").model_type) == ("acme/tiny", "qwen3")
+    with pytest.raises(UsageError, match=r"config\.json of 'acme/other' cannot be read from the hub: "):
+        ModelFacts.read("acme/other")
 
 
 def test_a_folder_without_weights_is_an_error_with_a_remedy(checkpoint):
@@ -143,7 +157,7 @@ def test_a_folder_without_weights_is_an_error_with_a_remedy(checkpoint):
         ({}, UNKNOWN),
     ],
 )
-def test_a_model_is_a_mixture_if_it_says_that_it_has_several_experts(make_context, config, count):
+def test_a_model_is_a_mixture_if_it_has_several_experts(make_context, config, count):
     context = make_context(config=config)
 
     assert context.fact("model.num_experts") is count
@@ -198,7 +212,7 @@ _VALUES = {
 }
 
 
-def test_every_fact_that_a_hint_names_can_be_given_as_the_hint_says(checkpoint, monkeypatch):
+def test_every_fact_can_be_given_as_the_hint_for_it_says(checkpoint, monkeypatch):
     """Looked at: all facts that built-in quirks read, where next to nothing is known of machine and model."""
     monkeypatch.setattr(context, "installed_versions", dict)
     monkeypatch.setattr(context, "installed_version", lambda _: None)
@@ -277,7 +291,7 @@ def test_the_width_of_an_attention_head_is_read_or_computed(make_context, config
     assert make_context(config=config).fact("model.head_size") == size
 
 
-def test_every_name_that_no_run_has_is_distinguished_from_those_that_one_may_have():
+def test_names_of_facts_are_distinguished_from_other_names():
     families = {"typed.": "engine.seed", "env.": "NAME", "engine.": "any_argument", "packages.": "any", "model.config.": "a.b"}
     families |= {"model.quantization.": "quant_method", "model.text_config.": "a"}
 
@@ -325,7 +339,7 @@ def test_neither_secrets_nor_search_paths_reach_a_context(gather, name):
     assert "s3cr3t" not in context.model_dump_json() + gather(engine={"vllm_kwargs": engine}).model_dump_json()
 
 
-def test_arguments_that_the_installed_vllm_does_not_take_are_all_in_one_error(gather):
+def test_arguments_that_vllm_does_not_take_are_all_in_one_error(gather):
     with pytest.raises(UsageError) as caught:
         gather(engine={"max_num_sequences": 4, "vllm_kwargs": {"kv_cache_dtyp": "fp8"}, "block_size": "16"})
     assert str(caught.value) == (
@@ -343,14 +357,14 @@ def test_assumptions_replace_what_is_installed(gather):
     assert (context.value("engine.no_such_argument"), context.unchecked) == (1, ("engine.no_such_argument",))
 
 
-def test_only_those_packages_are_read_that_are_common_or_asked_for(gather, fake_distribution):
+def test_only_common_packages_and_those_of_quirks_are_read(gather, fake_distribution):
     fake_distribution("xformers", "0.0.27")
 
     assert gather(fact_names=["packages.xformers", "packages.gone"]).packages.keys() >= {"vllm", "torch", "xformers"}
     assert "xformers" not in gather().packages
 
 
-def test_the_source_of_an_engine_says_what_it_takes_unless_it_is_assumed(make_context, write_modules):
+def test_what_an_engine_takes_is_known_unless_it_is_assumed(make_context, write_modules):
     arguments = "class EngineArgs:\n    block_size: int = 1\n"
     envs = 'table = {\n    "VLLM_PORT": lambda: 1,\n}\n'
     write_modules({"vllm/__init__.py": "", "vllm/envs.py": envs, "vllm/engine/arg_utils.py": arguments})

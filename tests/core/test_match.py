@@ -107,7 +107,7 @@ def test_what_a_negation_wants_is_said_in_its_own_words(condition):
 
 
 @pytest.mark.parametrize(("condition", "a", "b"), BETWEEN, ids=lambda value: getattr(value, "operator", ""))
-def test_a_comparison_of_two_facts_is_unknown_only_if_one_of_them_is(condition, a, b):
+def test_a_comparison_of_facts_is_unknown_only_if_one_of_them_is(condition, a, b):
     answers = {(a, b): YES, (b, b): NO, (3, UNKNOWN): UNK, (UNKNOWN, 3): UNK, (UNKNOWN, UNKNOWN): UNK}
     answers |= dict.fromkeys([(3, None), (None, 3), (None, UNKNOWN), (UNKNOWN, None)], NO)
 
@@ -131,7 +131,7 @@ def test_a_leaf_compares_what_it_wanted_with_what_it_got(condition, facts, words
     assert str(condition.trace(Facts(facts)).decisive) == words
 
 
-def test_a_trace_shows_every_leaf_and_the_one_that_made_the_answer():
+def test_a_trace_shows_every_leaf_and_the_one_that_decided():
     trace = (LEAVES[YES] & LEAVES[UNK] & LEAVES[NO]).trace(FACTS)
 
     assert [leaf.fact for leaf in trace.leaves] == ["yes", "missing", "no"]
@@ -164,7 +164,7 @@ def test_a_condition_names_the_facts_that_it_compares(condition):
         (lambda: environment("HF_TOKEN"), "looks like that of a secret"),
     ],
 )
-def test_a_condition_that_cannot_be_is_an_error_where_it_is_written(make, words):
+def test_a_condition_that_cannot_be_is_an_error_at_once(make, words):
     with pytest.raises(DeclarationError, match=words):
         make()
 
@@ -197,11 +197,11 @@ def test_each_named_matcher_asks_for_its_fact(condition, facts):
         (~model_type("a"), None),
     ],
 )
-def test_a_match_knows_the_model_types_without_which_it_cannot_hold(match, types):
+def test_a_match_knows_the_model_types_that_it_needs(match, types):
     assert match.model_types() == types
 
 
-def test_all_that_an_author_can_match_on_is_on_the_page_for_authors():
+def test_all_that_can_be_matched_on_is_on_the_page_for_authors():
     page = (Path(__file__).parents[2] / "docs" / "writing-a-quirk.md").read_text(encoding="utf-8")
     matchers = [name for name, value in inspect.getmembers(match, inspect.isfunction) if value.__module__ == match.__name__]
 

@@ -106,7 +106,7 @@ def test_the_variable_decides_before_the_platform(platform, variable, runner):
 
 
 @pytest.mark.parametrize("module", ["vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"])
-def test_an_engines_runner_is_known_from_the_modules_of_its_classes(module):
+def test_an_engines_runner_is_known_from_its_modules(module):
     kind = type("GPUModelRunner", (), {"__module__": module})
     of_platform = type("CPUModelRunner", (kind,), {"__module__": "vllm.v1.worker.cpu_model_runner"})
 

@@ -46,7 +46,8 @@ def verdict(make_context, make_quirk, make_plan):
 
 
 @pytest.mark.parametrize(("answer", "state"), [(Answer.YES, State.ACTIVE), (Answer.NO, State.DORMANT)])
-def test_every_kind_of_probe_settles_a_source_build_without_importing_it(verdict, answer, state):
+def test_every_kind_of_probe_settles_a_source_build(verdict, answer, state):
+    """Without importing it."""
     bug = answer is Answer.YES
     probes = [
         StaticProbe(MODULE, "MARK", found_means_affected=bug),
@@ -67,7 +68,7 @@ def test_every_kind_of_probe_settles_a_source_build_without_importing_it(verdict
     assert "fake_engine" not in sys.modules
 
 
-def test_a_symbol_is_there_whatever_makes_it_but_not_one_of_another_place():
+def test_a_symbol_is_there_whatever_makes_it_in_its_own_place():
     here = ("MARK", "LAZY", "read", "TYPE_CHECKING", "Engine", "Engine.size", "Engine.depth", "Engine.step")
     elsewhere = ("loads", "json", "str", "Engine.read", "Engine.steps", "Engine.self", "MARK.real")
     answers = {
@@ -91,7 +92,7 @@ def test_what_the_installed_source_does_not_show_is_unknown(probe):
     assert probe.answer(INSTALLED) is Answer.UNKNOWN
 
 
-def test_an_undecided_probe_or_one_of_another_package_leaves_it_to_the_next(verdict):
+def test_a_probe_that_cannot_decide_leaves_it_to_the_next(verdict):
     silent = StaticProbe("fake_engine.gone", "x")
     other = StaticProbe("quirks_core.declaration.probes", "Probe", found_means_affected=False)
     telling = StaticProbe(MODULE, "MARK", found_means_affected=True)

@@ -105,7 +105,7 @@ def test_a_part_that_cannot_be_is_refused(make_quirk, declaration, words):
         (lambda: unknown(purpose="train"), "purpose 'train' is none of rollout, eval, serve"),
     ],
 )
-def test_the_parts_of_a_quirk_are_checked_where_they_are_declared(make, words):
+def test_the_parts_of_a_quirk_are_checked_at_their_declaration(make, words):
     with pytest.raises(DeclarationError, match=words):
         make()
 
@@ -134,7 +134,7 @@ QUIRK = Quirk(
 """
 
 
-def test_the_location_is_the_line_of_the_declaration_in_its_package(write_modules):
+def test_the_location_is_the_line_of_the_declaration(write_modules):
     here = Quirk(  # the location is this line
         id="here", title="Here", flag="logprobs", match=purpose("rollout"), adjustments=Advise("look"),
         severity=Severity.NOISE, references=report("https://example.org"),
@@ -157,7 +157,7 @@ def test_the_location_is_the_line_of_the_declaration_in_its_package(write_module
         ("SymbolProbe('vllm.envs', True)", ["fake_quirk:scenario"], 1),
     ],
 )
-def test_a_scenario_in_the_module_is_the_quirks_paired_run_unless_it_names_others(write_modules, evidence, runs, probes):
+def test_a_scenario_is_the_paired_run_of_a_quirk_that_names_none(write_modules, evidence, runs, probes):
     given = f"    evidence={evidence},\n)\n" if evidence else ")\n"
     write_modules({"fake_quirk.py": f"{DECLARATION}{given}\nasync def scenario(lab):\n    return None\n"})
 

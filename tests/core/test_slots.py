@@ -15,7 +15,7 @@ from quirks_core.configuration.slots import SLOTS, Place, Slot, checked_value, f
 from quirks_core.declaration.flags import flag_name
 
 
-def test_a_flag_is_found_in_any_case_and_a_third_party_may_name_its_own():
+def test_a_flag_is_found_in_any_case_or_is_a_third_partys_own():
     names = (ModelFlag.LOAD_FORMAT, "load_format", "LOAD_FORMAT", "my-quirks:rope_scaling")
 
     assert [flag_name(name) for name in names] == ["load_format"] * 3 + ["my-quirks:rope_scaling"]
@@ -38,13 +38,13 @@ def test_the_listed_slots_are_the_fields_of_the_sections():
 
 
 @pytest.mark.parametrize("name", ["refit.scop", "model.path", "", "engine", "engine.a.b"])
-def test_an_unknown_slot_of_a_closed_section_is_an_error_with_the_nearest_name(name):
+def test_an_unknown_slot_is_an_error_with_the_nearest_name(name):
     assert not is_slot(name)
     with pytest.raises(UsageError, match=r"did you mean 'refit\.scope'" if name == "refit.scop" else f"unknown slot '{name}'"):
         find_slot(name)
 
 
-def test_who_only_asks_whether_there_is_a_slot_waits_for_no_search_of_similar_names(monkeypatch):
+def test_whether_a_slot_exists_needs_no_search_of_similar_names(monkeypatch):
     monkeypatch.setattr(slots, "nearest", lambda *_: pytest.fail("nobody wants a name"))
 
     assert not is_slot("engine.hf_overrides.rope_theta")
@@ -55,7 +55,8 @@ def test_the_last_part_of_a_name_is_enough_to_suggest_it():
     assert (nearest("load_format", SLOTS), nearest("zzz", SLOTS)) == ("; did you mean 'engine.load_format'?", "")
 
 
-def test_any_further_engine_argument_is_a_slot_because_a_quirk_may_be_for_another_vllm():
+def test_any_further_engine_argument_is_a_slot():
+    """A quirk may be for another vLLM."""
     assert is_slot("engine.an_argument_of_vllm_0_50")
     assert [find_slot("engine.block_size").problem(value) for value in (16, "16", [1], {"a": None})] == [None] * 4
 
@@ -77,7 +78,7 @@ def test_any_variable_is_a_slot_that_takes_a_text(name):
     ],
     ids=["secret variables", "secret arguments", "code", "our switches", "impossible"],
 )  # fmt: skip
-def test_a_name_of_a_secret_of_code_or_of_ours_is_refused_with_the_reason(names, reason):
+def test_a_name_of_a_secret_or_of_code_is_refused_with_reason(names, reason):
     for name in names.split(" "):
         with pytest.raises(UsageError, match=reason):
             find_slot(name)

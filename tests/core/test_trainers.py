@@ -14,7 +14,7 @@ NAMES = ("trl", "verl", "nemo-rl", "openrlhf", "skyrl", "prime-rl", "ms-swift", 
 
 
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda trainer: trainer.name)
-def test_what_a_trainer_does_are_values_of_slots_with_their_source(trainer):
+def test_presets_are_values_of_slots_with_their_source(trainer):
     repository, version = trainer.source.split()
 
     assert {slot: checked_value(slot, value) for slot, value in {**trainer.facts, **trainer.numerics}.items()}.keys() <= set(
@@ -40,7 +40,7 @@ def test_numerics_that_were_not_read_are_an_error(name, words):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_trainer_is_found_by_its_variable_or_by_what_is_imported(name):
+def test_a_trainer_is_found_by_its_variable_or_its_modules(name):
     """The variable is stronger; what several trainers fit is none, but for a library that one of them builds on."""
     trainer = TRAINERS[name]
 
@@ -56,7 +56,7 @@ def test_an_unknown_trainer_is_an_error_with_the_nearest():
 
 
 @pytest.mark.parametrize(("name", "asked"), [("verl", None), ("openrlhf", "state_dict")])
-def test_what_a_trainer_sends_decides_whether_a_quirk_asks_for_more(name, asked, model):
+def test_what_a_trainer_sends_decides_what_a_quirk_requests(name, asked, model):
     """Gemma-4 after a dummy start: a refit of parameters alone leaves its buffers as noise."""
     config = GenerationConfig.parse({"model": str(model("gemma4")), "engine": {"load_format": "dummy"}})
 
