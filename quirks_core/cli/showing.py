@@ -73,8 +73,8 @@ def _explain(options: argparse.Namespace) -> int:
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {_STATES[verdict.state]}", hang=4)
     screen.say(lines(verdict.because), indent=2)
-    is_active = verdict.state is State.ACTIVE
-    _show_answers(screen, item.quirk, _effects(plan, verdict.id) if is_active else map(notation, item.quirk.adjustments))
+    changes = _effects(plan, verdict.id) if verdict.state is State.ACTIVE else ["nothing in this run"]
+    _show_answers(screen, item.quirk, changes)
     screen.say(f"[dim]{line(run(plan, program(options)))}[/]", indent=2)
     mine = [refusal for refusal in plan.refusals if any(quirk.id == verdict.id for quirk in refusal.quirks)]
     screen.findings(map(refused, mine), indent=2)

@@ -18,7 +18,9 @@ from quirks_core.plan.summary import ADVISED, IN_FORCE, SEE_ALL, Entry, of_our_w
 from quirks_core.reporting.finding import Finding
 
 #: What the levels of a short list are headed by, and those of a whole one, whose order is that of the rows.
-HEADINGS: Mapping[str, str] = MappingProxyType({IN_FORCE: ", and what goes wrong without it"})
+HEADINGS: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys((IN_FORCE, f"would be {IN_FORCE}"), ", and what goes wrong without it")
+)
 ALL_HEADINGS: Mapping[str, str] = MappingProxyType(
     {
         IN_FORCE: "",
@@ -62,7 +64,7 @@ LIBRARY = Ways(", ".join, SEE_ALL)
 def verdict(plan: Plan) -> Finding:
     """Returns whether a run is fine as it is."""
     if number := len(plan.refusals):
-        return Finding("refused", "", f"for {number} reason{'s' if number > 1 else ''}: the engine does not start")
+        return Finding("refused", "", f"{number} reason{'s' if number > 1 else ''}, so the engine does not start")
     if any(row.group == ADVISED for row in rows(plan)):
         return Finding("do this", "", "what only your program can do; the rest is in force by itself")
     return Finding("fine", "", f"there is nothing to do{', as far as is decided' if plan.undecided else ''}")
@@ -156,11 +158,12 @@ def _in_force(plan: Plan, found: Sequence[Entry], ways: Ways) -> Iterator[Findin
     cures = sorted((one for one in mine if one.kind is not Kind.FEATURE), key=lambda one: not _is_of_model(one))
     most = _MOST_BESIDE_ADVICE if any(row.group == ADVISED for row in found) else _MOST_CURES
     most = most if len(cures) > most + 1 else len(cures)
+    would = "would be " if plan.refusals else ""
     for one in cures[:most]:
         settings = f" ({', '.join(done[one.id])})" if done[one.id] else ""
-        yield Finding(IN_FORCE, one.id, f"{one.title}{settings}")
+        yield Finding(f"{would}{IN_FORCE}", one.id, f"{one.title}{settings}")
     if others := [one.id for one in cures[most:]]:
-        yield Finding("in force, too", "", f"{', '.join(others)} ({ways.see_all})")
+        yield Finding(f"{would}in force, too", "", f"{', '.join(others)} ({ways.see_all})")
     if faster := [one.id for one in mine if one.kind is Kind.FEATURE]:
         yield Finding("features", "", ", ".join(faster))
 

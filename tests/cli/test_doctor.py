@@ -52,9 +52,7 @@ def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install)
     assert [finding["level"] for finding in examined.json] == sorted(finding["level"] for finding in examined.json)
 
 
-@pytest.mark.parametrize(
-    "source", [RAISES, "QUIRK = 3\n", "def QUIRK(): ...\n", "import sys\nsys.exit(5)\n", "syntax error\n", ""], ids=repr
-)
+@pytest.mark.parametrize("source", [RAISES, "import sys\nsys.exit(5)\n"], ids=repr)
 def test_a_broken_plugin_is_one_error_with_exit_code_3(quirks, install, monkeypatch, source):
     install("acme-broken", source)
     monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")  # which does not keep the doctor from the other rows

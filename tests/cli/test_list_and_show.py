@@ -101,23 +101,6 @@ def test_show_json_has_the_same_keys_for_every_quirk(quirks):
     assert all(describe(item).keys() == keys for item in Registry.load().loaded)
 
 
-def test_an_unknown_id_is_an_error_with_the_nearest_one(quirks):
-    shown = quirks("show", "gemma-normaliser-dummy-load")
-
-    assert (shown.code, shown.out) == (2, "")
-    assert f"did you mean '{BUILT_IN}'" in shown.err
-
-
-def test_show_says_why_a_plugin_is_broken(quirks, install):
-    install("acme-broken", RAISES)
-
-    shown = quirks("show", "acme-broken")
-
-    assert shown.code == 3
-    assert "plugin 'acme-broken' of acme-broken 1.2" in shown.err
-    assert "RuntimeError: imported" in shown.err
-
-
 def test_a_third_partys_quirk_is_shown_with_its_distribution(quirks, install):
     install("acme-patch", PATCHES_PLUGGY)
 

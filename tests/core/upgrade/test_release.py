@@ -66,17 +66,6 @@ def test_half_a_download_is_never_used(serve, wheel, cache, offer):
     assert held(find_release("0.30", index=serve(path, ranges=False, sha256=digest), prefer="vllm"))
 
 
-def test_what_a_process_left_that_was_killed_is_removed(serve, wheel, cache):
-    left = cache / ".part-killed"
-    left.mkdir(parents=True)
-    (left / ".owner").touch()
-    os.utime(left / ".owner", (0, 0))
-
-    find_release("0.30", index=serve(wheel()), prefer="vllm")
-
-    assert [folder.name for folder in cache.iterdir()] == ["vllm-0.30.0"]
-
-
 def test_a_version_that_does_not_exist_names_the_nearest_ones(serve, server, wheel):
     index = serve(wheel("0.30.0"))
     rows = [{"url": f"vllm-{version}-py3-none-any.whl"} for version in ("0.28.0", "0.29.0", "0.30.0", "0.32.0", "0.33.0")]

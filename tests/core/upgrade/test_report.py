@@ -238,8 +238,3 @@ def test_both_spellings_of_a_flag_of_0_33_are_read(releases):
     read = read_serve_command(words, releases["0.33.0"].source)
 
     assert read.arguments == {"model": "M", "enable_prefix_caching": False, "enable_chunked_prefill": False}
-
-
-def test_an_option_that_says_the_contrary_is_not_suggested(releases):
-    with pytest.raises(UsageError, match=r"unrecognized arguments: --disable-prefix-caching$"):
-        read_serve_command(["vllm", "serve", "M", "--disable-prefix-caching"], releases["0.31.0"].source)
