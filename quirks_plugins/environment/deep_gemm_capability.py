@@ -4,8 +4,7 @@ What happens: "Unknown SF transformation" or "Unknown recipe", an assertion of D
 DeepGEMM supports capability 12.x (``CudaPlatform.support_deep_gemm``), and ships a DeepGEMM that does not; 0.23.0 did not say
 so. Later builds have one for 12.0. On 12.1 (GB10) it ends with a CUDA fault (vllm-project/vllm#54125, open).
 
-When it can go: when vLLM 0.24 is no longer supported and 12.1 is excluded, or works. Read in 0.23.0 to 0.33.0; no such GPU was
-at hand.
+When it can go: when vLLM 0.29, with which 12.1 was last reported, is no longer supported. No such GPU was at hand.
 """
 
 from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
@@ -27,7 +26,7 @@ QUIRK = Quirk(
     id="deep-gemm-capability",
     title="On GPUs of capability 12.x vLLM takes a DeepGEMM that has no kernels for them",
     match=_fp8 & (_capability.one_of(121) | (_capability.one_of(120) & package("vllm", fixed="0.25.0"))),
-    affected=Affected("vllm", introduced="0.24.0"),
+    affected=Affected("vllm", introduced="0.24.0", fixed="0.30.0"),
     adjustments=Default(_VARIABLE, "0", reason="this vLLM's DeepGEMM fails on this GPU, and other FP8 kernels work"),
     severity=Severity.CRASH,
     crash="Unknown SF transformation|Unknown recipe",
@@ -35,7 +34,7 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.platforms.cuda", r"def support_deep_gemm[^#]*?is_device_capability_family\(120\)"),
     examples=[
         yes(_BLOCKS, vllm="0.24.0", platform="cuda", extra={"platform.gpu.capability": 120}, gives={_VARIABLE: "0"}),
-        yes({"quantization_config": _COMPRESSED}, vllm="0.32.0", platform="cuda", extra={"platform.gpu.capability": 121}),
+        yes({"quantization_config": _COMPRESSED}, vllm="0.29.0", platform="cuda", extra={"platform.gpu.capability": 121}),
         no(_BLOCKS, vllm="0.25.0", platform="cuda", extra={"platform.gpu.capability": 120}),
         no(_BLOCKS, vllm="0.23.0", platform="cuda", extra={"platform.gpu.capability": 120}),
         no("minimax_m2", vllm="0.24.0", platform="cuda", extra={"platform.gpu.capability": 120}),

@@ -55,7 +55,6 @@ QUIRK = Quirk(
         yes(QWEN3_MOE, {**_EP, "engine.fully_sharded_loras": True}, vllm="0.33.0", refuses="engine.fully_sharded_loras"),
         yes(QWEN3_MOE, {**_EP, **parallel(dp=2), _EXCHANGE: "deepep_low_latency"}, vllm="0.32.0", refuses=_EXCHANGE),
         no(QWEN3_MOE, _EP, vllm="0.32.0"),
-        no(QWEN3_MOE, {**_EP, **parallel(tp=1)}, vllm="0.20.0"),
         no(QWEN3_MOE, parallel(tp=2, flag=True), vllm="0.20.0"),
         unknown(QWEN3_MOE, _EP),
     ],

@@ -32,7 +32,8 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.20.0", fixed="0.24.0"),
     adjustments=Refuse(
         "with LoRA this vLLM multiplies activations that are FP8 already, and every request of a MoE model gets gibberish",
-        "install vLLM 0.24 or newer, take a base model in bfloat16, or set engine.enable_lora: false",
+        "install vLLM 0.24 or newer, take a base model in bfloat16, or set engine.enable_lora: false; GPUs without FP8 (A100) "
+        "compute with 16 bits and are right: switch this off there",
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#42007"), report("vllm-project/vllm#42008")],
@@ -42,7 +43,6 @@ QUIRK = Quirk(
     examples=[
         yes(_FP8, _LORA, vllm="0.20.1", purpose="serve", refuses="vLLM 0.24"),
         yes(_COMPRESSED, _LORA, vllm="0.23.0", refuses="bfloat16"),
-        yes(QWEN3_MOE, {**_LORA, "engine.quantization": "fp8"}, vllm="0.22.0"),
         no(_FP8, _LORA, vllm="0.24.0"),
         no(_FP8, _LORA, vllm="0.19.1"),
         no(QWEN3_MOE, _LORA, vllm="0.20.1"),

@@ -44,8 +44,8 @@ def _same(context: RunContext) -> str:
     return str(context.fact(f"env.{_ALIAS}"))
 
 
-# Memory is then not given back ("Sleep mode freed 0.00 GiB"), or the pool is corrupted. PyTorch takes either name, the older one
-# first. From 0.31.0 on vLLM asks the allocator, and the environment by all names (``device_allocator/alloc_conf.py``).
+# Memory is then not given back ("Sleep mode freed 0.00 GiB"), or the pool is corrupted. PyTorch takes either name, the older
+# one first. From 0.31.0 on vLLM asks the allocator, and the environment by all names (``device_allocator/alloc_conf.py``).
 ALLOCATOR_ALIAS = Quirk(
     id="allocator-alias",
     title="vLLM's sleep mode does not see expandable segments under PyTorch's newer name of the variable",

@@ -14,13 +14,14 @@ import json
 import shutil
 
 from quirks_core import Affected, Quirk, Refuse, Severity, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, model_type, package, setting
+from quirks_core.declaration.match import Fact, model_name, model_type, package, setting
 from quirks_plugins.kit import Lab, Outcome
 
 _FILES = {"tokenizer.class": "LlamaTokenizerFast", "tokenizer.is_byte_level": True}
 _OLD = {"transformers": "5.19.0"}
 #: These go by the class of the file since 5.12; 5.0 did not.
 _qwen3 = model_type("qwen3", "qwen3_moe") & package("transformers", introduced="5.12.0")
+_excepted = model_name("^deepseek-ai/deepseek-(r1-distill-llama|coder)-") & package("transformers", introduced="5.13.0")
 
 QUIRK = Quirk(
     id="llama-byte-level",
@@ -28,7 +29,8 @@ QUIRK = Quirk(
     match=(model_type("llama") | _qwen3)
     & Fact("tokenizer.class").matches("^LlamaTokenizer(Fast)?$")
     & Fact("tokenizer.is_byte_level").is_true()
-    & ~setting("engine.skip_tokenizer_init").is_true(),
+    & ~setting("engine.skip_tokenizer_init").is_true()
+    & ~_excepted,
     affected=Affected("transformers", introduced="5.0.0", fixed="5.22.0"),
     adjustments=Refuse(
         "tokenizer_config.json names LlamaTokenizer, tokenizer.json is byte-level, and this transformers follows the name: "
@@ -50,6 +52,7 @@ QUIRK = Quirk(
         no("llama", packages=_OLD, extra={**_FILES, "tokenizer.is_byte_level": False}),
         no("llama", packages=_OLD, extra={**_FILES, "tokenizer.class": "PreTrainedTokenizerFast"}),
         no("llama", {"engine.skip_tokenizer_init": True}, packages=_OLD, extra=_FILES),
+        no("llama", packages=_OLD, extra=_FILES, name="deepseek-ai/DeepSeek-R1-Distill-Llama-8B"),
         no("qwen2", packages=_OLD, extra=_FILES),
         unknown("llama", extra=_FILES),
         unknown("llama", packages=_OLD),
