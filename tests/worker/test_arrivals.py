@@ -14,7 +14,7 @@ from quirks_core.ledger.account import COMPUTES, Entry
 from worker.lab.kit.checkpoints import build
 from worker.refit import Arrivals, digest
 from worker.refit.weights.digest import digests, form
-from worker.refit.weights.expected import common, engine_name, expected
+from worker.refit.weights.expected import common, expected
 
 transformers = pytest.importorskip("transformers")
 PREFIX = "model.layers.0.self_attn"
@@ -100,46 +100,6 @@ def test_a_trained_policy_that_never_arrives_is_named_at_its_first_update(policy
     assert (arrived.status, arrived.missing, arrived.verdict) == ("arrived", (), "")
 
 
-def swapped(model, one, other):
-    """A copy of a model in which two tensors have each other's place."""
-    found = copy.deepcopy(model)
-    first, second = (found.get_parameter(name) for name in (one, other))
-    first.data, second.data = second.data.clone(), first.data.clone()
-    return found
-
-
-@pytest.mark.parametrize("packed", [(), ("_proj.weight",)], ids=["plain", "packed"])
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (f"{PREFIX}.o_proj.weight", "model.layers.1.self_attn.o_proj.weight"),
-        ("model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight"),
-        (f"{PREFIX}.k_proj.weight", f"{PREFIX}.v_proj.weight"),
-    ],
-)
-def test_a_wrong_map_of_names_is_named_at_the_first_update(policy, packed, one, other):
-    wrong = swapped(policy, one, other)
-
-    found = Arrivals().compare(engine(wrong, packed=packed, taken=wrong if packed else None, changed=(one,)), digest(policy))
-
-    assert found.status == "missing"
-    assert set(found.missing) == {engine_name(common(name)) for name in (one, other)}
-    assert f"{common(one)} has the trainer's {common(other)}" in found.verdict if packed or "o_proj" in one else found.verdict
-
-
-def test_one_step_stale_from_the_first_update_is_named(policy):
-    old, digested = copy.deepcopy(policy), digest(policy)
-    train(policy)
-    held = engine(old, packed=("_proj.weight",), taken=old, changed=("norm.weight",))
-    arrivals = Arrivals()
-    arrivals.compare(engine(old, number=0, packed=("_proj.weight",), taken=old), digested)
-
-    known, unknown = arrivals.compare(held, digest(policy)), Arrivals().compare(held, digest(policy))
-
-    assert [(found.status, found.age) for found in (known, unknown)] == [("missing", 1), ("missing", None)]
-    assert known.share == unknown.share == 0
-
-
 def test_the_weights_in_the_engine_are_dated_by_their_step(policy):
     states = []
     for _ in range(3):
@@ -208,19 +168,6 @@ def test_one_rank_that_lacks_an_update_is_named(policy):
     found = Arrivals().compare(rows, digest(policy))
 
     assert found.missing == ("layers.0.self_attn.o_proj.weight", "layers.1.self_attn.o_proj.weight")
-
-
-def test_steps_below_one_unit_in_the_last_place_arrive(policy):
-    """The packed layers' answers stay as they are, and what their loaders take does not."""
-    arrivals = Arrivals()
-    for number in range(5):
-        rounded = copy.deepcopy(policy).bfloat16()
-        held = engine(rounded, number=number, packed="_proj.weight", taken=policy)
-        found = arrivals.compare(held, digest(policy, dtype=torch.bfloat16))
-        assert (found.status, found.verdict) == ("arrived", "")
-        with torch.no_grad():
-            for parameter in policy.parameters():
-                parameter.add_(1e-9)
 
 
 def test_an_adapter_is_merged_for_the_digest_without_changing_the_model(policy):
