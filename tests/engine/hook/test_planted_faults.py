@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "planted_faults.py"
 WAYS = ("raw", "reload", "transfer", "add_lora", "ipc_zmq")
 #: What the row of a fault has to say.
 WORDS = {
-    "layers swapped": "layers.0.self_attn.o_proj.weight has the trainer's layers.1.self_attn.o_proj.weight",
+    "layers swapped": "layers.0.input_layernorm.weight has the trainer's layers.1.input_layernorm.weight",
     "a tensor of another layer": "layers.0.self_attn.o_proj.weight has the trainer's layers.1.self_attn.o_proj.weight",
     "written past the loaders": "something writes past the engine's loaders",
     "never sent, the base in its place": "LoRA is on, no adapter was ever loaded",
@@ -24,9 +24,9 @@ WORDS = {
 
 
 def test_faults_are_named_and_healthy_updates_are_not_refused(programs):
-    options = ("--kinds", "dense", "--groups", "vllm", "adapters", "ours", "--ways", *WAYS, "--updates", "3", "--json")
+    options = ("--kinds", "dense", "--groups", "vllm", "adapters", "ours", "--ways", *WAYS, "--updates", "3")
 
-    ended = programs.run(sys.executable, SCRIPT, *options)
+    ended = programs.run(sys.executable, SCRIPT, *options, "--jobs", "2", "--json")
 
     assert ended.code == 0, ended.text[-4000:]
     rows = [json.loads(line) for line in ended.text.splitlines() if line.startswith("{")]
