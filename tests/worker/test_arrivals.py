@@ -79,27 +79,6 @@ def test_every_update_of_a_whole_model_arrives_with_a_norm(policy):
     assert second.update_norm == pytest.approx(exact, rel=0.1)
 
 
-@pytest.mark.parametrize("packed", [(), ("_proj.weight",)])
-def test_a_trained_policy_that_never_arrives_is_named_at_its_first_update(policy, packed):
-    arrivals, base = Arrivals(), copy.deepcopy(policy)
-    layout = {"packed": packed, "taken": base}
-    arrivals.compare(engine(base, **layout), digest(policy))
-    train(policy, only="q_proj")
-
-    sent_the_base = arrivals.compare(engine(base, number=2, **layout), digest(policy))
-    train(policy, only="q_proj")
-    sent_nothing = arrivals.compare(engine(base, number=2, **layout), digest(policy))
-    trained_nothing = arrivals.compare(engine(base, number=3, **layout), digest(policy))
-
-    for found in (sent_the_base, sent_nothing, trained_nothing):
-        assert found.missing == ("layers.0.self_attn.qkv_proj.weight", "layers.1.self_attn.qkv_proj.weight")
-        assert (found.status, found.share < 1) == ("missing", True)
-    assert "a base whose adapter is not merged, or a stale copy" in sent_the_base.verdict
-    assert "no update came since" in sent_nothing.verdict
-    arrived = arrivals.compare(engine(policy, number=4, packed=packed, taken=policy), digest(policy))
-    assert (arrived.status, arrived.missing, arrived.verdict) == ("arrived", (), "")
-
-
 def test_the_weights_in_the_engine_are_dated_by_their_step(policy):
     states = []
     for _ in range(3):
@@ -249,15 +228,6 @@ def test_experts_are_stacked():
     gates, ups, downs = (torch.stack(list(experts.values())[part::3]) for part in range(3))
     assert has(found, "layers.0.mlp.experts.w13_weight", torch.cat([gates, ups], 1))
     assert has(found, "layers.0.mlp.experts.w2_weight", downs)
-
-
-def test_an_engine_may_have_another_dtype():
-    tensor = torch.randn(4, 4)
-
-    found = expected([("norm.weight", tensor)], dtype=torch.bfloat16)
-
-    both = {digests([("it", one)])["it"] for one in (tensor, tensor.bfloat16())}
-    assert found.digests["norm.weight"] == both
 
 
 def test_digests_of_samples_are_not_compared_with_those_of_every_byte(policy):

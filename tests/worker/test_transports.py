@@ -220,18 +220,6 @@ def test_a_refit_that_one_process_rejects_ends_for_all_until_the_next_one(backgr
     assert all(same(future.result(HUNG_S), many()) for future in again)
 
 
-def test_a_trainer_that_is_killed_half_way_is_missed_at_once(start, background, wired):
-    wire = wired()
-    trainer = start(_STUCK, *wire.process("trainer"))
-    receiving = background(receive, wire)
-    assert trainer.stdout.readline() == "half-way\n"
-
-    trainer.kill()
-
-    expected = {"ipc_zmq": "the trainer died or closed its socket half-way", "collective": wire.gone}
-    assert expected[wire.name] in error_of(receiving)
-
-
 def test_an_engine_process_that_is_killed_half_way_is_missed_by_all_at_once(start, background, wired):
     wire = wired(engines=2)
     engine = start(_STUCK, *wire.process("engine", 0))
