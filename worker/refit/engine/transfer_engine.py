@@ -6,6 +6,7 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -321,7 +322,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> Reload | None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
-        copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every), see=self.see)
+        copier = Copier(self.model, plan, check=plan.begin(info.verify_every), see=self.see)
         self.copied = plan
         room = (plan.room_for, copier.check) if isinstance(stream, CollectiveStream) else ()
         buffers = _begun(stream.borrowed(*room))
@@ -335,7 +336,14 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         try:
             reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
             with self._opened(reload) if reload is not None else nullcontext():
-                copier.load_borrowed(buffers)
+                # A buffer is valid until the next is requested.
+                rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in copier.take(tensors))
+                if plan.reloaded:
+                    self.model.load_weights(self._not_finite.watch(rest))
+                else:
+                    deque(rest, maxlen=0)
+                # Not before all is there: some of it may have been received in its place.
+                self._not_finite.look(plan.written())
                 _check_end(stream)
                 self._check_finite(info)
         except BaseException:

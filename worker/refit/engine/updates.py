@@ -28,7 +28,6 @@ from quirks_core.base.text import listed
 from quirks_core.hook import report
 from worker.errors import RefitError
 from worker.refit.engine.copy_plan import Copier, CopyPlan, Tensors
-from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.reload import Load, Reload
 from worker.refit.weights.manifest import Manifest
 
@@ -284,7 +283,7 @@ class _Copied:
         self._copied = self._loaded = 0
         self._reload: Reload | None = None
         _wait()  # what still computes with the weights before
-        self._copier = Copier(model, plan, NotFinite(), check=plan.begin(CHECK_EVERY))
+        self._copier = Copier(model, plan, check=plan.begin(CHECK_EVERY))
         # Other quirks find out from its root whether a model is being reloaded.
         self._root = SimpleNamespace(modules=lambda: [model])
         if "" not in plan.plain:
