@@ -64,8 +64,8 @@ def build(kind: Kind, folder: Path) -> Path:
         from transformers import AutoModelForCausalLM
 
         config = checkpoints.configuration(kind.checkpoint)
-        for name, value in {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "head_dim": 64}.items():
-            setattr(config, name, value)
+        config.hidden_size, config.intermediate_size, config.head_dim = 256, 512, 64
+        config.num_attention_heads, config.num_key_value_heads = 4, 2
         model = AutoModelForCausalLM.from_config(config)
         checkpoints.randomise(model, 0)
         model.save_pretrained(folder)

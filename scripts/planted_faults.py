@@ -48,7 +48,7 @@ _ON_CPU = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "TORCHDYNAMO_DISABLE": "1",
 }
-_RESULT = "RESULT "
+_RESULT, _STARTED = "RESULT ", "STARTED "
 _PAST = "written past the loaders"
 #: Updates of the base model, at most, until an engine that takes adapters and gets none is named.
 _PATIENCE = 20
@@ -203,7 +203,7 @@ async def _child(kind: str, group: str, options: argparse.Namespace) -> None:
         device = options.device if group not in ("nccl", "ours") or _gpus() < 2 else "cuda:1"
         policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).to(device)
         async with started(kind, group, model, options.device) as engine:
-            print(f"{kind}, {group}: started in {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+            print(f"{_STARTED}{kind}, {group}: started in {time.monotonic() - begun:.0f} s", flush=True)
             layout = {"dtype": getattr(torch, KINDS[kind].dtype), "tensor_parallel_size": engine.ranks}
             table = Table(engine, policy, layout, options.updates)
             for way in _ways(kind, group, options):
@@ -230,6 +230,8 @@ def _run(cell: tuple[str, str], number: int, options: argparse.Namespace, rows: 
         for line in child.stdout or ():
             if line.startswith(_RESULT):
                 rows.put(json.loads(line.removeprefix(_RESULT)))
+            elif line.startswith(_STARTED):
+                print(line.removeprefix(_STARTED), end="", file=sys.stderr, flush=True)
         code = child.wait()
         ending.cancel()
         _end(child)  # what it started

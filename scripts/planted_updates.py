@@ -74,6 +74,7 @@ OF_ONE_RANK: dict[str, Sending] = {
 #: Adapters that change nothing for a request, and after how many of a kind in a row the ledger has to name them.
 ADAPTERS = {
     "alpha 0": 3,
+    "alpha 1e-9": 3,
     "A zero": 3,
     "B zero": 3,
     "the names of another model": 1,
@@ -99,9 +100,10 @@ def write_adapter(folder: Path, number: int, fault: str = "") -> Path:
 
     prefix = "language_model.model" if fault == "the names of another model" else "model"
     evidence.write_adapter(folder, number, prefix=prefix)
-    if fault == "alpha 0":
+    if fault.startswith("alpha"):
         config = folder / "adapter_config.json"
-        config.write_text(json.dumps({**json.loads(config.read_text(encoding="utf-8")), "lora_alpha": 0}), encoding="utf-8")
+        values = {**json.loads(config.read_text(encoding="utf-8")), "lora_alpha": float(fault.split()[1])}
+        config.write_text(json.dumps(values), encoding="utf-8")
     if fault in ("A zero", "B zero"):
         file, side = folder / "adapter_model.safetensors", f"lora_{fault[0]}"
         save_file({name: tensor * (side not in name) for name, tensor in load_file(file).items()}, file)

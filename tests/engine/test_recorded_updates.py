@@ -99,14 +99,6 @@ def test_every_update_after_the_recorded_one_copies_the_bits_of_vllm(pair, size,
         assert pair.ways == (COPIED, 1)
 
 
-def test_a_layer_that_is_packed_goes_through_the_reload_in_every_update(pair):
-    for _ in range(2):
-        values = drawn(**SHAPES)
-        pair.update(values)
-
-        assert torch.equal(pair.models[1].packed.packed, values["packed.weight"].t())
-
-
 def test_what_an_update_leaves_out_is_named_as_keeping_its_value(pair, caplog):
     left_out = {name.replace("__", "."): shape for name, shape in SHAPES.items() if not name.startswith(("q__", "k__", "v__"))}
     before = pair.models[1].qkv.weight.clone()

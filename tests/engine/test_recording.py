@@ -42,16 +42,14 @@ def as_on_a_gpu(layer):
 
 def recorded(model, values):
     """Refits a model through vLLM's layerwise reload; returns what can be copied the next time."""
-    from worker.refit.engine.recording import Recording
     from worker.refit.engine.reload import Reload
 
-    reload, recording = Reload(reloadable(model), CONFIG), Recording(model)
+    reload = Reload(reloadable(model), CONFIG, is_recorded=True)
     reload.open()
-    recording.opened()
-    with torch.no_grad(), recording:
-        model.load_weights(recording.watch(values.items()))
+    with torch.no_grad():
+        reload.load(model.load_weights, values.items())
         reload.close()
-    return recording.plan(Manifest.of(values.items()))
+    return reload.plan(Manifest.of(values.items()))
 
 
 def test_copied_layers_hold_what_their_loaders_would_write():

@@ -14,7 +14,7 @@ from quirks_core.ledger.account import COMPUTES, Entry
 from worker.lab.kit.checkpoints import build
 from worker.refit import Arrivals, digest
 from worker.refit.weights.digest import digests, form
-from worker.refit.weights.expected import common, engine_name, expected
+from worker.refit.weights.expected import common, expected
 
 transformers = pytest.importorskip("transformers")
 PREFIX = "model.layers.0.self_attn"
@@ -77,67 +77,6 @@ def test_every_update_of_a_whole_model_arrives_with_a_norm(policy):
     pairs = zip(policy.parameters(), before.parameters(), strict=True)
     exact = math.sqrt(sum(float((one - other).detach().double().square().sum()) for one, other in pairs))
     assert second.update_norm == pytest.approx(exact, rel=0.1)
-
-
-@pytest.mark.parametrize("packed", [(), ("_proj.weight",)])
-def test_a_trained_policy_that_never_arrives_is_named_at_its_first_update(policy, packed):
-    arrivals, base = Arrivals(), copy.deepcopy(policy)
-    layout = {"packed": packed, "taken": base}
-    arrivals.compare(engine(base, **layout), digest(policy))
-    train(policy, only="q_proj")
-
-    sent_the_base = arrivals.compare(engine(base, number=2, **layout), digest(policy))
-    train(policy, only="q_proj")
-    sent_nothing = arrivals.compare(engine(base, number=2, **layout), digest(policy))
-    trained_nothing = arrivals.compare(engine(base, number=3, **layout), digest(policy))
-
-    for found in (sent_the_base, sent_nothing, trained_nothing):
-        assert found.missing == ("layers.0.self_attn.qkv_proj.weight", "layers.1.self_attn.qkv_proj.weight")
-        assert (found.status, found.share < 1) == ("missing", True)
-    assert "a base whose adapter is not merged, or a stale copy" in sent_the_base.verdict
-    assert "no update came since" in sent_nothing.verdict
-    arrived = arrivals.compare(engine(policy, number=4, packed=packed, taken=policy), digest(policy))
-    assert (arrived.status, arrived.missing, arrived.verdict) == ("arrived", (), "")
-
-
-def swapped(model, one, other):
-    """A copy of a model in which two tensors have each other's place."""
-    found = copy.deepcopy(model)
-    first, second = (found.get_parameter(name) for name in (one, other))
-    first.data, second.data = second.data.clone(), first.data.clone()
-    return found
-
-
-@pytest.mark.parametrize("packed", [(), ("_proj.weight",)], ids=["plain", "packed"])
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (f"{PREFIX}.o_proj.weight", "model.layers.1.self_attn.o_proj.weight"),
-        ("model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight"),
-        (f"{PREFIX}.k_proj.weight", f"{PREFIX}.v_proj.weight"),
-    ],
-)
-def test_a_wrong_map_of_names_is_named_at_the_first_update(policy, packed, one, other):
-    wrong = swapped(policy, one, other)
-
-    found = Arrivals().compare(engine(wrong, packed=packed, taken=wrong if packed else None, changed=(one,)), digest(policy))
-
-    assert found.status == "missing"
-    assert set(found.missing) == {engine_name(common(name)) for name in (one, other)}
-    assert f"{common(one)} has the trainer's {common(other)}" in found.verdict if packed or "o_proj" in one else found.verdict
-
-
-def test_one_step_stale_from_the_first_update_is_named(policy):
-    old, digested = copy.deepcopy(policy), digest(policy)
-    train(policy)
-    held = engine(old, packed=("_proj.weight",), taken=old, changed=("norm.weight",))
-    arrivals = Arrivals()
-    arrivals.compare(engine(old, number=0, packed=("_proj.weight",), taken=old), digested)
-
-    known, unknown = arrivals.compare(held, digest(policy)), Arrivals().compare(held, digest(policy))
-
-    assert [(found.status, found.age) for found in (known, unknown)] == [("missing", 1), ("missing", None)]
-    assert known.share == unknown.share == 0
 
 
 def test_the_weights_in_the_engine_are_dated_by_their_step(policy):
@@ -208,19 +147,6 @@ def test_one_rank_that_lacks_an_update_is_named(policy):
     found = Arrivals().compare(rows, digest(policy))
 
     assert found.missing == ("layers.0.self_attn.o_proj.weight", "layers.1.self_attn.o_proj.weight")
-
-
-def test_steps_below_one_unit_in_the_last_place_arrive(policy):
-    """The packed layers' answers stay as they are, and what their loaders take does not."""
-    arrivals = Arrivals()
-    for number in range(5):
-        rounded = copy.deepcopy(policy).bfloat16()
-        held = engine(rounded, number=number, packed="_proj.weight", taken=policy)
-        found = arrivals.compare(held, digest(policy, dtype=torch.bfloat16))
-        assert (found.status, found.verdict) == ("arrived", "")
-        with torch.no_grad():
-            for parameter in policy.parameters():
-                parameter.add_(1e-9)
 
 
 def test_an_adapter_is_merged_for_the_digest_without_changing_the_model(policy):
@@ -302,15 +228,6 @@ def test_experts_are_stacked():
     gates, ups, downs = (torch.stack(list(experts.values())[part::3]) for part in range(3))
     assert has(found, "layers.0.mlp.experts.w13_weight", torch.cat([gates, ups], 1))
     assert has(found, "layers.0.mlp.experts.w2_weight", downs)
-
-
-def test_an_engine_may_have_another_dtype():
-    tensor = torch.randn(4, 4)
-
-    found = expected([("norm.weight", tensor)], dtype=torch.bfloat16)
-
-    both = {digests([("it", one)])["it"] for one in (tensor, tensor.bfloat16())}
-    assert found.digests["norm.weight"] == both
 
 
 def test_digests_of_samples_are_not_compared_with_those_of_every_byte(policy):

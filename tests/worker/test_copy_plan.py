@@ -56,14 +56,15 @@ def plan(model, sent):
     return CopyPlan(model, Manifest.of(sent.items()), copies, reloaded=(), modules=())
 
 
-def test_what_is_fused_on_both_sides_is_one_copy(model, written):
-    weights, norm = fused(), torch.randn(OUTER)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_fused_on_both_sides_is_one_copy(model, written, dtype):
+    weights, norm = fused().to(dtype), torch.randn(OUTER)
     sent = {**parts(weights), "norm": norm}
 
     plan(model, sent).copy(sent.items())
 
     assert sorted(written) == [OUTER, EXPERTS * EXPERT]
-    assert torch.equal(model.w13, weights)
+    assert torch.equal(model.w13, weights.float())
     assert torch.equal(model.norm, norm)
 
 
@@ -127,16 +128,6 @@ def test_parts_in_another_order_land_where_they_belong(model, written):
     assert torch.equal(model.w13, torch.cat([weights[:, INNER:], weights[:, :INNER]], dim=1))
 
 
-def test_another_dtype_is_converted(model, written):
-    weights = fused().to(torch.bfloat16)
-    sent = parts(weights)
-
-    plan(model, sent).copy(sent.items())
-
-    assert written == [EXPERTS * EXPERT]
-    assert torch.equal(model.w13, weights.float())
-
-
 def test_large_tensors_are_copied_alone(model, written, monkeypatch):
     monkeypatch.setattr("worker.refit.engine.copy_plan._SMALL", 4 * GATE)
     sent = {**parts(fused()), "norm": torch.randn(OUTER)}
@@ -185,9 +176,7 @@ def test_what_has_to_be_taken_apart_or_converted_has_no_room(model, dtype, names
 
 def test_what_is_reloaded_as_well_has_no_room(model):
     sent = {"norm": torch.randn(OUTER)}
-    region = Region(0, (OUTER,), (1,))
-    copies = CopyPlan(
-        model, Manifest.of(sent.items()), [Write("norm", region, "norm", region)], reloaded=["norm"], modules=["other"]
-    )
+    write = Write("norm", Region(0, (OUTER,), (1,)), "norm", Region(0, (OUTER,), (1,)))
+    copies = CopyPlan(model, Manifest.of(sent.items()), [write], reloaded=["norm"], modules=["other"])
 
     assert copies.room_for(chunk_of(copies, "norm")) is None

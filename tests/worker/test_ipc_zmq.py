@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -150,10 +148,8 @@ def test_a_file_that_a_killed_process_left_is_replaced(background, address):
         (b"\x80\x04pickle", "sent something that is no JSON"),
         (b"[1, 2]", "sent list instead of a message"),
         (b'{"protocol": 99}', "the trainer speaks protocol 99, this engine 3"),
-        (b"{}", "the trainer speaks protocol None, this engine 3"),
         (b'{"protocol": 3}', "the trainer's first message makes no sense: KeyError: 'manifest'"),
         (b'{"protocol": 3, "manifest": [["a", "int9", [1]]]}', "the trainer's first message makes no sense: ValueError"),
-        (b'{"protocol": 3, "manifest": [["a"]]}', "the trainer's first message makes no sense: ValueError"),
     ],
 )
 def test_a_wrong_message_gets_an_answer_that_names_the_problem(background, address, stranger, message, words):
@@ -176,26 +172,11 @@ def test_a_chunk_out_of_turn_is_an_error(background, address, stranger):
     assert "did not send chunk 0 when it was due" in error_of(receiving)
 
 
-def test_memory_of_a_process_that_is_gone_is_an_error_that_says_what_is_needed(background, address, stranger):
-    receiving = background(receive, address)
-    handle = {"kind": "file", "path": "/proc/self/fd/99999", "nbytes": 256}
-
-    stranger.send_json(FIRST | {"buffers": [handle] * 2})
-
-    assert "must run on one machine, in one process namespace, as one user" in stranger.recv_json()["error"]
-    assert "cannot be opened" in error_of(receiving)
-
-
 def test_a_path_that_is_too_long_for_a_socket_is_named_with_the_way_out(tmp_path):
     path = tmp_path / ("x" * 108)
 
     with pytest.raises(TransferError, match=r"is too long for a socket \(107 bytes\); set refit\.socket_dir"):
         receive(path)
-
-
-def test_a_folder_that_does_not_exist_is_an_error(tmp_path):
-    with pytest.raises(TransferError, match="cannot be opened"):
-        receive(tmp_path / "nowhere" / "s")
 
 
 def test_a_send_without_addresses_is_an_error():
@@ -209,32 +190,31 @@ from pathlib import Path
 from worker.refit import send_ipc_zmq
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 
-limit, address = int(sys.argv[1]), Path(sys.argv[2])
+limit, address = 1 << 20, Path(sys.argv[1])
 sent = {"a": torch.arange(1 << 18)}
-got, errors = {}, []
+errors = []
 
 def receive():
     try:
         with IpcZmqStream(address, None, device=torch.device("cpu"), timeout_s=3600) as stream:
-            got.update(stream)
+            dict(stream)
     except Exception as error:
         errors.append(error)
 
 thread = threading.Thread(target=receive)
 thread.start()
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
     send_ipc_zmq(sent.items, [address], timeout_s=3600)
 except Exception as error:
     errors.append(error)
 thread.join()
-print([f"{type(error).__name__}: {error}" for error in errors] or torch.equal(got["a"], sent["a"]))
+print([f"{type(error).__name__}: {error}" for error in errors])
 """
 
 
 def test_a_lack_of_memory_is_an_error_on_both_sides_instead_of_a_crash(start, address):
-    child = start(_BOTH, 1 << 20, address)
+    child = start(_BOTH, address)
 
     out, err = child.communicate(timeout=HUNG_S)
 
@@ -243,78 +223,52 @@ def test_a_lack_of_memory_is_an_error_on_both_sides_instead_of_a_crash(start, ad
     assert "TransferError: refit: the trainer reports: " in out
 
 
-def test_a_full_dev_shm_does_not_matter(address):
-    """In a mount namespace of its own, so that nobody else's /dev/shm is filled."""
-    full = (
-        "mount -t tmpfs -o size=64k full /dev/shm && { cat /dev/zero > /dev/shm/brim 2> /dev/null; true; } "
-        "&& df --output=avail /dev/shm"
-    )
-    private = ["unshare", "--mount", "sh", "-c"]
-    probe = subprocess.run([*private, full], capture_output=True, text=True, check=False)
-    if probe.returncode:
-        pytest.skip(f"no mount namespace here: {probe.stderr.strip()}")
-    assert probe.stdout.split()[-1] == "0"
-
-    found = subprocess.run(
-        [*private, f'{full} > /dev/null && exec "$0" "$@"', sys.executable, "-c", _BOTH, "0", str(address)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=HUNG_S,
-    )
-
-    assert found.stdout.strip() == "True", found.stderr
-
-
-def refit(background, address, model, more, known=None):
-    """One refit of a model and of tensors that are none of its; returns the engine's end, and what it read in place."""
-    source = dict(model.named_parameters()) | more
-    sending = background(send, [address], {name: tensor.detach() for name, tensor in source.items()}, model=model)
+def refit(background, address, model, known=None):
+    """One refit of a model; returns the engine's end, and what it read in place."""
+    sending = background(send_ipc_zmq, Source(model, "parameters"), [address], buffer_bytes=1024, timeout_s=FOREVER_S)
     with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, known=known) as stream:
         received = {name: tensor.clone() for tensors in stream.borrowed() for name, tensor in tensors}
     sending.result(HUNG_S)
-    assert received.keys() == source.keys()
-    assert all(torch.equal(received[name], source[name]) for name in source)
+    assert same(received, {name: tensor.detach() for name, tensor in model.named_parameters()})
     return stream.resident
 
 
 def test_a_shared_models_tensors_are_read_in_memory_that_is_opened_once(background, address):
-    model, more = torch.nn.Linear(8, 8).share_memory(), {"made for this": torch.randn(4)}
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8).share_memory(), torch.nn.Linear(8, 8))
 
-    first = refit(background, address, model, more)
+    first = refit(background, address, model)
     with torch.no_grad():
-        model.weight.mul_(2)  # as an optimizer does
-    second = refit(background, address, model, more, known=first)
+        model[0].weight.mul_(2)  # as an optimizer does
+    second = refit(background, address, model, known=first)
 
-    assert first.keys() == {"weight", "bias"}
+    assert first.keys() == {"0.weight", "0.bias"}
     assert second is first
-    assert torch.equal(first["weight"], model.weight)
+    assert torch.equal(first["0.weight"], model[0].weight)
 
 
-def test_a_tensor_that_has_moved_is_found_again(background, address):
-    model = torch.nn.Linear(8, 8).share_memory()
-    first = refit(background, address, model, {})
+def _moved(model):
     model.weight = torch.nn.Parameter(torch.randn(8, 8).share_memory_())
 
-    second = refit(background, address, model, {}, known=first)
+
+def _reshaped(model):
+    model.weight.data = model.weight.data.view(16, 4)
+
+
+@pytest.mark.parametrize("change", [_moved, _reshaped])
+def test_a_tensor_of_another_place_or_shape_is_described_anew(background, address, change):
+    model = torch.nn.Linear(8, 8).share_memory()
+    first = refit(background, address, model)
+    change(model)
+
+    second = refit(background, address, model, known=first)
 
     assert second is not first
     assert torch.equal(second["weight"], model.weight)
 
 
-def test_a_tensor_that_has_another_shape_in_its_old_place_is_described_anew(background, address):
-    model = torch.nn.Linear(8, 8).share_memory()
-    first = refit(background, address, model, {})
-    model.weight.data = model.weight.data.view(16, 4)
-
-    second = refit(background, address, model, {}, known=first)
-
-    assert [first["weight"].shape, second["weight"].shape] == [(8, 8), (16, 4)]
-
-
 def test_only_a_process_that_does_not_know_the_memory_gets_its_address(background, address):
     model = torch.nn.Linear(8, 8).share_memory()
-    known, other = refit(background, address, model, {}), address.with_name("rank-1.sock")
+    known, other = refit(background, address, model), address.with_name("rank-1.sock")
 
     def end(path, memory):
         with IpcZmqStream(path, None, device=CPU, timeout_s=FOREVER_S, known=memory) as stream:
@@ -328,14 +282,14 @@ def test_only_a_process_that_does_not_know_the_memory_gets_its_address(backgroun
 
 
 def test_a_model_in_memory_of_its_own_goes_through_the_buffers(background, address):
-    assert refit(background, address, torch.nn.Linear(8, 8), {}) is None
+    assert refit(background, address, torch.nn.Linear(8, 8)) is None
 
 
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
         ({}, "the trainer's first message makes no sense: KeyError"),
-        ({"memory": [{"kind": "file", "path": "/proc/0/fd/0", "nbytes": 8}], "tensors": {}}, "shared memory cannot be opened"),
+        ({"memory": [{"kind": "file", "path": "/proc/0/fd/0", "nbytes": 8}], "tensors": {}}, "as one user"),
         ({"memory": [], "tensors": {"a": [0, 0]}}, "makes no sense: IndexError"),
     ],
 )

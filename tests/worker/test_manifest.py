@@ -48,18 +48,6 @@ def test_everything_that_is_wrong_is_in_one_error(messages):
     messages(rejection(sent, announced))
 
 
-def test_a_name_that_comes_twice_is_rejected_even_if_nothing_was_announced(messages):
-    twice = TensorSpec("a", "float32", (2,))
-
-    messages(rejection(Manifest((twice, twice)), None))
-
-
-def test_a_long_list_is_cut(messages):
-    announced = manifest(**{f"t{index:02}": ("int8", (1,)) for index in range(20)})
-
-    messages(rejection(manifest(t00=("int8", (1,))), announced))
-
-
 CHECKPOINT = Manifest(manifest(w=("bfloat16", (4, 1, 2)), packed=("int32", (2,))).tensors, announced=False)
 
 
@@ -89,31 +77,18 @@ def test_a_tensor_may_differ_in_form_from_the_checkpoint_s(name, dtype, shape):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, "torch.bfloat16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(2, 3), [2, 3], torch.Size([2, 3])])
 def test_a_trainer_announces_tensors_in_any_of_their_forms(shape, dtype):
-    assert Manifest.parse({"a": (shape, dtype)}) == manifest(a=("bfloat16", (2, 3)))
+    announced = Manifest.parse({"a": (shape, dtype)})
 
-
-def test_a_manifest_of_tensors_is_what_state_dict_info_would_say():
-    model = torch.nn.Linear(2, 3, dtype=torch.bfloat16)
-    info = {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
-
-    assert Manifest.of(model.state_dict().items()) == Manifest.parse(info)
+    assert announced == manifest(a=("bfloat16", (2, 3))) == Manifest.of([("a", torch.zeros(2, 3, dtype=torch.bfloat16))])
 
 
 @pytest.mark.parametrize(
     "value", [(2, 3), "float32", None, ((2, 3),), ((2, 3), "float33"), ((2, 3), "nn"), ((-1,), "int8"), (("x",), "int8"), 7]
 )
-def test_what_makes_no_sense_in_an_announcement_is_named(value):
-    with pytest.raises(RefitRejectedError, match=r"state_dict_info\['odd'\] must be \(shape, dtype\)"):
-        Manifest.parse({"odd": value})
-
-
-def test_exactly_the_wrong_lines_of_an_announcement_are_named():
-    with pytest.raises(RefitRejectedError, match=r"\['one'\] must be .*\['two'\] must be") as caught:
-        Manifest.parse({"one": None, "fine": ((1,), "int8"), "two": ((1,), "int9")})
+def test_exactly_the_wrong_lines_of_an_announcement_are_named(value):
+    with pytest.raises(RefitRejectedError, match=r"state_dict_info\['odd'\] must be \(shape, dtype\).*\['two'\]") as caught:
+        Manifest.parse({"odd": value, "fine": ((1,), "int8"), "two": ((1,), "int9")})
     assert "'fine'" not in str(caught.value)
-
-
-def test_an_announcement_of_nothing_is_rejected():
     with pytest.raises(RefitRejectedError, match="announces no tensors"):
         Manifest.parse({})
 
@@ -150,13 +125,6 @@ def test_a_buffer_is_as_large_as_wanted_unless_a_tensor_needs_more_or_all_need_l
     assert size >= largest
     assert size <= max(wanted, largest, ALIGNMENT)
     assert sum(1 for _ in whole.chunks(whole.buffer_size(1 << 40))) == 1
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_sizes_are_those_of_torch(dtype):
-    tensor = torch.zeros(3, 5).to(getattr(torch, dtype))
-
-    assert Manifest.of([("a", tensor)]).tensors[0].nbytes == tensor.numel() * tensor.element_size()
 
 
 @pytest.mark.parametrize(

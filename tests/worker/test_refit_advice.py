@@ -39,6 +39,7 @@ def test_a_group_advises_as_its_engines_do():
         "refit once more, completely, or call restart"
     )
     assert "failed on rank 0; refit once more" in problem_after({0: lost}, [False, True], dummy=False)
+    assert problem_after({0: unsupported, 1: unsupported}, [False, False], dummy=True) is None
 
 
 @pytest.mark.parametrize(
@@ -59,14 +60,7 @@ def test_a_failed_refit_changed_an_engine_that_has_its_label_or_is_broken(happen
     state = {"alive": True, "problem": engine.problem, "weights": engine.held.value, "version": engine.version}
 
     assert may_have_changed(state, "7") is changed
-
-
-def test_a_failed_refit_may_have_changed_an_engine_that_does_not_answer():
     assert may_have_changed({"alive": False, "problem": "its actor does not answer"}, "7")
-
-
-def test_a_group_whose_engines_were_all_left_as_they_were_has_no_new_problem():
-    assert problem_after({0: RefitUnsupportedError(), 1: RefitUnsupportedError()}, [False, False], dummy=True) is None
 
 
 def test_the_error_that_explains_the_others_is_raised():
@@ -80,12 +74,6 @@ def test_the_error_that_explains_the_others_is_raised():
         RefitRejectedError,
         RefitUnsupportedError,
     ]
-
-
-def test_an_engine_that_could_generate_before_goes_on_with_its_weights():
-    said = unchanged(RefitRejectedError, version="a", problem=None, dummy=True)
-
-    assert said == "the engine keeps the weights it had (version 'a') and generates with them"
 
 
 def test_an_engine_with_dummy_weights_is_not_said_to_generate_with_them():

@@ -11,6 +11,7 @@ from torch import nn
 
 from worker.refit import Manifest, Source, tensors
 from worker.refit.weights import scope
+from worker.refit.weights.snapshot import Snapshot
 
 CPU = torch.device("cpu")
 
@@ -87,7 +88,18 @@ def _frozen_into_a_buffer(model):
     model[0].register_buffer("weight", weight)
 
 
-@pytest.mark.parametrize("change", [_moved, _replaced, _reshaped, _cast, _added, _removed, _frozen_into_a_buffer])
+def _transposed(model):
+    model[0].weight.data = model[0].weight.data.t()
+
+
+def _emptied(model):
+    model[0].bias = None
+
+
+CHANGES = [_moved, _replaced, _reshaped, _cast, _added, _removed, _frozen_into_a_buffer, _transposed, _emptied]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_model_whose_tensors_have_changed_is_described_anew(model, layouts, change):
     Source(model, "parameters")
 
@@ -96,6 +108,21 @@ def test_a_model_whose_tensors_have_changed_is_described_anew(model, layouts, ch
 
     assert len(layouts) == 2
     assert source.manifest == Manifest.of(tensors(model, "parameters"))
+
+
+def _other_buffer(model):
+    model[1].running_mean = torch.ones(4)
+
+
+@pytest.mark.parametrize("change", [_added, _other_buffer])
+def test_in_a_snapshot_of_named_tensors_nothing_else_counts(model, change):
+    everything, named = Snapshot(model), Snapshot(model, {"0.weight", "0.bias"})
+
+    change(model)
+
+    assert (named.holds(model), everything.holds(model)) == (True, False)
+    _moved(model)
+    assert not named.holds(model)
 
 
 def test_each_scope_has_a_description_of_its_own(model):

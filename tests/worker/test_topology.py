@@ -157,30 +157,19 @@ def test_a_missing_or_doubled_expert_is_named(held, problem):
     assert LAYERS[0] not in message
 
 
-def test_without_expert_parallelism_all_have_every_expert():
-    """Without expert parallelism every process has a part of every expert."""
-    expected = replace(SHARED, experts=1)
+@pytest.mark.parametrize(
+    ("expected", "number", "held", "problem"),
+    [
+        (replace(SHARED, experts=1), 1, dict.fromkeys(LAYERS, range(7)), "experts 7 are held by 1 processes instead of 2"),
+        (APART, 3, dict.fromkeys(LAYERS, range(4)), "experts 0-7 are held by 2 processes instead of 1"),
+        (replace(SHARED, pipeline=2), 3, {LAYERS[1]: (4, 5, 6)}, "experts 7 are held by 0 processes instead of 1"),
+    ],
+    ids=["without expert parallelism each has all", "each independent engine has all", "stages have layers of their own"],
+)
+def test_every_expert_is_counted_where_it_has_to_be(expected, number, held, problem):
+    message = _problems(_changed(_formed(expected), number, experts=held), expected)
 
-    message = _problems(_changed(_formed(expected), 1, experts=dict.fromkeys(LAYERS, range(7))), expected)
-
-    assert f"{LAYERS[0]}: experts 7 are held by 1 processes instead of 2" in message
-
-
-def test_each_independent_engine_must_have_all_experts_itself():
-    formed = _formed(APART)
-
-    message = _problems(_changed(formed, 3, experts=formed.rows[2].experts), APART)
-
-    assert "experts 0-7 are held by 2 processes instead of 1" in message
-
-
-def test_the_same_experts_in_two_stages_are_different_layers():
-    expected = replace(SHARED, pipeline=2)
-    formed = _formed(expected)
-
-    message = _problems(_changed(formed, 3, experts={LAYERS[1]: (4, 5, 6)}), expected)
-
-    assert f"{LAYERS[1]}: experts 7 are held by 0 processes instead of 1" in message
+    assert f"{LAYERS[1]}: {problem}" in message
 
 
 def test_the_table_has_a_line_for_every_process():

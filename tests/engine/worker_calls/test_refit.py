@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import stat
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,12 +14,8 @@ from worker.errors import (
     RefitError,
     RefitRejectedError,
     SleepError,
-    TransferError,
 )
-from worker.refit import Source
 from worker.refit.transport.channel import free_port
-from worker.refit.weights.resident import InPlace
-from worker.refit.weights.scope import gathered
 
 IP = "127.0.0.1"
 #: Tensors after which the engine has begun to load: the trainer fills the third buffer only when the first was taken.
@@ -127,11 +121,9 @@ async def test_a_refit_that_is_not_as_announced_is_rejected(worker, policies, el
     ("change", "problem"),
     [
         (lambda tensor: tensor.int(), r"self_attn\.q_proj\.weight is int32 \[64, 64\], in the checkpoint float32 \[64, 64\]"),
-        (lambda tensor: tensor.long(), r"self_attn\.q_proj\.weight is int64 \[64, 64\]"),
         (lambda tensor: tensor[:-1], r"self_attn\.q_proj\.weight is float32 \[63, 64\]"),
-        (lambda tensor: torch.cat([tensor, tensor[:1]]), r"self_attn\.q_proj\.weight is float32 \[65, 64\]"),
     ],
-    ids=["int32", "int64", "a row too few", "a row too many"],
+    ids=["int32", "a row too few"],
 )
 async def test_what_the_checkpoint_has_otherwise_is_rejected(policies, elsewhere, holds, tmp_path, change, problem):
     """What nobody announced is rejected if the checkpoint has it otherwise."""
@@ -233,17 +225,6 @@ async def test_a_group_without_a_rank_for_this_engine_is_refused(worker, rank_pr
         await worker.init_collective_async(rank_prefix, IP, 1, world_size, train_world_size)
 
 
-async def test_a_collective_without_a_trainer_names_the_place(worker, policies, holds, refitting):
-    """A group whose trainer does not come is an error that names the place."""
-    refitting(timeout_s=0.3)
-    port = free_port(IP)
-
-    with pytest.raises(TransferError, match=rf"rank 1 of 2 could not join the group at {IP}:{port}"):
-        await worker.init_collective_async(0, IP, port, 2)
-
-    assert (await holds(policies.a)).passed
-
-
 async def test_a_caller_that_is_cancelled_leaves_a_whole_refit_behind(worker, policies, holds, until):
     calling = asyncio.create_task(worker.refit_async(policies.b.model, version="b"))
     await until(lambda: worker.refitting.lock.locked())
@@ -306,23 +287,8 @@ async def test_verification_names_what_differs(worker, policies, holds):
     assert (await holds(policies.a)).passed
 
 
-async def test_verification_finds_the_one_tensor_that_differs(worker, policies):
-    weight = policies.a.model.model.layers[1].mlp.gate_proj.weight
-    with torch.no_grad():
-        before = weight[0, 0].clone()
-        weight[0, 0] += 1.0
-
-    try:
-        found = await worker.verify_refit_async(policies.a.model)
-    finally:
-        with torch.no_grad():
-            weight[0, 0] = before
-
-    assert list(found) == ["model.layers.1.mlp.gate_up_proj (as it computes)"]
-
-
 async def test_verification_takes_the_weights_once_more(worker, policies, elsewhere):
-    """Verification takes the weights once more from the trainers process."""
+    """Verification takes the weights once more from the trainer's process."""
     trainer, update = elsewhere
     trainer.send(policies.b.file)
     await update()
@@ -369,52 +335,12 @@ async def test_half_of_a_fused_layer_is_an_error(worker, policies, lab, holds, l
     assert (await holds(policies.b)).passed
 
 
-async def test_tensors_that_break_half_way_fail_the_refit(worker, policies, refitting, holds, monkeypatch):
-    """Tensors that break half way fail the refit by every transport."""
-
-    def broken(state):
-        for index, item in enumerate(gathered(state)):
-            if index == 6:
-                raise RuntimeError("the optimizer has gone")
-            yield item
-
-    monkeypatch.setattr("worker.refit.weights.source.gathered", broken)
-    monkeypatch.setattr(Source, "in_place", lambda source, _: InPlace(source.model, {}))  # as if they were sharded
-    for name in ("ipc_zmq", "collective"):
-        refitting(transport=name, buffer_mb=0)  # a chunk for every tensor
-
-        with pytest.raises(RefitError, match="a refit failed half-way"):
-            await worker.refit_async(policies.b.model)
-
-    monkeypatch.undo()
-    await worker.refit_async(policies.b.model)
-    assert (await holds(policies.b)).passed
-
-
-async def test_the_sockets_lie_in_a_folder_of_this_user_alone(worker, policies, connected, until):
-    """The sockets lie in a folder of this user alone while they are needed."""
-    (address,) = map(Path, await worker.report_refit_addresses_async())
-    updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
-    await until(lambda: address.exists() and stat.S_IMODE(address.stat().st_mode) == 0o600)
-
-    folder = stat.S_IMODE(address.parent.stat().st_mode)
-    connected.send(policies.a.file)
-    await updating
-
-    assert folder == 0o700
-    assert not [entry for entry in address.parent.iterdir() if entry.is_socket()]
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-async def test_an_engine_on_the_processor_says_that_it_cannot_sleep(worker, level, policies, holds):
+async def test_an_engine_on_the_processor_says_that_it_cannot_sleep(worker, policies, holds):
     with pytest.raises(SleepError, match="vLLM's CPU platform cannot give memory back; call shutdown instead"):
-        await worker.sleep_async(level)
-
-    assert (await holds(policies.a)).passed
-
-
-async def test_an_engine_that_is_awake_cannot_be_woken(worker):
+        await worker.sleep_async(2)
     with pytest.raises(SleepError, match="does not sleep"):
         await worker.wake_up_async(tags=["weights"])
     with pytest.raises(SleepError, match="takes tags, not level"):
         await worker.wake_up_async(level=1)
+
+    assert (await holds(policies.a)).passed

@@ -7,11 +7,11 @@ With it the next refit is a batch of copies into the tensors that the engine run
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -22,9 +22,6 @@ from worker.errors import RefitError
 from worker.refit.weights.expected import common, engine_name
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from worker.refit.engine.finite import NotFinite
 
 #: Names and tensors.
 Tensors: TypeAlias = Iterable[tuple[str, torch.Tensor]]
@@ -265,7 +262,7 @@ class CopyPlan:
 
 
 class Copier:
-    """Stands before a model, copies what a plan copies, and has the model load the rest.
+    """Copies what a plan copies, and leaves the rest.
 
     Attributes:
         plan: The plan.
@@ -274,19 +271,15 @@ class Copier:
     Args:
         model: The model.
         plan: The plan.
-        not_finite: Looks at what was copied.
         check: As the attribute.
         see: Gets what is copied in another order than its own, which the model's bytes do not show.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, plan: CopyPlan, not_finite: NotFinite, *, check: bool, see: See | None = None
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, plan: CopyPlan, *, check: bool, see: See | None = None) -> None:
         self._model = model
         self.plan = plan
         self.check = check
         self._see = see
-        self._not_finite = not_finite
 
     def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Copies those of some tensors that are copied, and returns the others."""
@@ -298,16 +291,6 @@ class Copier:
         if self.check:
             self.plan.check(self._model, tensors)
         return ((name, tensor) for name, tensor in tensors if name in self.plan.reloaded)
-
-    def load_borrowed(self, buffers: Iterable[Sequence[tuple[str, torch.Tensor]]]) -> None:
-        """Takes all buffers of a stream, each of which is valid until the next is requested."""
-        rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in self.take(tensors))
-        if self.plan.reloaded:
-            self._model.load_weights(self._not_finite.watch(rest))
-        else:
-            deque(rest, maxlen=0)
-        # Not before all is there: some of it may have been received in its place.
-        self._not_finite.look(self.plan.written())
 
 
 def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

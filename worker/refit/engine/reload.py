@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -17,14 +18,16 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from quirks_core.base.errors import QuirksError, words
+from quirks_core.base.errors import words
 from quirks_core.base.text import listed
-from worker.errors import RefitError, RefitUnsupportedError
-from worker.refit.engine.copy_plan import Tensors, slots
-from worker.refit.engine.finite import NotFinite
+from worker.errors import RefitUnsupportedError
+from worker.refit.engine.copy_plan import CopyPlan, Tensors, slots
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.verify import unwrapped
+from worker.refit.weights.manifest import Manifest, TensorSpec
 
+#: A model's ``load_weights``, or one of vLLM's functions around it.
+Load: TypeAlias = Callable[..., Any]
 #: The module that holds a MoE layer's experts.
 _EXPERTS = "routed_experts"
 
@@ -34,9 +37,7 @@ class Reload:
 
     Attributes:
         slots: Names of all parameters and buffers that the model had before, including those that are None.
-        wanted: Names of the parameters that a checkpoint fills; empty before `open`. What the engine computes from loaded
-            weights (MLA's ``W_UK_T`` and ``W_UV``) is not among them: no trainer has it, and the reload computes it again.
-        recording: Watches the reload, if set.
+        sent: The tensors that came, in order.
         touched: Whether the model may hold other tensors or values than before.
     """
 
@@ -45,7 +46,8 @@ class Reload:
         model: nn.Module,
         model_config: Any,
         modules: Collection[str] | None = None,
-        recording: Recording | None = None,
+        *,
+        is_recorded: bool = False,
     ) -> None:
         """Records what the model holds.
 
@@ -53,7 +55,7 @@ class Reload:
             model: The engine's model.
             model_config: vLLM's configuration of it.
             modules: The only layers to make ready, beside attention, which vLLM processes last in any case; all if None.
-            recording: Watches the reload; whoever loads meanwhile activates it.
+            is_recorded: Find out what can be copied the next time.
         """
         self._model = model
         self._part: Any = model if modules is None else _Part(model, modules)
@@ -61,8 +63,10 @@ class Reload:
         self._before = _identities(model)
         self.slots = self._before.keys()
         self._first = first_names(model)
-        self.recording = recording
-        self.wanted: frozenset[str] = frozenset()
+        self._recording = Recording(model) if is_recorded else None
+        self._wanted: frozenset[str] = frozenset()
+        self._loaded: set[str] | None = set()
+        self.sent: list[TensorSpec] = []
         self.touched = False
 
     def open(self) -> None:
@@ -79,27 +83,46 @@ class Reload:
             self.abandon()
             self.touched = self._before != _identities(self._model)
             raise RefitUnsupportedError(f"refit: vLLM cannot reload this model: {words(error)}") from error
-        if self.recording is not None:
-            self.recording.opened()
-        # Parameters that processing added are gone until the reload is closed.
-        self.wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
+        if self._recording is not None:
+            self._recording.opened()
+        # Parameters that processing added are gone until the reload is closed. What the engine computes from loaded weights
+        # (MLA's W_UK_T and W_UV) is not among them: no trainer has it, and the reload computes it again.
+        self._wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
 
-    def unloaded(self, loaded: Iterable[str] | None) -> list[str]:
-        """Returns the wanted parameters that got no value; none if the model does not report them.
+    def load(self, load: Load, tensors: Tensors) -> Any:
+        """Loads some tensors, in one of any number of calls; returns what `load`, the model's ``load_weights``, does."""
+        if self._recording is not None:
+            tensors = self._recording.watch(tensors)
+        with self._recording or nullcontext():
+            found = load(self._noted(tensors))
+        self._loaded = None if found is None or self._loaded is None else self._loaded | set(found)
+        return found
+
+    @property
+    def last(self) -> str:
+        """The tensor that came last, in words."""
+        return f"{self.sent[-1].name}, {self.sent[-1]}" if self.sent else "the first tensor"
+
+    def unloaded(self) -> list[str]:
+        """Returns the parameters that a checkpoint fills and that got no value; none if the model does not report them."""
+        return [] if self._loaded is None else sorted(self._wanted - own_names(self._loaded, self._wanted, self._first))
+
+    def close(self, finalize: Load | None = None) -> None:
+        """Processes the remaining layers and puts the weights in force; abandons the reload if that fails.
 
         Args:
-            loaded: What its ``load_weights`` returned.
+            finalize: Does so; vLLM's own function if None.
         """
-        return [] if loaded is None else sorted(self.wanted - own_names(loaded, self.wanted, self._first))
-
-    def close(self) -> None:
-        """Processes the remaining layers and puts the weights in force; abandons the reload if that fails."""
         try:
-            with self.recording or nullcontext():
-                finalize_layerwise_reload(self._part, self._config)
+            with self._recording or nullcontext():
+                (finalize or partial(finalize_layerwise_reload, self._part, self._config))()
         except BaseException:
             self.abandon()
             raise
+
+    def plan(self, manifest: Manifest) -> CopyPlan | None:
+        """Returns what can be copied from now on, after `close`, of what a manifest describes; None if nothing was recorded."""
+        return None if self._recording is None else self._recording.plan(manifest, self.unloaded())
 
     def abandon(self) -> None:
         """Gives every layer that is not complete its tensors of before back, so that another reload can start."""
@@ -127,47 +150,9 @@ class Reload:
         if found := [f"{verb} {listed(names)}" for verb, names in problems.items() if names]:
             raise RefitUnsupportedError(f"refit: vLLM's reload of this model {' and '.join(found)}")
 
-
-class Loader:
-    """Stands before a model and remembers what it loaded, however often ``load_weights`` is called.
-
-    Attributes:
-        loaded: The model's own parameters that got a value; None if it does not report them.
-
-    Args:
-        model: The model.
-        not_finite: Looks at the tensors, if given.
-        recording: Watches the tensors, if given.
-    """
-
-    def __init__(self, model: torch.nn.Module, not_finite: NotFinite | None = None, recording: Recording | None = None) -> None:
-        self._model = model
-        self.loaded: set[str] | None = set()
-        self._recording = recording
-        self._not_finite = not_finite
-        self._last = "the first tensor"
-
-    def load_weights(self, tensors: Tensors) -> None:
-        """Has the model load some tensors.
-
-        Raises:
-            RefitError: The model does not take one of them.
-        """
-        if self._not_finite is not None:
-            tensors = self._not_finite.watch(tensors)
-        if self._recording is not None:
-            tensors = self._recording.watch(tensors)
-        try:
-            found = self._model.load_weights(self._noted(tensors))
-        except QuirksError:
-            raise
-        except Exception as error:
-            raise RefitError(f"refit: the engine's model does not take {self._last}: {words(error)}") from error
-        self.loaded = None if found is None or self.loaded is None else self.loaded | set(found)
-
     def _noted(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in tensors:
-            self._last = f"{name}, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+            self.sent += Manifest.of([(name, tensor)]).tensors
             yield name, tensor
 
 

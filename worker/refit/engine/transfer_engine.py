@@ -6,6 +6,7 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,8 +30,7 @@ from worker.refit.advice import with_counts
 from worker.refit.engine import verify
 from worker.refit.engine.copy_plan import Copier, CopyPlan, See
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.recording import Recording
-from worker.refit.engine.reload import Loader, Reload, lacking
+from worker.refit.engine.reload import Reload, lacking
 from worker.refit.transport.channel import socket_path
 from worker.refit.transport.collective import CollectiveStream, Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
@@ -195,8 +195,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             if reload is not None:
                 reload.close()
                 reload.check(self._slots)
-                if reload.recording is not None:
-                    self._plan = reload.recording.plan(manifest, self.ways["unloaded"])
+                self._plan = reload.plan(manifest) or self._plan
             self._complete_once = True
         except QuirksError:
             raise
@@ -219,7 +218,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
             else:
                 fresh = verify.fresh_model(self.vllm_config, self.device)
-                Loader(fresh).load_weights(_begun(stream))
+                fresh.load_weights(_begun(stream))
                 _check_end(stream)
                 process_weights_after_loading(fresh, self.model_config, self.device)
                 found = verify.differences(self.model, fresh, self.model_config.dtype)
@@ -301,15 +300,18 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Loads every tensor through the layerwise reload, and records what can be copied from the next refit on."""
         tensors = _begun(stream)
         # A quantised model is not examined: its layers compute.
-        examined = self._plan is None and self.model_config.quantization is None
-        reload = Reload(self.model, self.model_config, recording=Recording(self.model) if examined else None)
-        loader = Loader(self.model, self._not_finite, reload.recording)
+        is_recorded = self._plan is None and self.model_config.quantization is None
+        reload = Reload(self.model, self.model_config, is_recorded=is_recorded)
         with self._opened(reload):
-            with reload.recording or nullcontext():
-                loader.load_weights(tensors)
-                _check_end(stream)
+            try:
+                reload.load(self.model.load_weights, self._not_finite.watch(tensors))
+            except QuirksError:
+                raise
+            except Exception as error:
+                raise RefitError(f"refit: the engine's model does not take {reload.last}: {words(error)}") from error
+            _check_end(stream)
             self._check_finite(info)
-            unloaded = reload.unloaded(loader.loaded)
+            unloaded = reload.unloaded()
             if info.dummy and not self._complete_once and unloaded:
                 raise RefitError(
                     "refit: the engine started from dummy weights, and the trainer sends nothing for "
@@ -320,7 +322,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> Reload | None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
-        copier = Copier(self.model, plan, self._not_finite, check=plan.begin(info.verify_every), see=self.see)
+        copier = Copier(self.model, plan, check=plan.begin(info.verify_every), see=self.see)
         self.copied = plan
         room = (plan.room_for, copier.check) if isinstance(stream, CollectiveStream) else ()
         buffers = _begun(stream.borrowed(*room))
@@ -334,7 +336,14 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         try:
             reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
             with self._opened(reload) if reload is not None else nullcontext():
-                copier.load_borrowed(buffers)
+                # A buffer is valid until the next is requested.
+                rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in copier.take(tensors))
+                if plan.reloaded:
+                    self.model.load_weights(self._not_finite.watch(rest))
+                else:
+                    deque(rest, maxlen=0)
+                # Not before all is there: some of it may have been received in its place.
+                self._not_finite.look(plan.written())
                 _check_end(stream)
                 self._check_finite(info)
         except BaseException:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,12 +28,8 @@ from quirks_core.base.text import listed
 from quirks_core.hook import report
 from worker.errors import RefitError
 from worker.refit.engine.copy_plan import Copier, CopyPlan, Tensors
-from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.recording import Recording
-from worker.refit.engine.reload import Reload
-from worker.refit.weights.manifest import Manifest, TensorSpec
-
-Load: TypeAlias = Callable[..., Any]
+from worker.refit.engine.reload import Load, Reload
+from worker.refit.weights.manifest import Manifest
 
 _ATTRIBUTE = "_model_quirks_updates"
 #: Those that copy an update now.
@@ -228,10 +224,7 @@ class _Recorded:
         self.ways = Ways()
         self.plan: CopyPlan | None = None
         self.has_failed = False
-        self._recording = Recording(model)
-        self._reload = Reload(model, model_config, recording=self._recording)
-        self._sent: list[TensorSpec] = []
-        self._loaded: set[str] | None = set()
+        self._reload = Reload(model, model_config, is_recorded=True)
         self._thread = threading.get_ident()
         self._reload.open()
 
@@ -240,27 +233,24 @@ class _Recorded:
         if self.has_failed or threading.get_ident() != self._thread:  # a recording sees one thread
             self.has_failed = True
             return load(weights)
-        with self._recording:
-            found = load(self._recording.watch(self._noted(weights)))
+        found = self._reload.load(load, weights)
         _wait()  # the next tensors may come on another stream
-        self._loaded = None if found is None or self._loaded is None else self._loaded | set(found)
         return found
 
     def close(self, finalize: Callable[[], None]) -> None:
         """Ends the update, and finds out what can be copied."""
-        with self._recording:
-            finalize()
+        self._reload.close(finalize)
+        sent = self._reload.sent
         if problem := self._problem():
             report.info(f"recorded-updates: the next update is not copied, because of this one {problem}")
-        else:
-            plan = self._recording.plan(Manifest(tuple(self._sent)))
-            ignored = len(self._sent) - len(plan.copied | plan.reloaded)
+        elif plan := self._reload.plan(Manifest(tuple(sent))):
+            ignored = len(sent) - len(plan.copied | plan.reloaded)
             report.info(
-                f"recorded-updates: of {len(self._sent)} tensors {len(plan.copied)} are copied from the next update on, "
+                f"recorded-updates: of {len(sent)} tensors {len(plan.copied)} are copied from the next update on, "
                 f"{len(plan.reloaded)} are loaded by vLLM ({len(plan.modules)} layers), {ignored} are for no parameter here"
             )
             self.plan = plan if plan.copied else None
-        self.ways = Ways(loaded=len(self._sent))
+        self.ways = Ways(loaded=len(sent))
 
     def abandon(self) -> None:
         """Gives layers that are not complete their tensors of before back."""
@@ -268,18 +258,14 @@ class _Recorded:
 
     def _problem(self) -> str:
         """Returns what was wrong with the update, as the end of a sentence; empty if nothing was."""
+        sent = self._reload.sent
         if self.has_failed:
             return "not everything was loaded, or not by one thread"
-        if twice := [name for name, count in Counter(spec.name for spec in self._sent).items() if count > 1]:
+        if twice := [name for name, count in Counter(spec.name for spec in sent).items() if count > 1]:
             return f"{len(twice)} tensors came more than once: {listed(twice)}"
-        if unloaded := self._reload.unloaded(self._loaded):
+        if unloaded := self._reload.unloaded():
             return f"{len(unloaded)} parameters of the model got no value: {listed(unloaded)}"
-        return "" if self._sent else "nothing came"
-
-    def _noted(self, weights: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in weights:
-            self._sent += Manifest.of([(name, tensor)]).tensors
-            yield name, tensor
+        return "" if sent else "nothing came"
 
 
 class _Copied:
@@ -297,7 +283,7 @@ class _Copied:
         self._copied = self._loaded = 0
         self._reload: Reload | None = None
         _wait()  # what still computes with the weights before
-        self._copier = Copier(model, plan, NotFinite(), check=plan.begin(CHECK_EVERY))
+        self._copier = Copier(model, plan, check=plan.begin(CHECK_EVERY))
         # Other quirks find out from its root whether a model is being reloaded.
         self._root = SimpleNamespace(modules=lambda: [model])
         if "" not in plan.plain:

@@ -27,7 +27,7 @@ from worker.errors import TransferError
 from worker.refit.transport.channel import Channel
 from worker.refit.weights.buffers import open_memory, shared_buffer, view
 from worker.refit.weights.manifest import Chunk, Manifest, in_order, size_of
-from worker.refit.weights.resident import Exported, Imported
+from worker.refit.weights.resident import Imported
 from worker.refit.weights.source import Source
 
 #: Version of the messages.
@@ -44,7 +44,6 @@ def send(
     *,
     device: torch.device | str = "cpu",
     manifest: Manifest | None = None,
-    model: torch.nn.Module | None = None,
     buffer_bytes: int = 1 << 29,
     timeout_s: float = 120.0,
     given_up: Callable[[], bool] = lambda: False,
@@ -53,12 +52,12 @@ def send(
 
     Args:
         tensors: Called for each pass over names and tensors, on any device: a function such as ``lambda: refit.tensors(model,
-            scope)``, or a `worker.refit.weights.source.Source`, which brings manifest and model with it.
+            scope)``, or a `worker.refit.weights.source.Source`, which brings its manifest with it. The engine's processes read
+            tensors that lie in a source's model from there, if the memory is on ``device`` and, on the CPU, shared; they must
+            not change before this returns.
         addresses: What the worker's ``report_refit_addresses_async`` returned, or those of one GPU's processes.
         device: Where the buffers lie: the GPU that this trainer rank and the engine's processes share, or the CPU.
         manifest: What will be sent; found out by a pass over the tensors if None.
-        model: The engine's processes read tensors that lie in this model's memory from there, if the memory is on ``device``
-            and, on the CPU, shared. They must not change before this returns. None: everything goes through the buffers.
         buffer_bytes: Size of each of two buffers; they grow to the largest tensor.
         timeout_s: Seconds to wait for each answer, the engine's start of the update included.
         given_up: Called while it waits; True ends the wait.
@@ -70,31 +69,29 @@ def send(
     """
     device = torch.device(device)
     with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:  # an error in here is sent to them
-        if isinstance(tensors, Source):
-            manifest, resident, model = tensors.manifest, tensors.exported(device), tensors.model
-        else:
-            manifest = manifest or Manifest.of(tensors())
-            resident = Exported.of(model, tensors, manifest, device) if model is not None else None
+        source = tensors if isinstance(tensors, Source) else None
+        manifest = source.manifest if source is not None else manifest or Manifest.of(tensors())
+        resident = source.exported(device) if source is not None else None
         rest = manifest.without(resident.names) if resident is not None else manifest
         size = rest.buffer_size(buffer_bytes)
         needed = _BUFFERS if rest.tensors else 0
         buffers = [stack.enter_context(shared_buffer(size, device)) for _ in range(needed)]
         _wait_for(device)  # what is read in place must be there
         hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
-        if resident is None or model is None:
+        if source is None or resident is None:
             peers.send({**hello, "manifest": manifest.encode()})
             peers.receive()
         else:
             peers.send({**hello, "resident": resident.key})
             unknown = ["unknown" in answer for answer in peers.receive()]
             if any(unknown):
-                peers.send({"manifest": manifest.encode(), "memory": resident.table(model)}, unknown)
+                peers.send({"manifest": manifest.encode(), "memory": resident.table(source.model)}, unknown)
                 peers.receive()
-        source = (item for item in in_order(tensors(), manifest) if resident is None or item[0] not in resident.names)
+        others = (tensor for name, tensor in in_order(tensors(), manifest) if resident is None or name not in resident.names)
         for index, chunk in enumerate(rest.chunks(size)):
             memory = buffers[index % _BUFFERS].memory
             for spec, offset in chunk:
-                view(memory, spec, offset).copy_(next(source)[1], non_blocking=True)
+                view(memory, spec, offset).copy_(next(others), non_blocking=True)
             _wait_for(device)
             peers.receive()
             peers.send({"chunk": index})

@@ -8,7 +8,6 @@ gathered ``DTensor`` for one, goes through buffers (`worker.refit.transport.ipc_
 from __future__ import annotations
 
 import uuid
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -19,9 +18,6 @@ from worker.refit.weights.buffers import open_memory, share_memory
 from worker.refit.weights.manifest import Chunk, Manifest, size_of
 from worker.refit.weights.packing import Place
 
-#: By model, what was exported of it last.
-_exported: weakref.WeakKeyDictionary[torch.nn.Module, Exported] = weakref.WeakKeyDictionary()
-
 
 class Exported:
     """The tensors of a refit that lie in a model's memory, on the trainer's side.
@@ -31,37 +27,26 @@ class Exported:
         names: Their names.
     """
 
-    def __init__(self, device: torch.device, manifest: Manifest, places: Mapping[str, Place]) -> None:
+    def __init__(self, places: Mapping[str, Place]) -> None:
         self.key = uuid.uuid4().hex
         self.names = frozenset(places)
-        self._places = dict(places)
-        self._identity = (device, manifest, self._places)
+        self._places = places
 
     @classmethod
     def of(
-        cls,
-        model: torch.nn.Module,
-        tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]],
-        manifest: Manifest,
-        device: torch.device,
+        cls, model: torch.nn.Module, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], device: torch.device
     ) -> Exported | None:
-        """Returns what can be read where it is, the same object as long as everything stays there; None if nothing can.
+        """Returns what can be read where it is, as long as everything stays there; None if nothing can.
 
         Args:
             model: Whose memory it must be.
             tensors: What a refit sends; called only if the model's memory can be shared.
-            manifest: Describes it.
             device: The device that trainer and engine share.
         """
         if not any(_can_be_shared(tensor, device) for tensor in _memory_of(model)):
             return None
         found = places(model, tensors(), device, _can_be_shared)
-        if not found:
-            return None
-        known = _exported.get(model)
-        if known is None or known._identity != (device, manifest, found):
-            known = _exported[model] = cls(device, manifest, found)
-        return known
+        return cls(found) if found else None
 
     def table(self, model: torch.nn.Module) -> dict[str, Any]:
         """Returns JSON values from which `opened` finds the tensors."""

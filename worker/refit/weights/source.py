@@ -70,7 +70,7 @@ class Source:
             device: The device that trainer and engine share.
         """
         if device not in self._known.exported:
-            self._known.exported[device] = Exported.of(self.model, self, self.manifest, device)
+            self._known.exported[device] = Exported.of(self.model, self, device)
         return self._known.exported[device]
 
     def in_place(self, device: torch.device) -> InPlace:
