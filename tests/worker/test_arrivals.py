@@ -216,18 +216,40 @@ def test_a_vocabulary_is_filled_up_with_rows_of_zeros():
     assert has(found, "embed_tokens.weight", torch.cat([table, torch.zeros(28, 4)]))
 
 
+def experts():
+    names = ("gate_proj", "up_proj", "down_proj")
+    shapes = {"gate_proj": (3, 4), "up_proj": (3, 4), "down_proj": (4, 3)}
+    prefix = "model.layers.0.mlp.experts"
+    return {f"{prefix}.{number}.{name}.weight": torch.randn(shapes[name]) for number in range(2) for name in names}
+
+
+def stacked(items):
+    """The experts of a layer as vLLM stacks them."""
+    gates, ups, downs = (torch.stack(list(items.values())[part::3]) for part in range(3))
+    return {"layers.0.mlp.experts.w13_weight": torch.cat([gates, ups], 1), "layers.0.mlp.experts.w2_weight": downs}
+
+
 def test_experts_are_stacked():
-    experts = {
-        f"model.layers.0.mlp.experts.{number}.{name}.weight": torch.randn(3, 4) if name != "down_proj" else torch.randn(4, 3)
-        for number in range(2)
-        for name in ("gate_proj", "up_proj", "down_proj")
-    }
+    items = experts()
 
-    found = expected(experts.items())
+    found = expected(items.items())
 
-    gates, ups, downs = (torch.stack(list(experts.values())[part::3]) for part in range(3))
-    assert has(found, "layers.0.mlp.experts.w13_weight", torch.cat([gates, ups], 1))
-    assert has(found, "layers.0.mlp.experts.w2_weight", downs)
+    assert all(has(found, name, tensor) for name, tensor in stacked(items).items())
+
+
+def test_experts_that_were_the_trainers_have_to_be_so_again():
+    """What was copied has not passed a loader, and an engine may lay experts out in another way than the trainer."""
+    items, late, early = experts(), Arrivals(), Arrivals()
+    wrong = {name: -tensor if "down_proj" in name else tensor for name, tensor in items.items()}
+
+    def entry(held, number):
+        return [Entry(number=number, rank=0, way="transfer", digests=digests(stacked(held).items(), whole=False))]
+
+    late.compare(entry(items, 1), expected(items.items()))
+    named, undecided = (one.compare(entry(wrong, 2), expected(items.items())) for one in (late, early))
+
+    assert (named.status, named.missing) == ("missing", ("layers.0.mlp.experts.w2_weight",))
+    assert (undecided.status, undecided.incomparable) == ("undecided", named.missing)
 
 
 def test_digests_of_samples_are_not_compared_with_those_of_every_byte(policy):

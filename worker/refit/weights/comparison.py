@@ -96,7 +96,7 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
                 groups["different"].add(key)
             elif parts and right.issuperset(parts):
                 groups[_by_bytes(entry, name, key, expected, same_bytes)].add(key)
-            elif _must_agree(entry, name, key, expected):
+            elif _must_agree(entry, name, key, expected) or (entry.rank, name) in same_bytes:
                 groups["different"].add(key)
             else:
                 groups["incomparable" if parts else "unknown"].add(key)
