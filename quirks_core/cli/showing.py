@@ -73,15 +73,17 @@ def _explain(options: argparse.Namespace) -> int:
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {_STATES[verdict.state]}", hang=4)
     screen.say(lines(verdict.because), indent=2)
-    changes = _effects(plan, verdict.id) if verdict.state is State.ACTIVE else ["nothing in this run"]
-    _show_answers(screen, item.quirk, changes)
+    if verdict.state is State.ACTIVE:
+        _show_answers(screen, item.quirk, _effects(plan, verdict.id))
+    else:
+        _show_answers(screen, item.quirk, ["nothing in this run"], "nothing in this run; where it applies: ")
     screen.say(f"[dim]{line(run(plan, program(options)))}[/]", indent=2)
     mine = [refusal for refusal in plan.refusals if any(quirk.id == verdict.id for quirk in refusal.quirks)]
     screen.findings(map(refused, mine), indent=2)
     return 0
 
 
-def _show_answers(screen: Screen, quirk: Quirk, changes: Iterable[str]) -> None:
+def _show_answers(screen: Screen, quirk: Quirk, changes: Iterable[str], here: str = "") -> None:
     """Prints what goes wrong, what is changed, for whom, and what it costs."""
     what, *more = list(changes) or ["nothing"]
     rows = [
@@ -89,7 +91,7 @@ def _show_answers(screen: Screen, quirk: Quirk, changes: Iterable[str]) -> None:
         ("what is changed", what),
         *(("", text) for text in more),
         ("for whom", str(quirk.match) + (f"; {quirk.versions}" if quirk.affected else "")),
-        ("what it costs", quirk.cost or "none is known"),
+        ("what it costs", f"{here}{quirk.cost or 'none is known'}"),
         ("to switch it off", f"--disable {quirk.id}, or {DISABLE_VARIABLE}={quirk.id}"),
     ]
     screen.entries([(name, lines(text, 0)) for name, text in rows])

@@ -45,7 +45,8 @@ def test_explain_says_what_goes_wrong_what_is_changed_for_whom_and_what_it_costs
     assert list(answers) == ["what goes wrong", "what is changed", "for whom", "what it costs", "to switch it off"]
     assert answers["what goes wrong"] == "A refit leaves a tied head with its old weights on vLLM's CPU platform"
     assert answers["for whom"].endswith("; vllm >= 0.16.0")
-    assert answers["what it costs"] == "packs the embedding and the head once more in each refit"
+    assert answers["what it costs"].endswith("packs the embedding and the head once more in each refit")
+    assert ("nothing in this run" in answers["what it costs"]) is ("serve" in run)
 
 
 def test_the_json_is_the_verdict_with_every_comparison(quirks, model):
