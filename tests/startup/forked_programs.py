@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Mapping, Sequence
 from multiprocessing import (
@@ -128,7 +129,12 @@ def handed_over(server: str) -> int:
     words = [sys.executable, *sys.orig_argv[1:]]
     program = Program(words, env=os.environ, cwd=Path.cwd(), stdout=1, stderr=2)
     signal.signal(signal.SIGTERM, lambda number, _: program.send_signal(number))
-    return program.wait()
+    parent = os.getppid()
+    while (code := program.poll()) is None:
+        if os.getppid() != parent:  # whose end is that of its workers, which see it by this number
+            program.kill()
+        time.sleep(0.2)
+    return code
 
 
 class _Outputs:
