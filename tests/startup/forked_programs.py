@@ -166,7 +166,8 @@ def _main(command: Sequence[str], environment: Mapping[str, str], folder: str, o
     os.environ.update(environment)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the program
     process._current_process, process._parent_process, process._children = imported_vllm.MAIN, None, set()
-    process.ORIGINAL_DIR = folder
+    imported_vllm.MAIN.name = "MainProcess"  # which `multiprocessing` has changed
+    process.ORIGINAL_DIR, tempfile.tempdir = folder, None
     _configure_vllm_root_logger()
     with_spares(_SPARES)
     name, source = _script(command, [entry for entry in imported_vllm.PATH if entry and entry not in before])
