@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Mapping, Sequence
 from multiprocessing import (
@@ -128,7 +129,12 @@ def handed_over(server: str) -> int:
     words = [sys.executable, *sys.orig_argv[1:]]
     program = Program(words, env=os.environ, cwd=Path.cwd(), stdout=1, stderr=2)
     signal.signal(signal.SIGTERM, lambda number, _: program.send_signal(number))
-    return program.wait()
+    parent = os.getppid()
+    while (code := program.poll()) is None:
+        if os.getppid() != parent:  # whose end is that of its workers, which see it by this number
+            program.kill()
+        time.sleep(0.2)
+    return code
 
 
 class _Outputs:
@@ -160,7 +166,8 @@ def _main(command: Sequence[str], environment: Mapping[str, str], folder: str, o
     os.environ.update(environment)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the program
     process._current_process, process._parent_process, process._children = imported_vllm.MAIN, None, set()
-    process.ORIGINAL_DIR = folder
+    imported_vllm.MAIN.name = "MainProcess"  # which `multiprocessing` has changed
+    process.ORIGINAL_DIR, tempfile.tempdir = folder, None
     _configure_vllm_root_logger()
     with_spares(_SPARES)
     name, source = _script(command, [entry for entry in imported_vllm.PATH if entry and entry not in before])

@@ -9,13 +9,13 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
-from forked_programs import Program
 from patience import HUNG_S
 
 from worker import WorkerGroup
@@ -48,14 +48,11 @@ async def main():
     from worker.errors import RankError
 
     _, values, limit, *victims = sys.argv
-    def engines():
-        actor = psutil.Process(group._ranks.all[0].pid)
-        return [actor, *(one for one in actor.children(recursive=True) if "VLLM" in " ".join(one.cmdline()))]
-
     async with WorkerGroup(json.loads(values)) as group:
         for victim in victims:
-            before = engines()
-            next(process for process in psutil.Process().children(recursive=True) if process.name() == victim).kill()
+            below = psutil.Process().children(recursive=True)
+            engines = [one for one in below if any(name in " ".join(one.cmdline()) for name in ("VLLM", "EngineActor"))]
+            next(process for process in below if process.name() == victim).kill()
             while True:  # Ray ends this process a minute after it has lost the control service
                 try:
                     await tokens(group)
@@ -64,9 +61,9 @@ async def main():
                     break
             problem = (await group.health())[0]["problem"]
             await group.restart()
-            _, left = psutil.wait_procs(before, timeout=float(limit))
-            found = {"said": said, "problem": problem, "engines": [len(before), len(left)], "tokens": await tokens(group)}
-            print(json.dumps({**found, "pids": [one.pid for one in engines()]}), flush=True)
+            _, left = psutil.wait_procs(engines, timeout=float(limit))
+            found = {"said": said, "problem": problem, "engines": [len(engines), len(left)], "tokens": await tokens(group)}
+            print(json.dumps(found), flush=True)
         await asyncio.sleep(3600)
 
 if __name__ == "__main__":
@@ -79,6 +76,15 @@ _LOSSES = {
     "gcs_server": r"Ray's control service \(GCS\) at \S+ has not answered for 10 s",
     "raylet": r"rank 0: its actor .* died",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started_workers(own_ray):
+    """Ray starts its workers itself here: what is looked for is below it."""
+    address = own_ray.readlink()
+    own_ray.unlink()
+    yield
+    own_ray.symlink_to(address)
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +102,14 @@ def driver(checkpoint, lean, tmp_path_factory, place):
     script.write_text(_DRIVER)
     command = [sys.executable, script, json.dumps(configuration(checkpoint("qwen3"), lean({"purpose": "eval"})))]
     command += [str(HUNG_S), *_LOSSES]
-    read, write = os.pipe()
+    environment = {**os.environ, "TMPDIR": str(place)}
     with errors.open("w") as output:
-        environment = {**os.environ, "TMPDIR": str(place)}
-        process = Program(list(map(str, command)), env=environment, cwd=folder, stdout=write, stderr=output.fileno())
-    os.close(write)
-    with open(read, encoding="utf-8") as printed:  # noqa: PTH123 - a number
-        said = [json.loads(line) for line in itertools.islice((line for line in printed if line.startswith("{")), 2)]
-        assert len(said) == 2, errors.read_text()[-3000:]
-        yield process, said
-        process.kill()
-        process.wait(HUNG_S)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True, env=environment)
+    said = [json.loads(line) for line in itertools.islice((line for line in process.stdout if line.startswith("{")), 2)]
+    assert len(said) == 2, errors.read_text()[-3000:]
+    yield process, said
+    process.kill()
+    process.communicate()
 
 
 def test_a_group_names_a_lost_process_of_rays_until_a_restart(driver, checkpoint, lab):
@@ -121,11 +124,11 @@ def test_a_group_names_a_lost_process_of_rays_until_a_restart(driver, checkpoint
 
 
 def test_nothing_of_a_killed_driver_outlives_the_next_start(driver, place):
-    process, (*_, last) = driver
-    engines = [psutil.Process(pid) for pid in last["pids"]]
+    process, _ = driver
+    engines = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_ours(child)]
     assert len(engines) == 2
 
-    process.kill()
+    process.send_signal(signal.SIGKILL)
 
     _, left = psutil.wait_procs(engines, timeout=HUNG_S)
     assert left == []

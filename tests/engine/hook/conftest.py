@@ -12,7 +12,7 @@ import textwrap
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from worker.refit.transport.channel import free_port
 
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = "model-quirks: "
-#: A program; most are forked from a process that has imported vLLM.
+#: A program, started or forked from a process that has imported vLLM.
 Started = subprocess.Popen | Program
 #: A worker of a configuration, until it is ended.
 _WORKER = """
@@ -85,7 +85,7 @@ class Programs:
     folder: Path
     environment: dict[str, str]
     count: int = field(default=0)
-    forks: bool = True
+    forks: bool = False
     few_blocks: ClassVar[Sequence[str]] = ("--num-gpu-blocks-override", "64")
     small: ClassVar[Sequence[str]] = ("--max-model-len", "128", "--max-num-seqs", "8", *few_blocks)
 
@@ -226,7 +226,7 @@ def end(program: Started) -> None:
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+def started_programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """Starts programs; where the CPU build has no metadata of the name vllm, its own command needs a stub of it."""
     folder = tmp_path_factory.mktemp("programs")
     site = folder / "site"
@@ -245,6 +245,18 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 
 
 @pytest.fixture(scope="session")
+def programs(started_programs: Programs) -> Programs:
+    """Starts programs; a module whose programs may be forked has a fixture of this name."""
+    return started_programs
+
+
+@pytest.fixture(scope="session")
+def forked_programs(started_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """Starts programs as copies of a process that has imported vLLM, where neither start nor import is the law."""
+    return replace(started_programs, folder=tmp_path_factory.mktemp("forked"), forks=True)
+
+
+@pytest.fixture(scope="session")
 def vllm() -> Path:
     """The command of that name."""
     return Path(sys.executable).with_name("vllm")
@@ -257,9 +269,9 @@ def quirks_run() -> Callable[..., list[str | Path]]:
 
 
 @pytest.fixture(scope="session")
-def site_of(programs: Programs) -> Path:
+def site_of(started_programs: Programs) -> Path:
     """Folder on the programs' path; what is laid there is installed for them."""
-    return Path(programs.environment["PYTHONPATH"].split(os.pathsep)[1])
+    return Path(started_programs.environment["PYTHONPATH"].split(os.pathsep)[1])
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -81,10 +80,7 @@ def test_a_server_runs_by_a_proven_plan(programs, vllm, quirks_run, checkpoint, 
     assert code in (0, 128 + signal.SIGTERM)
 
 
-def test_data_parallel_ranks_share_the_plan_with_their_api_servers(
-    programs, vllm, checkpoint, port, receipts, worker_in_core, tmp_path
-):
-    programs = replace(programs, folder=tmp_path, forks=False)  # whose processes have environments of their own
+def test_data_parallel_ranks_share_the_plan_with_their_api_servers(programs, vllm, checkpoint, port, receipts, worker_in_core):
     command = [vllm, "serve", checkpoint("qwen3_moe"), *programs.small, "-dp", "2", "--distributed-executor-backend", "uni"]
     command += ["--api-key", "hush", "--hf-token", "hush"]
     variables = {
@@ -126,11 +122,13 @@ def test_data_parallel_ranks_share_the_plan_with_their_api_servers(
     assert "cpu-moe-expert-parallel" in line
 
 
-def test_a_refusal_is_one_block_in_the_words_of_the_server(programs, vllm, checkpoint, port):
+def test_a_refusal_is_one_block_in_the_words_of_the_server(forked_programs, vllm, checkpoint, port):
     variables = {"MODEL_QUIRKS": "serve", "VLLM_DP_RANK": "0", "HF_TOKEN": "hush", "VLLM_API_KEY": "hush"}
     keys = ("--api-key", "hush", "--hf-token", "hush")
 
-    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), "--no-enforce-eager", *keys, **variables)
+    ended = forked_programs.run(
+        vllm, "serve", checkpoint("qwen3"), "--port", str(port), "--no-enforce-eager", *keys, **variables
+    )
 
     assert ended.code == 1
     block = ended.text.partition("this configuration is refused for 2 reasons:\n")[2]
@@ -146,10 +144,10 @@ def test_a_refusal_is_one_block_in_the_words_of_the_server(programs, vllm, check
 
 
 @pytest.mark.usefixtures("third_party")
-def test_a_broken_plugin_starts_nothing_where_the_user_is_strict(programs, vllm, checkpoint, port):
+def test_a_broken_plugin_starts_nothing_where_the_user_is_strict(forked_programs, vllm, checkpoint, port):
     variables = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_STRICT": "1"}
 
-    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), **variables)
+    ended = forked_programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), **variables)
 
     assert ended.code != 0
     assert "plugin 'acme-broken' of acme 1.2" in ended.text
@@ -157,8 +155,8 @@ def test_a_broken_plugin_starts_nothing_where_the_user_is_strict(programs, vllm,
     assert "EngineCore" not in ended.text
 
 
-def test_a_wrong_value_of_a_variable_is_refused_with_the_nearest(programs, vllm, checkpoint, port):
-    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), MODEL_QUIRKS="rolout")
+def test_a_wrong_value_of_a_variable_is_refused_with_the_nearest(forked_programs, vllm, checkpoint, port):
+    ended = forked_programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), MODEL_QUIRKS="rolout")
 
     assert ended.code != 0
     assert "MODEL_QUIRKS='rolout'" in ended.text

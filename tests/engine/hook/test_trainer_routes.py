@@ -56,6 +56,12 @@ print("RESULT " + json.dumps({
 
 
 @pytest.fixture(scope="module")
+def programs(forked_programs):
+    """The routes are the law here, not how a server starts."""
+    return forked_programs
+
+
+@pytest.fixture(scope="module")
 def adapter(models, tmp_path_factory):
     """A LoRA adapter that changes what the model says."""
     folder = tmp_path_factory.mktemp("adapter")

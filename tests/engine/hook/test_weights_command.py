@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -17,12 +16,6 @@ from worker.refit.running import Server
 
 OPTIONS = ("--dtype", "float32", "--enforce-eager")
 DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture
-def programs(programs, tmp_path):
-    """Started, not forked: the command finds what belongs to a process in its own environment."""
-    return replace(programs, folder=tmp_path, forks=False)
 
 
 @pytest.fixture
