@@ -176,7 +176,7 @@ def about(item: Discovered) -> About:
         return About()
     is_whole = isinstance(call, ast.Call) and not call.args and None not in given  # no * or ** hides a kind
     kind = _text(given["kind"]) if "kind" in given else Kind.WORKAROUND if is_whole else None
-    flag = _text(given["flag"]) if "flag" in given else folder_of(module) if is_whole else None
+    flag = _text(given["flag"]) if "flag" in given else folder_of(module) or None if is_whole else None
     return About(_text(given.get("title")), flag, kind if kind in tuple(Kind) else None)
 
 
