@@ -65,6 +65,11 @@ _NAMES = frozenset(flag.value for flag in ModelFlag)
 _OWN_FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:[a-z0-9_]+")
 
 
+def folder_of(module: str) -> str:
+    """Returns the name of a module's folder, which is the flag of a quirk in it that states none."""
+    return module.rpartition(".")[0].rpartition(".")[2]
+
+
 def flag_name(flag: str) -> str:
     """Returns the canonical name of a flag.
 

@@ -17,7 +17,7 @@ from quirks_core.base import json_values
 from quirks_core.base.errors import DeclarationError, UsageError, problem_of_text, shown
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.examples import Example
-from quirks_core.declaration.flags import Kind, ModelFlag, flag_name
+from quirks_core.declaration.flags import Kind, ModelFlag, flag_name, folder_of
 from quirks_core.declaration.match import All, InRange, Match
 from quirks_core.declaration.probes import Probe
 from quirks_core.declaration.versions import OLDEST, Affected, parse_version
@@ -174,7 +174,7 @@ class Quirk:
             DeclarationError: The declaration is invalid; the message lists all problems.
         """
         location = _location(sys._getframe(1))
-        flag = flag or location.module.rpartition(".")[0].rpartition(".")[2]
+        flag = flag or folder_of(location.module)
         values: dict[str, Any] = {
             "id": id,
             "title": title,

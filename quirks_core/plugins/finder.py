@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from quirks_core.base.errors import DeclarationError, shortened, shown, words
-from quirks_core.declaration.flags import BUILT_IN, Kind
+from quirks_core.declaration.flags import BUILT_IN, Kind, folder_of
 from quirks_core.source.vllm_source import INSTALLED
 
 if TYPE_CHECKING:  # a list of quirks needs neither pluggy nor pydantic
@@ -184,7 +184,8 @@ def about(item: Discovered) -> About:
         return About()
     is_whole = isinstance(call, ast.Call) and not call.args and None not in given  # no * or ** hides a kind
     kind = _text(given["kind"]) if "kind" in given else Kind.WORKAROUND if is_whole else None
-    return About(_text(given.get("title")), _text(given.get("flag")), kind if kind in tuple(Kind) else None)
+    flag = _text(given["flag"]) if "flag" in given else folder_of(module) or None if is_whole else None
+    return About(_text(given.get("title")), flag, kind if kind in tuple(Kind) else None)
 
 
 def _text(node: ast.expr | None) -> str | None:

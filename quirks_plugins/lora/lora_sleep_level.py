@@ -37,7 +37,6 @@ QUIRK = Quirk(
         yes("qwen3", _BOTH, vllm="0.32.0", advises="level 1"),
         no("qwen3", _BOTH, vllm="0.32.0", purpose="serve"),
         no("qwen3", {**_BOTH, "engine.generate_from_dummy": False}, vllm="0.32.0"),
-        no("qwen3", {"engine.enable_sleep_mode": True}, vllm="0.32.0"),
         unknown("qwen3", _BOTH),
     ],
 )

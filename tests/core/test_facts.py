@@ -203,6 +203,7 @@ _VALUES = {
     "gpu": "8.0",
     "vllm": "0.33.0",
     "transformers": "5.0",
+    "trl": "1.16.0",
     bool: "true",
     int: "3",
     str: "qwen3",

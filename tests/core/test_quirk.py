@@ -20,6 +20,7 @@ from quirks_core import (
     StaticProbe,
     SymbolProbe,
     environment,
+    fix,
     model_type,
     no,
     package,
@@ -265,3 +266,23 @@ def test_a_range_that_begins_where_the_examination_does_says_so(make_quirk, rang
     quirk = make_quirk(affected=ranges, **{"location": _OURS, **more})
 
     assert (quirk.versions, quirk.is_examined("vllm", "0.11.0"), quirk.is_examined("vllm", "0.26.0")) == (text, examined, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("acme/engine#7", "https://github.com/acme/engine/issues/7"),
+        ("acme/engine/pull/7", "https://github.com/acme/engine/pull/7"),
+        ("https://example.org/incidents/7", "https://example.org/incidents/7"),
+    ],
+)
+def test_a_reference_is_an_address_or_a_name_on_github(name, url):
+    assert (report(name).url, fix(name).url) == (url, url)
+
+
+def test_a_quirk_without_a_flag_has_that_of_its_folder(write_modules):
+    packages = dict.fromkeys(("fake_flags/__init__.py", "fake_flags/sleep/__init__.py"), "")
+    declaration = DECLARATION.replace('    flag="logprobs",\n', "")
+    write_modules({**packages, "fake_flags/sleep/quirk.py": declaration + ")\n"})
+
+    assert importlib.import_module("fake_flags.sleep.quirk").QUIRK.flag == ModelFlag.SLEEP
