@@ -126,7 +126,7 @@ class _Accountant:
         self._has_lora = config.lora_config is not None
         self._is_rollout = (HookSettings.read() or HookSettings()).purpose == "rollout"
         self._call, self._step = executor.collective_rpc, executor.execute_model
-        self._is_open = False
+        self._is_open = self._is_coming = False
         self._loads = 0
         self._version = ""
         self._updates = 0
@@ -150,7 +150,7 @@ class _Accountant:
         self._is_open, self._loads = False, self._raw_loads()
         try:
             answers = self._query("settle")
-            self._is_open = any(answer["is_open"] for answer in answers)
+            self._is_open = self._is_coming = any(answer["is_open"] for answer in answers)
             ranks = [[Entry.model_validate(row) for row in answer["entries"]] for answer in answers]
             updates = [[row for row in rows if row is not None] for rows in zip_longest(*ranks)]
             for rows in updates:
@@ -166,7 +166,9 @@ class _Accountant:
 
     @property
     def refusal(self) -> str:
-        """Why the engine takes no request; empty if it does."""
+        """Why the engine takes no request; empty if it does, as where the next update is complete with the next request."""
+        if self._is_coming:
+            return ""
         grave = [verdict for verdict in self._judge.problems.values() if verdict.is_grave]
         if grave and self._settings.mode == "stop":
             return f"{LEDGER_VARIABLE}=stop: {'; '.join(verdict.text for verdict in grave)}"

@@ -123,3 +123,37 @@ def test_two_raw_updates_without_a_request_between_them(programs, checkpoint, wo
 
     assert _difference(result["raw"], result["third"]) < 1e-4
     assert _difference(result["second"], result["third"]) > 0.1
+
+
+MENDED = """
+import json, math, sys
+from safetensors.torch import load_file
+from vllm import LLM, SamplingParams
+
+def generated(llm):
+    try:
+        rows = llm.generate([{"prompt_token_ids": list(range(5, 30))}], SamplingParams(max_tokens=2), use_tqdm=False)
+    except Exception as error:
+        return str(error)
+    return list(rows[0].outputs[0].token_ids)
+
+if __name__ == "__main__":
+    llm = LLM(sys.argv[1], dtype="float32", max_model_len=128, max_num_seqs=8, enforce_eager=True, num_gpu_blocks_override=64)
+    right = load_file(sys.argv[1] + "/model.safetensors")
+    spoilt = {name: tensor.clone() for name, tensor in right.items()}
+    spoilt["model.norm.weight"][0] = math.nan
+    found = []
+    for weights in (spoilt, spoilt, right):
+        llm.apply_model(lambda model, weights=weights: model.load_weights(list(weights.items())) and None)
+        found.append([generated(llm) for _ in range(2)])
+    print("RESULT", json.dumps(found), flush=True)
+"""
+
+
+def test_a_raw_update_ends_the_refusal_of_the_one_before(programs, checkpoint, worker_in_core):
+    """Its layers are complete with the next request: a head that is tied."""
+    first, second, third = programs.script(MENDED, checkpoint("llama_tied"), MODEL_QUIRKS="rollout", **worker_in_core).result()
+
+    for _, refused in (first, second):
+        assert "left NaN or infinite values" in refused
+    assert [len(tokens) for tokens in third] == [2, 2]
