@@ -12,7 +12,7 @@ from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.serve_command import ServeCommand, read_serve_command
 from quirks_core.facts.fact_table import assumed_as
-from quirks_core.facts.packages import NEWEST_READ, installed_platform, installed_version
+from quirks_core.facts.packages import NEWEST_READ, gpu_capability, installed_platform, installed_version
 from quirks_core.facts.trainers import TRAINERS
 from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import Plan
@@ -24,6 +24,8 @@ from quirks_core.source.vllm_source import INSTALLED, VllmSource
 ENGINE = "vllm"
 #: Who starts an engine, beside trainers: our worker, and a server.
 OURS, SERVE = "worker", "serve"
+#: The GPU of most trainers, where a plan is made for one without having it.
+_GPU = "gpu==9.0"
 #: So much alike, a name is a misspelt one; without vLLM, others may be arguments of one.
 _ALMOST = 0.88
 
@@ -152,12 +154,14 @@ def plan_options(options: argparse.Namespace, config: GenerationConfig | None = 
 
 
 def run_options(options: argparse.Namespace, config: GenerationConfig) -> PlanOptions:
-    """Collects what the plan is made with; where no vLLM is installed, the newest that was read is assumed, for GPUs."""
+    """Collects what the plan is made with, and assumes what is not here: the newest vLLM that was read, and an H100."""
     given = {text.partition("==")[0].strip() for text in options.assume}
     if installed_version(ENGINE) is None and ENGINE not in given:
         has_platform = installed_platform() is not None or given & {"platform", "cpu", "gpu"}
         newest = f"{ENGINE}=={'.'.join(map(str, NEWEST_READ))}"
         options.assume = [newest, *([] if has_platform else ["platform==cuda"]), *options.assume]
+    if "platform==cuda" in options.assume and "gpu" not in given and gpu_capability() is None:
+        options.assume = [*options.assume, _GPU]
     return plan_options(options, config)
 
 

@@ -181,13 +181,16 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
         yield from (Finding("undecided", "", note.text) for note in plan.warnings if note.kind is NoteKind.UNDECIDED)
         return
     open_ = {fact: names for fact, names in plan.undecided.items() if not _is_the_trainers(plan, fact)}
-    of_model = {one.id for one in plan.verdicts if _is_of_model(one)}
+    of_model, titles = {one.id for one in plan.verdicts if _is_of_model(one)}, {one.id: one.title for one in plan.verdicts}
     every = {name for names in open_.values() for name in names}
     own = sorted(every & of_model)[:MOST]
     for group in filter(None, [*([name] for name in own), sorted(every.difference(own))]):
         facts = [fact for fact, names in open_.items() if not set(group).isdisjoint(names)]
-        subject = group[0] if len(group) == 1 else f"{len(group)} quirks"
-        yield Finding("undecided", subject, f"decided by {ways.supply(facts) or ', '.join(facts)}")
+        decided = f"decided by {ways.supply(facts) or ', '.join(facts)}"
+        if len(group) == 1:
+            yield Finding("undecided", group[0], f"{titles[group[0]]}; {decided}")
+        else:
+            yield Finding("undecided", f"{len(group)} quirks", decided)
     # A fact that no run has cannot be supplied.
     yield from (Finding("undecided", "", note.text) for note in plan.notes if note.kind is NoteKind.UNDECIDED)
 

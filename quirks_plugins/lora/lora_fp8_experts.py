@@ -25,15 +25,18 @@ _fp8_experts = described(
     "the experts are not FP8",
 )
 
+_capability = Fact("platform.gpu.capability")
+#: Older GPUs have no FP8, and vLLM's kernel for them (Marlin) takes activations in 16 bits.
+_without_fp8 = _capability.is_set() & _capability.below(89)
+
 QUIRK = Quirk(
     id="lora-fp8-experts",
     title="LoRA on a MoE model in FP8 corrupts all output, also that of requests without an adapter",
-    match=setting("engine.enable_lora").is_true() & mixture & _fp8_experts,
+    match=setting("engine.enable_lora").is_true() & mixture & _fp8_experts & ~_without_fp8,
     affected=Affected("vllm", introduced="0.20.0", fixed="0.24.0"),
     adjustments=Refuse(
         "with LoRA this vLLM multiplies activations that are FP8 already, and every request of a MoE model gets gibberish",
-        "install vLLM 0.24 or newer, take a base model in bfloat16, or set engine.enable_lora: false; GPUs without FP8 (A100) "
-        "compute with 16 bits and are right: switch this off there",
+        "install vLLM 0.24 or newer, take a base model in bfloat16, or set engine.enable_lora: false",
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#42007"), report("vllm-project/vllm#42008")],
@@ -44,6 +47,8 @@ QUIRK = Quirk(
         yes(_FP8, _LORA, vllm="0.20.1", purpose="serve", refuses="vLLM 0.24"),
         yes(_COMPRESSED, _LORA, vllm="0.23.0", refuses="bfloat16"),
         no(_FP8, _LORA, vllm="0.24.0"),
+        yes(_FP8, _LORA, vllm="0.20.1", platform="cuda", extra={"platform.gpu.capability": 90}),
+        no(_FP8, _LORA, vllm="0.20.1", platform="cuda", extra={"platform.gpu.capability": 80}),
         no(_FP8, _LORA, vllm="0.19.1"),
         no(QWEN3_MOE, _LORA, vllm="0.20.1"),
         no({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, _LORA, vllm="0.20.1"),
