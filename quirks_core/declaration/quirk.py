@@ -50,13 +50,17 @@ class Reference:
 
 
 def report(url: str) -> Reference:
-    """Where the problem was reported or described."""
-    return Reference("report", url)
+    """Where the problem was reported or described: an address, or ``owner/repository#1`` or ``…/pull/1`` on GitHub."""
+    return Reference("report", _address(url))
 
 
 def fix(url: str) -> Reference:
-    """The change that ends the problem."""
-    return Reference("fix", url)
+    """The change that ends the problem: an address, or ``owner/repository/pull/1`` on GitHub."""
+    return Reference("fix", _address(url))
+
+
+def _address(name: str) -> str:
+    return name if "://" in name else f"https://github.com/{name.replace('#', '/issues/')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class Quirk:
     Attributes:
         id: Stable name, never reused: ``words-with-dashes``; a third party's may be ``distribution/words``.
         title: What goes wrong, and for which models, in one sentence.
-        flag: The behaviour it adjusts.
+        flag: The behaviour it adjusts; if left out, the folder of its file is named after it.
         kind: Workaround, rule or feature.
         match: When it concerns a run.
         adjustments: What it requests.
@@ -151,11 +155,11 @@ class Quirk:
         *,
         id: str,  # noqa: A002 - the usual word for it
         title: str,
-        flag: str,
         match: Match,
         adjustments: Adjustment | Sequence[Adjustment],
         severity: Severity,
         references: Reference | Sequence[Reference],
+        flag: str = "",
         affected: Affected | Sequence[Affected] = (),
         evidence: Probe | PairedRun | Sequence[Probe | PairedRun] = (),
         examples: Example | Sequence[Example] = (),
@@ -169,6 +173,8 @@ class Quirk:
         Raises:
             DeclarationError: The declaration is invalid; the message lists all problems.
         """
+        location = _location(sys._getframe(1))
+        flag = flag or location.module.rpartition(".")[0].rpartition(".")[2]
         values: dict[str, Any] = {
             "id": id,
             "title": title,
@@ -184,7 +190,7 @@ class Quirk:
             "supersedes": _as_tuple(supersedes),
             "cost": cost,
             "crash": crash,
-            "location": _location(sys._getframe(1)),
+            "location": location,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

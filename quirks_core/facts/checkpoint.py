@@ -38,11 +38,13 @@ class _Fast:
         added: Ids of the added tokens, by text.
         first: The special tokens that begin every encoded text.
         size: The largest id of vocabulary and added tokens, plus one.
+        by_bytes: Text is split, or joined, in the manner of byte-level BPE.
     """
 
     added: Mapping[str, int]
     first: tuple[str, ...]
     size: int
+    by_bytes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,8 @@ def _fast(file: Path, _changed: int, _size: int) -> _Fast:
         found = _ID.findall(data, vocabulary.end(), end.start() if end else len(data))
         ids = [max(map(int, found), default=-1)]
     added = {str(token["content"]): int(token["id"]) for token in head.get("added_tokens") or ()}
-    return _Fast(added, tuple(_first(head.get("post_processor"))), max([*ids, *added.values()], default=-1) + 1)
+    by_bytes = any('"ByteLevel"' in json.dumps(head.get(name)) for name in ("pre_tokenizer", "decoder"))
+    return _Fast(added, tuple(_first(head.get("post_processor"))), max([*ids, *added.values()], default=-1) + 1, by_bytes)
 
 
 def _ids(vocabulary: Any) -> list[int]:
@@ -195,6 +198,14 @@ def _eos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> Any:
     return named[text] if text in named else checkpoint.fast().added.get(text, UNKNOWN)
 
 
+def _class(_checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:
+    return _text(settings, "tokenizer_class")
+
+
+def _is_byte_level(checkpoint: Checkpoint, _settings: Mapping[str, Any]) -> bool:
+    return checkpoint.has_fast and checkpoint.fast().by_bytes
+
+
 def _size(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> int:
     listed = [int(number) + 1 for number in settings.get("added_tokens_decoder") or ()]
     return max([checkpoint.fast().size, *listed])
@@ -224,6 +235,12 @@ CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = M
         "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _of_tokenizer(_adds_bos), bool),
         "tokenizer.template_adds_bos": ("the chat template writes BOS", _of_tokenizer(_template_adds_bos), bool),
         "tokenizer.eos_token_id": ("the tokenizer's end of sequence", _of_tokenizer(_eos), int),
+        "tokenizer.class": ("tokenizer_class of tokenizer_config.json", _of_tokenizer(_class), str),
+        "tokenizer.is_byte_level": (
+            "tokenizer.json splits or joins text in the manner of byte-level BPE",
+            _of_tokenizer(_is_byte_level),
+            bool,
+        ),
         "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _of_tokenizer(_size), int),
         "tokenizer.unknown_ids": (
             "ids of the model's vocabulary above all that the tokenizer knows: rows that only pad the embedding",

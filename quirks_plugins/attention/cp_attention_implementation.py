@@ -7,7 +7,7 @@ replacing SDPA, so it needs SDPA.
 Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, report, yes
+from quirks_core import Kind, Quirk, Require, Severity, no, report, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, fsdp2, sequence_packing
 from quirks_plugins.runs import context_parallel
 
@@ -16,7 +16,6 @@ _SLOT = "train.attn_implementation"
 QUIRK = Quirk(
     id="cp-attention-implementation",
     title="Context parallelism needs SDPA, sequence packing needs flash-attention-2",
-    flag=ModelFlag.ATTENTION,
     kind=Kind.RULE,
     match=context_parallel_on_fsdp2 | (fsdp2 & sequence_packing),
     adjustments=[
@@ -34,7 +33,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[report("https://github.com/NVIDIA-NeMo/RL/pull/450"), report("https://github.com/NVIDIA-NeMo/RL/pull/704")],
+    references=[report("NVIDIA-NeMo/RL/pull/450"), report("NVIDIA-NeMo/RL/pull/704")],
     examples=[
         yes(settings=context_parallel(), gives={_SLOT: "sdpa"}),
         yes(settings=context_parallel(1, sequence_packing=True), gives={_SLOT: "flash_attention_2"}),

@@ -10,7 +10,7 @@ bfloat16 the first refit fails half-way: the backend packs ``kv_b_proj`` once an
 When it can go: when the backend takes the other dtypes and updates, or when vLLM chooses ``CPU_MLA`` where it does not.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, platform, purpose, setting
 from quirks_plugins.conditions import NOT_BFLOAT16, checkpoint_dtype, latent_attention
 from quirks_plugins.kit import Lab, Outcome
@@ -27,7 +27,6 @@ _chosen = setting(_SLOT).one_of(*_names) | setting("engine.attention_config.back
 QUIRK = Quirk(
     id="cpu-amx-mla",
     title="On a CPU with AMX, vLLM's latent attention takes no dtype but bfloat16, and no refit",
-    flag=ModelFlag.ATTENTION,
     match=platform("cpu")
     & Fact("platform.cpu.amx").is_true()
     & latent_attention
@@ -41,10 +40,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="expect weight to be bfloat16",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/52616"),
-        report("https://github.com/vllm-project/vllm/pull/49453"),
-    ],
+    references=[report("vllm-project/vllm/pull/52616"), report("vllm-project/vllm/pull/49453")],
     evidence=StaticProbe("vllm.platforms.cpu", r"if amx_available and selected_backend != AttentionBackendEnum\.CPU_MLA:"),
     examples=[
         yes(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx", gives={_SLOT: _BACKEND}),

@@ -10,7 +10,7 @@ with ``qk_rope_head_dim`` 64 alone. Any other pair ends with "Head dimension …
 When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width.
 """
 
-from quirks_core import Affected, Kind, ModelFlag, PairedRun, Quirk, Refuse, Severity, StaticProbe, described, report
+from quirks_core import Affected, Kind, PairedRun, Quirk, Refuse, Severity, StaticProbe, described, report
 from quirks_core.declaration.examples import no, unknown, yes
 from quirks_core.declaration.match import Fact, platform, setting
 from quirks_plugins.conditions import latent_attention
@@ -41,7 +41,6 @@ _NARROW = {"model_type": "deepseek_v2", "num_attention_heads": 4, "head_dim": 64
 QUIRK = Quirk(
     id="cpu-head-size",
     title="vLLM's CPU platform has attention kernels for some widths of heads only, and finds out at the first request",
-    flag=ModelFlag.ATTENTION,
     kind=Kind.RULE,
     # The heads of latent attention have other widths than the configuration's.
     match=platform("cpu") & ((_SIZE.is_set() & ~_SIZE.one_of(*_SUPPORTED) & ~latent_attention) | _other_latent_kernel),
@@ -54,10 +53,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="Unsupported CPU attention|[Uu]nsupported head|is not supported by MLA|Unsupported block size",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/39065"),
-        report("https://github.com/vllm-project/vllm/pull/31968"),
-    ],
+    references=[report("vllm-project/vllm#39065"), report("vllm-project/vllm/pull/31968")],
     evidence=[
         PairedRun("quirks_plugins.attention.cpu_head_size:heads"),
         PairedRun("quirks_plugins.attention.cpu_head_size:latent"),

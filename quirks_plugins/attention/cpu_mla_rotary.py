@@ -12,7 +12,7 @@ When it can go: when the CPU kernel accepts tensors of three dimensions, or vLLM
 (vllm-project/vllm#31643).
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform, setting
 from quirks_plugins.conditions import latent_attention
 from quirks_plugins.kit import Lab, Outcome
@@ -26,7 +26,6 @@ _lfm2 = model_type("lfm2", "lfm2_moe")
 QUIRK = Quirk(
     id="cpu-mla-rotary",
     title="The rotary kernel of vLLM's CPU platform rotates only the first head of latent attention and of LFM2",
-    flag=ModelFlag.ATTENTION,
     match=platform("cpu") & (latent_attention | _lfm2) & ~_is_off,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
@@ -37,9 +36,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/12777"),
-        report("https://github.com/vllm-project/vllm/pull/18046"),
-        fix("https://github.com/vllm-project/vllm/pull/31643"),
+        report("vllm-project/vllm/pull/12777"),
+        report("vllm-project/vllm/pull/18046"),
+        fix("vllm-project/vllm/pull/31643"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.base", r"def forward_cpu\([\s\S]{0,500}?ops\.rotary_embedding\(\n"

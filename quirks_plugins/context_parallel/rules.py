@@ -6,7 +6,7 @@ the causal mask. What needs another mask, a state along the sequence or the whol
 Evidence: the rules are NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """
 
-from quirks_core import Fact, Kind, ModelFlag, Quirk, Refuse, Severity, model_type, no, report, setting, unknown, yes
+from quirks_core import Fact, Kind, Quirk, Refuse, Severity, model_type, no, report, setting, unknown, yes
 from quirks_plugins.conditions import context_parallel_on_fsdp2, sequence_packing
 from quirks_plugins.runs import context_parallel
 
@@ -17,7 +17,6 @@ _VISION = {"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}
 CP_GEMMA3 = Quirk(
     id="cp-gemma3",
     title="Gemma-3 passes an attention mask, which context parallelism with FSDP2 cannot take",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & model_type("gemma3", "gemma3_text"),
     adjustments=Refuse(
@@ -25,7 +24,7 @@ CP_GEMMA3 = Quirk(
         "set train.context_parallel_size: 1 (tensor or sequence parallelism also shortens what each rank holds)",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/450"),
+    references=report("NVIDIA-NeMo/RL/pull/450"),
     examples=[
         yes("gemma3_text", context_parallel(), refuses="train.context_parallel_size"),
         yes({"model_type": "gemma3", "vision_config": {"depth": 2}}, context_parallel()),
@@ -43,7 +42,6 @@ CP_GEMMA3 = Quirk(
 CP_QWEN3_5 = Quirk(
     id="cp-qwen3-5",
     title="Dense Qwen3.5 carries a state along the sequence, which context parallelism with FSDP2 does not pass on",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & model_type("qwen3_5", "qwen3_5_text"),
     adjustments=Refuse(
@@ -51,10 +49,7 @@ CP_QWEN3_5 = Quirk(
         "set train.context_parallel_size: 1 (tensor parallelism also shortens what each rank holds)",
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/NVIDIA-NeMo/Automodel/issues/1498"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2900"),
-    ],
+    references=[report("NVIDIA-NeMo/Automodel#1498"), report("NVIDIA-NeMo/RL/pull/2900")],
     examples=[
         yes("qwen3_5_text", context_parallel(), refuses="train.context_parallel_size"),
         yes({"model_type": "qwen3_5", "vision_config": {"depth": 2}}, context_parallel()),
@@ -70,7 +65,6 @@ CP_QWEN3_5 = Quirk(
 CP_SEQUENCE_PACKING = Quirk(
     id="cp-sequence-packing",
     title="Context parallelism needs SDPA and sequence packing needs flash-attention-2: not both with FSDP2",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & sequence_packing,
     adjustments=Refuse(
@@ -78,7 +72,7 @@ CP_SEQUENCE_PACKING = Quirk(
         "set train.sequence_packing: false, or train.context_parallel_size: 1",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/704"),
+    references=report("NVIDIA-NeMo/RL/pull/704"),
     examples=[
         yes(settings=context_parallel(sequence_packing=True), refuses="train.sequence_packing"),
         no(settings=context_parallel()),
@@ -91,7 +85,6 @@ CP_SEQUENCE_PACKING = Quirk(
 CP_SEQUENCE_PARALLEL = Quirk(
     id="cp-sequence-parallel",
     title="Context parallelism and sequence parallelism both shard the sequence: not both with FSDP2 at TP > 1",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=(
         context_parallel_on_fsdp2
@@ -103,7 +96,7 @@ CP_SEQUENCE_PARALLEL = Quirk(
         "set train.sequence_parallel: false, or train.context_parallel_size: 1",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/issues/659"),
+    references=report("NVIDIA-NeMo/RL#659"),
     examples=[
         yes(settings=context_parallel(sequence_parallel=True, tensor_parallel_size=2), refuses="train.sequence_parallel"),
         no(settings=context_parallel(sequence_parallel=True, tensor_parallel_size=1)),
@@ -117,7 +110,6 @@ CP_SEQUENCE_PARALLEL = Quirk(
 CP_VLM = Quirk(
     id="cp-vlm",
     title="Context parallelism shards the sequence before media features are in it: not with multimodal models on FSDP2",
-    flag=ModelFlag.CONTEXT_PARALLEL,
     kind=Kind.RULE,
     match=context_parallel_on_fsdp2 & Fact("model.is_multimodal").is_true(),
     adjustments=Refuse(
@@ -125,7 +117,7 @@ CP_VLM = Quirk(
         "set train.context_parallel_size: 1, or train the text-only checkpoint",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/712"),
+    references=report("NVIDIA-NeMo/RL/pull/712"),
     examples=[
         yes(_VISION, context_parallel(), refuses="train.context_parallel_size"),
         yes({"model_type": "some_vlm", "audio_config": {"depth": 2}}, context_parallel()),

@@ -7,7 +7,7 @@ engine cores that share nothing.
 When it can go: when vLLM accepts dense models in such a group; the static probe will show it.
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import actors, dense, several_replicas
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -17,7 +17,6 @@ _ACTORS = parallel(dp=2, strategy="actors")
 QUIRK = Quirk(
     id="dp-dense-group",
     title="Dense models share nothing, and vLLM refuses external data parallelism for them",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=several_replicas & actors & dense,
     adjustments=Refuse(
@@ -26,7 +25,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Non-MoE models do not support external data parallel mode",
-    references=report("https://github.com/vllm-project/vllm-ascend/issues/11863"),
+    references=report("vllm-project/vllm-ascend#11863"),
     evidence=StaticProbe("vllm.engine.arg_utils", r"Non-MoE models do not support external data parallel mode"),
     examples=[
         yes("qwen3", _ACTORS, refuses="parallel.dp_strategy: independent"),

@@ -8,7 +8,7 @@ NVIDIA-NeMo/RL#1495 set them and had to patch vLLM's client.
 When it can go: when the asynchronous engine no longer reads them.
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, environment, no, report, setting, yes
+from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, environment, no, report, setting, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
 
@@ -24,7 +24,6 @@ _ASYNC, _SYNC = parallel(asynchronous=True), parallel(asynchronous=False)
 QUIRK = Quirk(
     id="dp-environment",
     title="VLLM_DP_* variables make the asynchronous engine a rank of a group that nobody forms",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=setting("engine.async_engine").is_true() & _any_is_set,
     adjustments=Refuse(
@@ -35,7 +34,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Offline data parallel mode is not supported/useful for dense models",
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/1495"),
+    references=report("NVIDIA-NeMo/RL/pull/1495"),
     evidence=StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE"),
     examples=[
         yes(settings=_ASYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),

@@ -6,7 +6,7 @@ is started, and lists everything else that is wrong with the run.
 When it can go: when vLLM ignores the flag on dense models; the paired run will show it.
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import dense, sharded_experts
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -14,7 +14,6 @@ from quirks_plugins.runs import QWEN3_MOE, parallel
 QUIRK = Quirk(
     id="ep-dense",
     title="A dense model has no experts to share, and vLLM refuses to start",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=sharded_experts & dense,
     adjustments=Refuse(
@@ -23,7 +22,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Number of experts in the model must be greater than 0",
-    references=report("https://github.com/vllm-project/vllm/pull/12583"),
+    references=report("vllm-project/vllm/pull/12583"),
     evidence=StaticProbe("vllm.config.model", r"Number of experts in the model must be greater than 0"),
     examples=[
         yes("qwen3", parallel(flag=True), refuses="engine.enable_expert_parallel: false"),

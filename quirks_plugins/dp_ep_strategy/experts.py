@@ -10,7 +10,7 @@ warns, ``ep-expert-count`` when every backend uses the offsets of the expert map
 Evidence: static probes of vLLM's definitions. They show how vLLM works, not a defect. No run with DeepEP was made.
 """
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, described, report
+from quirks_core import Advise, Kind, Quirk, Refuse, Require, Severity, StaticProbe, described, report
 from quirks_core.declaration.examples import no, unknown, yes
 from quirks_core.declaration.match import setting
 from quirks_plugins import conditions as run
@@ -20,8 +20,8 @@ from quirks_plugins.runs import QWEN3_MOE, parallel
 _FLAG, _BACKEND, _EPLB = "engine.enable_expert_parallel", "engine.all2all_backend", "engine.enable_eplb"
 
 #: The published attempt at asynchronous data and expert parallelism: independent engines with a size above TP.
-_ATTEMPT = report("https://github.com/NVIDIA-NeMo/RL/pull/1495")
-_SIZE_WANTED = report("https://github.com/vllm-project/vllm/issues/28889")
+_ATTEMPT = report("NVIDIA-NeMo/RL/pull/1495")
+_SIZE_WANTED = report("vllm-project/vllm#28889")
 
 #: The ranks of an expert-parallel group are those of all data-parallel replicas times their tensor-parallel ranks.
 _group_spans_data_and_tensor = StaticProbe(
@@ -39,7 +39,6 @@ _flag_alone_decides = StaticProbe(
 DP_INDEPENDENT_EXPERTS = Quirk(
     id="dp-independent-experts",
     title="Independent engines form expert-parallel groups of their own TP ranks only, silently",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=run.independent & EP.above(TP),
     adjustments=Refuse(
@@ -49,11 +48,7 @@ DP_INDEPENDENT_EXPERTS = Quirk(
         "equal to parallel.expert_parallel_size; or lower parallel.expert_parallel_size to engine.tensor_parallel_size",
     ),
     severity=Severity.SLOW,
-    references=[
-        _ATTEMPT,
-        report("https://github.com/NVIDIA-NeMo/RL/issues/1101"),
-        report("https://github.com/EleutherAI/lm-evaluation-harness/pull/3734"),
-    ],
+    references=[_ATTEMPT, report("NVIDIA-NeMo/RL#1101"), report("EleutherAI/lm-evaluation-harness/pull/3734")],
     evidence=_group_spans_data_and_tensor,
     examples=[
         yes(QWEN3_MOE, parallel(dp=2, tp=1, strategy="independent", ep=2), refuses="parallel.dp_strategy: actors"),
@@ -67,7 +62,6 @@ DP_INDEPENDENT_EXPERTS = Quirk(
 EP_ALONE = Quirk(
     id="ep-alone",
     title="Expert parallelism over one rank is silently none",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=run.expert_flag & run.mixture & ~TP.above(1) & (~run.several_replicas | run.independent),
     adjustments=Advise(
@@ -92,7 +86,6 @@ EP_ALONE = Quirk(
 EP_FLAG = Quirk(
     id="ep-flag",
     title="An expert-parallel size has no effect until vLLM's flag is on, and a size of 1 none until it is off",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=EP.is_set(),
     adjustments=[
@@ -112,7 +105,7 @@ EP_FLAG = Quirk(
         ),
     ],
     severity=Severity.SLOW,
-    references=[report("https://github.com/verl-project/verl/pull/5609"), _SIZE_WANTED],
+    references=[report("verl-project/verl/pull/5609"), _SIZE_WANTED],
     evidence=_flag_alone_decides,
     examples=[
         yes(QWEN3_MOE, parallel(tp=2, ep=2), gives={"engine.enable_expert_parallel": True}),
@@ -127,7 +120,6 @@ EP_FLAG = Quirk(
 EP_MULTIPLE_OF_TP = Quirk(
     id="ep-multiple-of-tp",
     title="vLLM's expert-parallel group is made of whole replicas: its size is a multiple of TP",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=EP.above(1) & EP.indivisible_by(TP),
     adjustments=Refuse(
@@ -136,7 +128,7 @@ EP_MULTIPLE_OF_TP = Quirk(
         "engine.data_parallel_size, or that itself",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/1081"),
+    references=report("NVIDIA-NeMo/RL/pull/1081"),
     evidence=_group_spans_data_and_tensor,
     examples=[
         yes(QWEN3_MOE, parallel(tp=4, ep=6), refuses="parallel.expert_parallel_size"),
@@ -169,7 +161,6 @@ _neither = described(
 EP_SIZE = Quirk(
     id="ep-size",
     title="vLLM takes no expert-parallel size: it forms DP x TP, whatever the configuration calls it",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=EP.above(1) & (_not_the_group | _not_the_replica | _neither),
     adjustments=[
@@ -224,7 +215,6 @@ _needs_even = setting(_BACKEND).matches("^(deepep|moonep)") | setting(_EPLB).is_
 EP_EXPERT_COUNT = Quirk(
     id="ep-expert-count",
     title="Experts that ranks cannot share evenly: DeepEP addresses wrong experts, and EPLB does not start",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=(
         run.sharded_experts
@@ -248,10 +238,7 @@ EP_EXPERT_COUNT = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/52435"),
-        report("https://github.com/vllm-project/vllm/pull/21497"),
-    ],
+    references=[report("vllm-project/vllm#52435"), report("vllm-project/vllm/pull/21497")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.all2all_utils",
         r"rank_expert_offset=all2all_manager\.rank \* moe\.num_local_experts",

@@ -10,13 +10,13 @@ Evidence: none from vLLM. Nothing is wrong without ``dp-strategy``; ``pp-needs-a
 worker runs here; the others are arithmetic, and no test has several nodes with GPUs.
 """
 
-from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, Severity, described, fix, no, report, typed, yes
+from quirks_core import Default, Kind, Quirk, Refuse, Severity, described, fix, no, report, typed, yes
 from quirks_plugins import conditions as run
 from quirks_plugins.conditions import GPUS_PER_NODE, NUM_GPUS, NUM_RANKS, PP, REPLICA
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
 _STRATEGY = "parallel.dp_strategy"
-_ASSERTED = report("https://github.com/NVIDIA-NeMo/RL/pull/1081")
+_ASSERTED = report("NVIDIA-NeMo/RL/pull/1081")
 
 # Trainers do not choose: one passed DP on only with EP > 1, and dense models hung (verl-project/verl#5607); another forbids the
 # asynchronous engine wherever EP differs from TP (NVIDIA-NeMo/RL#1101). An engine that another program starts (`vllm serve`
@@ -24,7 +24,6 @@ _ASSERTED = report("https://github.com/NVIDIA-NeMo/RL/pull/1081")
 DP_STRATEGY = Quirk(
     id="dp-strategy",
     title="Data-parallel ranks that share experts must form one group, and ranks that share nothing should not",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.FEATURE,
     match=run.several_replicas & (~run.one_engine | typed(_STRATEGY)),
     adjustments=[
@@ -51,10 +50,10 @@ DP_STRATEGY = Quirk(
     ],
     severity=Severity.CRASH,
     references=[
-        report("https://github.com/NVIDIA-NeMo/RL/issues/1101"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2517"),
-        report("https://github.com/verl-project/verl/issues/5607"),
-        fix("https://github.com/verl-project/verl/pull/5609"),
+        report("NVIDIA-NeMo/RL#1101"),
+        report("NVIDIA-NeMo/RL/pull/2517"),
+        report("verl-project/verl#5607"),
+        fix("verl-project/verl/pull/5609"),
     ],
     examples=[
         yes("qwen3", parallel(dp=2), gives={"parallel.dp_strategy": "independent"}),
@@ -72,7 +71,6 @@ DP_STRATEGY = Quirk(
 PP_NEEDS_ASYNC = Quirk(
     id="pp-needs-async",
     title="Pipeline parallelism with the synchronous engine is refused, or leaves stages idle",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=PP.above(1) & run.synchronous,
     adjustments=Refuse(
@@ -81,7 +79,7 @@ PP_NEEDS_ASYNC = Quirk(
         "set engine.async_engine: true, or engine.pipeline_parallel_size: 1",
     ),
     severity=Severity.CRASH,
-    references=[report("https://github.com/vllm-project/vllm/issues/7413"), _ASSERTED],
+    references=[report("vllm-project/vllm#7413"), _ASSERTED],
     examples=[
         yes(settings=parallel(pp=2, asynchronous=False), refuses="engine.async_engine: true"),
         no(settings=parallel(pp=2, asynchronous=True)),
@@ -106,7 +104,6 @@ _OURS = {"engine.generate_from_dummy": False}
 REPLICA_ON_ONE_NODE = Quirk(
     id="replica-on-one-node",
     title="Our group starts an engine's ranks on one node: they must fit its GPUs",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=run.our_worker & (_replica_too_large | _engine_too_large),
     adjustments=[
@@ -124,7 +121,7 @@ REPLICA_ON_ONE_NODE = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/1380"),
+    references=report("NVIDIA-NeMo/RL/pull/1380"),
     examples=[
         yes(settings=_OURS | parallel(nodes=2, gpus=4, dp=1, tp=8, strategy="actors"), refuses="engine.tensor_parallel_size"),
         yes(settings=_OURS | parallel(nodes=2, gpus=4, dp=1, tp=4, pp=2, strategy="independent")),
@@ -143,7 +140,6 @@ _too_few = NUM_GPUS.below(NUM_RANKS)
 WORLD_SIZE = Quirk(
     id="world-size",
     title="The cluster's GPUs are no multiple of a replica's, or too few for all replicas",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=_left_over | _too_few,
     adjustments=[

@@ -7,7 +7,7 @@ heads on 3.
 When it can go: when vLLM supports such a number of heads; vllm-project/vllm#11797, which requested it, was closed as stale.
 """
 
-from quirks_core import Affected, Fact, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Fact, Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import TP
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
@@ -18,7 +18,6 @@ _heads = Fact("model.text_config.num_attention_heads").indivisible_by(TP)
 QUIRK = Quirk(
     id="tp-divides-heads",
     title="vLLM shards whole attention heads: their number is a multiple of the tensor-parallel size",
-    flag=ModelFlag.DP_EP_STRATEGY,
     kind=Kind.RULE,
     match=_heads,
     affected=Affected("vllm", introduced="0.26.0"),
@@ -29,10 +28,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="must be divisible by tensor parallel size",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/11797"),
-        report("https://github.com/THU-KEG/AdaptThink/issues/1"),
-    ],
+    references=[report("vllm-project/vllm#11797"), report("THU-KEG/AdaptThink#1")],
     evidence=StaticProbe("vllm.config.model", r"if total_num_attention_heads % tensor_parallel_size != 0:"),
     examples=[
         yes(_QWEN2, parallel(tp=8), vllm="0.32.0", refuses="engine.tensor_parallel_size"),

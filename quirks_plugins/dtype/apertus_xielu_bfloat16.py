@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, setting
 from quirks_plugins.kit import Lab, Outcome
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 QUIRK = Quirk(
     id="apertus-xielu-bfloat16",
     title="Apertus' activation xIELU has bfloat16 constants, also in a float32 or float16 engine",
-    flag=ModelFlag.DTYPE,
     match=model_type("apertus") & ~setting("engine.dtype").one_of("bfloat16"),
     affected=Affected("vllm", introduced="0.10.2"),
     adjustments=Patch(
@@ -36,9 +35,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/29349"),
-        report("https://github.com/vllm-project/vllm/pull/30635"),
-        fix("https://github.com/huggingface/transformers/pull/42864"),
+        report("vllm-project/vllm#29349"),
+        report("vllm-project/vllm/pull/30635"),
+        fix("huggingface/transformers/pull/42864"),
     ],
     evidence=StaticProbe("vllm.model_executor.models.apertus", r"self\.act_fn = XIELU\(\)"),
     examples=[

@@ -9,7 +9,7 @@ triton-cpu is installed; float32 never does.
 When it can go: when the kernel accepts float32.
 """
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Kind, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import NOT_BFLOAT16
 from quirks_plugins.kit import Lab, Outcome
@@ -17,7 +17,6 @@ from quirks_plugins.kit import Lab, Outcome
 QUIRK = Quirk(
     id="cpu-gdn-bfloat16",
     title="The gated delta net of Qwen3-Next and Qwen3.5 needs bfloat16 on vLLM's CPU platform",
-    flag=ModelFlag.DTYPE,
     kind=Kind.RULE,
     match=platform("cpu") & model_type("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -29,10 +28,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="CPU GDN attention requires BF16",
-    references=[
-        report("https://github.com/llmmanorg/llmman/pull/285"),
-        report("https://github.com/vllm-project/vllm/issues/51305"),
-    ],
+    references=[report("llmmanorg/llmman/pull/285"), report("vllm-project/vllm#51305")],
     evidence=StaticProbe("vllm.model_executor.layers.mamba.ops.cpu.gdn_attention", r"CPU GDN attention requires BF16"),
     examples=[
         yes("qwen3_next", vllm="0.32.0", platform="cpu", gives={"engine.dtype": "bfloat16"}),

@@ -10,7 +10,7 @@ float32. If no dtype stands in ``config.json``, vLLM looks into the weight files
 When it can go: when vLLM's ``auto`` keeps float32 for a float32 checkpoint.
 """
 
-from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
+from quirks_core import Advise, Default, Kind, Quirk, Severity, StaticProbe, no, purpose, report, setting, typed, yes
 from quirks_plugins.conditions import checkpoint_dtype, dtype_is_open, quantized
 from quirks_plugins.kit import Lab, Outcome
 
@@ -25,7 +25,6 @@ _TOLD = {"train.dtype": "float32"}
 QUIRK = Quirk(
     id="float32-checkpoint-downcast",
     title="vLLM turns a float32 checkpoint into bfloat16, and its logprobs differ from a float32 trainer's",
-    flag=ModelFlag.DTYPE,
     kind=Kind.RULE,
     match=purpose("rollout") & checkpoint_dtype("float32") & ~quantized & ~_trains_in_another,
     adjustments=[
@@ -38,7 +37,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/18751"),
+    references=report("vllm-project/vllm/pull/18751"),
     evidence=StaticProbe("vllm.config.model", r"if config_dtype == torch\.float32:\s+config_dtype = preferred_dtype"),
     examples=[
         yes(_FLOAT32, _TOLD, gives={"engine.dtype": "float32"}),

@@ -11,7 +11,7 @@ round in the same way and do not read the key.
 When it can go: when vLLM uses float32 for these models, too. How many tokens go to other experts was not measured by us.
 """
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 
 _SLOT = "engine.hf_overrides"
@@ -32,7 +32,6 @@ _A100, _HOPPER = {"platform.gpu.capability": 80}, {"platform.gpu.capability": 90
 QUIRK = Quirk(
     id="moe-router-float32",
     title="vLLM rounds the router logits of DeepSeek's models to the model's dtype, and trainers route in float32",
-    flag=ModelFlag.DTYPE,
     match=(
         (_text_only & ~Fact("model.config.moe_router_dtype").is_set())
         | (_multimodal & ~Fact("model.config.text_config.moe_router_dtype").is_set())
@@ -47,12 +46,12 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2952"),
-        report("https://github.com/vllm-project/vllm/pull/14027"),
-        report("https://github.com/NVIDIA-NeMo/Automodel/issues/3650"),
-        report("https://github.com/vllm-project/vllm/pull/47410"),
-        report("https://github.com/vllm-project/vllm/pull/50268"),
-        report("https://github.com/vllm-project/vllm/pull/54048"),
+        report("PrimeIntellect-ai/prime-rl/pull/2952"),
+        report("vllm-project/vllm/pull/14027"),
+        report("NVIDIA-NeMo/Automodel#3650"),
+        report("vllm-project/vllm/pull/47410"),
+        report("vllm-project/vllm/pull/50268"),
+        report("vllm-project/vllm/pull/54048"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.models.deepseek_v2", r'if router_dtype == "float32":\s+return torch\.float32\s+return None'

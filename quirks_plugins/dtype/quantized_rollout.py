@@ -12,7 +12,7 @@ When it can go: never; two programs that round differently differ.
 Evidence: none of ours; advice changes nothing, so that no paired run can show it.
 """
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import quantized
 
 _SLOT = "engine.quantization"
@@ -23,7 +23,6 @@ _AWQ = {"model_type": "qwen3", "quantization_config": {"quant_method": "awq"}}
 QUIRK = Quirk(
     id="quantized-rollout",
     title="Weights of a rollout are quantised, and the trainer's are not",
-    flag=ModelFlag.DTYPE,
     kind=Kind.RULE,
     match=purpose("rollout") & (quantized | _quantizes),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -39,10 +38,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/543"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/1962"),
-    ],
+    references=[report("NVIDIA-NeMo/RL/pull/543"), report("PrimeIntellect-ai/prime-rl/pull/1962")],
     examples=[
         yes("qwen3", {_SLOT: "fp8"}, vllm="0.32.0", advises="correct for it in the trainer's loss"),
         yes("qwen3", {_SLOT: "mxfp8"}, vllm="0.33.0"),

@@ -10,7 +10,7 @@ float32 state overflows there (vllm-project/vllm#54308).
 When it can go: when vLLM's default for these models is float32.
 """
 
-from quirks_core import Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Default, Kind, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform, purpose, setting
 from quirks_plugins.conditions import checkpoint_dtype, dtype_is_open
 
@@ -22,7 +22,6 @@ _NEXT = {"model_type": "qwen3_next", "dtype": "bfloat16"}
 QUIRK = Quirk(
     id="recurrent-state-float32",
     title="Recurrent states of Qwen3-Next and Mamba-2 models are rounded to bfloat16 at every token, and not in the trainer",
-    flag=ModelFlag.DTYPE,
     kind=Kind.RULE,
     match=(
         model_type("falcon_h1", "granitemoehybrid", "mamba2", "olmo_hybrid", "qwen3_next", "zamba2")
@@ -34,10 +33,10 @@ QUIRK = Quirk(
     adjustments=Default(_SLOT, "float32", reason="trainers keep the recurrent state in float32"),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/34489"),
-        report("https://github.com/vllm-project/vllm/pull/39032"),
-        report("https://github.com/vllm-project/vllm/issues/42259"),
-        report("https://github.com/NVIDIA/TensorRT-LLM/pull/17415"),
+        report("vllm-project/vllm/pull/34489"),
+        report("vllm-project/vllm/pull/39032"),
+        report("vllm-project/vllm#42259"),
+        report("NVIDIA/TensorRT-LLM/pull/17415"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.layers.mamba.mamba_utils",

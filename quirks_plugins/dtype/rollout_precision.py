@@ -17,7 +17,7 @@ changes nothing, so that no paired run can show it; ``quirks parity explain`` me
 
 import re
 
-from quirks_core import Advise, Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, no, report, yes
+from quirks_core import Advise, Default, Kind, Quirk, Refuse, RunContext, Severity, no, report, yes
 from quirks_core.declaration.match import Fact, purpose, setting, typed
 from quirks_core.facts.trainers import TRAINERS
 from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES, checkpoint_dtype, dtype_is_open, quantized
@@ -107,7 +107,6 @@ _FLOAT32 = {"train.dtype": "float32", "train.autocast": "none"}
 QUIRK = Quirk(
     id="rollout-precision",
     title="A rollout and its trainer that round differently have other logprobs",
-    flag=ModelFlag.DTYPE,
     kind=Kind.RULE,
     match=purpose("rollout") & ~quantized & (_differ | _follows | _cannot_scale),
     adjustments=[
@@ -123,9 +122,9 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("https://arxiv.org/abs/2510.26788"),
-        report("https://github.com/verl-project/verl/pull/4036"),
-        report("https://github.com/huggingface/trl/pull/6774"),
-        report("https://github.com/vllm-project/vllm/issues/9729"),
+        report("verl-project/verl/pull/4036"),
+        report("huggingface/trl/pull/6774"),
+        report("vllm-project/vllm#9729"),
     ],
     examples=[
         yes(_BFLOAT16, _AUTOCAST, advises="by 0.005 with float16 on both sides, at the same memory"),

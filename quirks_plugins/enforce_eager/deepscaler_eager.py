@@ -10,7 +10,7 @@ When it can go: when a change of vLLM or PyTorch is shown to have made it superf
 Evidence: training curves and logprobs in the references; nothing of it was reproduced by us.
 """
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Severity, fix, model_name, no, package, purpose, report, yes
+from quirks_core import Default, Fact, Quirk, Severity, fix, model_name, no, package, purpose, report, yes
 
 _SLOT = "engine.compilation_config"
 _KERNELS = {"custom_ops": ["all", "-rotary_embedding"]}
@@ -20,7 +20,6 @@ _typed_backend = Fact(f"{_SLOT}.backend").is_set()
 QUIRK = Quirk(
     id="deepscaler-eager",
     title="NeMo RL reports wrong logprobs of DeepScaleR where Inductor compiled the rollout engine",
-    flag=ModelFlag.ENFORCE_EAGER,
     match=purpose("rollout") & (model_name("deepscaler") | Fact("recipe").matches("deepscaler")),
     adjustments=[
         Default(_SLOT, {"backend": "eager"}),
@@ -33,11 +32,11 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/857"),
-        fix("https://github.com/NVIDIA-NeMo/RL/pull/1014"),
-        fix("https://github.com/NVIDIA-NeMo/RL/pull/1962"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2981"),
-        fix("https://github.com/NVIDIA-NeMo/RL/pull/3097"),
+        report("NVIDIA-NeMo/RL/pull/857"),
+        fix("NVIDIA-NeMo/RL/pull/1014"),
+        fix("NVIDIA-NeMo/RL/pull/1962"),
+        report("NVIDIA-NeMo/RL/pull/2981"),
+        fix("NVIDIA-NeMo/RL/pull/3097"),
     ],
     examples=[
         yes(name="DeepScaleR-1.5B-Preview", gives={_SLOT: {"backend": "eager"}}),

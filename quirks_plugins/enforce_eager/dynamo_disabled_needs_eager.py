@@ -10,7 +10,7 @@ An engine whose ``compilation_config`` has the mode 0 compiles nothing: it start
 When it can go: when vLLM treats both variables alike, or torch's ``aot_compile`` returns the plain function.
 """
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, environment, no, report, setting, unknown, yes
+from quirks_core import Affected, Kind, Quirk, Require, Severity, environment, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _EAGER = "engine.enforce_eager"
@@ -19,7 +19,6 @@ _OFF = {"TORCHDYNAMO_DISABLE": "1"}
 QUIRK = Quirk(
     id="dynamo-disabled-needs-eager",
     title="An engine that compiles does not start where TORCHDYNAMO_DISABLE=1",
-    flag=ModelFlag.ENFORCE_EAGER,
     kind=Kind.RULE,
     match=(
         environment("TORCHDYNAMO_DISABLE").one_of("1")
@@ -35,7 +34,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="aot_compile is not supported by the current configuration",
-    references=report("https://github.com/pytorch/pytorch/issues/174607"),
+    references=report("pytorch/pytorch#174607"),
     examples=[
         yes("qwen3", vllm="0.32.0", env=_OFF, gives={_EAGER: True}),
         yes("qwen3", {"engine.compilation_config": {"mode": 3}}, vllm="0.32.0", env=_OFF, gives={_EAGER: True}),

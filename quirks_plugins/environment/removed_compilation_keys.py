@@ -10,7 +10,7 @@ Evidence: all four were tried on vLLM 0.32.0. ``CompilationConfig`` was read in 
 ``level`` alone, and in 0.26.0 and 0.33.0, which have none; a static probe.
 """
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Affected, Kind, Quirk, Refuse, Severity, StaticProbe, no, report, setting, unknown, yes
 
 _SLOT = "engine.compilation_config"
 #: Removed keys, and what to set instead.
@@ -25,7 +25,6 @@ _removed = {key: setting(f"{_SLOT}.{key}").is_set() for key in _INSTEAD}
 QUIRK = Quirk(
     id="removed-compilation-keys",
     title="An engine with keys that compilation_config had in older releases does not start",
-    flag=ModelFlag.ENVIRONMENT,
     kind=Kind.RULE,
     match=_removed["full_cuda_graph"] | _removed["level"] | _removed["use_cudagraph"] | _removed["use_inductor"],
     affected=Affected("vllm", introduced="0.26.0"),
@@ -34,10 +33,7 @@ QUIRK = Quirk(
     ],
     severity=Severity.CRASH,
     crash=r"(full_cuda_graph|level|use_cudagraph|use_inductor)\s+Unexpected keyword argument",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/29323"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/1962"),
-    ],
+    references=[report("vllm-project/vllm/pull/29323"), report("NVIDIA-NeMo/RL/pull/1962")],
     evidence=StaticProbe(
         "vllm.config.compilation",
         r"\n    (full_cuda_graph|level|use_cudagraph|use_inductor): ",

@@ -9,7 +9,7 @@ When it can go: the routes are there from vLLM 0.30.0 on (vllm-project/vllm#5656
 checked in that program. No server was run with it by us.
 """
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import environment, package, purpose, setting
 
 _VARIABLE = "VLLM_USE_RUST_FRONTEND"
@@ -29,7 +29,6 @@ IN_THE_FRONT_END = (
 QUIRK = Quirk(
     id="rust-frontend",
     title="With vLLM's Rust front end, quirks about requests do nothing, and before 0.30 it takes no weights over HTTP",
-    flag=ModelFlag.ENVIRONMENT,
     kind=Kind.RULE,
     match=environment(_VARIABLE).one_of("1"),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -45,10 +44,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/51220"),
-        fix("https://github.com/vllm-project/vllm/pull/56567"),
-    ],
+    references=[report("vllm-project/vllm#51220"), fix("vllm-project/vllm/pull/56567")],
     evidence=StaticProbe("vllm.entrypoints.cli.serve", r"api_server_manager = RustFrontendProcessManager\("),
     examples=[
         yes(settings=_NCCL, vllm="0.29.0", env=_ON, advises="no HTTP routes"),

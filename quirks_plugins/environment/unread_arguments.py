@@ -8,7 +8,7 @@ models with such layers from 0.28.0 on: ``none`` no longer switches it off.
 When it can go: when vLLM no longer takes them, as it announces; the run is then refused as with any unknown argument.
 """
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import package, setting, typed
 
 _CASCADE, _MAMBA = "engine.disable_cascade_attn", "engine.mamba_cache_mode"
@@ -19,7 +19,6 @@ _mamba = typed(_MAMBA) & (_off | package("vllm", introduced="0.33.0"))
 QUIRK = Quirk(
     id="unread-arguments",
     title="Arguments that vLLM takes and no longer reads have no effect",
-    flag=ModelFlag.ENVIRONMENT,
     kind=Kind.RULE,
     match=_cascade | _mamba,
     affected=Affected("vllm", introduced="0.28.0"),
@@ -28,10 +27,7 @@ QUIRK = Quirk(
         Advise(f"{_MAMBA} has no effect: set engine.enable_prefix_caching, which Mamba layers follow", when=_mamba),
     ],
     severity=Severity.NOISE,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/36318"),
-        report("https://github.com/vllm-project/vllm/pull/55041"),
-    ],
+    references=[report("vllm-project/vllm/pull/36318"), report("vllm-project/vllm/pull/55041")],
     evidence=StaticProbe(
         "vllm.model_executor.models.config", r'mamba_cache_mode == "none":\s+cache_config\.mamba_cache_mode = "align"'
     ),

@@ -5,7 +5,7 @@ What happens: a recipe that sets a variable's old name (``VLLM_USE_V1``, ``VLLM_
 renames variables between releases.
 """
 
-from quirks_core import Advise, Fact, Kind, ModelFlag, Quirk, RunContext, Severity, no, report, unknown, yes
+from quirks_core import Advise, Fact, Kind, Quirk, RunContext, Severity, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 
@@ -17,15 +17,11 @@ def _message(context: RunContext) -> str:
 QUIRK = Quirk(
     id="unread-environment",
     title="Variables that the installed vLLM no longer reads have no effect, silently",
-    flag=ModelFlag.ENVIRONMENT,
     kind=Kind.RULE,
     match=Fact("environment.unread").is_not_empty(),
     adjustments=Advise(_message),
     severity=Severity.NOISE,
-    references=[
-        report("https://github.com/OpenRLHF/OpenRLHF/pull/1328"),
-        report("https://github.com/ray-project/ray/pull/58828"),
-    ],
+    references=[report("OpenRLHF/OpenRLHF/pull/1328"), report("ray-project/ray/pull/58828")],
     examples=[
         yes(vllm="0.32.0", env={"VLLM_USE_V1": "1"}, extra={"environment.unread": ["VLLM_USE_V1"]}, advises="does not read"),
         no(vllm="0.32.0", env={"NCCL_DEBUG": "INFO"}),

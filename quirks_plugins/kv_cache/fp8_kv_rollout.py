@@ -12,7 +12,7 @@ When it can go: never; two programs that round differently differ.
 Evidence: none of ours; advice changes nothing, so that no paired run can show it.
 """
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, report, unknown, yes
+from quirks_core import Advise, Kind, Quirk, Severity, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import cache_dtype_is_open, quantized_cache_of_checkpoint
 
@@ -35,7 +35,6 @@ _MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "F
 QUIRK = Quirk(
     id="fp8-kv-rollout",
     title="Keys and values of a rollout are quantised, and the trainer's are not",
-    flag=ModelFlag.KV_CACHE,
     kind=Kind.RULE,
     match=purpose("rollout") & (_by_user | quantized_cache_of_checkpoint | _by_model),
     adjustments=Advise(
@@ -44,9 +43,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/1212"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/3555"),
-        report("https://github.com/verl-project/verl/pull/4435"),
+        report("NVIDIA-NeMo/RL/pull/1212"),
+        report("PrimeIntellect-ai/prime-rl/pull/3555"),
+        report("verl-project/verl/pull/4435"),
     ],
     examples=[
         yes(settings={_SLOT: "fp8"}, advises="does not round keys and values"),

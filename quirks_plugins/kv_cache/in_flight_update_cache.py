@@ -12,12 +12,11 @@ Evidence: none, because the quirk changes nothing.
 When it can go: never; it is a choice, not a workaround.
 """
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, typed, yes
+from quirks_core import Advise, Kind, Quirk, Severity, no, purpose, report, setting, typed, yes
 
 QUIRK = Quirk(
     id="in-flight-update-cache",
     title="Requests that outlive a weight update attend to what the old weights left in the KV cache",
-    flag=ModelFlag.KV_CACHE,
     kind=Kind.RULE,
     match=purpose("rollout") & typed("refit.clear_cache") & setting("refit.clear_cache").one_of(False),
     adjustments=Advise(
@@ -27,10 +26,10 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/32103"),
-        report("https://github.com/vllm-project/vllm/pull/57970"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3839"),
-        report("https://github.com/pytorch/torchtitan/pull/4761"),
+        report("vllm-project/vllm#32103"),
+        report("vllm-project/vllm/pull/57970"),
+        report("NVIDIA-NeMo/RL/pull/3839"),
+        report("pytorch/torchtitan/pull/4761"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],
     examples=[

@@ -12,7 +12,7 @@ When it can go: when vLLM treats a connector that did not clear its cache as a f
 from collections.abc import Mapping
 from typing import Any
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, purpose
 from quirks_plugins.kit import Lab, Outcome
 
@@ -43,7 +43,6 @@ def _combined(*connectors: Mapping[str, Any]) -> dict[str, Any]:
 QUIRK = Quirk(
     id="kv-connector-stale",
     title="A KV connector that cannot be cleared serves the KV cache of old weights after an update",
-    flag=ModelFlag.KV_CACHE,
     match=purpose("rollout") & _may_keep,
     affected=Affected("vllm", introduced="0.26.0"),  # connectors of older releases were not examined
     adjustments=[
@@ -59,10 +58,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/42695"),
-        report("https://github.com/vllm-project/vllm/pull/57970"),
-    ],
+    references=[report("vllm-project/vllm/pull/42695"), report("vllm-project/vllm/pull/57970")],
     evidence=StaticProbe("vllm.v1.core.sched.scheduler", r"self\.connector\.reset_cache\(\) is False"),
     examples=[
         yes(settings=_LMCACHE, vllm="0.32.0", refuses="OffloadingConnector"),

@@ -13,7 +13,7 @@ When it can go: never; two programs that round differently differ.
 Evidence: the measurements above. Advice changes nothing, so that no paired run can show it.
 """
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, described, fix, no, report, unknown, yes
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, described, fix, no, report, unknown, yes
 from quirks_core.declaration.match import purpose, setting, typed
 from quirks_plugins.conditions import ENGINE_COMPUTES, TRAINER_COMPUTES
 
@@ -44,7 +44,6 @@ def _too(slot: str, other: str) -> str:
 QUIRK = Quirk(
     id="fp32-head-both-sides",
     title="A float32 head in the engine or the trainer alone leaves the other side's rounding in the logprobs",
-    flag=ModelFlag.LM_HEAD_DTYPE,
     kind=Kind.RULE,
     match=purpose("rollout") & (_engine_alone | _trainer_alone),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -54,9 +53,9 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        fix("https://github.com/vllm-project/vllm/pull/48390"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3936"),
-        report("https://github.com/huggingface/trl/pull/4303"),
+        fix("vllm-project/vllm/pull/48390"),
+        report("NVIDIA-NeMo/RL/pull/3936"),
+        report("huggingface/trl/pull/4303"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],
     examples=[

@@ -7,7 +7,7 @@ normalizer, too. No refit sends it, because the trainer's model has no such tens
 When it can go: vLLM 0.9.2 made the buffer non-persistent, so a dummy load leaves it alone.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, model_type, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _DUMMY = {"engine.load_format": "dummy"}
@@ -15,15 +15,11 @@ _DUMMY = {"engine.load_format": "dummy"}
 QUIRK = Quirk(
     id="gemma-normalizer-dummy-load",
     title="Dummy weights overwrite Gemma's embedding normalizer, and no refit restores it",
-    flag=ModelFlag.LOAD_FORMAT,
     match=model_type("gemma", "gemma2", "gemma3", "gemma3_text"),
     affected=Affected("vllm", fixed="0.9.2"),
     adjustments=Require("engine.load_format", "auto", instead_of=("dummy",)),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/298"),
-        fix("https://github.com/vllm-project/vllm/pull/19788"),
-    ],
+    references=[report("NVIDIA-NeMo/RL/pull/298"), fix("vllm-project/vllm/pull/19788")],
     evidence=StaticProbe(
         "vllm.model_executor.models.gemma3",
         r'register_buffer\(\s*"normalizer"[^)]*\)?[^)]*\),\s*persistent=False',

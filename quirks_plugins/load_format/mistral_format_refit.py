@@ -14,7 +14,7 @@ Evidence: a tiny model in both formats, from dummy weights, was started in vLLM 
 ``config_format: hf``, and for images with ``tokenizer_mode: hf`` as well. No refit of a trained model was run.
 """
 
-from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Default, Kind, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose, setting, typed
 from quirks_plugins.conditions import dummy_weights
 
@@ -26,7 +26,6 @@ _text_from_dummy = dummy_weights & setting("engine.language_model_only").is_true
 QUIRK = Quirk(
     id="mistral-format-refit",
     title="A vision model of Mistral is loaded in a format in which a refit leaves the projector at its old values",
-    flag=ModelFlag.LOAD_FORMAT,
     kind=Kind.RULE,
     match=purpose("rollout") & model_type("mistral3"),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -39,7 +38,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/2875"),
+    references=report("NVIDIA-NeMo/RL/pull/2875"),
     evidence=StaticProbe(
         "vllm.model_executor.models.pixtral", r"param = vision_lang_adapter_dict\.get\(trimmed_name\)\s+if param is not None:"
     ),

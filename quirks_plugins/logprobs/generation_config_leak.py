@@ -16,22 +16,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from quirks_core import Default, Kind, ModelFlag, Quirk, Severity, fix, no, purpose, report, yes
+from quirks_core import Default, Kind, Quirk, Severity, fix, no, purpose, report, yes
 from quirks_plugins.kit import Generated, Lab, Outcome
 
 QUIRK = Quirk(
     id="generation-config-leak",
     title="Requests that leave their sampling open inherit penalties, top-k and temperature from the checkpoint",
-    flag=ModelFlag.LOGPROBS,
     kind=Kind.RULE,
     match=purpose("rollout"),
     adjustments=Default("engine.generation_config", "vllm"),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/12622"),
-        report("https://github.com/NVIDIA-NeMo/RL/issues/3497"),
-        fix("https://github.com/OpenPipe/ART/pull/140"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/886"),
+        report("vllm-project/vllm/pull/12622"),
+        report("NVIDIA-NeMo/RL#3497"),
+        fix("OpenPipe/ART/pull/140"),
+        report("PrimeIntellect-ai/prime-rl/pull/886"),
     ],
     examples=[
         yes(gives={"engine.generation_config": "vllm"}),

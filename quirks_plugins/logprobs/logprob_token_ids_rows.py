@@ -11,7 +11,7 @@ When it can go: with vllm-project/vllm#51789, which is open, or when no platform
 
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome
 
@@ -20,7 +20,6 @@ _MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "nu
 QUIRK = Quirk(
     id="logprob-token-ids-rows",
     title="A request with logprob_token_ids replaces the top logprobs of all requests in its batch by -inf",
-    flag=ModelFlag.LOGPROBS,
     match=v1_model_runner & ~setting("engine.max_logprobs").one_of(0),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -30,10 +29,7 @@ QUIRK = Quirk(
         reason="which of two results a batch gets is decided in the sampler, and no setting reaches it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        fix("https://github.com/vllm-project/vllm/pull/51789"),
-        report("https://github.com/vllm-project/vllm/pull/43463"),
-    ],
+    references=[fix("vllm-project/vllm/pull/51789"), report("vllm-project/vllm/pull/43463")],
     evidence=StaticProbe(
         "vllm.v1.sample.sampler",
         r"if logprob_token_ids_tensors is not None and num_logprobs is not None:\s+logprobs_tensors = logprob_token_ids_t",

@@ -12,23 +12,18 @@ When it can go: when vLLM has no cap for callers of the engine itself.
 
 from typing import Any
 
-from quirks_core import Default, Fact, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, yes
+from quirks_core import Default, Fact, Kind, Quirk, Severity, StaticProbe, no, report, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="max-logprobs-cap",
     title="A distillation run's request for the logprobs of more than 20 tokens is refused",
-    flag=ModelFlag.LOGPROBS,
     kind=Kind.RULE,
     match=Fact("recipe").matches(r"distil|\b(gkd|m?opd|opsd)\b"),
     adjustments=Default("engine.max_logprobs", -1),
     severity=Severity.CRASH,
     crash="greater than max allowed",
-    references=[
-        report("https://github.com/modelscope/ms-swift/issues/9644"),
-        report("https://github.com/NovaSky-AI/SkyRL/pull/1357"),
-        report("https://github.com/vllm-project/vllm/issues/5299"),
-    ],
+    references=[report("modelscope/ms-swift#9644"), report("NovaSky-AI/SkyRL/pull/1357"), report("vllm-project/vllm#5299")],
     evidence=StaticProbe("vllm.config.model", r"max_logprobs: int = (?:Field\(default=)?20\b"),
     examples=[
         yes(recipe="distillation-qwen3-32b-to-1.7b", gives={"engine.max_logprobs": -1}),

@@ -11,7 +11,7 @@ masks of single tokens (vllm-project/vllm#42259). On a GPU no paired run came to
 tokens that a minimum length masks, and the engine of the run that was tried had 129.
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, no, purpose, report, setting, yes
+from quirks_core import Kind, Quirk, Require, Severity, no, purpose, report, setting, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
 
@@ -26,7 +26,6 @@ _only_temperature_1 = (
 QUIRK = Quirk(
     id="min-tokens-renormalises",
     title="A minimum length masks the tokens that end a sample, and the logprobs of all others are renormalised",
-    flag=ModelFlag.LOGPROBS,
     kind=Kind.RULE,
     match=purpose("rollout") & our_worker & setting("sampling.min_new_tokens").above(0) & _only_temperature_1,
     adjustments=Require(
@@ -37,7 +36,7 @@ QUIRK = Quirk(
         "are those of the full softmax",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/issues/42259"),
+    references=report("vllm-project/vllm#42259"),
     examples=[
         yes(settings=_LEAST, gives={"engine.logprobs_mode": "raw_logprobs"}),
         yes(settings={**_LEAST, "engine.logprobs_mode": "processed_logprobs"}, gives={}),

@@ -14,7 +14,7 @@ logprobs of a prompt with and without ``speculative_config``.
 from collections.abc import Callable
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, platform, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, fix, no, platform, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 
 _METHOD = "engine.speculative_config.method"
@@ -26,7 +26,6 @@ _MODEL = {"engine.speculative_config": {"method": "draft_model", "num_speculativ
 QUIRK = Quirk(
     id="prompt-logprobs-drafts",
     title="prompt_logprobs are computed from memory that an MTP or EAGLE drafter has overwritten",
-    flag=ModelFlag.LOGPROBS,
     match=platform("cuda", "rocm")
     & v1_model_runner
     & setting(_METHOD).matches("mtp|eagle|draft_model|dflash")
@@ -39,10 +38,7 @@ QUIRK = Quirk(
         reason="the order of drafter and prompt logprobs is in the runner's code",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/53488"),
-        fix("https://github.com/vllm-project/vllm/pull/53520"),
-    ],
+    references=[report("vllm-project/vllm#53488"), fix("vllm-project/vllm/pull/53520")],
     examples=[
         yes(_NEXT, _MTP, vllm="0.28.0", platform="cuda", patches="GPUModelRunner.sample_tokens"),
         yes(_NEXT, _MTP, vllm="0.27.0", platform="cuda", purpose="serve"),

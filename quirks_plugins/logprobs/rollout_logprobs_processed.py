@@ -10,7 +10,7 @@ the trainer reads the mask.
 When it can go: when ``processed_logprobs`` becomes vLLM's default.
 """
 
-from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Quirk, Severity, no, purpose, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Default, Kind, Quirk, Severity, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _TYPED = {"engine.logprobs_mode": "processed_logprobs"}
@@ -18,7 +18,6 @@ _TYPED = {"engine.logprobs_mode": "processed_logprobs"}
 QUIRK = Quirk(
     id="rollout-logprobs-processed",
     title="vLLM reports logprobs before temperature; a trainer needs those of the distribution that was sampled from",
-    flag=ModelFlag.LOGPROBS,
     kind=Kind.RULE,
     match=purpose("rollout"),
     # Earlier engines have no such mode, or one that leaves temperature out (PrimeIntellect-ai/prime-rl#697).
@@ -34,9 +33,9 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/huggingface/trl/issues/4159"),
-        report("https://github.com/huggingface/trl/issues/6789"),
-        report("https://github.com/vllm-project/vime/issues/64"),
+        report("huggingface/trl#4159"),
+        report("huggingface/trl#6789"),
+        report("vllm-project/vime#64"),
         report("https://huggingface.co/blog/ServiceNow-AI/correctness-before-corrections"),
     ],
     examples=[

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, described, fix, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, described, fix, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, package, purpose, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.kit import Lab, Outcome
@@ -48,7 +48,6 @@ _looks_names_up = described(
 QUIRK = Quirk(
     id="lora-base-refit",
     title="An engine with LoRA takes no experts of its base model in a weight update, silently; before 0.28 it takes nothing",
-    flag=ModelFlag.LORA,
     match=purpose("rollout")
     & setting("engine.enable_lora").is_true()
     & (mixture | package("vllm", fixed="0.28.0") | _looks_names_up),
@@ -60,11 +59,7 @@ QUIRK = Quirk(
         reason="the names that a wrapped layer is loaded by are code of vLLM, which no setting reaches",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/39934"),
-        report("https://github.com/verl-project/verl/pull/7327"),
-        fix("https://github.com/vllm-project/vllm/pull/39935"),
-    ],
+    references=[report("vllm-project/vllm#39934"), report("verl-project/verl/pull/7327"), fix("vllm-project/vllm/pull/39935")],
     examples=[
         yes(QWEN3_MOE, _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.load_lora_model"),
         yes("qwen3", _LORA, vllm="0.27.1"),

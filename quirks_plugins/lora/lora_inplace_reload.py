@@ -9,7 +9,7 @@ engine. The server keeps the request that loaded the adapter, with its flag, and
 When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
@@ -17,7 +17,6 @@ _LORA = {"engine.enable_lora": True}
 QUIRK = Quirk(
     id="lora-inplace-reload",
     title="A LoRA adapter that was loaded in place is read from disk again at every step, whatever its files hold by then",
-    flag=ModelFlag.LORA,
     match=setting("engine.enable_lora").is_true(),
     affected=Affected("vllm", introduced="0.26.0", fixed="0.33.0"),
     adjustments=Patch(
@@ -27,10 +26,7 @@ QUIRK = Quirk(
         reason="the server keeps the flag of the request, and no setting takes it off",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/NovaSky-AI/SkyRL/pull/1606"),
-        report("https://github.com/vllm-project/vllm/pull/31326"),
-    ],
+    references=[report("NovaSky-AI/SkyRL/pull/1606"), report("vllm-project/vllm/pull/31326")],
     evidence=StaticProbe(
         "vllm.entrypoints.openai.models.serving", r"lora_request\.load_inplace = False", found_means_affected=False
     ),

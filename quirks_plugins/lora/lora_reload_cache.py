@@ -12,7 +12,7 @@ When it can go: when the cache's key includes a version of the adapter that chan
 from pathlib import Path
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import purpose, setting
 from quirks_plugins.kit import Generated, Lab, Outcome
 from quirks_plugins.prefix_cache.prefix_cache_after_update import SALTED_REQUESTS
@@ -24,7 +24,6 @@ _PATCHED = ["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preproc
 QUIRK = Quirk(
     id="lora-reload-cache",
     title="A LoRA adapter updated under its old name is served prefix blocks of the previous adapter",
-    flag=ModelFlag.LORA,
     match=purpose("rollout") & setting("engine.enable_lora").is_true() & ~setting(_CACHING).one_of(False),
     affected=Affected("vllm", introduced="0.11.1"),
     adjustments=[
@@ -38,10 +37,10 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/42125"),
-        report("https://github.com/vllm-project/vllm/issues/30931"),
-        report("https://github.com/NovaSky-AI/SkyRL/pull/1606"),
-        fix("https://github.com/vllm-project/vllm/pull/48352"),
+        report("vllm-project/vllm#42125"),
+        report("vllm-project/vllm#30931"),
+        report("NovaSky-AI/SkyRL/pull/1606"),
+        fix("vllm-project/vllm/pull/48352"),
     ],
     evidence=StaticProbe(
         "vllm.v1.core.kv_cache_utils",

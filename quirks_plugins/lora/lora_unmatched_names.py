@@ -10,7 +10,7 @@ adapter comes with a request and was not loaded before, the error ends the engin
 When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
@@ -18,7 +18,6 @@ _LORA = {"engine.enable_lora": True}
 QUIRK = Quirk(
     id="lora-unmatched-names",
     title="A LoRA adapter whose names match no module is loaded silently, and its requests get the base model",
-    flag=ModelFlag.LORA,
     match=setting("engine.enable_lora").is_true()
     & ~setting("engine.pipeline_parallel_size").above(1)
     & ~setting("engine.enable_expert_parallel").is_true(),
@@ -30,11 +29,7 @@ QUIRK = Quirk(
         reason="vLLM skips modules without weights and has no setting for it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/34186"),
-        report("https://github.com/vllm-project/vllm/issues/48019"),
-        report("https://github.com/vllm-project/vllm/issues/55193"),
-    ],
+    references=[report("vllm-project/vllm#34186"), report("vllm-project/vllm#48019"), report("vllm-project/vllm#55193")],
     examples=[
         yes("qwen3", _LORA, vllm="0.32.0", patches="LoRAModelManager.activate_adapter"),
         yes("qwen3", _LORA, vllm="0.33.0", purpose="serve"),

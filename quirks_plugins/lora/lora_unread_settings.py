@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
@@ -23,7 +23,6 @@ _LORA = {"engine.enable_lora": True}
 QUIRK = Quirk(
     id="lora-unread-settings",
     title="Settings of a LoRA adapter that vLLM does not know are ignored, and it is applied at the wrong strength",
-    flag=ModelFlag.LORA,
     match=setting("engine.enable_lora").is_true(),
     affected=Affected("vllm", introduced="0.26.0", fixed="0.32.0"),
     adjustments=Patch(
@@ -33,7 +32,7 @@ QUIRK = Quirk(
         reason="the settings are in the adapter's file, which no setting of the engine checks",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/axolotl-ai-cloud/axolotl/pull/3673"),
+    references=report("axolotl-ai-cloud/axolotl/pull/3673"),
     evidence=StaticProbe("vllm.lora.peft_helper", r"rank_pattern: dict", found_means_affected=False),
     examples=[
         yes("qwen3", _LORA, vllm="0.31.0", patches="PEFTHelper.from_dict"),

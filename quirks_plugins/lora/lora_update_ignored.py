@@ -10,7 +10,7 @@ When it can go: when vLLM refuses an id that is in use with another path or othe
 proposes versions of adapters.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _LORA = {"engine.enable_lora": True}
@@ -18,7 +18,6 @@ _LORA = {"engine.enable_lora": True}
 QUIRK = Quirk(
     id="lora-update-ignored",
     title="A new LoRA adapter under an id that is loaded already is ignored, silently",
-    flag=ModelFlag.LORA,
     match=purpose("rollout") & setting("engine.enable_lora").is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -28,11 +27,7 @@ QUIRK = Quirk(
         reason="whether an adapter is read again is an argument of the trainer's call, which no setting reaches",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/48297"),
-        report("https://github.com/vllm-project/vllm/issues/20149"),
-        fix("https://github.com/vllm-project/vllm/pull/31326"),
-    ],
+    references=[report("vllm-project/vllm#48297"), report("vllm-project/vllm#20149"), fix("vllm-project/vllm/pull/31326")],
     examples=[
         yes("qwen3", _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.add_lora"),
         yes("qwen3", _LORA, vllm="0.33.0"),

@@ -11,7 +11,7 @@ When it can go: when transformers and vLLM agree; ``docs/upstream/cohere2-slidin
 
 from typing import Any
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose, setting
 from quirks_plugins.kit import Lab, Outcome
 
@@ -28,7 +28,6 @@ def _shorter(context: RunContext) -> dict[str, Any]:
 QUIRK = Quirk(
     id="cohere2-sliding-window",
     title="Cohere2's sliding window is one token longer in vLLM than in the trainer",
-    flag=ModelFlag.MODEL_CONFIG,
     match=purpose("rollout")
     & model_type("cohere2", "cohere2_moe", "cohere2_vision")
     & Fact("model.text_config.sliding_window").above(1)
@@ -36,10 +35,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.29.0"),
     adjustments=Default(_SLOT, _shorter, reason="vLLM adds one token to the sliding window, and transformers does not"),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/11203"),
-        report("https://github.com/vllm-project/vllm/pull/11583"),
-    ],
+    references=[report("vllm-project/vllm/pull/11203"), report("vllm-project/vllm/pull/11583")],
     evidence=StaticProbe("vllm.model_executor.models.commandr", r"self\.sliding_window = config\.sliding_window \+ 1"),
     examples=[
         yes(_R7B, vllm="0.32.0", gives={_SLOT: _SHORTER}),

@@ -10,7 +10,7 @@ computes the softmax. Released checkpoints name both keys, and transformers keep
 When it can go: when vLLM uses the defaults of transformers for DeepSeek-V3.
 """
 
-from quirks_core import Affected, Default, Fact, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, report, unknown, yes
+from quirks_core import Affected, Default, Fact, Quirk, Severity, StaticProbe, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import OVERRIDES
 
@@ -20,7 +20,6 @@ _missing = {key: ~Fact(f"model.config.{key}").is_set() for key in _KEYS}
 QUIRK = Quirk(
     id="deepseek-routing-keys",
     title="A DeepSeek-V3 config.json without scoring_func and topk_method does not load, or is routed by softmax",
-    flag=ModelFlag.MODEL_CONFIG,
     match=model_type("deepseek_v3", "deepseek_v32", "glm_moe_dsa") & (_missing["scoring_func"] | _missing["topk_method"]),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[

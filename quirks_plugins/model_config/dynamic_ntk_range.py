@@ -11,7 +11,7 @@ When it can go: when the table has as many rows as a sequence may have tokens (v
 when vLLM also rescales as transformers does. The table is too short since vllm-project/vllm#41277.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, Match, setting
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import NAMES, OVERRIDES, num_positions, of_kind, text_only
@@ -34,7 +34,6 @@ _INTERN = {"model_type": "internlm2", "max_position_embeddings": 32768, "rope_sc
 QUIRK = Quirk(
     id="dynamic-ntk-range",
     title="With dynamic NTK scaling vLLM accepts sequences longer than its table of rotations",
-    flag=ModelFlag.MODEL_CONFIG,
     match=text_only
     & of_kind("dynamic")
     & _has("factor")
@@ -48,10 +47,7 @@ QUIRK = Quirk(
         reason="vLLM computes no rotations beyond max_position_embeddings, and does not rescale as transformers does",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/55910"),
-        report("https://github.com/vllm-project/vllm/issues/3488"),
-    ],
+    references=[report("vllm-project/vllm/pull/55910"), report("vllm-project/vllm#3488")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.dynamic_ntk_scaling_rope",
         r"t = torch\.arange\(self\.max_position_embeddings, dtype=torch\.float\)",

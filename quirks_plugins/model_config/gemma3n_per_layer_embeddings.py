@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 QUIRK = Quirk(
     id="gemma3n-per-layer-embeddings",
     title="A text-only Gemma 3n runs without its per-layer embeddings, silently",
-    flag=ModelFlag.MODEL_CONFIG,
     match=model_type("gemma3n_text"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -34,7 +33,7 @@ QUIRK = Quirk(
         reason="the model leaves out a part of its computation, and no setting adds it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/openvinotoolkit/openvino.genai/pull/4075"),
+    references=report("openvinotoolkit/openvino.genai/pull/4075"),
     examples=[
         yes("gemma3n_text", vllm="0.32.0", patches="Gemma3nForCausalLM.forward"),
         yes("gemma3n_text", vllm="0.33.0", purpose="serve"),

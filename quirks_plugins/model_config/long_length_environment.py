@@ -11,7 +11,7 @@ When it can go: when vLLM makes the table as long as ``max_model_len``, or refus
 closed without a fix).
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Kind, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, environment, model_type, setting
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import num_positions, text_only
@@ -24,7 +24,6 @@ _LLAMA = {"model_type": "llama", "max_position_embeddings": 8192}
 QUIRK = Quirk(
     id="long-length-environment",
     title="VLLM_ALLOW_LONG_MAX_MODEL_LEN lets sequences run past the table of rotations",
-    flag=ModelFlag.MODEL_CONFIG,
     kind=Kind.RULE,
     match=described(
         environment("VLLM_ALLOW_LONG_MAX_MODEL_LEN").matches(r"^\s*(1|true)\s*$"),
@@ -42,9 +41,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/17924"),
-        report("https://github.com/vllm-project/vllm/pull/44286"),
-        report("https://github.com/vllm-project/vllm/pull/20904"),
+        report("vllm-project/vllm#17924"),
+        report("vllm-project/vllm/pull/44286"),
+        report("vllm-project/vllm/pull/20904"),
     ],
     evidence=StaticProbe("vllm.config.model", r"if envs\.VLLM_ALLOW_LONG_MAX_MODEL_LEN:\s+logger\.warning"),
     examples=[

@@ -14,7 +14,7 @@ When it can go: never, unless vLLM keeps the two kinds of sequences apart. It ha
 Evidence: a test on the real engine (tests/engine/test_longrope.py); advice changes nothing, so that no paired run can show it.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, purpose, setting
 from quirks_plugins.model_config.rope import NAMES, of_kind
 
@@ -37,7 +37,6 @@ _PHI_MOE = {"model_type": "phimoe", "max_position_embeddings": 131072, "rope_sca
 QUIRK = Quirk(
     id="longrope-short-sequences",
     title="With a max_model_len above LongRoPE's trained length, vLLM rotates short sequences with the long factors",
-    flag=ModelFlag.MODEL_CONFIG,
     match=purpose("rollout") & of_kind("longrope", "su") & _above_trained,
     affected=Affected("vllm", introduced="0.11.1"),
     adjustments=Advise(
@@ -46,9 +45,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/27431"),
-        report("https://github.com/ggml-org/llama.cpp/issues/24823"),
-        report("https://github.com/NVIDIA/TensorRT-LLM/pull/6895"),
+        report("vllm-project/vllm/pull/27431"),
+        report("ggml-org/llama.cpp#24823"),
+        report("NVIDIA/TensorRT-LLM/pull/6895"),
     ],
     evidence=StaticProbe(
         "vllm.model_executor.layers.rotary_embedding.phi3_long_rope_scaled_rope",

@@ -14,7 +14,7 @@ form.
 import json
 from typing import Any
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Match, setting
 from quirks_core.facts.context import RunContext
 from quirks_plugins.conditions import nested_language_model
@@ -53,12 +53,11 @@ _some_key = described(
 QUIRK = Quirk(
     id="nested-overrides",
     title="hf_overrides at the top level do not reach the language model of a multimodal model",
-    flag=ModelFlag.MODEL_CONFIG,
     match=nested_language_model & _some_key,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Default(_SLOT, _nested, reason="vLLM reads these settings from text_config"),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/54289"),
+    references=report("vllm-project/vllm/pull/54289"),
     evidence=StaticProbe(
         "vllm.config.model", r"def _apply_dict_overrides\((?:(?!\n    def )[\s\S])*setattr\(config, key, value\)"
     ),

@@ -13,64 +13,54 @@ When it can go: when vLLM merges the user's mapping into the checkpoint's, or le
 
 from typing import Any
 
-from quirks_core import Default, Match, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_core import Default, Match, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
-from quirks_plugins.model_config.rope import (
-    OVERRIDES,
-    TRANSFORMERS_5,
-    completed,
-    is_by_layer,
-    lacking,
-    own,
-    text_only,
-    typed_mappings,
-)
+from quirks_plugins.model_config import rope
 
 
 def _is_incomplete(name: str) -> Match:
-    mapping = f"{OVERRIDES}.{name}"
+    mapping = f"{rope.OVERRIDES}.{name}"
     is_whole = setting(f"{mapping}.rope_theta").is_set() & setting(f"{mapping}.rope_type").is_set()
     return setting(mapping).is_set() & ~is_whole
 
 
 def _missing(context: RunContext) -> dict[str, Any]:
     found = {}
-    for name, typed in typed_mappings(context).items():
-        found[name] = lacking(typed, own(context) if is_by_layer(typed) else completed(context, typed))
+    for name, typed in rope.typed_mappings(context).items():
+        found[name] = rope.lacking(typed, rope.own(context) if rope.is_by_layer(typed) else rope.completed(context, typed))
     return found
 
 
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 _WITH_THETA = {"rope_type": "default", "rope_theta": 1e6}
 _QWEN3 = {"model_type": "qwen3", "rope_theta": 1e6}
-_SCALED = {OVERRIDES: {"rope_scaling": _YARN}}
+_SCALED = {rope.OVERRIDES: {"rope_scaling": _YARN}}
 _NEW = {"transformers": "5.19.0"}
 
 QUIRK = Quirk(
     id="rope-scaling-override-theta",
     title="A rope_scaling typed in hf_overrides drops the checkpoint's rope_theta, and vLLM takes a constant",
-    flag=ModelFlag.MODEL_CONFIG,
-    match=text_only & (_is_incomplete("rope_parameters") | _is_incomplete("rope_scaling")),
-    affected=TRANSFORMERS_5,
-    adjustments=Default(OVERRIDES, _missing, reason="the typed mapping replaces the checkpoint's, with its rope_theta"),
+    match=rope.text_only & (_is_incomplete("rope_parameters") | _is_incomplete("rope_scaling")),
+    affected=rope.TRANSFORMERS_5,
+    adjustments=Default(rope.OVERRIDES, _missing, reason="the typed mapping replaces the checkpoint's, with its rope_theta"),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/20857"),
-        report("https://github.com/vllm-project/recipes/pull/856"),
-        report("https://github.com/vllm-project/vllm/pull/28542"),
+        report("vllm-project/vllm/pull/20857"),
+        report("vllm-project/recipes/pull/856"),
+        report("vllm-project/vllm/pull/28542"),
     ],
     evidence=StaticProbe(
         "vllm.config.model", r"It's a dict-valued parameter - set it directly\s+setattr\(config, key, value\)"
     ),
     examples=[
-        yes(_QWEN3, _SCALED, packages=_NEW, gives={OVERRIDES: {"rope_scaling": {**_YARN, "rope_theta": 1e6}}}),
+        yes(_QWEN3, _SCALED, packages=_NEW, gives={rope.OVERRIDES: {"rope_scaling": {**_YARN, "rope_theta": 1e6}}}),
         yes(
             {"model_type": "qwen3", "rope_parameters": _WITH_THETA},
-            {OVERRIDES: {"rope_parameters": {"type": "yarn", "factor": 4.0}}},
+            {rope.OVERRIDES: {"rope_parameters": {"type": "yarn", "factor": 4.0}}},
             packages=_NEW,
         ),
-        no(_QWEN3, {OVERRIDES: {"rope_parameters": {**_YARN, "rope_theta": 1e6}}}, packages=_NEW),
-        no(_QWEN3, {OVERRIDES: {"rope_theta": 5e6}}, packages=_NEW),
+        no(_QWEN3, {rope.OVERRIDES: {"rope_parameters": {**_YARN, "rope_theta": 1e6}}}, packages=_NEW),
+        no(_QWEN3, {rope.OVERRIDES: {"rope_theta": 5e6}}, packages=_NEW),
         no(_QWEN3, _SCALED, packages={"transformers": "4.57.1"}),
         unknown(_QWEN3, _SCALED),
     ],

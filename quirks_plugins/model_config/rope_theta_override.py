@@ -11,20 +11,9 @@ When it can go: when vLLM applies such an override to the mapping.
 
 from typing import Any
 
-from quirks_core import Default, Fact, ModelFlag, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Default, Fact, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
-from quirks_plugins.model_config.rope import (
-    OVERRIDES,
-    TRANSFORMERS_5,
-    completed,
-    is_by_layer,
-    overrides,
-    own,
-    text_only,
-    typed_mappings,
-    typed_parameters,
-    typed_theta,
-)
+from quirks_plugins.model_config import rope
 
 _by_layer = (
     Fact("model.config.rope_parameters.full_attention").is_set()
@@ -34,10 +23,10 @@ _by_layer = (
 
 
 def _in_the_mapping(context: RunContext) -> dict[str, Any]:
-    theta = overrides(context)["rope_theta"]
-    if typed := typed_mappings(context):
-        return {name: {"rope_theta": theta} for name, mapping in typed.items() if not is_by_layer(mapping)}
-    return {"rope_parameters": {**completed(context, own(context)), "rope_theta": theta}}
+    theta = rope.overrides(context)["rope_theta"]
+    if typed := rope.typed_mappings(context):
+        return {name: {"rope_theta": theta} for name, mapping in typed.items() if not rope.is_by_layer(mapping)}
+    return {"rope_parameters": {**rope.completed(context, rope.own(context)), "rope_theta": theta}}
 
 
 _QWEN3, _THETA = {"model_type": "qwen3", "rope_theta": 1e6}, {"rope_theta": 5e6}
@@ -47,35 +36,31 @@ _OLD, _NEW = {"transformers": "4.57.1"}, {"transformers": "5.19.0"}
 QUIRK = Quirk(
     id="rope-theta-override",
     title="hf_overrides.rope_theta has no effect: vLLM goes on with the checkpoint's value",
-    flag=ModelFlag.MODEL_CONFIG,
-    match=text_only & typed_theta,
-    affected=TRANSFORMERS_5,
+    match=rope.text_only & rope.typed_theta,
+    affected=rope.TRANSFORMERS_5,
     adjustments=[
-        Default(OVERRIDES, _in_the_mapping, reason="vLLM reads rope_theta from rope_parameters", when=~_by_layer),
+        Default(rope.OVERRIDES, _in_the_mapping, reason="vLLM reads rope_theta from rope_parameters", when=~_by_layer),
         Refuse(
             "engine.hf_overrides.rope_theta has no effect, and this model has a value for each kind of layer",
             "give engine.hf_overrides.rope_parameters a mapping for each kind of layer (full_attention, sliding_attention), "
             "each with its rope_theta and rope_type",
-            when=_by_layer & ~typed_parameters,
+            when=_by_layer & ~rope.typed_parameters,
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/deepspeedai/DeepSpeed/pull/8345"),
-        report("https://github.com/NovaSky-AI/SkyRL/pull/690"),
-    ],
+    references=[report("deepspeedai/DeepSpeed/pull/8345"), report("NovaSky-AI/SkyRL/pull/690")],
     evidence=StaticProbe("transformers.modeling_rope_utils", r'rope_parameters\.setdefault\("rope_theta", rope_theta\)'),
     examples=[
         yes(
             _QWEN3,
-            {OVERRIDES: _THETA},
+            {rope.OVERRIDES: _THETA},
             packages=_NEW,
-            gives={OVERRIDES: {**_THETA, "rope_parameters": {"rope_type": "default", **_THETA}}},
+            gives={rope.OVERRIDES: {**_THETA, "rope_parameters": {"rope_type": "default", **_THETA}}},
         ),
-        yes(_BY_LAYER, {OVERRIDES: _THETA}, packages=_NEW, refuses="each kind of layer"),
+        yes(_BY_LAYER, {rope.OVERRIDES: _THETA}, packages=_NEW, refuses="each kind of layer"),
         no(_QWEN3, packages=_NEW),
-        no(_QWEN3, {OVERRIDES: _THETA}, packages=_OLD),
-        unknown(_QWEN3, {OVERRIDES: _THETA}),
+        no(_QWEN3, {rope.OVERRIDES: _THETA}, packages=_OLD),
+        unknown(_QWEN3, {rope.OVERRIDES: _THETA}),
     ],
 )
 

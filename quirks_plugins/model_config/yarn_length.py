@@ -9,7 +9,7 @@ transformers does (vllm-project/vllm#56446). If the user set YaRN in an override
 When it can go: never, unless vLLM derives the length from the factor again.
 """
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, setting
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.rope import OVERRIDES, num_positions, of_kind, text_only
@@ -26,7 +26,6 @@ _TYPED = {OVERRIDES: {"rope_parameters": _YARN}, "engine.max_model_len": 131072}
 QUIRK = Quirk(
     id="yarn-length",
     title="vLLM refuses a max_model_len that YaRN reaches, because config.json still has the trained length",
-    flag=ModelFlag.MODEL_CONFIG,
     match=text_only
     & of_kind("yarn")
     & setting("engine.max_model_len").above(Fact("model.config.max_position_embeddings"))
@@ -35,10 +34,7 @@ QUIRK = Quirk(
     adjustments=Default(OVERRIDES, _extended, reason="YaRN extends the context to this length"),
     severity=Severity.CRASH,
     crash="is greater than the derived max_model_len",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/56446"),
-        report("https://github.com/NVIDIA-NeMo/Safe-Synthesizer/pull/623"),
-    ],
+    references=[report("vllm-project/vllm/pull/56446"), report("NVIDIA-NeMo/Safe-Synthesizer/pull/623")],
     evidence=StaticProbe("vllm.config.model", r'"llama3",\s+"yarn",\s+"deepseek_yarn"'),
     examples=[
         yes(_QWEN3, _TYPED, vllm="0.32.0"),

@@ -9,7 +9,7 @@ there, or does not exist.
 When it can go: when vllm-project/vllm#57837 is fixed.
 """
 
-from quirks_core import ModelFlag, PairedRun, Patch, Quirk, Require, Severity, no, platform, report, unknown, yes
+from quirks_core import PairedRun, Patch, Quirk, Require, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import TP, mixture, several_replicas, sharded_experts
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
@@ -24,7 +24,6 @@ _EXCHANGE, _APPLY = ["CpuCommunicator.all_gatherv", "CpuCommunicator.reduce_scat
 QUIRK = Quirk(
     id="cpu-moe-expert-parallel",
     title="MoE with data or expert parallelism raises NotImplementedError or crashes on vLLM's CPU platform",
-    flag=ModelFlag.MOE_BACKEND,
     match=platform("cpu") & mixture & (several_replicas | (sharded_experts & TP.above(1))),
     adjustments=[
         Patch(
@@ -55,7 +54,7 @@ QUIRK = Quirk(
     ],
     severity=Severity.CRASH,
     crash=r"NotImplementedError|Segfault encountered",
-    references=report("https://github.com/vllm-project/vllm/issues/57837"),
+    references=report("vllm-project/vllm#57837"),
     evidence=[
         PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:data_parallel"),
         PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:expert_parallel"),

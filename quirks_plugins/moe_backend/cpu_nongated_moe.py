@@ -8,7 +8,7 @@ the experts of other models have a gate there.
 When it can go: when vLLM's CPU platform computes experts without a gate. vllm-project/vllm#46795 proposes it for TPUs.
 """
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform
 from quirks_plugins.conditions import nemotron_h_experts
 from quirks_plugins.kit import Lab, Outcome
@@ -19,7 +19,6 @@ _DENSE = {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-*M-", "n_r
 QUIRK = Quirk(
     id="cpu-nongated-moe",
     title="vLLM's CPU platform has no kernel for experts without a gate, which Nemotron-H has",
-    flag=ModelFlag.MOE_BACKEND,
     kind=Kind.RULE,
     match=platform("cpu") & model_type("nemotron_h") & nemotron_h_experts,
     affected=Affected("vllm", introduced="0.26.0"),
@@ -29,7 +28,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash="is_act_and_mul=False is supported only for",
-    references=report("https://github.com/vllm-project/vllm/pull/46795"),
+    references=report("vllm-project/vllm/pull/46795"),
     evidence=StaticProbe("vllm.model_executor.layers.fused_moe.config", r"is_act_and_mul=False is supported only for CUDA"),
     examples=[
         yes(_NANO, vllm="0.32.0", platform="cpu", refuses="have no gate"),

@@ -9,13 +9,12 @@ kernel.
 When it can go: when that branch applies the bias; the proposal is in ``docs/upstream/cpu-router-correction-bias.md``.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, platform, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, model_type, no, platform, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-router-bias",
     title="vLLM's CPU platform ignores the correction bias of routers without groups (ERNIE 4.5), and knows no sigmoid there",
-    flag=ModelFlag.MOE_BACKEND,
     match=platform("cpu") & model_type("ernie4_5_moe", "minimax_m2", "laguna"),
     affected=Affected("vllm", introduced="0.30.0"),
     adjustments=Patch(
@@ -25,7 +24,7 @@ QUIRK = Quirk(
         reason="the branch is chosen by the model's code, and no setting chooses another",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/huggingface/transformers/pull/39581"),
+    references=report("huggingface/transformers/pull/39581"),
     examples=[
         yes("ernie4_5_moe", vllm="0.32.0", platform="cpu", patches="CPURouter._compute_routing"),
         yes("minimax_m2", vllm="0.33.0", platform="cpu", purpose="serve"),

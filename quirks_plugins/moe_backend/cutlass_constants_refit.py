@@ -11,7 +11,7 @@ When it can go: when vLLM keeps these tensors, as vllm-project/vllm#50521 does. 
 H100 moved 72 of 72 of them without that change, and none with it; garbage was not shown there, nor by us.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, platform, purpose, setting
 from quirks_plugins.conditions import quantized
 
@@ -24,7 +24,6 @@ _CUTLASS = {_BACKEND: "flashinfer_cutlass"}
 QUIRK = Quirk(
     id="cutlass-constants-refit",
     title="A refit frees constants of FlashInfer's quantised CUTLASS experts that captured CUDA graphs still read",
-    flag=ModelFlag.MOE_BACKEND,
     match=_limited
     & quantized
     & platform("cuda")
@@ -38,10 +37,7 @@ QUIRK = Quirk(
         remedy="set engine.moe_backend: triton (or leave it open), or engine.enforce_eager: true",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/50521"),
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-    ],
+    references=[report("vllm-project/vllm/pull/50521"), report("vllm-project/vllm#48312")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.experts.flashinfer_cutlass_moe",
         r"def __init__\([^)]*\):(?:(?!\n    def )[\s\S])*self\.gemm1_alpha = ",

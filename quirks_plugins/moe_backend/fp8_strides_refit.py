@@ -14,7 +14,7 @@ and that triton is not affected. A run needs a GPU: a tiny FP8 MoE model with a 
 
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, Match, platform, purpose, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
@@ -55,7 +55,6 @@ _online = setting("engine.quantization").one_of("fp8_per_channel")
 QUIRK = Quirk(
     id="fp8-strides-refit",
     title="A refit of an FP8 MoE model frees strides of the CUTLASS experts that captured CUDA graphs still read",
-    flag=ModelFlag.MOE_BACKEND,
     match=purpose("rollout")
     & platform("cuda")
     & mixture
@@ -70,10 +69,7 @@ QUIRK = Quirk(
         remedy=f"set {_BACKEND}: triton, or engine.enforce_eager: true",
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/41670"),
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-    ],
+    references=[report("vllm-project/vllm#41670"), report("vllm-project/vllm#48312")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.fused_moe.experts.cutlass_moe", r"self\.ab_strides1 = ab_strides1_c_strides2"
     ),

@@ -9,7 +9,7 @@ When it can go: never for a dense model; the others when vLLM lifts them. Some K
 No engine was started with it by us.
 """
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Refuse, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Kind, Quirk, Refuse, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import package, platform, setting
 from quirks_plugins.conditions import PP, dense
 
@@ -25,7 +25,6 @@ _on_cpu = _by_block & platform("cpu")
 QUIRK = Quirk(
     id="routed-experts-capture",
     title="vLLM returns routed experts only of MoE models in one pipeline stage, and from 0.31 on only with a prefix cache",
-    flag=ModelFlag.MOE_BACKEND,
     kind=Kind.RULE,
     match=setting(_FLAG).is_true() & (PP.above(1) | _over_context | _uncached | _on_cpu | dense),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -56,10 +55,7 @@ QUIRK = Quirk(
     ],
     severity=Severity.CRASH,
     crash=r"AuxOutput Connector (requires|only supports)|--enable-return-routed-experts is incompatible with",
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2590"),
-        fix("https://github.com/vllm-project/vllm/pull/45635"),
-    ],
+    references=[report("NVIDIA-NeMo/RL/pull/2590"), fix("vllm-project/vllm/pull/45635")],
     evidence=StaticProbe("vllm.config.vllm", r"--enable-return-routed-experts is incompatible with \"\s+\"pipeline"),
     examples=[
         yes(_MOE, {**_ON, _CACHE: False}, vllm="0.31.0", platform="cuda", refuses=[_CACHE, "have their experts"]),

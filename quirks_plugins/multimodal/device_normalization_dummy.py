@@ -12,7 +12,7 @@ When it can go: with support for vLLM 0.32. In 0.33.0 neither factor is a persis
 
 import json
 
-from quirks_core import Affected, Fact, Match, ModelFlag, Quirk, Require, Severity, no, package, purpose, report, unknown, yes
+from quirks_core import Affected, Fact, Match, Quirk, Require, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights
 from quirks_plugins.kit import Lab, Outcome
 
@@ -37,7 +37,6 @@ _GEMMA4 = {"architectures": ["Gemma4ForConditionalGeneration"], "vision_config":
 QUIRK = Quirk(
     id="device-normalization-dummy",
     title="Vision models that start from dummy weights normalise images with random numbers",
-    flag=ModelFlag.MULTIMODAL,
     match=purpose("rollout")
     & dummy_weights
     & (_built(*_SINCE_28) | (_built(*_SINCE_32) & package("vllm", introduced="0.32.0"))),
@@ -49,10 +48,7 @@ QUIRK = Quirk(
         remedy=f"set {_SLOT}: false, or {_LOAD}: auto",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/50411"),
-        report("https://github.com/vllm-project/vllm/pull/57531"),
-    ],
+    references=[report("vllm-project/vllm/pull/50411"), report("vllm-project/vllm/pull/57531")],
     examples=[
         yes(_VISION, _DUMMY, vllm="0.32.0", gives={_SLOT: False}),
         yes(_VISION, {**_DUMMY, _SLOT: True}, vllm="0.28.0", refuses=[_SLOT, _LOAD]),

@@ -10,7 +10,7 @@ of these models from the checkpoint for that reason, and for the others edits vL
 vllm-project/vllm#39767 was closed without a merge.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose, setting
 from quirks_plugins.kit import Lab, Outcome
 
@@ -27,7 +27,6 @@ _SUPER = {"model_type": "acme", "architectures": ["NemotronH_Super_Omni_Reasonin
 QUIRK = Quirk(
     id="radio-scale-dummy",
     title="A dummy start leaves noise in the layer scales of RADIO, the vision tower of Nemotron Nano VL and Omni",
-    flag=ModelFlag.MULTIMODAL,
     match=(
         described(
             model_type(*_NAMES) | Fact("model.architectures").any_in(*_NAMES),
@@ -46,10 +45,7 @@ QUIRK = Quirk(
         remedy=f"set {_LOAD}: auto, or engine.language_model_only: true",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/39767"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3990"),
-    ],
+    references=[report("vllm-project/vllm/pull/39767"), report("NVIDIA-NeMo/RL/pull/3990")],
     evidence=StaticProbe("vllm.model_executor.models.radio", r'if suffix in \{"ls1", "ls2"\} or [^\n]+\n\s+continue'),
     examples=[
         yes("NemotronH_Nano_VL_V2", vllm="0.32.0", defaults=_DUMMY, gives={_LOAD: "auto"}),

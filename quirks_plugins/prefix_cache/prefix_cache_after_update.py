@@ -12,7 +12,7 @@ noticed. Requests that run during an update keep their cache, as in vLLM. With t
 When it can go: when vLLM keys cached blocks by the version of the weights that made them.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _SLOT = "engine.enable_prefix_caching"
@@ -38,7 +38,6 @@ SALTED_REQUESTS = (
 QUIRK = Quirk(
     id="prefix-cache-after-update",
     title="A prefix cache that outlives a weight update gives new requests keys and values of older policies",
-    flag=ModelFlag.PREFIX_CACHE,
     match=purpose("rollout") & ~setting(_SLOT).one_of(False),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
@@ -64,10 +63,10 @@ QUIRK = Quirk(
     supersedes=("prefix-reset-refused",),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/9744"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/4018"),
-        report("https://github.com/vllm-project/vllm/pull/46125"),
-        fix("https://github.com/PrimeIntellect-ai/prime-rl/pull/2266"),
+        report("vllm-project/vllm#9744"),
+        report("NVIDIA-NeMo/RL/pull/4018"),
+        report("vllm-project/vllm/pull/46125"),
+        fix("PrimeIntellect-ai/prime-rl/pull/2266"),
     ],
     examples=[
         yes(

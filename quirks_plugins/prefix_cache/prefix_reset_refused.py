@@ -13,14 +13,13 @@ When it can go: when trainers pass ``reset_running_requests=True``, or vLLM rais
 
 import asyncio
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="prefix-reset-refused",
     title="A reset of the prefix cache is refused while requests run, and old keys and values outlive weight updates",
-    flag=ModelFlag.PREFIX_CACHE,
     match=purpose("rollout") & ~our_worker & ~setting("engine.enable_prefix_caching").one_of(False),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -30,10 +29,10 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/12284"),
-        fix("https://github.com/vllm-project/vllm/pull/28827"),
-        fix("https://github.com/NovaSky-AI/SkyRL/pull/1824"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3839"),
+        report("vllm-project/vllm/pull/12284"),
+        fix("vllm-project/vllm/pull/28827"),
+        fix("NovaSky-AI/SkyRL/pull/1824"),
+        report("NVIDIA-NeMo/RL/pull/3839"),
     ],
     examples=[
         yes("qwen3", vllm="0.32.0"),

@@ -42,11 +42,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"AttributeError: 'Parameter' object has no attribute 'weight_loader'",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/24150"),
-        report("https://github.com/vllm-project/vllm/issues/34201"),
-        report("https://github.com/vllm-project/vllm/issues/5723"),
-    ],
+    references=[report("vllm-project/vllm/pull/24150"), report("vllm-project/vllm#34201"), report("vllm-project/vllm#5723")],
     evidence=StaticProbe("vllm.model_executor.layers.utils", r"if remove_weight:\s+layer\.weight = torch\.nn\.Parameter\("),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),

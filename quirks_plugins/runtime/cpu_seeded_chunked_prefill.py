@@ -9,14 +9,13 @@ sequence.
 When it can go: when vLLM restores the generators of such rows in another way than by an offset.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="cpu-seeded-chunked-prefill",
     title="A seeded request whose prompt is split over steps kills the engine on vLLM's CPU platform",
-    flag=ModelFlag.RUNTIME,
     match=platform("cpu") & v1_model_runner,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(

@@ -11,13 +11,12 @@ When it can go: when trainers retry such requests, or pause with ``keep``.
 
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, no, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, SymbolProbe, no, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="paused-requests-refused",
     title="Rollout requests that arrive while generation is paused fail instead of waiting",
-    flag=ModelFlag.RUNTIME,
     match=purpose("rollout"),
     affected=Affected("vllm", introduced="0.33.0"),
     adjustments=Patch(
@@ -27,10 +26,7 @@ QUIRK = Quirk(
         reason="whether a paused engine refuses requests follows from the mode of the trainer's call",
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/51488"),
-        report("https://github.com/vllm-project/vllm/issues/32103"),
-    ],
+    references=[report("vllm-project/vllm/pull/51488"), report("vllm-project/vllm#32103")],
     evidence=SymbolProbe("vllm.v1.engine.core:EngineCoreProc._reject_add_while_paused", present_means_affected=True),
     examples=[
         yes("qwen3", vllm="0.33.0", patches="EngineCoreProc._reject_add_while_paused"),

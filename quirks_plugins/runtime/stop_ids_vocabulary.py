@@ -9,13 +9,12 @@ the logits while a minimum length holds, and vLLM checks them nowhere.
 When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196).
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, SymbolProbe, fix, no, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, SymbolProbe, fix, no, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="stop-ids-vocabulary",
     title="One request with a stop id outside of the vocabulary ends the engine",
-    flag=ModelFlag.RUNTIME,
     match=purpose("rollout", "eval", "serve"),
     affected=Affected("vllm", introduced="0.26.0", fixed="0.29.0"),
     adjustments=Patch(
@@ -26,11 +25,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"IndexError|index .* out of bounds|device-side assert|EngineDeadError|EngineCore encountered an issue",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/54195"),
-        report("https://github.com/gonka-ai/gonka/pull/1170"),
-        fix("https://github.com/vllm-project/vllm/pull/54196"),
-    ],
+    references=[report("vllm-project/vllm#54195"), report("gonka-ai/gonka/pull/1170"), fix("vllm-project/vllm/pull/54196")],
     evidence=SymbolProbe("vllm.sampling_params:SamplingParams._validate_stop_token_ids", present_means_affected=False),
     examples=[
         yes("qwen3", vllm="0.28.0", patches="SamplingParams.verify"),

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, no, report, unknown, yes
 from quirks_plugins.conditions import PP, TP
 from quirks_plugins.kit import Lab, Outcome
 
@@ -23,7 +23,6 @@ _TARGET = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc"
 QUIRK = Quirk(
     id="unread-rank-replies",
     title="After a call that fails, vLLM takes other ranks' old replies for those to the next calls",
-    flag=ModelFlag.RUNTIME,
     match=TP.above(1) | PP.above(1),
     affected=Affected("vllm", introduced="0.18.0"),
     adjustments=Patch(
@@ -40,10 +39,7 @@ QUIRK = Quirk(
         reason="in which order replies are read is in the method itself, and no setting changes it",
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/49972"),
-        report("https://github.com/vllm-project/vllm/pull/57846"),
-    ],
+    references=[report("vllm-project/vllm#49972"), report("vllm-project/vllm/pull/57846")],
     examples=[
         yes("qwen3", {"engine.tensor_parallel_size": 2}, vllm="0.32.0", patches="MultiprocExecutor.collective_rpc"),
         yes("qwen3", {"engine.pipeline_parallel_size": 2}, vllm="0.33.0", purpose="serve"),

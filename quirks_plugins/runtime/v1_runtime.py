@@ -10,7 +10,7 @@ Evidence: read from the wheels of 0.10.2 and 0.11.0; the synchronous V0 engine i
 the variable for its asynchronous engine.
 """
 
-from quirks_core import Advise, Kind, ModelFlag, Quirk, Refuse, Require, Severity, fix, no, report, yes
+from quirks_core import Advise, Kind, Quirk, Refuse, Require, Severity, fix, no, report, yes
 from quirks_core.declaration.match import environment, package, setting
 
 _v0_exists = package("vllm", fixed="0.11.0")
@@ -23,7 +23,6 @@ _SYNC, _ASYNC = {"engine.async_engine": False}, {"engine.async_engine": True}
 QUIRK = Quirk(
     id="v1-runtime",
     title="The V0 runtime exists only before vLLM 0.11, and only for the synchronous engine",
-    flag=ModelFlag.RUNTIME,
     kind=Kind.RULE,
     match=_variable | _setting,
     adjustments=[
@@ -49,10 +48,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.NOISE,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/18571"),
-        fix("https://github.com/vllm-project/vllm/pull/25033"),
-    ],
+    references=[report("vllm-project/vllm#18571"), fix("vllm-project/vllm/pull/25033")],
     examples=[
         yes(settings={**_V0, **_SYNC}, vllm="0.10.2", gives={"env.VLLM_USE_V1": "0"}),
         yes(settings=_SYNC, vllm="0.11.0rc1", env={"NRL_VLLM_USE_V1": "0"}, gives={"env.VLLM_USE_V1": "0"}),

@@ -11,13 +11,12 @@ When it can go: when vLLM checks these counts in ``SamplingParams.verify``. An e
 stop ids.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="v2-request-limits",
     title="One request with more than 128 stop ids or 1024 biases ends an engine that uses the V2 model runner",
-    flag=ModelFlag.RUNTIME,
     match=~platform("cpu"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -36,10 +35,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Too many stop tokens|EngineDeadError|EngineCore encountered an issue",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/32163"),
-        report("https://github.com/vllm-project/vllm/pull/16529"),
-    ],
+    references=[report("vllm-project/vllm/pull/32163"), report("vllm-project/vllm/pull/16529")],
     evidence=StaticProbe("vllm.v1.worker.gpu.sample.logit_bias", r"raise ValueError\(\s+f\"Too many stop tokens"),
     examples=[
         yes("qwen3", vllm="0.33.0", platform="cuda", patches="InputProcessor.process_inputs"),

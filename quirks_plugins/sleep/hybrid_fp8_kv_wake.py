@@ -9,7 +9,7 @@ When it can go: when vLLM 0.26 is no longer supported. vllm-project/vllm#41602 f
 because no CPU engine sleeps; the static probe looks for the loop, which 0.11.1 does not have yet.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, setting
 from quirks_plugins.conditions import quantized_cache_of_checkpoint
 
@@ -26,7 +26,6 @@ _STATED = {"model_type": "nemotron_h", "quantization_config": {"quant_method": "
 QUIRK = Quirk(
     id="hybrid-fp8-kv-wake",
     title="An engine of a hybrid model with an FP8 KV cache hangs after it was woken up",
-    flag=ModelFlag.SLEEP,
     match=model_type(*_HYBRID) & (_by_user | quantized_cache_of_checkpoint) & setting(_SLEEP).is_true(),
     affected=Affected("vllm", introduced="0.12.0", fixed="0.27.0"),
     adjustments=[
@@ -34,11 +33,7 @@ QUIRK = Quirk(
         Require(_DTYPE, "bfloat16", reason="the checkpoint states a quantised cache", when=quantized_cache_of_checkpoint),
     ],
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/41564"),
-        report("https://github.com/vllm-project/vllm/issues/49237"),
-        fix("https://github.com/vllm-project/vllm/pull/41602"),
-    ],
+    references=[report("vllm-project/vllm#41564"), report("vllm-project/vllm#49237"), fix("vllm-project/vllm/pull/41602")],
     evidence=StaticProbe("vllm.v1.worker.gpu_model_runner", r"for cache_tensor in kv_caches:\s+if cache_tensor is not None:"),
     examples=[
         yes("nemotron_h", _FP8, vllm="0.26.0", refuses=[_DTYPE, "engine.enable_sleep_mode: false"]),

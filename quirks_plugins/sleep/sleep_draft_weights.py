@@ -8,7 +8,7 @@ draft's weights, and fails to sleep with ``draft.*``.
 When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged). It shows only on a GPU.
 """
 
-from quirks_core import Advise, Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Default, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import package, setting
 
 _SLOT = "engine.sleep_preserve_parameter_names"
@@ -19,7 +19,6 @@ _NGRAM = {**_ASLEEP, _SPECULATIVE: {"method": "ngram", "num_speculative_tokens":
 QUIRK = Quirk(
     id="sleep-draft-weights",
     title="After a sleep of level 2 a draft has no weights, and no draft token is accepted",
-    flag=ModelFlag.SLEEP,
     match=(
         setting("engine.enable_sleep_mode").is_true()
         & setting(_SPECULATIVE).is_set()
@@ -40,9 +39,9 @@ QUIRK = Quirk(
     ],
     severity=Severity.SLOW,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/52479"),
-        report("https://github.com/vllm-project/vllm/pull/52487"),
-        report("https://github.com/vllm-project/vllm/pull/57891"),
+        report("vllm-project/vllm#52479"),
+        report("vllm-project/vllm/pull/52487"),
+        report("vllm-project/vllm/pull/57891"),
     ],
     evidence=StaticProbe("vllm.v1.worker.gpu_worker", r"# Save the buffers before level 2 sleep\s+if level == 2:"),
     examples=[

@@ -10,7 +10,7 @@ When it can go: when vLLM 0.26 is no longer supported. From 0.27.0 on vLLM reads
 measured by us; the sizes are those of the reports.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, no, platform, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, no, platform, report, setting, unknown, yes
 
 _SLEEP, _SIZE = "engine.enable_sleep_mode", "engine.kv_cache_memory_bytes"
 _ASLEEP = {_SLEEP: True}
@@ -18,7 +18,6 @@ _ASLEEP = {_SLEEP: True}
 QUIRK = Quirk(
     id="sleep-kv-cache-size",
     title="With sleep mode the KV cache is larger than the memory that is left for it",
-    flag=ModelFlag.SLEEP,
     match=setting(_SLEEP).is_true() & platform("cuda") & ~setting(_SIZE).is_set(),
     affected=Affected("vllm", introduced="0.17.0", fixed="0.27.0"),
     adjustments=Advise(
@@ -27,10 +26,10 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/40256"),
-        report("https://github.com/vllm-project/vllm/pull/37111"),
-        report("https://github.com/vllm-project/vllm/pull/32947"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3280"),
+        report("vllm-project/vllm#40256"),
+        report("vllm-project/vllm/pull/37111"),
+        report("vllm-project/vllm/pull/32947"),
+        report("NVIDIA-NeMo/RL/pull/3280"),
     ],
     evidence=StaticProbe("vllm.utils.mem_utils", r"result\.total_consumed = ", found_means_affected=False),
     examples=[

@@ -7,7 +7,7 @@ actors.
 When it can go: when vLLM's CPU platform can sleep; the paired run will show it.
 """
 
-from quirks_core import Kind, ModelFlag, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
+from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": False}
@@ -15,7 +15,6 @@ _ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": Fal
 QUIRK = Quirk(
     id="sleep-on-cpu",
     title="vLLM's CPU platform cannot sleep, and an engine that is asked to does not start",
-    flag=ModelFlag.SLEEP,
     kind=Kind.RULE,
     match=platform("cpu") & setting("engine.enable_sleep_mode").is_true(),
     adjustments=Refuse(
@@ -24,7 +23,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"Sleep mode is not supported on current platform",
-    references=report("https://github.com/vllm-project/vllm/issues/16561"),
+    references=report("vllm-project/vllm#16561"),
     evidence=StaticProbe("vllm.config.model", r"Sleep mode is not supported on current platform"),
     examples=[
         yes("qwen3", _ON, platform="cpu", refuses="engine.enable_sleep_mode"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome
@@ -27,7 +27,6 @@ _DRAFT = {"engine.speculative_config": {"model": "draft", "num_speculative_token
 QUIRK = Quirk(
     id="cpu-speculative-sampling",
     title="Speculative decoding on vLLM's CPU platform samples at a random temperature, with logprobs that are off or NaN",
-    flag=ModelFlag.SPECULATIVE,
     match=platform("cpu") & v1_model_runner & setting("engine.speculative_config").is_set(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -37,10 +36,7 @@ QUIRK = Quirk(
         reason="the CPU's kernel drops what it computes, and no setting keeps sampled requests away from it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/55005"),
-        fix("https://github.com/vllm-project/vllm/pull/42638"),
-    ],
+    references=[report("vllm-project/vllm#55005"), fix("vllm-project/vllm/pull/42638")],
     evidence=StaticProbe("vllm.utils.cpu_triton_utils", r"torch\.ops\._C\.expand_kernel_impl\(\s+_ensure_int64\(output\)"),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu"),

@@ -12,7 +12,7 @@ When it can go: when the draft does not inherit ``dummy`` from the target, or ro
 
 from typing import Any
 
-from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import dummy_weights, insists_on_dummy_weights
 from quirks_plugins.kit import Lab, Outcome
 
@@ -24,7 +24,6 @@ _DUMMY = {**_DRAFT, _FORMAT: "dummy"}
 QUIRK = Quirk(
     id="draft-dummy-load",
     title="The draft of a rollout that starts from dummy weights gets dummy weights, and no refit replaces them",
-    flag=ModelFlag.SPECULATIVE,
     match=purpose("rollout") & dummy_weights & setting("engine.speculative_config").is_set(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
@@ -36,10 +35,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.SLOW,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/48296"),
-        report("https://github.com/verl-project/verl/issues/6947"),
-    ],
+    references=[report("vllm-project/vllm#48296"), report("verl-project/verl#6947")],
     evidence=StaticProbe(
         "vllm.config.speculative",
         r"draft_load_config: LoadConfig \| None = None\s+\"\"\"[^\"]*will use the load\s+config from the target model",

@@ -8,7 +8,7 @@ sets it. Recipes switch asynchronous scheduling off because it once was the caut
 When it can go: with vllm-project/vllm#52179, which is open. It shows only on two GPUs, and this project has not run it.
 """
 
-from quirks_core import Affected, ModelFlag, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
 from quirks_core.declaration.match import platform, setting
 from quirks_plugins.conditions import PP, v2_model_runner
 
@@ -18,7 +18,6 @@ _DRAFT = {"engine.speculative_config": {"method": "eagle3", "num_speculative_tok
 QUIRK = Quirk(
     id="pipeline-draft-scheduling",
     title="Speculative decoding over pipeline stages generates wrong tokens with synchronous scheduling",
-    flag=ModelFlag.SPECULATIVE,
     match=platform("cuda", "rocm") & v2_model_runner & setting("engine.speculative_config").is_set() & PP.above(1),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Require(
@@ -28,10 +27,7 @@ QUIRK = Quirk(
         remedy=f"set {_SLOT}: true, or engine.pipeline_parallel_size: 1",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/52071"),
-        fix("https://github.com/vllm-project/vllm/pull/52179"),
-    ],
+    references=[report("vllm-project/vllm#52071"), fix("vllm-project/vllm/pull/52179")],
     evidence=StaticProbe("vllm.v1.core.sched.scheduler", r"if self\.current_step < request\.next_decode_eligible_step:"),
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cuda", gives={_SLOT: True}),

@@ -13,7 +13,7 @@ When it can go: with vllm-project/vllm#44727, which is open, or when no platform
 import asyncio
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome
 
@@ -24,7 +24,6 @@ _DRAFT = {"engine.speculative_config": {"method": "ngram", "num_speculative_toke
 QUIRK = Quirk(
     id="speculative-logprob-token-ids",
     title="With speculative decoding, one request with logprob_token_ids ends the engine",
-    flag=ModelFlag.SPECULATIVE,
     match=v1_model_runner & setting("engine.speculative_config").is_set(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -35,10 +34,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"shape mismatch|EngineDeadError|EngineCore encountered an issue",
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/42592"),
-        fix("https://github.com/vllm-project/vllm/pull/44727"),
-    ],
+    references=[report("vllm-project/vllm#42592"), fix("vllm-project/vllm/pull/44727")],
     evidence=StaticProbe(
         "vllm.v1.sample.rejection_sampler", r"sampling_metadata=replace\(\s+sampling_metadata,\s+max_num_logprobs=-1,\s+\)"
     ),

@@ -14,7 +14,7 @@ source has not been read yet, because a run should not be refused for the sake o
 from collections import Counter
 from typing import Any
 
-from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
+from quirks_core import Affected, Kind, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
 
@@ -32,7 +32,6 @@ _PATCHED = [
 QUIRK = Quirk(
     id="coalesced-outputs",
     title="vLLM sends every token of a rollout across the process border by itself, and its logprob with it",
-    flag=ModelFlag.THROUGHPUT,
     kind=Kind.FEATURE,
     match=our_worker & purpose("rollout") & package("vllm", fixed="0.33.1"),
     affected=Affected("vllm", introduced="0.26.0"),

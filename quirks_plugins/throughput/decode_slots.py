@@ -10,7 +10,7 @@ When it can go: when vLLM returns early itself. The quirk does nothing on versio
 yet, because a run should not be refused for the sake of speed.
 """
 
-from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Kind, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import package, purpose
 from quirks_plugins.conditions import our_worker
 
@@ -20,7 +20,6 @@ _OURS = {"engine.generate_from_dummy": False}
 QUIRK = Quirk(
     id="decode-slots",
     title="vLLM's scheduler looks for KV cache blocks for every running request at every step",
-    flag=ModelFlag.THROUGHPUT,
     kind=Kind.FEATURE,
     match=our_worker & purpose("rollout") & package("vllm", fixed="0.33.1"),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -31,7 +30,7 @@ QUIRK = Quirk(
         reason="no setting makes the scheduler skip requests whose blocks have room",
     ),
     severity=Severity.SLOW,
-    references=report("https://github.com/vllm-project/vllm/pull/29206"),
+    references=report("vllm-project/vllm/pull/29206"),
     evidence=StaticProbe(
         "vllm.v1.core.kv_cache_manager",
         r"def allocate_slots\((?:(?!\n    def |return self\.empty_kv_cache_blocks)[\s\S])*self\.coordinator\.cache_blocks\(",

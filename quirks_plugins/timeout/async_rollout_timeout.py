@@ -6,7 +6,7 @@ NeMo RL documents the variable and its default of 600 seconds (its code moved to
 documentation).
 """
 
-from quirks_core import Default, Kind, ModelFlag, Quirk, Refuse, RunContext, Severity, described, no, report, yes
+from quirks_core import Default, Kind, Quirk, Refuse, RunContext, Severity, described, no, report, yes
 from quirks_core.declaration.match import environment, purpose, setting, typed
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
@@ -29,7 +29,6 @@ def _timeout(context: RunContext) -> float:
 QUIRK = Quirk(
     id="async-rollout-timeout",
     title="A rollout request without a time limit can hold up a training step for ever",
-    flag=ModelFlag.TIMEOUT,
     kind=Kind.FEATURE,
     match=purpose("rollout") & setting("engine.async_engine").is_true(),
     adjustments=[
@@ -41,7 +40,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=report("https://github.com/NVIDIA-NeMo/RL/pull/2318"),
+    references=report("NVIDIA-NeMo/RL/pull/2318"),
     examples=[
         yes(settings=_ASYNC, gives={"request.timeout_s": 600.0}),
         yes(settings=_ASYNC, env={_VARIABLE: "900"}, gives={"request.timeout_s": 900.0}),

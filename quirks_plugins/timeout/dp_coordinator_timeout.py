@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import several_replicas
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
@@ -25,7 +25,6 @@ from quirks_plugins.runs import parallel
 QUIRK = Quirk(
     id="dp-coordinator-timeout",
     title="A data-parallel group fails if its coordinator takes longer than 120 seconds to start, whatever limit was set",
-    flag=ModelFlag.TIMEOUT,
     match=several_replicas,
     affected=Affected("vllm", introduced="0.26.0"),  # older releases were not examined
     adjustments=Patch(
@@ -37,9 +36,9 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash=r"DP Coordinator process failed to report ZMQ addresses",
     references=[
-        report("https://github.com/vllm-project/vllm/pull/43611"),
-        report("https://github.com/vllm-project/vllm/pull/42343"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2804"),
+        report("vllm-project/vllm/pull/43611"),
+        report("vllm-project/vllm/pull/42343"),
+        report("PrimeIntellect-ai/prime-rl/pull/2804"),
     ],
     evidence=StaticProbe("vllm.v1.engine.coordinator", r"timeout = 120\n"),
     examples=[

@@ -13,7 +13,7 @@ import json
 import shutil
 from pathlib import Path
 
-from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, fix, no, report, unknown, yes
+from quirks_core import Affected, Fact, Patch, Quirk, Severity, fix, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _BOTH = {"tokenizer.adds_bos": True, "tokenizer.template_adds_bos": True}
@@ -21,7 +21,6 @@ _BOTH = {"tokenizer.adds_bos": True, "tokenizer.template_adds_bos": True}
 QUIRK = Quirk(
     id="double-bos",
     title="Text that a chat template rendered begins with BOS already, and encoding it adds another",
-    flag=ModelFlag.TOKENIZER,
     match=Fact("tokenizer.adds_bos").is_true() & Fact("tokenizer.template_adds_bos").is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -32,10 +31,10 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/9519"),
-        report("https://github.com/vllm-project/vllm/issues/2012"),
-        fix("https://github.com/vllm-project/vllm/pull/55288"),
-        fix("https://github.com/LiveCodeBench/LiveCodeBench/pull/146"),
+        report("vllm-project/vllm#9519"),
+        report("vllm-project/vllm#2012"),
+        fix("vllm-project/vllm/pull/55288"),
+        fix("LiveCodeBench/LiveCodeBench/pull/146"),
     ],
     examples=[
         yes("llama", vllm="0.32.0", extra=_BOTH, patches="BaseRenderer._tokenize_prompt"),

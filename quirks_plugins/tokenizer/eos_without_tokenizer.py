@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, report, setting, unknown, yes
+from quirks_core import Affected, Fact, Patch, Quirk, Severity, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _EOS = ("model.config.eos_token_id", "model.text_config.eos_token_id")
@@ -25,7 +25,6 @@ _NONE: dict[str, Any] = {"model.stop_token_ids": []}
 QUIRK = Quirk(
     id="eos-without-tokenizer",
     title="Without a tokenizer, and without an EOS in generation_config.json, no sample ever ends",
-    flag=ModelFlag.TOKENIZER,
     match=_without_tokenizer & (Fact(_EOS[0]).is_set() | Fact(_EOS[1]).is_set()) & ~Fact("model.stop_token_ids").is_not_empty(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -35,7 +34,7 @@ QUIRK = Quirk(
         reason="without a tokenizer, vLLM knows the EOS from there alone",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/3748"),
+    references=report("vllm-project/vllm/pull/3748"),
     examples=[
         yes(_QWEN3, _SKIPPED, vllm="0.32.0", extra=_NONE, patches="ModelConfig.try_get_generation_config"),
         yes({"model_type": "gemma3", "text_config": {"eos_token_id": [1, 106]}}, _SKIPPED, vllm="0.33.0", extra=_NONE),

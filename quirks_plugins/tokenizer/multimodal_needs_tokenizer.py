@@ -13,7 +13,7 @@ When it can go: when vLLM loads a tokenizer for the processor by itself (vllm-pr
 from functools import reduce
 from operator import or_
 
-from quirks_core import Affected, Kind, ModelFlag, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Kind, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, Match, setting
 
 _SKIP, _LIMIT = "engine.skip_tokenizer_init", "engine.limit_mm_per_prompt"
@@ -48,7 +48,6 @@ _takes_media = described(
 QUIRK = Quirk(
     id="multimodal-needs-tokenizer",
     title="An engine of a multimodal model does not start with skip_tokenizer_init",
-    flag=ModelFlag.TOKENIZER,
     kind=Kind.RULE,
     match=(
         setting(_SKIP).is_true()
@@ -65,11 +64,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"requires a tokenizer and cannot be initialized|You cannot pass text prompts when `skip_tokenizer_init=True`",
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/issues/1681"),
-        report("https://github.com/vllm-project/vllm/pull/54904"),
-        report("https://github.com/vllm-project/vllm/issues/54670"),
-    ],
+    references=[report("NVIDIA-NeMo/RL#1681"), report("vllm-project/vllm/pull/54904"), report("vllm-project/vllm#54670")],
     evidence=StaticProbe("vllm.tokenizers.registry", r"if model_config\.skip_tokenizer_init:\s+return None"),
     examples=[
         yes(_VISION, {_SKIP: True}, vllm="0.32.0", refuses=[_SKIP, "engine.language_model_only"]),

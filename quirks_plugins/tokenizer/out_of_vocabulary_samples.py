@@ -15,7 +15,7 @@ import json
 import shutil
 from pathlib import Path
 
-from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Fact, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _PADDED = {"tokenizer.unknown_ids": 267}
@@ -45,17 +45,16 @@ def masked_logits(ids: str) -> list[Patch]:
 QUIRK = Quirk(
     id="out-of-vocabulary-samples",
     title="Rows that only pad the embedding are sampled: ids that the tokenizer does not know",
-    flag=ModelFlag.TOKENIZER,
     match=purpose("rollout") & _ROWS.above(0) & ~setting("engine.skip_tokenizer_init").is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=masked_logits("known"),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/issues/13175"),
-        report("https://github.com/NVIDIA-NeMo/RL/issues/237"),
-        report("https://github.com/verl-project/verl/issues/1398"),
-        report("https://github.com/vllm-project/vllm/pull/22471"),
-        fix("https://github.com/facebookresearch/fairseq2/pull/1237"),
+        report("vllm-project/vllm#13175"),
+        report("NVIDIA-NeMo/RL#237"),
+        report("verl-project/verl#1398"),
+        report("vllm-project/vllm/pull/22471"),
+        fix("facebookresearch/fairseq2/pull/1237"),
     ],
     examples=[
         yes("qwen3", vllm="0.32.0", extra=_PADDED, patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"]),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, fix, no, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, fix, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _SKIP = "engine.skip_tokenizer_init"
 QUIRK = Quirk(
     id="stop-strings-without-tokenizer",
     title="With skip_tokenizer_init, stop strings and bad words have no effect, silently",
-    flag=ModelFlag.TOKENIZER,
     match=setting(_SKIP).is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -35,10 +34,7 @@ QUIRK = Quirk(
         reason="stop strings are parameters of a request, which no setting of the engine checks",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        fix("https://github.com/vllm-project/vllm/pull/46310"),
-        report("https://github.com/vllm-project/vllm/pull/3748"),
-    ],
+    references=[fix("vllm-project/vllm/pull/46310"), report("vllm-project/vllm/pull/3748")],
     examples=[
         yes("qwen3", {_SKIP: True}, vllm="0.32.0", patches="SamplingParams.verify"),
         yes("qwen3", {_SKIP: True}, vllm="0.33.0", purpose="serve"),

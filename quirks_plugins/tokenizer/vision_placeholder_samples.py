@@ -11,7 +11,7 @@ When it can go: when vLLM or trainers leave out these ids.
 from functools import reduce
 from operator import or_
 
-from quirks_core import Affected, Fact, ModelFlag, Quirk, Severity, described, no, purpose, report, unknown, yes
+from quirks_core import Affected, Fact, Quirk, Severity, described, no, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.tokenizer.out_of_vocabulary_samples import masked_logits
 from quirks_plugins.tokenizer.token_patches import PLACEHOLDERS
@@ -30,12 +30,11 @@ _IMAGE = 7
 QUIRK = Quirk(
     id="vision-placeholder-samples",
     title="Ids that stand for images or videos in a prompt are sampled, and the trainer looks for the images",
-    flag=ModelFlag.TOKENIZER,
     match=purpose("rollout") & _names_placeholders,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=masked_logits("text"),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/modelscope/ms-swift/issues/9287"),
+    references=report("modelscope/ms-swift#9287"),
     examples=[
         yes(_QWEN, vllm="0.32.0", patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"]),
         yes({"model_type": "gemma3", "image_token_index": 262144}, vllm="0.33.0"),

@@ -9,7 +9,7 @@ When it can go: when layerwise reload keeps the old values of persistent buffers
 non-persistent ones since vllm-project/vllm#44371.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, SymbolProbe, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Require, Severity, SymbolProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import dummy_weights, our_worker
 from quirks_plugins.kit import Lab, Outcome
@@ -21,7 +21,6 @@ _OURS = {"engine.generate_from_dummy": False}
 QUIRK = Quirk(
     id="apertus-xielu-buffers",
     title="A refit of parameters destroys the constants beta and eps of Apertus' xIELU activation",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("apertus") & purpose("rollout"),
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=[
@@ -35,7 +34,7 @@ QUIRK = Quirk(
         Require("refit.scope", "state_dict", when=our_worker),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/44371"),
+    references=report("vllm-project/vllm/pull/44371"),
     evidence=SymbolProbe(
         "vllm.model_executor.model_loader.reload.layerwise:initialize_layerwise_reload", present_means_affected=True
     ),

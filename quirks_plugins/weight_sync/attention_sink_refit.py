@@ -11,7 +11,7 @@ When it can go: when vLLM 0.32 is no longer supported. From 0.33.0 on these mode
 an engine.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Patch, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose
 from quirks_plugins.kit import Lab, Outcome
 
@@ -24,7 +24,6 @@ _unpatched = model_type("deepseek_v4", "deepseek_v41", "hy_v4")
 QUIRK = Quirk(
     id="attention-sink-refit",
     title="A refit leaves attention sinks at their old values",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=(model_type("gpt_oss") | _mimo | _unpatched) & purpose("rollout"),
     affected=Affected("vllm", introduced="0.16.0", fixed="0.33.0"),
     adjustments=[
@@ -57,12 +56,12 @@ QUIRK = Quirk(
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/57795"),
-        report("https://github.com/vllm-project/vllm/pull/57798"),
-        report("https://github.com/vllm-project/vllm/pull/57803"),
-        report("https://github.com/vllm-project/vllm/pull/57804"),
-        report("https://github.com/vllm-project/vllm/pull/57805"),
-        report("https://github.com/vllm-project/vllm-ascend/pull/16958"),
+        report("vllm-project/vllm/pull/57795"),
+        report("vllm-project/vllm/pull/57798"),
+        report("vllm-project/vllm/pull/57803"),
+        report("vllm-project/vllm/pull/57804"),
+        report("vllm-project/vllm/pull/57805"),
+        report("vllm-project/vllm-ascend/pull/16958"),
     ],
     evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r'"sinks" in name:'),
     examples=[

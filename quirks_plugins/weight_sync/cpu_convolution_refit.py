@@ -10,7 +10,7 @@ into the packed tensor alone. In float32 nothing is packed, and a refit reaches 
 When it can go: when the mixer takes the view from the weight whenever it computes, or vLLM does not pack what is read plain.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import NOT_BFLOAT16
 from quirks_plugins.kit import Lab, Outcome
@@ -18,7 +18,6 @@ from quirks_plugins.kit import Lab, Outcome
 QUIRK = Quirk(
     id="cpu-convolution-refit",
     title="A refit in bfloat16 on vLLM's CPU platform leaves Mamba-2 layers the convolutions that they started with",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=platform("cpu")
     & Fact("platform.cpu.avx512_bf16").is_true()
     & (package("vllm", introduced="0.29.0") | Fact("platform.cpu.amx").is_true())  # before 0.29 vLLM packs them on AMX alone
@@ -33,10 +32,7 @@ QUIRK = Quirk(
         reason="vLLM packs the convolution into other memory than the mixer reads",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/47641"),
-        report("https://github.com/vllm-project/vllm/issues/55087"),
-    ],
+    references=[report("vllm-project/vllm/pull/47641"), report("vllm-project/vllm#55087")],
     evidence=StaticProbe(
         "vllm.model_executor.layers.mamba.mamba_mixer2", r'self\.register_buffer\("conv_weights", conv_weights'
     ),

@@ -9,14 +9,13 @@ When it can go: when vLLM's update packs the experts itself. vllm-project/vllm#4
 from the first load.
 """
 
-from quirks_core import Affected, Fact, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
+from quirks_core import Affected, Fact, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
 QUIRK = Quirk(
     id="cpu-moe-experts-refit",
     title="A refit leaves the experts of a MoE model unpacked, and the kernel of vLLM's CPU platform reads them as packed",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=platform("cpu") & purpose("rollout") & Fact("model.is_moe").is_true(),
     affected=Affected("vllm", introduced="0.28.0"),
     adjustments=Patch(
@@ -26,10 +25,7 @@ QUIRK = Quirk(
         reason="vLLM packs the experts for its CPU kernel after the first load only",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-        report("https://github.com/vllm-project/vllm/pull/40390"),
-    ],
+    references=[report("vllm-project/vllm#48312"), report("vllm-project/vllm/pull/40390")],
     examples=[
         yes(QWEN3_MOE, vllm="0.28.0", platform="cpu"),
         yes(QWEN3_MOE, parallel(dp=2, flag=True), vllm="0.32.0", platform="cpu"),

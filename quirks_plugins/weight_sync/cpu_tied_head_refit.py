@@ -10,7 +10,7 @@ vLLM then packs nothing. Linux does not show whether an AVX2 CPU with AVX-VNNI h
 When it can go: when vLLM's layerwise reload processes tied layers itself.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import unpacked_on_cpu, untied
 from quirks_plugins.kit import Lab, Outcome
 
@@ -19,7 +19,6 @@ _NESTED = {"model_type": "qwen2_vl", "text_config": {"tie_word_embeddings": True
 QUIRK = Quirk(
     id="cpu-tied-head-refit",
     title="A refit leaves a tied head with its old weights on vLLM's CPU platform",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=platform("cpu") & purpose("rollout") & ~untied & ~unpacked_on_cpu,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
@@ -29,7 +28,7 @@ QUIRK = Quirk(
         reason="a tied weight is packed anew in the embedding alone, and the head computes with its old packed copy",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    references=report("vllm-project/vllm#48312"),
     examples=[
         yes("gemma3_text", vllm="0.32.0", platform="cpu"),
         yes({"model_type": "llama", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512"),

@@ -19,7 +19,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from quirks_core import Advise, Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose
 from quirks_plugins.conditions import our_worker
 
@@ -39,7 +39,6 @@ _BOTH = ("initialize_layerwise_reload", "finalize_layerwise_processing")
 QUIRK = Quirk(
     id="derived-weights-refit",
     title="A refit leaves copies that a model made of its weights at the old values",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type(*_TYPES) & purpose("rollout"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
@@ -64,7 +63,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/issues/55087"),
+    references=report("vllm-project/vllm#55087"),
     evidence=StaticProbe("vllm.model_executor.layers.fused_moe.runner.moe_runner", r"if self\._combined_gate_weight is None:"),
     examples=[
         yes("glm5_next", vllm="0.32.0", patches=_BOTH),

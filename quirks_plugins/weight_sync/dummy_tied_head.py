@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights, untied
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.dummy_start_patches import NoFilesError, files_of
@@ -32,7 +32,6 @@ _DUMMY = {"engine.load_format": "dummy"}
 QUIRK = Quirk(
     id="dummy-tied-head",
     title="A dummy start ties a head that differs from the embeddings in the checkpoint, and refits leave it out",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & dummy_weights & ~untied,
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -42,7 +41,7 @@ QUIRK = Quirk(
         reason="the head of the checkpoint decides whether it is tied, and vLLM does not look at it for a dummy start",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/51665"),
+    references=report("vllm-project/vllm/pull/51665"),
     evidence=StaticProbe(
         "vllm.config.vllm",
         r"(?m)^ {8}self\.model_config\.maybe_untie_word_embeddings",  # with every load format

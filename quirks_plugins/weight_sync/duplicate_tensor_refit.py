@@ -13,7 +13,7 @@ When it can go: when vLLM's layerwise reload counts each tensor once.
 
 from pathlib import Path
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, package, platform, purpose, setting
 from quirks_plugins.conditions import our_worker, quantized
 from quirks_plugins.kit import Lab, Outcome
@@ -36,7 +36,6 @@ _layers_load = described(
 QUIRK = Quirk(
     id="duplicate-tensor-refit",
     title="A tensor that a refit sends twice leaves a part of its fused layer uninitialised, in models that load by themselves",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & ~our_worker & ~_layers_load,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
@@ -46,7 +45,7 @@ QUIRK = Quirk(
         reason="elements of a tensor that comes twice are counted twice, and the layer is taken for complete too early",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    references=report("vllm-project/vllm#48312"),
     evidence=StaticProbe("vllm.model_executor.model_loader.reload.layerwise", r"info\.load_numel \+= num_loaded"),
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu"),

@@ -16,7 +16,7 @@ Evidence: ``BasevLLMParameter``, ``RoutedExperts.weight_loader`` and ``ModelConf
 
 from typing import Any
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, described, no, report, unknown, yes
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, purpose, setting
 from quirks_plugins.conditions import quantized
 
@@ -37,7 +37,6 @@ _CLEARED: dict[str, Any] = {"engine.hf_overrides": {"quantization_config": {}}}
 QUIRK = Quirk(
     id="fp8-checkpoint-refit",
     title="An engine of an FP8 or INT8 checkpoint takes bfloat16 weights of a refit without scales, silently",
-    flag=ModelFlag.WEIGHT_SYNC,
     kind=Kind.RULE,
     match=(purpose("rollout") & quantized & _eight_bits & ~setting("engine.enable_lora").is_true()),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -46,10 +45,7 @@ QUIRK = Quirk(
         "engine.hf_overrides.quantization_config: {} and engine.load_format: dummy"
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/45835"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2875"),
-    ],
+    references=[report("vllm-project/vllm/pull/45835"), report("NVIDIA-NeMo/RL/pull/2875")],
     examples=[
         yes(_FP8, vllm="0.32.0", advises="engine.hf_overrides.quantization_config"),
         yes({**_FP8, "model_type": "minimax_m2"}, vllm="0.26.0"),

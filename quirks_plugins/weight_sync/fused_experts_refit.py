@@ -20,7 +20,7 @@ from functools import wraps
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
 
@@ -35,7 +35,6 @@ _NAMES = ("ernie4_5_moe", "granitemoehybrid", "laguna", "lfm2_moe", "minimax_m2"
 QUIRK = Quirk(
     id="fused-experts-refit",
     title="A refit with all experts of a layer in one tensor, as transformers 5 holds them, fails, or leaves them silently",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & ~our_worker & model_type(*_LOOPS, *_NAMES),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -45,7 +44,7 @@ QUIRK = Quirk(
         reason="the loaders of these models know the names and the layout of a checkpoint alone",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/36997"),
+    references=report("vllm-project/vllm/pull/36997"),
     examples=[
         yes("deepseek_v3", vllm="0.33.0", patches="BaseModelLoader.load_model"),
         yes("mixtral", vllm="0.26.0"),

@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose
 from quirks_plugins.conditions import quantized
 from quirks_plugins.kit import Lab, Outcome
@@ -31,7 +31,6 @@ _longcat = Fact("model.config.ngram_vocab_size_ratio").is_set()
 QUIRK = Quirk(
     id="fused-slice-refit",
     title="A refit leaves weights that Step-3 and LongCat-Flash-Lite copy into slices at their old values",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=(_step3 | _step3p5 | _longcat) & purpose("rollout") & ~quantized,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=[
@@ -58,7 +57,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/57795"),
+    references=report("vllm-project/vllm/pull/57795"),
     evidence=StaticProbe("vllm.model_executor.models.step3_text", r"param_slice\.copy_\("),
     examples=[
         yes("step3_text", vllm="0.32.0", patches="Step3TextModel.load_weights"),

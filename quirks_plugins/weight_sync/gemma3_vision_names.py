@@ -10,7 +10,7 @@ When it can go: when vLLM takes both names. The names are those of small models 
 4 Vision's were read in its source), and of vLLM's source; no refit was run.
 """
 
-from quirks_core import Advise, Affected, Kind, ModelFlag, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose, setting
 
 _TYPES = (
@@ -22,7 +22,6 @@ _VISION = {"model_type": "gemma3", "vision_config": {"model_type": "siglip_visio
 QUIRK = Quirk(
     id="gemma3-vision-names",
     title="A refit of a SigLIP or CLIP vision tower (Gemma 3, LLaVA) fails with the names of transformers 5.8 and later",
-    flag=ModelFlag.WEIGHT_SYNC,
     kind=Kind.RULE,
     match=(
         purpose("rollout")
@@ -37,10 +36,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"There is no module or parameter named '(model\.)?vision_tower\.(encoder|embeddings|pre_layrnorm|post_layernorm)",
-    references=[
-        report("https://github.com/NVIDIA-NeMo/RL/pull/2565"),
-        report("https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/4220"),
-    ],
+    references=[report("NVIDIA-NeMo/RL/pull/2565"), report("NVIDIA-NeMo/Megatron-Bridge/pull/4220")],
     evidence=StaticProbe("vllm.model_executor.models.siglip", r"self\.vision_model = SiglipVisionTransformer\("),
     examples=[
         yes(_VISION, vllm="0.32.0", advises="vision_tower.vision_model"),

@@ -10,7 +10,7 @@ If the checkpoint's files are not on this machine, a warning is logged; send ``m
 When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Require, Severity, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Require, Severity, no, report, unknown, yes
 from quirks_core.declaration.match import Match, model_type, purpose, typed
 from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters, our_worker
 from quirks_plugins.kit import Lab, Outcome
@@ -36,7 +36,6 @@ def constants_from_checkpoint(when: Match | None = None) -> Patch:
 QUIRK = Quirk(
     id="gemma4-layer-scalar",
     title="Dummy weights overwrite Gemma-4's layer_scalar buffers, and a refit of parameters does not restore them",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("gemma4", "gemma4_text", "gemma4_unified") & purpose("rollout") & dummy_weights,
     affected=Affected("vllm", introduced="0.20.0"),
     adjustments=[
@@ -55,10 +54,7 @@ QUIRK = Quirk(
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/19788"),
-        report("https://github.com/NVIDIA-NeMo/RL/issues/2631"),
-    ],
+    references=[report("vllm-project/vllm#19788"), report("NVIDIA-NeMo/RL#2631")],
     examples=[
         yes("gemma4", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("gemma4_text", defaults=_DUMMY, vllm="0.33.0"),

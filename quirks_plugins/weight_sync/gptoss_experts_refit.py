@@ -12,7 +12,7 @@ When it can go: when vLLM loads these tensors through their loaders. vllm-projec
 deliberately not the experts' copies.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import quantized
 from quirks_plugins.kit import Lab, Outcome
 
@@ -22,7 +22,6 @@ _OVERRIDES = "engine.hf_overrides"
 QUIRK = Quirk(
     id="gptoss-experts-refit",
     title="A refit leaves all experts of gpt-oss at their old values",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("gpt_oss") & purpose("rollout") & ~quantized,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
@@ -32,10 +31,7 @@ QUIRK = Quirk(
         reason="it copies experts past their weight loaders, and a layerwise reload repeats only what goes through these",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/57795"),
-        report("https://github.com/vllm-project/vllm/pull/57805"),
-    ],
+    references=[report("vllm-project/vllm/pull/57795"), report("vllm-project/vllm/pull/57805")],
     evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r"param\.copy_\(narrow_weight\)\s+loaded_params\.add"),
     examples=[
         yes("gpt_oss", vllm="0.26.0"),

@@ -11,7 +11,7 @@ there is no paired run, because vLLM's CPU platform has no MXFP4 experts.
 
 from typing import Any
 
-from quirks_core import Advise, Affected, Fact, Kind, ModelFlag, Quirk, Severity, model_type, no, purpose, report, unknown, yes
+from quirks_core import Advise, Affected, Fact, Kind, Quirk, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import quantized
 
 _MXFP4 = {"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}
@@ -20,7 +20,6 @@ _CLEARED: dict[str, Any] = {"engine.hf_overrides": {"quantization_config": {}}}
 QUIRK = Quirk(
     id="gptoss-mxfp4-refit",
     title="gpt-oss starts with MXFP4 experts, and a refit in bfloat16 does not fit them",
-    flag=ModelFlag.WEIGHT_SYNC,
     kind=Kind.RULE,
     match=(model_type("gpt_oss") & purpose("rollout") & quantized & Fact("model.quantization.quant_method").one_of("mxfp4")),
     affected=Affected("vllm", introduced="0.26.0"),
@@ -29,10 +28,7 @@ QUIRK = Quirk(
         "engine.load_format: dummy"
     ),
     severity=Severity.CRASH,
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/25694"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/1452"),
-    ],
+    references=[report("vllm-project/vllm/pull/25694"), report("NVIDIA-NeMo/RL/pull/1452")],
     examples=[
         yes(_MXFP4, vllm="0.32.0", advises="engine.hf_overrides.quantization_config"),
         no(_MXFP4, _CLEARED, vllm="0.32.0"),

@@ -10,19 +10,18 @@ When it can go: when vLLM loads these tensors through their loaders. The model h
 nothing was run on a GPU.
 """
 
-from quirks_core import Advise, Affected, ModelFlag, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 
 QUIRK = Quirk(
     id="inkling-experts-refit",
     title="A refit leaves all experts of Inkling at their old values, silently",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & model_type("inkling_model", "inkling_text", "inkling_mm_model"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Advise(
         "a refit does not reach Inkling's experts, which vLLM copies itself: start a new engine for each policy"
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/57795"),
+    references=report("vllm-project/vllm/pull/57795"),
     evidence=StaticProbe("vllm.models.inkling.nvidia.moe", r"self\.w13_weight\.data\.copy_\(weight\)"),
     examples=[
         yes("inkling_mm_model", vllm="0.32.0", advises="does not reach Inkling's experts"),

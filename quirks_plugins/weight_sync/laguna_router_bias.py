@@ -9,13 +9,12 @@ When it can go: when vLLM loads or refuses a tensor that it does not know there;
 ``docs/upstream/laguna-router-bias.md``.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, model_type, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="laguna-router-bias",
     title="vLLM drops the routers' correction bias of Laguna and routes with zero, silently",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type("laguna"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -25,7 +24,7 @@ QUIRK = Quirk(
         reason="the loader passes over the tensor, and no setting names it",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=report("https://github.com/vllm-project/vllm/pull/50937"),
+    references=report("vllm-project/vllm/pull/50937"),
     examples=[
         yes("laguna", vllm="0.32.0", patches="RoutedExperts.load_weights"),
         yes("laguna", vllm="0.26.0", purpose="serve"),

@@ -10,7 +10,7 @@ started with (``_nvfp4_weight_for_gather``, from 0.30 on).
 When it can go: when vLLM's reload copies back the buffers that it did not make itself.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import platform, purpose, setting
 from quirks_plugins.conditions import mixture
 
@@ -20,7 +20,6 @@ _GLM = {"model_type": "glm4_moe", "n_routed_experts": 8}
 QUIRK = Quirk(
     id="made-buffers-refit",
     title="A reload fails on buffers that a layer makes of its weights, or leaves them at the old values",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout")
     & ((platform("rocm") & mixture) | (platform("cuda") & setting("engine.speculative_config.method").one_of("dspark"))),
     affected=Affected("vllm", introduced="0.30.0"),
@@ -31,7 +30,7 @@ QUIRK = Quirk(
         reason="a reload takes buffers that a layer makes of its weights for constants",
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    references=report("vllm-project/vllm#48312"),
     evidence=StaticProbe("vllm.model_executor.layers.quantization.modelopt", r'"_nvfp4_weight_for_gather"'),
     examples=[
         yes(_GLM, vllm="0.33.0", platform="rocm", patches="_place_kernel_tensors"),

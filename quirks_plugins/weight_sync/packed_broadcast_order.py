@@ -16,14 +16,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 
 _NCCL = {"engine.weight_transfer_config": {"backend": "nccl"}}
 
 QUIRK = Quirk(
     id="packed-broadcast-order",
     title="Weights that arrive in packs by NCCL are loaded on several streams that do not wait for each other",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & setting("engine.weight_transfer_config.backend").one_of("nccl"),
     affected=Affected("vllm", introduced="0.26.0", fixed="0.33.0"),
     adjustments=Patch(
@@ -33,10 +32,7 @@ QUIRK = Quirk(
         reason="the number of streams is the trainer's, and more than one is not ordered",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/52951"),
-        report("https://github.com/NVIDIA-NeMo/RL/pull/3651"),
-    ],
+    references=[report("vllm-project/vllm#52951"), report("NVIDIA-NeMo/RL/pull/3651")],
     evidence=StaticProbe("vllm.distributed.weight_transfer.packed_tensor", r"prev_received", found_means_affected=False),
     examples=[
         yes("qwen3", _NCCL, vllm="0.32.0", patches="packed_nccl_broadcast_consumer"),

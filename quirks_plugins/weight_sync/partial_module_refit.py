@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker, quantized
 from quirks_plugins.kit import Lab, Outcome
 
@@ -32,7 +32,6 @@ _quantised = quantized | setting("engine.quantization").is_set()
 QUIRK = Quirk(
     id="partial-module-refit",
     title="A refit of a part of a fused layer fills the rest, and a layer's padding, with uninitialised memory",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & (~our_worker | _quantised),
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
@@ -43,9 +42,9 @@ QUIRK = Quirk(
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
-        report("https://github.com/vllm-project/vllm/pull/50523"),
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-        report("https://github.com/PrimeIntellect-ai/prime-rl/pull/2714"),
+        report("vllm-project/vllm/pull/50523"),
+        report("vllm-project/vllm#48312"),
+        report("PrimeIntellect-ai/prime-rl/pull/2714"),
     ],
     evidence=StaticProbe("vllm.model_executor.model_loader.reload.meta", r"tensor = torch\.empty_strided\("),
     examples=[

@@ -11,13 +11,12 @@ When it can go: when vLLM's models refuse such a call, or make it a reload.
 Evidence: none, because the quirk changes no output; a test loads a model past vLLM's reload, and within it.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, no, platform, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 QUIRK = Quirk(
     id="raw-weight-load",
     title="Weights loaded into a running model past the layerwise reload do not reach kernels that read other tensors",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=purpose("rollout") & ~our_worker & ~platform("cpu"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
@@ -27,11 +26,7 @@ QUIRK = Quirk(
         reason="a load past the layerwise reload shows nowhere",
     ),
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/vllm-project/vllm/issues/42821"),
-        report("https://github.com/NovaSky-AI/SkyRL/issues/1680"),
-        report("https://github.com/verl-project/verl/issues/7978"),
-    ],
+    references=[report("vllm-project/vllm#42821"), report("NovaSky-AI/SkyRL#1680"), report("verl-project/verl#7978")],
     examples=[
         yes("qwen3_moe", vllm="0.32.0", platform="cuda", patches="BaseModelLoader.load_model"),
         no("qwen3_moe", vllm="0.32.0", platform="cpu"),

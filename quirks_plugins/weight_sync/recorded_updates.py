@@ -14,7 +14,7 @@ When it can go: when vLLM's reload writes loaded weights in place where a layer 
 0.33.0, whose source has not been read yet, because a run should not be refused for the sake of speed.
 """
 
-from quirks_core import Affected, Kind, ModelFlag, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
+from quirks_core import Affected, Kind, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
 
@@ -27,7 +27,6 @@ _REASON = "no setting makes an update copy what it copied before"
 QUIRK = Quirk(
     id="recorded-updates",
     title="vLLM's own weight updates load every layer anew, also where loading is nothing but copying (only if forced)",
-    flag=ModelFlag.WEIGHT_SYNC,
     kind=Kind.FEATURE,
     match=our_worker & purpose("rollout") & package("vllm", fixed="0.33.1"),
     affected=Affected("vllm", introduced="0.26.0"),

@@ -13,15 +13,8 @@ name, or for the Transformers backend (dots1, solar_open).
 
 import shutil
 
-from quirks_core import Advise, ModelFlag, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
-from quirks_plugins.conditions import (
-    dummy_weights,
-    insists_on_dummy_weights,
-    insists_on_parameters,
-    nemotron_h_experts,
-    only_parameters,
-    our_worker,
-)
+from quirks_core import Advise, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
+from quirks_plugins import conditions as run
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 
@@ -31,7 +24,7 @@ _TYPES = (
     *("inkling_model", "inkling_text", "kimi_k25", "kimi_linear", "lfm2_moe", "longcat_flash", "mimo_v2_flash"),
     *("minimax_m2", "minimax_m3_vl", "nemotron_h", "solar_open", "step3p7"),
 )
-_from_checkpoint = insists_on_parameters & ~insists_on_dummy_weights
+_from_checkpoint = run.insists_on_parameters & ~run.insists_on_dummy_weights
 _OURS, _OPEN = {"engine.generate_from_dummy": False}, {"engine.load_format": "dummy", "refit.scope": "parameters"}
 _PATCHED = "DummyModelLoader.load_weights"
 _DUMMY, _PARAMETERS = {"engine.load_format": "dummy"}, {"refit.scope": "parameters"}
@@ -39,36 +32,32 @@ _DUMMY, _PARAMETERS = {"engine.load_format": "dummy"}, {"refit.scope": "paramete
 QUIRK = Quirk(
     id="router-bias-buffers",
     title="A refit of parameters leaves out the bias that MoE routers in the manner of DeepSeek-V3 choose experts by",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=model_type(*_TYPES)
-    & (~model_type("nemotron_h") | nemotron_h_experts)
+    & (~model_type("nemotron_h") | run.nemotron_h_experts)
     & purpose("rollout")
-    & (dummy_weights | only_parameters),
+    & (run.dummy_weights | run.only_parameters),
     adjustments=[
-        constants_from_checkpoint(when=dummy_weights),
+        constants_from_checkpoint(when=run.dummy_weights),
         Require(
             "refit.scope",
             "state_dict",
             remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
-            when=our_worker & only_parameters & ~_from_checkpoint,
+            when=run.our_worker & run.only_parameters & ~_from_checkpoint,
         ),
         Require(
             "engine.load_format",
             "auto",
             reason="the router's bias comes from the checkpoint, because refits send parameters only",
-            when=our_worker & only_parameters & _from_checkpoint,
+            when=run.our_worker & run.only_parameters & _from_checkpoint,
         ),
         Advise(
             "refits send parameters only, so the router's bias stays what it is in the checkpoint: "
             "right as long as the trainer does not balance it",
-            when=only_parameters & (~our_worker | _from_checkpoint),
+            when=run.only_parameters & (~run.our_worker | _from_checkpoint),
         ),
     ],
     severity=Severity.WRONG_OUTPUT,
-    references=[
-        report("https://github.com/deepspeedai/DeepSpeed/pull/8369"),
-        report("https://github.com/vllm-project/vllm/pull/38746"),
-    ],
+    references=[report("deepspeedai/DeepSpeed/pull/8369"), report("vllm-project/vllm/pull/38746")],
     examples=[
         yes("glm4_moe", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("deepseek_v4", {**_DUMMY, **_PARAMETERS}, vllm="0.33.0", patches=_PATCHED, advises="does not balance it"),

@@ -10,14 +10,13 @@ When it can go: when the reload keeps parameters that loading added. Phi runs on
 Other models with such a bias are affected if ``engine.model_impl=transformers`` makes them run there.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, purpose, setting
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(
     id="transformers-backend-head-bias",
     title="A refit of Phi after a dummy start removes the head's bias, and the next request ends the engine",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=(model_type("phi") | setting("engine.model_impl").one_of("transformers")) & purpose("rollout"),
     affected=Affected("vllm", introduced="0.32.0"),
     adjustments=Patch(
@@ -28,10 +27,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"removes lm_head\.bias|object has no attribute 'bias'",
-    references=[
-        report("https://github.com/vllm-project/vllm/pull/46835"),
-        report("https://github.com/vllm-project/vllm/issues/48312"),
-    ],
+    references=[report("vllm-project/vllm/pull/46835"), report("vllm-project/vllm#48312")],
     evidence=StaticProbe("vllm.model_executor.models.registry", r'"PhiForCausalLM": \("transformers"'),
     examples=[
         yes("phi", vllm="0.32.0"),

@@ -10,7 +10,7 @@ worker puts them back.
 When it can go: when vLLM's reload marks its loaders by something else than a name.
 """
 
-from quirks_core import Affected, ModelFlag, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, model_type, purpose
 from quirks_plugins.kit import Lab, Outcome
 
@@ -19,7 +19,6 @@ _KV_SCALES = {"quantization_config": {"quant_method": "compressed-tensors", "kv_
 QUIRK = Quirk(
     id="unnamed-weight-loader",
     title="A refit of MiniMax-M2 fails, because vLLM's reload asks a weight loader for a name that it does not have",
-    flag=ModelFlag.WEIGHT_SYNC,
     match=(model_type("minimax_m2") | Fact("model.quantization.kv_cache_scheme").is_set()) & purpose("rollout"),
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
@@ -30,7 +29,7 @@ QUIRK = Quirk(
     ),
     severity=Severity.CRASH,
     crash=r"'functools\.partial' object has no attribute '__name__'",
-    references=report("https://github.com/vllm-project/vllm/issues/48312"),
+    references=report("vllm-project/vllm#48312"),
     evidence=StaticProbe("vllm.model_executor.layers.minimax_rms_norm.rms_norm_tp", r"\.weight_loader = partial\("),
     examples=[
         yes("minimax_m2", vllm="0.26.0"),

@@ -44,6 +44,15 @@ def fast(vocab=3, merges=True, **parts):
     return {"version": "1.0", "added_tokens": [BOS, EOS], "post_processor": None, **parts, "model": model}
 
 
+@pytest.mark.parametrize("part", ["pre_tokenizer", "decoder"])
+def test_a_tokenizer_is_byte_level_by_its_file_and_has_the_class_of_its_settings(checkpoint, part):
+    sequence = {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}
+    found = checkpoint({"tokenizer_class": "LlamaTokenizerFast"}, fast(**{part: sequence}))
+    assert (found.fact("tokenizer.class"), found.fact("tokenizer.is_byte_level")) == ("LlamaTokenizerFast", True)
+    plain = checkpoint({}, fast(pre_tokenizer={"type": "Metaspace"}, post_processor={"type": "ByteLevel"}))
+    assert (plain.fact("tokenizer.class"), plain.fact("tokenizer.is_byte_level")) == (None, False)
+
+
 @pytest.mark.parametrize(
     ("settings", "processor", "adds"),
     [
