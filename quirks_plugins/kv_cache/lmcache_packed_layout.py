@@ -29,8 +29,8 @@ QUIRK = Quirk(
     match=_name.one_of("LMCacheConnectorV1") | (_name.one_of("LMCacheMPConnector") & model_type(*_RECURRENT)),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Advise(
-        "LMCache up to 0.5.4 takes this vLLM's packed keys and values for another layout, and cached prompts get garbage: install "
-        "a newer LMCache, if its notes name LMCache#4467 and #4253, take vLLM 0.25, or OffloadingConnector"
+        "LMCache up to 0.5.4 takes this vLLM's packed keys and values for another layout, and cached prompts get garbage: "
+        "install a newer LMCache, if its notes name LMCache#4467 and #4253, take vLLM 0.25, or OffloadingConnector"
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[

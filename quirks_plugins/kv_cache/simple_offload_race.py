@@ -1,9 +1,9 @@
 """``SimpleCPUOffloadConnector``: under load, blocks come back from CPU memory with other contents than were computed.
 
-What happens: answers begin well and collapse into loops and mixed scripts, now and then, with many requests at once, without an
-error. Copies to CPU memory run on a stream of their own; before 0.24.0 they do not wait for the kernels that write a block. Also
-in 0.33.0 copies back do not wait for the kernels that still read the memory they go to (vllm-project/vllm#47282, open); far
-fewer answers are concerned. ``OffloadingConnector`` waits both ways.
+What happens: answers begin well and collapse into loops and mixed scripts, now and then, with many requests at once, without
+an error. Copies to CPU memory run on a stream of their own; before 0.24.0 they do not wait for the kernels that write a block.
+Also in 0.33.0 copies back do not wait for the kernels that still read the memory they go to (vllm-project/vllm#47282, open);
+far fewer answers are concerned. ``OffloadingConnector`` waits both ways.
 
 When it can go: when vllm-project/vllm#47282 is fixed. Read in 0.18.0, which has no such connector, 0.22.0, 0.24.0, 0.26.0,
 0.28.0 and 0.33.0 (``v1/simple_kv_offload``). ``VLLM_USE_SIMPLE_KV_OFFLOAD=1`` selects it, too. Not run by us.

@@ -23,8 +23,8 @@ QUIRK = Quirk(
     match=purpose("rollout") & PP.above(1) & setting(_EXECUTOR).one_of("ray") & ~environment(_VARIABLE).one_of("1"),
     affected=Affected("vllm", introduced="0.16.0", fixed="0.21.0"),
     adjustments=Advise(
-        "with pipeline stages over Ray this vLLM can run a weight update during a forward pass: let requests finish before each "
-        "update (NeMo RL: in_flight_weight_updates: false), or install vLLM 0.21 or newer"
+        "with pipeline stages over Ray this vLLM can run a weight update during a forward pass: let requests finish before "
+        "each update (NeMo RL: in_flight_weight_updates: false), or install vLLM 0.21 or newer"
     ),
     severity=Severity.WRONG_OUTPUT,
     references=report("NVIDIA-NeMo/RL#2180"),

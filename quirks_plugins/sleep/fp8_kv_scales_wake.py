@@ -26,8 +26,8 @@ QUIRK = Quirk(
     & v1_model_runner,
     affected=Affected("vllm", introduced="0.12.0", fixed="0.29.0"),
     adjustments=Advise(
-        f"after the first wake-up this vLLM computes with KV scales of 1.0 in place of the checkpoint's: set {_DTYPE}: bfloat16, "
-        "or install vLLM 0.29 or newer"
+        f"after the first wake-up this vLLM computes with KV scales of 1.0 in place of the checkpoint's: set {_DTYPE}: "
+        "bfloat16, or install vLLM 0.29 or newer"
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[

@@ -28,8 +28,8 @@ QUIRK = Quirk(
     & setting("engine.enable_sleep_mode").is_true(),
     affected=Affected("trl", introduced="0.26.0", fixed="1.10.0"),
     adjustments=Advise(
-        "after each sleep this TRL loads the checkpoint from disk over the weights that it has sent, so that all rollouts are the "
-        "first policy's: install TRL 1.10 or newer, or set vllm_enable_sleep_mode=False in the trainer's configuration"
+        "after each sleep this TRL loads the checkpoint from disk over the weights that it has sent, so that all rollouts are "
+        "the first policy's: install TRL 1.10 or newer, or set vllm_enable_sleep_mode=False in the trainer's configuration"
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[report("huggingface/trl#5312"), report("huggingface/trl/pull/5313")],

@@ -27,8 +27,8 @@ QUIRK = Quirk(
     & v1_model_runner,
     affected=Affected("vllm", introduced="0.18.0"),
     adjustments=Advise(
-        f"a step without drafts reads an old recurrent state of this model after one with n-gram drafts, and answers drift: use "
-        f"the model's own MTP in {_DRAFTS}, or no drafts"
+        f"a step without drafts reads an old recurrent state of this model after one with n-gram drafts, and answers drift: "
+        f"use the model's own MTP in {_DRAFTS}, or no drafts"
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#39273"), report("vllm-project/vllm/pull/52942")],

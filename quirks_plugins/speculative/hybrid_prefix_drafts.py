@@ -35,8 +35,8 @@ QUIRK = Quirk(
     match=~platform("cpu") & model_type(*_HYBRID) & setting(_DRAFTS).is_set() & setting(_CACHE).is_true() & _v1,
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Advise(
-        f"on the V1 model runner, drafts and a prefix cache mix up the states of requests of this model: set {_CACHE}: false, or "
-        f"leave {_DRAFTS} out"
+        f"on the V1 model runner, drafts and a prefix cache mix up the states of requests of this model: set {_CACHE}: false, "
+        f"or leave {_DRAFTS} out"
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[

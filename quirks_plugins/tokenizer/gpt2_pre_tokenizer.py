@@ -1,4 +1,4 @@
-"""``tokenizer_class: GPT2Tokenizer`` beside a ``tokenizer.json`` that splits text in its own way: transformers 5 splits as GPT-2.
+"""``GPT2Tokenizer`` in ``tokenizer_config.json``, and other steps in ``tokenizer.json``: transformers 5 splits text as GPT-2.
 
 What happens: ids differ from those that the model was trained with, mostly in numbers ("2023" of Granite 4 and OLMo-2 becomes
 [508, 1419] in place of [2366, 18]), in prompts and in a trainer's labels; decoding hides it, and nothing fails. The class puts
@@ -33,8 +33,9 @@ QUIRK = Quirk(
     & ~setting("engine.skip_tokenizer_init").is_true(),
     affected=Affected("transformers", introduced="5.0.0"),
     adjustments=Advise(
-        "this transformers splits text as GPT-2 does, because tokenizer_config.json names GPT2Tokenizer, and drops the steps of "
-        'tokenizer.json: ids of numbers are wrong. Write "tokenizer_class": "PreTrainedTokenizerFast" into it, for the trainer, too'
+        "tokenizer_config.json names GPT2Tokenizer, so that this transformers splits text as GPT-2 does and drops the steps of "
+        "tokenizer.json: ids of numbers are wrong. For trainer and engine, write there "
+        '"tokenizer_class": "PreTrainedTokenizerFast"'
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
