@@ -33,8 +33,9 @@ QUIRK = Quirk(
     match=purpose("rollout") & setting("engine.enable_lora").is_true() & (_verl | _swift | _zoo),
     affected=Affected("vllm", introduced="0.25.0"),
     adjustments=Advise(
-        "this trainer's loader of adapters does not know this vLLM's names of fused layers, and the first adapter fails: install "
-        "ms-swift 4.6 or Unsloth Zoo 2026.9.4, take vLLM 0.24 (with verl 0.9.1: 0.28), or let verl merge adapters (lora.merge)"
+        "this trainer's loader of adapters does not know this vLLM's names of fused layers, and the first adapter fails: "
+        "install ms-swift 4.6 or Unsloth Zoo 2026.9.4, take vLLM 0.24 (with verl 0.9.1: 0.28), or let verl merge adapters "
+        "(actor_rollout_ref.model.lora.merge)"
     ),
     severity=Severity.CRASH,
     crash="tuple index out of range|has no attribute 'get_unstacked_mapper'",
