@@ -39,12 +39,14 @@ class _Fast:
         first: The special tokens that begin every encoded text.
         size: The largest id of vocabulary and added tokens, plus one.
         by_bytes: Text is split, or joined, in the manner of byte-level BPE.
+        splits: The kinds of steps that split text into words, in order.
     """
 
     added: Mapping[str, int]
     first: tuple[str, ...]
     size: int
     by_bytes: bool
+    splits: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,13 @@ def _fast(file: Path, _changed: int, _size: int) -> _Fast:
         ids = [max(map(int, found), default=-1)]
     added = {str(token["content"]): int(token["id"]) for token in head.get("added_tokens") or ()}
     by_bytes = any('"ByteLevel"' in json.dumps(head.get(name)) for name in ("pre_tokenizer", "decoder"))
-    return _Fast(added, tuple(_first(head.get("post_processor"))), max([*ids, *added.values()], default=-1) + 1, by_bytes)
+    size = max([*ids, *added.values()], default=-1) + 1
+    return _Fast(added, tuple(_first(head.get("post_processor"))), size, by_bytes, _splits(head.get("pre_tokenizer")))
+
+
+def _splits(step: Mapping[str, Any] | None) -> tuple[str, ...]:
+    steps = (step or {}).get("pretokenizers") or [step or {}]
+    return tuple(str(one["type"]) for one in steps if "type" in one)
 
 
 def _first(processor: Any) -> list[str]:
@@ -203,6 +211,10 @@ def _is_byte_level(checkpoint: Checkpoint, _settings: Mapping[str, Any]) -> bool
     return checkpoint.has_fast and checkpoint.fast().by_bytes
 
 
+def _pre_tokenizers(checkpoint: Checkpoint, _settings: Mapping[str, Any]) -> list[str]:
+    return list(checkpoint.fast().splits) if checkpoint.has_fast else []
+
+
 def _size(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> int:
     listed = [int(number) + 1 for number in settings.get("added_tokens_decoder") or ()]
     return max([checkpoint.fast().size, *listed])
@@ -237,6 +249,11 @@ CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = M
             "tokenizer.json splits or joins text in the manner of byte-level BPE",
             _of_tokenizer(_is_byte_level),
             bool,
+        ),
+        "tokenizer.pre_tokenizers": (
+            "the steps by which tokenizer.json splits text into words, such as Split and ByteLevel",
+            _of_tokenizer(_pre_tokenizers),
+            list[str],
         ),
         "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _of_tokenizer(_size), int),
         "tokenizer.unknown_ids": (

@@ -54,6 +54,13 @@ def test_a_tokenizer_is_byte_level_by_its_file_and_has_the_class_of_its_settings
     assert (plain.fact("tokenizer.class"), plain.fact("tokenizer.is_byte_level")) == (None, False)
 
 
+def test_the_steps_of_a_tokenizer_are_those_of_its_file(checkpoint):
+    sequence = {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel"}]}
+    assert checkpoint({}, fast(pre_tokenizer=sequence)).fact("tokenizer.pre_tokenizers") == ["Digits", "ByteLevel"]
+    assert checkpoint({}, fast(pre_tokenizer={"type": "Metaspace"})).fact("tokenizer.pre_tokenizers") == ["Metaspace"]
+    assert checkpoint({}, fast(pre_tokenizer=None)).fact("tokenizer.pre_tokenizers") == []
+
+
 @pytest.mark.parametrize(
     ("settings", "processor", "adds"),
     [
