@@ -19,11 +19,14 @@ from quirks_plugins.runs import QWEN3_MOE
 
 _BACKEND = "engine.moe_backend"
 _VERL = {"train.framework": "verl"}
+#: Trainers whose releases of that time call the model's own ``load_weights``; vLLM's reload gives the layout again.
+_TRAINERS = ("ms-swift", "nemo-rl", "skyrl", "trl", "verl")
 
 QUIRK = Quirk(
     id="moe-layout-updates",
     title="A trainer's update overwrites the layout that vLLM has given the experts of a MoE model",
     match=purpose("rollout")
+    & setting("train.framework").one_of(*_TRAINERS)
     & platform("cuda")
     & mixture
     & ~quantized
@@ -43,7 +46,8 @@ QUIRK = Quirk(
     ],
     examples=[
         yes(QWEN3_MOE, _VERL, vllm="0.22.0", platform="cuda", gives={_BACKEND: "triton"}),
-        yes(QWEN3_MOE, {_BACKEND: "flashinfer_cutlass"}, vllm="0.20.1", platform="cuda", gives={}),
+        yes(QWEN3_MOE, {**_VERL, _BACKEND: "flashinfer_cutlass"}, vllm="0.20.1", platform="cuda", gives={}),
+        no(QWEN3_MOE, vllm="0.22.0", platform="cuda"),
         no(QWEN3_MOE, _VERL, vllm="0.26.0", platform="cuda"),
         no(QWEN3_MOE, _VERL, vllm="0.19.1", platform="cuda"),
         no(QWEN3_MOE, {**_VERL, "engine.data_parallel_size": 2}, vllm="0.22.0", platform="cuda"),
