@@ -13,7 +13,7 @@ from quirks_core.declaration.match import Fact, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
 
-_LORA = {"engine.enable_lora": True}
+_LORA, _H100 = {"engine.enable_lora": True}, {"platform.gpu.capability": 90}
 _FP8 = {**QWEN3_MOE, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 _COMPRESSED = {**QWEN3_MOE, "quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"}}
 _fp8_experts = described(
@@ -44,10 +44,9 @@ QUIRK = Quirk(
         "vllm.model_executor.layers.fused_moe.experts.triton_moe", "lora_unquantized_hidden_states", found_means_affected=False
     ),
     examples=[
-        yes(_FP8, _LORA, vllm="0.20.1", purpose="serve", refuses="vLLM 0.24"),
-        yes(_COMPRESSED, _LORA, vllm="0.23.0", refuses="bfloat16"),
+        yes(_FP8, _LORA, vllm="0.20.1", purpose="serve", platform="cuda", extra=_H100, refuses="vLLM 0.24"),
+        yes(_COMPRESSED, _LORA, vllm="0.23.0", platform="cuda", extra=_H100, refuses="bfloat16"),
         no(_FP8, _LORA, vllm="0.24.0"),
-        yes(_FP8, _LORA, vllm="0.20.1", platform="cuda", extra={"platform.gpu.capability": 90}),
         no(_FP8, _LORA, vllm="0.20.1", platform="cuda", extra={"platform.gpu.capability": 80}),
         no(_FP8, _LORA, vllm="0.19.1"),
         no(QWEN3_MOE, _LORA, vllm="0.20.1"),
