@@ -17,7 +17,7 @@ _DOCS = Path(__file__).resolve().parent
 #: Links that lead to source on GitHub, and to the page written from it on the site.
 _LOOKUP = {
     "quirks_core/configuration/slots.py": "lookup/slots.md",
-    "quirks_core/facts/context.py": "lookup/slots.md#facts",
+    "quirks_core/facts/fact_table.py": "lookup/slots.md#facts",
     "quirks_core/declaration/flags.py": "lookup/slots.md#flags",
     "quirks_core/cli/help.py": "lookup/cli.md",
 }

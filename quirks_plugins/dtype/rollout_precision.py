@@ -61,7 +61,7 @@ _cannot_scale = (
 def _advice(run: RunContext) -> str:
     trainer, engine = run.fact("train.computes_in"), run.fact("engine.computes_in")
     source = run.sources.get("train.autocast") or run.sources.get("train.dtype")
-    text = f"the trainer computes in {trainer}{f' ({source})' if source else ''} and this engine in {engine}: logprobs differ"
+    text = f"the trainer computes in {trainer}{f' ({source})' if source else ''} and this engine in {engine or 'its default'}: logprobs differ"
     if nats := _NATS.get((trainer, engine)):
         text += f" by {nats} nats"
     if (trainer, engine) == ("bfloat16", "float16"):

@@ -4,10 +4,13 @@ What happens: "Unknown SF transformation" or "Unknown recipe", an assertion of D
 DeepGEMM supports capability 12.x (``CudaPlatform.support_deep_gemm``), and ships a DeepGEMM that does not; 0.23.0 did not say
 so. Later builds have one for 12.0. On 12.1 (GB10) it ends with a CUDA fault (vllm-project/vllm#54125, open).
 
-When it can go: when vLLM 0.29, with which 12.1 was last reported, is no longer supported. No such GPU was at hand.
+When it can go: when vLLM 0.29, with which 12.1 was last reported, is no longer supported.
+
+Evidence: the reports, and ``support_deep_gemm`` in 0.23.0 to 0.33.0, which does not show what DeepGEMM itself can do. No such
+GPU was at hand.
 """
 
-from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, Severity, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, package
 
 _VARIABLE = "env.VLLM_USE_DEEP_GEMM"
@@ -31,7 +34,6 @@ QUIRK = Quirk(
     severity=Severity.CRASH,
     crash="Unknown SF transformation|Unknown recipe",
     references=[report("vllm-project/vllm#47436"), report("vllm-project/vllm#47130"), report("vllm-project/vllm#54125")],
-    evidence=StaticProbe("vllm.platforms.cuda", r"def support_deep_gemm[^#]*?is_device_capability_family\(120\)"),
     examples=[
         yes(_BLOCKS, vllm="0.24.0", platform="cuda", extra={"platform.gpu.capability": 120}, gives={_VARIABLE: "0"}),
         yes({"quantization_config": _COMPRESSED}, vllm="0.29.0", platform="cuda", extra={"platform.gpu.capability": 121}),

@@ -121,7 +121,10 @@ def test_without_an_engine_the_newest_release_that_was_read_is_assumed(light, fo
     planned, explained = light("plan", "--model", folder), light("explain", "gemma4-layer-scalar", "--model", folder)
     other = light("plan", "--model", folder, "--assume", "vllm==0.30", "--assume", "cpu==avx2")
 
-    assert "; vllm 0.33 (assumed: none is installed), platform cuda (assumed)\n" in planned.stdout
+    assert (
+        "; vllm 0.33 (assumed: none is installed), platform cuda (assumed), platform.gpu.capability 90 (assumed)\n"
+        in planned.stdout
+    )
     assert re.search(r"^  gemma4-layer-scalar +Dummy weights", planned.stdout, re.M)
     assert "undecided" not in planned.stdout
     assert planned.stdout.count("not checked") == 1

@@ -77,7 +77,8 @@ def test_what_only_the_program_can_do_comes_first(quirks, model):
     own, rest = [line for line in shown if line.startswith("undecided: ")]
     assert shown[0].startswith("do this: ")
     assert ", for vllm serve, plan " in shown[1]
-    assert own.startswith("undecided: rollout-precision: decided by --set train.")
+    assert own.startswith("undecided: rollout-precision: A rollout ")
+    assert "; decided by --set train." in own
     assert re.match(r"undecided: \d+ quirks: decided by --set .* and \d+ more$", rest)
     assert len(shown) <= 20
 

@@ -51,7 +51,7 @@ def test_the_log_of_a_block_has_the_lines_of_the_hook(plan_of, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "advised: q1: request.timeout_s = 7.0: OpenAI(timeout=7), or asyncio.timeout(7) around engine.generate (it may hang)",
         "in force: q0: Something goes wrong (engine.seed = 1)",
-        "undecided: q2: decided by refit.scope",
+        "undecided: q2: Something goes wrong; decided by refit.scope",
     ]
 
 

