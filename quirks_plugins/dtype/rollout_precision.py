@@ -59,9 +59,9 @@ _cannot_scale = (
 
 
 def _advice(run: RunContext) -> str:
-    trainer, engine = run.fact("train.computes_in"), run.fact("engine.computes_in")
+    trainer, engine = run.fact("train.computes_in"), run.fact("engine.computes_in") or "its default"
     source = run.sources.get("train.autocast") or run.sources.get("train.dtype")
-    text = f"the trainer computes in {trainer}{f' ({source})' if source else ''} and this engine in {engine or 'its default'}: logprobs differ"
+    text = f"the trainer computes in {trainer}{f' ({source})' if source else ''} and this engine in {engine}: logprobs differ"
     if nats := _NATS.get((trainer, engine)):
         text += f" by {nats} nats"
     if (trainer, engine) == ("bfloat16", "float16"):
