@@ -83,7 +83,8 @@ class Catalogue:
     def answer(self, report: dict[str, Any], reasons: dict[str, str]) -> Known:
         """Returns what the catalogue knows of a report."""
         number = str(report["number"])
-        cites = re.compile(rf"{re.escape(_repository(number))}(/issues/|/pull/|#){number.rpartition('#')[2]}\b", re.IGNORECASE)
+        repository, _, own = number.partition("#")
+        cites = re.compile(rf"{re.escape(repository)}(/issues/|/pull/|#){own}\b", re.IGNORECASE)
         by_quirks = [name for name, quirk in self._quirks.items() if any(cites.search(item.url) for item in quirk.references)]
         cited = by_quirks or [name for name, text in self._pages.items() if cites.search(text)]
         return Known(number, report["title"], tuple(cited), reasons.get(number, ""), self._like(report))
@@ -106,10 +107,6 @@ class Catalogue:
         return rare * own[word] * (_SATURATION + 1) / (own[word] + _SATURATION * long)
 
 
-def _repository(number: str) -> str:
-    return number.partition("#")[0]
-
-
 def _text(quirk: Quirk) -> str:
     file = (_ROOT / quirk.location.file).read_text(encoding="utf-8") if quirk.location else ""
     about = ast.get_docstring(ast.parse(file)) or ""
@@ -127,7 +124,7 @@ def main() -> None:
     parser.add_argument("reports", type=Path, help="a file with one report as JSON in each line")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args()
-    reasons = yaml.safe_load(_REASONS.read_text(encoding="utf-8")) or {} if _REASONS.exists() else {}
+    reasons = yaml.safe_load(_REASONS.read_text(encoding="utf-8"))
     catalogue = Catalogue()
     reports = [json.loads(row) for row in options.reports.read_text(encoding="utf-8").splitlines() if row.strip()]
     answers = [catalogue.answer(report, reasons) for report in reports]

@@ -16,6 +16,7 @@ _REPORTS = [
         "versions": {"vllm": "0.19.2"},
     },
     {"number": "huggingface/trl#55193", "title": "the number of another repository's report"},
+    {"number": "verl-project/verl#751", "title": "all outputs become exclamation marks at some step"},
 ]
 
 
@@ -28,7 +29,16 @@ def known(tmp_path_factory):
 
 
 def test_a_report_that_a_quirk_cites_is_known(known):
-    assert [(row["known"], row["cited"]) for row in known] == [(True, ["lora-unmatched-names"]), (False, []), (False, [])]
+    assert [(row["known"], row["cited"]) for row in known] == [
+        (True, ["lora-unmatched-names"]),
+        (False, []),
+        (False, []),
+        (True, []),
+    ]
+
+
+def test_a_report_without_a_quirk_for_a_reason_is_known(known):
+    assert [bool(row["reason"]) for row in known] == [False, False, False, True]
 
 
 def test_an_unknown_report_is_shown_with_the_quirks_that_use_its_words(known):

@@ -25,7 +25,7 @@ ENGINE = "vllm"
 #: Who starts an engine, beside trainers: our worker, and a server.
 OURS, SERVE = "worker", "serve"
 #: The GPU of most trainers, where a plan is made for one without having it.
-_GPU = "gpu==9.0"
+_H100 = "9.0"
 #: So much alike, a name is a misspelt one; without vLLM, others may be arguments of one.
 _ALMOST = 0.88
 
@@ -155,13 +155,15 @@ def plan_options(options: argparse.Namespace, config: GenerationConfig | None = 
 
 def run_options(options: argparse.Namespace, config: GenerationConfig) -> PlanOptions:
     """Collects what the plan is made with, and assumes what is not here: the newest vLLM that was read, and an H100."""
-    given = {text.partition("==")[0].strip() for text in options.assume}
+    given = {name.strip(): value.strip() for name, _, value in (text.partition("==") for text in options.assume)}
+    more: dict[str, str] = {}
     if installed_version(ENGINE) is None and ENGINE not in given:
-        has_platform = installed_platform() is not None or given & {"platform", "cpu", "gpu"}
-        newest = f"{ENGINE}=={'.'.join(map(str, NEWEST_READ))}"
-        options.assume = [newest, *([] if has_platform else ["platform==cuda"]), *options.assume]
-    if "platform==cuda" in options.assume and "gpu" not in given and gpu_capability() is None:
-        options.assume = [*options.assume, _GPU]
+        more[ENGINE] = ".".join(map(str, NEWEST_READ))
+        if installed_platform() is None and given.keys().isdisjoint({"platform", "cpu", "gpu"}):
+            more["platform"] = "cuda"
+    if "cuda" in (given.get("platform"), more.get("platform")) and "gpu" not in given and gpu_capability() is None:
+        more["gpu"] = _H100
+    options.assume = [*options.assume, *map("==".join, more.items())]
     return plan_options(options, config)
 
 

@@ -162,6 +162,21 @@ def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model):
     )
 
 
+def test_an_h100_is_planned_for_where_no_gpu_is_seen(quirks, model, monkeypatch):
+    monkeypatch.setattr("quirks_core.cli.options.gpu_capability", lambda: None)
+
+    def gpu(*assumed):
+        options = [word for text in assumed for word in ("--assume", text)]
+        return quirks("plan", "--model", model(), *options, "--json").json["context"]["gpu"]
+
+    assert [gpu("platform==cuda"), gpu("platform == cuda"), gpu("platform==cuda", "gpu==8.0"), gpu("cpu==avx2")] == [
+        90,
+        90,
+        80,
+        None,
+    ]
+
+
 def test_a_plan_advises_only_what_its_engine_does_not_put_into_force(quirks, model):
     hook = quirks("plan", "--json", *SERVE[1:], model())
     ours = quirks("plan", "--json", "--model", model(), "--set", "train.sequence_packing=true")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -12,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from patience import until
+from patience import HUNG_S, until
 
 from quirks_core.apply import process
 from quirks_core.base.errors import ReceiptError, UsageError
@@ -111,6 +115,53 @@ async def test_a_temporary_folder_that_vanishes_is_named(checkpoint, running, mo
     thread.join()
 
     assert "MODEL_QUIRKS_PLAN" not in os.environ
+
+
+#: Starts an engine and says how that ended.
+_START = """
+import asyncio, json, sys
+from worker.lab.kit.lab import configuration, set_environment
+
+set_environment()
+
+async def main():
+    from worker import VllmAsyncGenerationWorker
+
+    worker = VllmAsyncGenerationWorker(configuration(sys.argv[1], {"purpose": "eval"}))
+    try:
+        await worker.post_init_async()
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error)]), flush=True)
+    await worker.shutdown()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def unshared():
+    """Runs a script behind a mount of its own; needs the right to mount."""
+    unshare, shell = shutil.which("unshare"), shutil.which("sh")
+    if unshare is None or shell is None or subprocess.run([unshare, "-m", shell, "-c", "true"], check=False).returncode:
+        pytest.skip("this user must not mount a file system")
+
+    def run(mount, *command):
+        line = f"{mount} && exec {shlex.join(map(str, command))}"
+        return subprocess.run([unshare, "-m", shell, "-c", line], capture_output=True, text=True, timeout=HUNG_S, check=False)
+
+    return run
+
+
+def test_shared_memory_that_is_too_small_is_named(checkpoint, unshared, tmp_path):
+    script = tmp_path / "start.py"
+    script.write_text(_START)
+
+    ended = unshared("mount -t tmpfs -o size=64m none /dev/shm", sys.executable, script, checkpoint("qwen3"))
+
+    kind, text = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith("[")))
+    assert kind == "EngineStartError"
+    assert "Insufficient space in /dev/shm" in text
 
 
 def test_contradictions_are_refused_all_at_once(checkpoint):

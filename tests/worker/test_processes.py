@@ -5,10 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -110,20 +110,34 @@ async def test_refused_variables_leave_nothing_behind(model):
     assert in_force() is None
 
 
-@pytest.mark.usefixtures("shell")
-async def test_a_full_disk_is_named_before_anything_starts(model, tmp_path, monkeypatch):
-    """A full disk of temporary files is named before anything starts."""
+@pytest.fixture
+def small_disk(tmp_path, monkeypatch):
+    """A full file system for temporary files; needs the right to mount one."""
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    options = ["-t", "tmpfs", "-o", "size=256k", "none"]
+    if (
+        mount is None
+        or umount is None
+        or subprocess.run([mount, *options, tmp_path], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("this user must not mount a file system")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    yield tmp_path
+    subprocess.run([umount, tmp_path], check=True)
+
+
+@pytest.mark.usefixtures("shell")
+async def test_a_full_disk_is_named_before_anything_starts(model, small_disk):
+    """A full disk of temporary files is named before anything starts."""
     plan = make_plan(GenerationConfig.parse({"model": str(model())}))
 
     with pytest.raises(
-        EngineStartError, match=rf"^no engine was started: the disk of {tmp_path}, the folder for temporary files, is full"
+        EngineStartError, match=rf"^no engine was started: the disk of {small_disk}, the folder for temporary files, is full"
     ) as caught:
         await Engine(plan, {}, {}).start()
 
     assert "set TMPDIR" in str(caught.value)
-    assert list(tmp_path.glob("model-quirks-*")) == []
+    assert list(small_disk.glob("model-quirks-*")) == []
     assert in_force() is None
 
 

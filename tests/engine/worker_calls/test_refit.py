@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import stat
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +16,12 @@ from worker.errors import (
     RefitError,
     RefitRejectedError,
     SleepError,
+    TransferError,
 )
+from worker.refit import Source
 from worker.refit.transport.channel import free_port
+from worker.refit.weights.resident import InPlace
+from worker.refit.weights.scope import gathered
 
 IP = "127.0.0.1"
 #: Tensors after which the engine has begun to load: the trainer fills the third buffer only when the first was taken.
@@ -225,6 +231,17 @@ async def test_a_group_without_a_rank_for_this_engine_is_refused(worker, rank_pr
         await worker.init_collective_async(rank_prefix, IP, 1, world_size, train_world_size)
 
 
+async def test_a_collective_without_a_trainer_names_the_place(worker, policies, holds, refitting):
+    """A group whose trainer does not come is an error that names the place."""
+    refitting(timeout_s=0.3)
+    port = free_port(IP)
+
+    with pytest.raises(TransferError, match=rf"rank 1 of 2 could not join the group at {IP}:{port}"):
+        await worker.init_collective_async(0, IP, port, 2)
+
+    assert (await holds(policies.a)).passed
+
+
 async def test_a_caller_that_is_cancelled_leaves_a_whole_refit_behind(worker, policies, holds, until):
     calling = asyncio.create_task(worker.refit_async(policies.b.model, version="b"))
     await until(lambda: worker.refitting.lock.locked())
@@ -287,6 +304,21 @@ async def test_verification_names_what_differs(worker, policies, holds):
     assert (await holds(policies.a)).passed
 
 
+async def test_verification_finds_the_one_tensor_that_differs(worker, policies):
+    weight = policies.a.model.model.layers[1].mlp.gate_proj.weight
+    with torch.no_grad():
+        before = weight[0, 0].clone()
+        weight[0, 0] += 1.0
+
+    try:
+        found = await worker.verify_refit_async(policies.a.model)
+    finally:
+        with torch.no_grad():
+            weight[0, 0] = before
+
+    assert list(found) == ["model.layers.1.mlp.gate_up_proj (as it computes)"]
+
+
 async def test_verification_takes_the_weights_once_more(worker, policies, elsewhere):
     """Verification takes the weights once more from the trainer's process."""
     trainer, update = elsewhere
@@ -333,6 +365,42 @@ async def test_half_of_a_fused_layer_is_an_error(worker, policies, lab, holds, l
         await anext(worker.generate_async(lab.batch_of(lab.PROMPTS)))
     await worker.refit_async(policies.b.model)
     assert (await holds(policies.b)).passed
+
+
+async def test_tensors_that_break_half_way_fail_the_refit(worker, policies, refitting, holds, monkeypatch):
+    """Tensors that break half way fail the refit by every transport."""
+
+    def broken(state):
+        for index, item in enumerate(gathered(state)):
+            if index == 6:
+                raise RuntimeError("the optimizer has gone")
+            yield item
+
+    monkeypatch.setattr("worker.refit.weights.source.gathered", broken)
+    monkeypatch.setattr(Source, "in_place", lambda source, _: InPlace(source.model, {}))  # as if they were sharded
+    for name in ("ipc_zmq", "collective"):
+        refitting(transport=name, buffer_mb=0)  # a chunk for every tensor
+
+        with pytest.raises(RefitError, match="a refit failed half-way"):
+            await worker.refit_async(policies.b.model)
+
+    monkeypatch.undo()
+    await worker.refit_async(policies.b.model)
+    assert (await holds(policies.b)).passed
+
+
+async def test_the_sockets_lie_in_a_folder_of_this_user_alone(worker, policies, connected, until):
+    """The sockets lie in a folder of this user alone while they are needed."""
+    (address,) = map(Path, await worker.report_refit_addresses_async())
+    updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
+    await until(lambda: address.exists() and stat.S_IMODE(address.stat().st_mode) == 0o600)
+
+    folder = stat.S_IMODE(address.parent.stat().st_mode)
+    connected.send(policies.a.file)
+    await updating
+
+    assert folder == 0o700
+    assert not [entry for entry in address.parent.iterdir() if entry.is_socket()]
 
 
 async def test_an_engine_on_the_processor_says_that_it_cannot_sleep(worker, policies, holds):
