@@ -48,6 +48,7 @@ class RefitReport:
         reloaded: How many went through vLLM's layerwise reload.
         layers: The layers for which they did, while others were copied.
         unloaded: Parameters of the model that got no value.
+        by_pieces: Whether each process received only what it holds, from the trainer's ranks that hold it.
         not_finite: How many values of a tensor are NaN or infinite, by the names of those that have any (``refit.finite``).
         entries: What each process of the engine has in its ledger of the refit; empty if ``MODEL_QUIRKS_LEDGER=off``.
         verdicts: What the ledger found wrong with the weights as they are now.
@@ -58,6 +59,7 @@ class RefitReport:
     reloaded: int
     layers: tuple[str, ...]
     unloaded: tuple[str, ...]
+    by_pieces: bool
     not_finite: Mapping[str, int]
     entries: tuple[Entry, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
@@ -72,7 +74,10 @@ class RefitReport:
             not_finite |= {name: max(count, not_finite.get(name, 0)) for name, count in answer["not_finite"].items()}
         entries = tuple(entry for account in accounts for entry in account.entries)
         verdicts = tuple(verdict for account in accounts for verdict in account.problems)
-        return cls(version, copied, reloaded, **names, not_finite=not_finite, entries=entries, verdicts=verdicts)
+        by_pieces = all(answer.get("by_pieces", False) for answer in answers)
+        return cls(
+            version, copied, reloaded, **names, by_pieces=by_pieces, not_finite=not_finite, entries=entries, verdicts=verdicts
+        )
 
     def __str__(self) -> str:
         return f"{self.version!r}: {self.copied} tensors copied, {self.reloaded} through vLLM's reload"

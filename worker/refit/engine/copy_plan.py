@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quirks_core.base.text import listed
 from worker.errors import RefitError
+from worker.refit.weights.box import View, Wanted
 from worker.refit.weights.expected import common, engine_name
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.snapshot import Snapshot
@@ -147,20 +149,43 @@ class CopyPlan:
         """Returns the names of the engine's tensors that one of the trainer's is copied to."""
         return {target.destination for target in self._copies.get(name, ())}
 
+    def is_checked_next(self, check_every: int) -> bool:
+        """Returns whether the copies of the next refit are compared with the loaders.
+
+        Args:
+            check_every: After how many refits they are; 0 for the first alone.
+        """
+        return self.uses == 0 or (check_every > 0 and self.uses % check_every == 0)
+
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def begin(self, check_every: int) -> bool:
         """Begins a refit: writes the constants again, because the memory may have lost them (a deep sleep).
 
         Args:
-            check_every: After how many refits the copies are compared with the loaders; 0 for the first alone.
-
-        Returns:
-            Whether those of this one are.
+            check_every: As for `is_checked_next`, whose answer for this refit is returned.
         """
         for written, value in self._fills:
             written.fill_(value)
+        is_checked = self.is_checked_next(check_every)
         self.uses += 1
-        return self.uses == 1 or (check_every > 0 and (self.uses - 1) % check_every == 0)
+        return is_checked
+
+    def wanted(self) -> list[Wanted]:
+        """Returns which parts of the trainer's tensors go where, in the order of the model's memory.
+
+        Tensors that are loaded, or not copied in their own order, are wanted whole: the ledger looks at those.
+        """
+        shapes = {spec.name: spec.shape for spec in self.manifest.tensors}
+        parts: list[tuple[int, Wanted]] = []
+        wholes = set(self.reloaded | self.hidden)
+        for name, targets in self._copies.items():
+            views = [View.find(shapes[name], one.taken.size, one.taken.stride, one.taken.offset) for one in targets]
+            if None in views:
+                wholes.add(name)
+            elif name not in wholes:
+                parts += [(one.start, Wanted(name, view, one.written)) for one, view in zip(targets, views, strict=True)]
+        found = [one for _, one in sorted(parts, key=itemgetter(0))]
+        return found + [Wanted(spec.name) for spec in self.manifest.tensors if spec.name in wholes]
 
     @cached_property
     def in_place(self) -> frozenset[str]:

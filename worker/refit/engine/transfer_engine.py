@@ -7,7 +7,7 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -177,7 +177,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             )
             if self.rank >= update_info.ranks:  # the trainer does not send to this one
                 raise wrong
-        with self._stream(update_info) as stream:
+        with self._stream(update_info, self._unchecked) as stream:
             if wrong is not None:
                 raise wrong  # in the stream, so that the trainer gets the reason
             reload = self._load(stream, update_info)
@@ -235,6 +235,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._resident = None
         if plan:
             self._plan = None
+            if self._group is not None:
+                self._group.forget()
 
     def shutdown(self) -> None:
         """Leaves the collective, if one was joined."""
@@ -247,7 +249,18 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Abstract in vLLM 0.26, gone later; our trainers send through `worker.refit`."""
         raise NotImplementedError("send with worker.refit: send_ipc_zmq, or CollectiveSender")
 
-    def _stream(self, info: RefitUpdateInfo) -> Stream:
+    def _unchecked(self, info: RefitUpdateInfo, manifest: Manifest) -> CopyPlan | None:
+        """Returns the plan by which a refit is copied without being compared with the loaders, which need whole tensors."""
+        plan = self._plan
+        if plan is None or not plan.copied or plan.is_checked_next(info.verify_every) or not plan.fits(manifest, self.model):
+            return None
+        return plan
+
+    def _stream(
+        self,
+        info: RefitUpdateInfo,
+        plan: Callable[[RefitUpdateInfo, Manifest], CopyPlan | None] = lambda *_: None,
+    ) -> Stream:
         if info.manifest != self._announced[0]:
             self._announced = info.manifest, Manifest.decode(info.manifest) if info.manifest is not None else None
         expected = self._announced[1] or self._checkpoint
@@ -264,7 +277,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         if info.transport == "collective":
             if self._group is None:
                 raise TransferError("refit by collective: no group; call init_collective_async first")
-            return CollectiveStream(self._group, expected)
+            return CollectiveStream(self._group, expected, lambda manifest: plan(info, manifest))
         raise TransferError(f"refit: no transport {info.transport!r}; there are ipc_zmq and collective")
 
     @cached_property
@@ -331,6 +344,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             "reloaded": len(plan.reloaded),
             "layers": sorted(plan.modules),
             "unloaded": list(plan.unloaded),
+            "by_pieces": isinstance(stream, CollectiveStream) and stream.by_pieces,
         }
         self.touched = True
         try:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -21,14 +21,20 @@ import torch.distributed as dist
 from quirks_core.base.errors import words
 from worker.errors import RefitRejectedError, TransferError
 from worker.refit.transport.channel import free_port
+from worker.refit.transport.exchange import Exchange, agree_to_receive, agree_to_send
 from worker.refit.weights.buffers import view
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order, size_of
 from worker.refit.weights.packing import Packing
 from worker.refit.weights.resident import InPlace
 from worker.refit.weights.source import Source
 
+if TYPE_CHECKING:
+    from worker.refit.engine.copy_plan import CopyPlan
+
 #: Rank that sends.
 SOURCE = 0
+#: A rank's vote: broadcasts, pieces, or the pieces of the last refit that had some; 0 refuses.
+_BROADCAST, _BY_PIECES, _AS_BEFORE = 1, 2, 3
 #: Seconds between two looks at the device.
 _LOOK_S = 50e-6
 #: Returns where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
@@ -72,6 +78,7 @@ class Group:
             ) from error
         self.rank, self.world_size, self.device = rank, world_size, torch.empty(0, device=device).device  # with its number
         self.packing: Packing | None = None
+        self._exchange: tuple[object, Exchange | None] | None = None
         self._timeout_s = timeout_s
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
@@ -87,6 +94,34 @@ class Group:
 
             with torch.cuda.device(self.device):
                 self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
+
+    def vote(self, subject: object | None) -> int:
+        """Returns this rank's vote for the next refit, to be given to `agree`.
+
+        Args:
+            subject: What this rank would send or receive by pieces; None if it takes part in broadcasts alone.
+        """
+        if subject is None:
+            return _BROADCAST
+        return _AS_BEFORE if self._exchange is not None and self._exchange[0] is subject else _BY_PIECES
+
+    def agreed(self, vote: int, subject: object, agree: Callable[[], Exchange | None]) -> Exchange | None:
+        """Returns what is sent or received by pieces; None for broadcasts.
+
+        Args:
+            vote: The least vote of all ranks.
+            subject: What this rank voted about.
+            agree: Finds out with all ranks what is sent.
+        """
+        if vote == _BROADCAST:
+            return None
+        if vote == _BY_PIECES or self._exchange is None:
+            self._exchange = subject, agree()
+        return self._exchange[1]
+
+    def forget(self) -> None:
+        """Has the next refit agree on pieces again."""
+        self._exchange = None
 
     def announce(self, packing: Packing | None = None) -> Packing:
         """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
@@ -145,21 +180,46 @@ class Group:
 
     def broadcast_json(self, value: Any = None) -> Any:
         """Gives every rank the JSON value of rank 0."""
-        payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        size = torch.tensor([len(payload)])
-        self._broadcast(size)
-        if self.rank != SOURCE:
-            payload = torch.empty(int(size), dtype=torch.uint8)
-        self._broadcast(payload)
-        return json.loads(bytes(payload.numpy()))
+        return self._json_of(SOURCE, value)
 
-    def agree(self, accepted: bool) -> bool:
-        """Returns whether every rank accepts."""
+    def gather_json(self, value: Any) -> list[Any]:
+        """Gives every rank the JSON values of all, in their order."""
+        return [self._json_of(rank, value) for rank in range(self.world_size)]
+
+    def exchange(
+        self, memory: Sequence[tuple[int, torch.Tensor]], *, is_sender: bool, stream: torch.cuda.Stream | None
+    ) -> None:
+        """Sends bytes to other ranks, or receives some; on GPUs they have been when the stream is so far.
+
+        Args:
+            memory: For each of them its number and [nbytes] uint8, on the group's device.
+            is_sender: Whether this rank sends.
+            stream: Where NCCL works; None on the CPU.
+
+        Raises:
+            TransferError: A rank died or took too long.
+        """
+        if stream is not None:
+            with torch.cuda.device(self.device):
+                self._nccl.group_start()
+                for rank, part in memory:
+                    (self._nccl.send if is_sender else self._nccl.recv)(part, rank, stream)
+                self._nccl.group_end()
+            return
+        verb = "send" if is_sender else "recv"
+        self._do("a message", lambda group: _All([getattr(group, verb)([part], rank, 0) for rank, part in memory]))
+
+    def note(self, event: torch.cuda.Event) -> None:
+        """Has `wait` wait for an event, too."""
+        self._started.append(event)
+
+    def agree(self, accepted: int) -> int:
+        """Returns the least that any rank votes for; 0 is no."""
         vote = torch.tensor([int(accepted)])
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
         self._do("a vote", lambda group: group.allreduce([vote], options))
-        return bool(vote.item())
+        return int(vote.item())
 
     def close(self) -> None:
         """Leaves the group."""
@@ -167,10 +227,20 @@ class Group:
         if nccl is not None:
             self._started.clear()
             nccl.destroy()
+        self._exchange = None
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
 
-    def _broadcast(self, tensor: torch.Tensor) -> None:
-        self._do("a broadcast", lambda group: group.broadcast(tensor, SOURCE))
+    def _json_of(self, rank: int, value: Any) -> Any:
+        payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        size = torch.tensor([len(payload)])
+        self._broadcast(size, rank)
+        if self.rank != rank:
+            payload = torch.empty(int(size), dtype=torch.uint8)
+        self._broadcast(payload, rank)
+        return json.loads(bytes(payload.numpy()))
+
+    def _broadcast(self, tensor: torch.Tensor, rank: int = SOURCE) -> None:
+        self._do("a broadcast", lambda group: group.broadcast(tensor, rank))
 
     def _do(self, what: str, start: Callable[[Any], Any]) -> None:
         if self._group is None:
@@ -183,11 +253,23 @@ class Group:
             ) from error
 
 
+class _All(NamedTuple):
+    """Works of a process group, as one."""
+
+    works: list[Any]
+
+    def wait(self) -> None:
+        """Waits for all."""
+        for work in self.works:
+            work.wait()
+
+
 class CollectiveSender:
     """The trainer's side; opened once, then used for every refit.
 
-    Every trainer rank that joins must call `send` with the same tensors in the same order (a ``DTensor`` is gathered on all
-    of them together); rank 0's values travel.
+    Every trainer rank that joins must call `send` with the same tensors in the same order. Rank 0's values travel, for which a
+    ``DTensor`` is gathered on all of them together; from the third refit on each rank sends what it holds to the engine ranks
+    that want it, and nothing is gathered (`worker.refit.transport.exchange`).
     """
 
     def __init__(
@@ -243,11 +325,17 @@ class CollectiveSender:
             self.close()  # the others wait for an announcement
             raise
         packing = self._group.announce(packing if self._group.rank == SOURCE else None)
-        if not self._group.agree(True):
+        held = tensors.held(self._group.device, self._group.rank) if isinstance(tensors, Source) else None
+        vote = self._group.agree(self._group.vote(held))
+        if not vote:
             raise RefitRejectedError("refit rejected by the engine, nothing was sent; the worker's error says why")
         try:
-            for memory in self._memory(tensors, packing, in_place):
-                self._group.broadcast_weights(memory)
+            exchange = self._group.agreed(vote, held, lambda: agree_to_send(self._group, packing.manifest, held or {}))
+            if exchange is not None:
+                deque(exchange.run(), maxlen=0)
+            else:
+                for memory in self._memory(tensors, packing, in_place):
+                    self._group.broadcast_weights(memory)
             self._group.wait(given_up)
             self._group.agree(True)
         except BaseException:
@@ -304,12 +392,18 @@ class CollectiveStream:
 
     complete = False
 
-    def __init__(self, group: Group, expected: Manifest | None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        expected: Manifest | None,
+        plan: Callable[[Manifest], CopyPlan | None] = lambda _: None,
+    ) -> None:
         """Waits for the trainer's manifest.
 
         Args:
             group: The group that this rank joined.
             expected: What was announced.
+            plan: Returns where the parts of the tensors of a manifest go; None if this rank needs them whole.
 
         Raises:
             RefitRejectedError: The manifest differs from what was announced, here or on another rank.
@@ -323,8 +417,18 @@ class CollectiveStream:
             self.manifest.check(expected)
         except RefitRejectedError as error:
             problem = error
-        if not group.agree(problem is None):
+        found = plan(self.manifest) if problem is None else None
+        vote = group.agree(group.vote(found) if problem is None else 0)
+        if not vote:
             raise problem or RefitRejectedError("refit rejected by another rank; nothing was loaded")
+        self._exchange = group.agreed(
+            vote, found, lambda: agree_to_receive(group, self.manifest, found.wanted() if found is not None else [])
+        )
+
+    @property
+    def by_pieces(self) -> bool:
+        """Whether this rank receives the parts that it wants, where they go."""
+        return self._exchange is not None
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and tensors, in memory of their own.
@@ -341,8 +445,12 @@ class CollectiveStream:
         Args:
             room_for: Returns where a broadcast belongs as it is; it is received there. The first never is: by it the trainer
                 shows that it sends at all.
-            placed: Yield those, too, that were received in their place.
+            placed: Yield those, too, that were received in their place; by pieces they never are.
         """
+        if self._exchange is not None:
+            yield from ([pair] for pair in self._exchange.run())
+            self._end()
+            return
         for number, chunk in enumerate(self._packing.chunks()):
             room = room_for(chunk) if number else None
             memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
@@ -351,6 +459,9 @@ class CollectiveStream:
                 self._group.wait()
             if room is None or placed:
                 yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
+        self._end()
+
+    def _end(self) -> None:
         self._group.wait()
         self._group.agree(True)
         self.complete = True

@@ -58,6 +58,19 @@ def layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.T
     Raises:
         ValueError: The scope is unknown.
     """
+    return checkpoint_layout(model, own_layout(model, scope))
+
+
+def own_layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.Tensor]:
+    """Returns what `layout` does, as the model itself names and lays out its tensors.
+
+    Args:
+        model: The trainer's model.
+        scope: What to send.
+
+    Raises:
+        ValueError: The scope is unknown.
+    """
     import torch
 
     # By value, so that a plan's plain string cannot select the other scope by accident.
@@ -67,8 +80,7 @@ def layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.T
     for name in getattr(model, "_keys_to_ignore_on_save", None) or ():
         state.pop(name, None)
     first = {id(tensor): name for name, tensor in reversed(state.items())}
-    state = {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
-    return _checkpoint_layout(model, state)
+    return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
 
 
 def gathered(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -78,8 +90,13 @@ def gathered(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Ten
         yield name, whole.contiguous()
 
 
-def _checkpoint_layout(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Undoes the renaming and fusing that transformers does when it loads a checkpoint; parts of a fused tensor are views."""
+def checkpoint_layout(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Undoes the renaming and fusing that transformers does when it loads a checkpoint; parts of a fused tensor are views.
+
+    Args:
+        model: The trainer's model.
+        state: Its tensors, or others of their shapes in their place.
+    """
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):

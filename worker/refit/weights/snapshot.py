@@ -54,7 +54,7 @@ class Snapshot:
         ]
 
     def holds(self, model: nn.Module) -> bool:
-        """Returns whether a model has these very tensors where they were; False of one with sharded tensors (``DTensor``)."""
+        """Returns whether a model has these very tensors where they were; of sharded ones (``DTensor``) this rank's parts."""
         with torch._C.DisableTorchFunctionSubclass():  # vLLM's parameters pass each call through Python otherwise
             return self._holds(model)
 
@@ -83,5 +83,5 @@ def _place(tensor: torch.Tensor | None) -> Any:
     if tensor is None:
         return None
     if hasattr(tensor, "full_tensor"):
-        return object()  # equal to nothing: it is gathered for every refit
+        tensor = tensor.to_local()  # what a rank holds of it; its full shape is the model's
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 import torch
 from torch import nn
 
+from worker.refit.weights.box import Box, Held
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.packing import Place
 from worker.refit.weights.resident import Exported, InPlace, places
 from worker.refit.weights.scope import RefitScope, gathered, layout
+from worker.refit.weights.shards import Shards, is_sharded
 from worker.refit.weights.snapshot import Snapshot
 
 #: By model, what was found out about it last.
@@ -22,12 +24,14 @@ _described: weakref.WeakKeyDictionary[nn.Module, _Description] = weakref.WeakKey
 class _Description:
     """What is true of a model while it stays as it was."""
 
-    def __init__(self, model: nn.Module, scope: RefitScope, manifest: Manifest) -> None:
+    def __init__(self, model: nn.Module, scope: RefitScope) -> None:
         self.snapshot = Snapshot(model)
         self.scope = scope
-        self.manifest = manifest
+        self.shards = Shards.of(model, scope)
+        self.manifest = self.shards.manifest if self.shards is not None else Manifest.of(layout(model, scope).items())
         self.exported: dict[torch.device, Exported | None] = {}
         self.places: dict[torch.device, Mapping[str, Place]] = {}
+        self.held: dict[tuple[torch.device, int], Held | None] = {}
 
 
 class Source:
@@ -39,6 +43,7 @@ class Source:
     Attributes:
         model: The trainer's model.
         manifest: Describes what is sent.
+        shards: What this rank of a sharded model holds; None if it is not sharded.
     """
 
     def __init__(self, model: nn.Module, scope: RefitScope | str) -> None:
@@ -55,13 +60,14 @@ class Source:
         self._scope = RefitScope(scope)
         known = _described.get(model)
         if known is None or known.scope is not self._scope or not known.snapshot.holds(model):
-            known = _described[model] = _Description(model, self._scope, Manifest.of(self._state.items()))
+            known = _described[model] = _Description(model, self._scope)
         self._known = known
         self.manifest = known.manifest
+        self.shards = known.shards
 
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
-        yield from gathered(self._state)
+        yield from self.shards.gathered() if self.shards is not None else gathered(self._state)
 
     def exported(self, device: torch.device) -> Exported | None:
         """Returns which of them the engine can read where they are; None if it is none.
@@ -70,15 +76,43 @@ class Source:
             device: The device that trainer and engine share.
         """
         if device not in self._known.exported:
-            self._known.exported[device] = Exported.of(self.model, self, device)
+            self._known.exported[device] = Exported.of(self.model, lambda: self._plain, device)
         return self._known.exported[device]
 
     def in_place(self, device: torch.device) -> InPlace:
         """Returns which of them lie in the model's own memory on a device."""
         if device not in self._known.places:
-            self._known.places[device] = places(self.model, self(), device)
+            self._known.places[device] = places(self.model, self._plain, device)
         return InPlace(self.model, self._known.places[device])
+
+    def held(self, device: torch.device, rank: int) -> Held | None:
+        """Returns which part of each tensor a trainer's rank can send from where it lies; None if some must be made first.
+
+        Args:
+            device: Where they must lie.
+            rank: The trainer's rank; of what is not sharded, rank 0's is sent.
+        """
+        if (device, rank) not in self._known.held:
+            self._known.held[device, rank] = self._held(device, rank)
+        return self._known.held[device, rank]
+
+    def _held(self, device: torch.device, rank: int) -> Held | None:
+        if self.shards is not None:
+            found = {name: pair for name, pair in self.shards.held.items() if not rank or self.shards.is_sharded(name)}
+            return found if all(tensor.device == device for _, tensor in found.values()) else None
+        if rank:
+            return {}
+        places = self.in_place(device).places
+        if any(spec.name not in places for spec in self.manifest.tensors):
+            return None
+        return {name: (Box.whole(tensor.shape), tensor) for name, tensor in self._state.items()}
 
     @cached_property
     def _state(self) -> dict[str, torch.Tensor]:
         return layout(self.model, self._scope)
+
+    @property
+    def _plain(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """What can lie in the memory of the model as it is sent."""
+        state = {} if self.shards is not None else self._state
+        return ((name, tensor) for name, tensor in state.items() if not is_sharded(tensor))

@@ -1,0 +1,144 @@
+"""Refits by pieces: every element arrives once, from a rank that holds it, where it belongs; shapes and places at random."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from patience import HUNG_S
+
+from worker.refit.transport.channel import free_port
+from worker.refit.transport.collective import Group
+from worker.refit.transport.exchange import agree_to_receive, agree_to_send
+from worker.refit.weights import pieces
+from worker.refit.weights.box import Box, View, Wanted
+from worker.refit.weights.manifest import Manifest
+
+IP = "127.0.0.1"
+
+
+def cut(box: Box, ranks: int, generator: random.Random) -> list[Box]:
+    """Splits a box over ranks along a dimension, unevenly; some may get nothing."""
+    if not box.size:
+        return [box] * ranks
+    axis = generator.randrange(len(box.size))
+    marks = [0, *sorted(generator.randint(0, box.size[axis]) for _ in range(ranks - 1)), box.size[axis]]
+    found = []
+    for first, last in zip(marks, marks[1:], strict=False):
+        start, size = list(box.start), list(box.size)
+        start[axis], size[axis] = start[axis] + first, last - first
+        found.append(Box(tuple(start), tuple(size)))
+    return found
+
+
+def part(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    return tensor[tuple(slice(start, start + size) for start, size in zip(*box, strict=True))]
+
+
+def exchanged(background, manifest, held, wanted):
+    """Runs one exchange, twice, and returns what each engine rank got whole."""
+    port, size = free_port(IP), len(held) + len(wanted)
+
+    def run(rank):
+        group = Group(IP, port, rank=rank, world_size=size, timeout_s=60)
+        if rank < len(held):
+            exchange = agree_to_send(group, manifest, held[rank])
+        else:
+            exchange = agree_to_receive(group, manifest, wanted[rank - len(held)])
+        found = None if exchange is None else [dict(exchange.run()) for _ in range(2)][-1]
+        group.agree(1)
+        group.close()
+        return found
+
+    futures = [background(run, rank) for rank in range(size)]
+    return [future.result(HUNG_S) for future in futures][len(held) :]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
+    """Trainer ranks hold uneven parts or the same, engine ranks want parts in fused memory, transposed layouts and casts."""
+    generator = random.Random(seed)
+    monkeypatch.setattr(pieces, "BUFFER_BYTES", generator.choice([64, 1000, 1 << 20]))
+    monkeypatch.setattr(pieces, "_LARGE", generator.choice([32, 1 << 20]))
+    trainers, engines = generator.randint(1, 3), generator.randint(1, 2)
+    tensors, held = {}, [dict() for _ in range(trainers)]
+    for number in range(12):
+        shape = [generator.randint(1, 9) for _ in range(generator.randint(0, 3))]
+        dtype = generator.choice([torch.bfloat16, torch.float32])
+        tensors[f"t{number}"] = torch.arange(math.prod(shape)).add_(1000 * number % 255).reshape(shape).to(dtype)
+    for name, tensor in tensors.items():
+        boxes = cut(Box.whole(tensor.shape), trainers, generator)
+        for rank, box in enumerate(boxes if generator.random() < 0.7 else [Box.whole(tensor.shape)] * trainers):
+            if box.numel:
+                held[rank][name] = box, part(tensor, box).clone() if generator.random() < 0.5 else part(tensor, box)
+    manifest, wanted, expected = Manifest.of(tensors.items()), [], []
+    for _ in range(engines):
+        memory = torch.zeros(10000)
+        wants, wholes, start = [], {}, 0
+        for name, tensor in tensors.items():
+            if generator.random() < 0.2:
+                wants.append(Wanted(name))
+                wholes[name] = tensor
+                continue
+            box = generator.choice(cut(Box.whole(tensor.shape), 2, generator))
+            if not box.numel:
+                continue
+            room = memory[start : start + box.numel].view(box.size)
+            dtype = tensor.dtype if generator.random() < 0.7 else torch.float32
+            place = room.to(dtype) if dtype != room.dtype else room
+            start += box.numel + generator.choice([0, 0, 3])
+            wants.append(Wanted(name, View(box, tuple(range(len(box.size)))), place))
+            expected.append((place, part(tensor, box).to(dtype)))
+        wanted.append(wants)
+        expected.append(wholes)
+
+    found = exchanged(background, manifest, held, wanted)
+
+    wholes = [one for one in expected if isinstance(one, dict)]
+    assert found[0] is not None or (trainers, engines) == (1, 2)  # which might send everything twice
+    if found[0] is None:
+        return
+    for got, want in zip(found, wholes, strict=True):
+        assert got.keys() == want.keys()
+        assert all(torch.equal(got[name], want[name]) for name in want)
+    assert all(torch.equal(place, values) for place, values in (one for one in expected if not isinstance(one, dict)))
+
+
+def test_what_no_rank_holds_is_broadcast(background):
+    """An exchange that would leave something out is none, on all ranks."""
+    tensor = torch.arange(8.0)
+    held = [{"t": (Box((0,), (4,)), tensor[:4])}, {"t": (Box((5,), (3,)), tensor[5:])}]
+
+    assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]]) == [None]
+
+
+def test_the_same_for_many_engines_is_broadcast(background):
+    """One sender would send everything to each engine, where a broadcast passes from rank to rank."""
+    tensor = torch.arange(8.0)
+    held = [{"t": (Box((0,), (8,)), tensor)}]
+
+    assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]] * 2) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("show", "box", "axes"),
+    [
+        (lambda tensor: tensor[2], Box((2, 0, 0), (1, 4, 5)), (1, 2)),
+        (lambda tensor: tensor[:, 1:3], Box((0, 1, 0), (3, 2, 5)), (0, 1, 2)),
+        (lambda tensor: tensor[1, :, 2:4], Box((1, 0, 2), (1, 4, 2)), (1, 2)),
+        (lambda tensor: tensor[1, 2, 3], Box((1, 2, 3), (1, 1, 1)), ()),
+        (lambda tensor: tensor.transpose(0, 1), None, None),
+        (lambda tensor: tensor.flatten(), None, None),
+        (lambda tensor: tensor[::2], None, None),
+        (lambda tensor: tensor[:1].expand(3, 4, 5), None, None),
+    ],
+)
+def test_a_view_is_found_if_it_keeps_the_order(show, box, axes):
+    tensor = torch.arange(60).reshape(3, 4, 5)
+    shown = show(tensor)
+
+    found = View.find(tensor.shape, shown.shape, shown.stride(), shown.storage_offset())
+
+    assert (found and found.box, found and found.axes) == (box, axes)

@@ -1,0 +1,155 @@
+"""Which part of which tensor goes from which trainer rank to which engine rank, and which parts go together in one message.
+
+Trainer ranks report what they hold, engine ranks what they want; each rank then finds the same pieces, in the order in which
+the engine rank has them in memory. Pieces that lie side by side in the memory of both are one message, sent and received where
+they lie; others are laid into buffers together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+
+from worker.refit.weights.box import Box
+from worker.refit.weights.manifest import Manifest
+
+#: Bytes of a buffer for pieces that are sent together; a link has its full speed with messages of this size.
+BUFFER_BYTES = 32 << 20
+#: Bytes from which on pieces that lie side by side on both sides are sent by themselves.
+_LARGE = 8 << 20
+
+
+class Piece(NamedTuple):
+    """A part of a tensor.
+
+    Attributes:
+        tensor: The tensor's place in the manifest.
+        box: The part.
+    """
+
+    tensor: int
+    box: Box
+
+
+class Run(NamedTuple):
+    """Pieces that follow one another, as one rank has them in memory.
+
+    Attributes:
+        length: How many.
+        linear: Whether they lie side by side, each with its elements one after the other.
+    """
+
+    length: int
+    linear: bool
+
+
+def split(index: int, box: Box, itemsize: int) -> Iterator[Piece]:
+    """Yields a part of a tensor in pieces that fit into a buffer, as far as its first dimensions allow that."""
+    axis = next((axis for axis, size in enumerate(box.size) if size > 1), None)
+    if box.numel * itemsize <= BUFFER_BYTES or axis is None:
+        yield Piece(index, box)
+        return
+    step = max(1, BUFFER_BYTES * box.size[axis] // (box.numel * itemsize))
+    for first in range(0, box.size[axis], step):
+        length = min(step, box.size[axis] - first)
+        part = Box(
+            (*box.start[:axis], box.start[axis] + first, *box.start[axis + 1 :]),
+            (*box.size[:axis], length, *box.size[axis + 1 :]),
+        )
+        yield from split(index, part, itemsize)
+
+
+class Holders:
+    """What each trainer rank holds."""
+
+    def __init__(self, held: Sequence[Mapping[int, Box]]) -> None:
+        """Takes for each rank the parts that it holds, by the tensors' places in the manifest."""
+        self._ranks: dict[int, dict[Box, list[int]]] = defaultdict(dict)
+        for rank, parts in enumerate(held):
+            for index, box in parts.items():
+                self._ranks[index].setdefault(box, []).append(rank)
+
+    def pieces(self, wanted: Iterable[Piece], engine: int) -> dict[int, list[Piece]]:
+        """Returns what each trainer rank sends to an engine rank; ranks that hold the same take turns.
+
+        Args:
+            wanted: What the engine rank wants, in its order.
+            engine: Its number among the engine ranks.
+
+        Raises:
+            LookupError: The trainer ranks hold some of it not at all, or in parts that overlap.
+        """
+        found: dict[int, list[Piece]] = defaultdict(list)
+        for number, (index, box) in enumerate(wanted):
+            missing = box.numel
+            for held, ranks in self._ranks[index].items():
+                if (part := box.common(held)) is not None:
+                    found[ranks[(number + engine) % len(ranks)]].append(Piece(index, part))
+                    missing -= part.numel
+            if missing:
+                raise LookupError(f"tensor {index}: {missing} elements of {box} are held by no rank, or by several in part")
+        return dict(found)
+
+
+def runs(views: Iterable[torch.Tensor | None]) -> list[Run]:
+    """Returns how pieces lie in memory; None stands for one that is always copied."""
+    found: list[Run] = []
+    end: tuple[int, int, torch.dtype] | None = None
+    for view in views:
+        if view is None or not view.is_contiguous():
+            found.append(Run(1, False))
+            end = None
+            continue
+        storage, address = view.untyped_storage().data_ptr(), view.data_ptr()
+        if end == (storage, address, view.dtype):
+            found[-1] = Run(found[-1].length + 1, True)
+        else:
+            found.append(Run(1, True))
+        end = storage, address + view.nbytes, view.dtype
+    return found
+
+
+def messages(pieces: Sequence[Piece], manifest: Manifest, here: Sequence[Run], there: Sequence[Run]) -> list[range]:
+    """Returns which pieces go together; both ranks of a pair find the same.
+
+    Args:
+        pieces: All that go from one rank to another.
+        manifest: Describes the tensors.
+        here: How they lie in the memory of one of the two.
+        there: How they lie in the other's.
+    """
+    specs = [manifest.tensors[piece.tensor] for piece in pieces]
+    sizes = [piece.box.numel * spec.torch_dtype.itemsize for piece, spec in zip(pieces, specs, strict=True)]
+    cuts, linear = [0] * len(pieces), [True] * len(pieces)
+    for side in (here, there):
+        first = 0
+        for count, is_linear in side:
+            cuts[first] = 1
+            linear[first : first + count] = [was and is_linear for was in linear[first : first + count]]
+            first += count
+    number, keys = 0, []
+    for cut in cuts:
+        number += cut
+        keys.append(number)
+    found: list[range] = []
+    filled: int | None = None  # bytes of the last message, if more may go into it
+    for _, group in groupby(range(len(pieces)), key=keys.__getitem__):
+        members = list(group)
+        total = sum(sizes[index] for index in members)
+        if total >= _LARGE and linear[members[0]]:
+            found.append(range(members[0], members[-1] + 1))
+            filled = None
+            continue
+        for index in members:
+            is_same = index > 0 and specs[index].dtype == specs[index - 1].dtype
+            if filled is not None and is_same and filled + sizes[index] <= BUFFER_BYTES:
+                found[-1] = range(found[-1].start, index + 1)
+                filled += sizes[index]
+            else:
+                found.append(range(index, index + 1))
+                filled = sizes[index]
+    return found

@@ -1,0 +1,129 @@
+"""What a trainer's rank holds of a model that is sharded (``DTensor``), in a checkpoint's names, without gathering it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from worker.refit.weights.box import Box, View
+from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.scope import RefitScope, checkpoint_layout, own_layout
+
+
+class _Part(NamedTuple):
+    """A tensor of the checkpoint as a view of one of the model's: that one's name, and size, stride and offset."""
+
+    parent: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+class Shards:
+    """The tensors of one refit as one rank of a sharded model has them.
+
+    Attributes:
+        manifest: Describes all of them, in full shapes.
+        held: Which part of each this rank holds, and the part itself; the names of those of which it holds nothing are missing.
+    """
+
+    def __init__(self, state: Mapping[str, torch.Tensor], parts: Mapping[str, _Part], manifest: Manifest) -> None:
+        """Takes what `of` found."""
+        self.manifest = manifest
+        self._state = state
+        self._parts = parts
+        self.held: dict[str, tuple[Box, torch.Tensor]] = {}
+        boxes = {name: _held(tensor) for name, tensor in state.items()}
+        for name, (parent, size, stride, offset) in parts.items():
+            view = View.find(state[parent].shape, size, stride, offset)
+            assert view is not None  # noqa: S101 - `of` has looked
+            box, local = boxes[parent]
+            if (kept := view.kept(box)) is not None:
+                self.held[name] = kept, _shown(view, local, box)
+
+    @classmethod
+    def of(cls, model: torch.nn.Module, scope: RefitScope | str) -> Shards | None:
+        """Describes a model; None if it is not sharded, or its checkpoints hold what must be computed from whole tensors.
+
+        Args:
+            model: The trainer's model.
+            scope: What to send.
+
+        Raises:
+            ValueError: The scope is unknown.
+        """
+        state = own_layout(model, scope)
+        if not any(map(is_sharded, state.values())):
+            return None
+        ghosts = {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in state.items()}
+        names = {_memory(ghost): name for name, ghost in ghosts.items()}
+        parts, described = {}, checkpoint_layout(model, dict(ghosts))
+        for name, ghost in described.items():
+            parent = names.get(_memory(ghost))
+            if parent is None or View.find(state[parent].shape, ghost.shape, ghost.stride(), ghost.storage_offset()) is None:
+                return None
+            parts[name] = _Part(parent, tuple(ghost.shape), ghost.stride(), ghost.storage_offset())
+        if any(_box(tensor) is None for tensor in state.values()):
+            return None
+        return cls(state, parts, Manifest.of(described.items()))
+
+    def is_sharded(self, name: str) -> bool:
+        """Returns whether a tensor is a part of a ``DTensor``."""
+        return is_sharded(self._state[self._parts[name].parent])
+
+    def gathered(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields names and whole, contiguous tensors; all ranks have to iterate together.
+
+        Each of the model's tensors is gathered when its first part's turn comes, and kept until its last one's is over.
+        """
+        left = Counter(part.parent for part in self._parts.values())
+        wholes: dict[str, torch.Tensor] = {}
+        for name, (parent, size, stride, offset) in self._parts.items():
+            if parent not in wholes:
+                tensor = self._state[parent]
+                wholes[parent] = (tensor.full_tensor() if is_sharded(tensor) else tensor).contiguous()
+            left[parent] -= 1
+            whole = wholes[parent] if left[parent] else wholes.pop(parent)
+            yield name, whole.as_strided(size, stride, whole.storage_offset() + offset).contiguous()
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Returns whether a tensor is a ``DTensor``."""
+    return hasattr(tensor, "full_tensor")
+
+
+def _held(tensor: Any) -> tuple[Box, torch.Tensor]:
+    box = _box(tensor)
+    assert box is not None  # noqa: S101 - `Shards.of` has looked
+    return box, tensor.to_local().detach() if is_sharded(tensor) else tensor
+
+
+def _box(tensor: Any) -> Box | None:
+    """Returns which part of a tensor this rank has; None if its values are in no rank as they are."""
+    if not is_sharded(tensor):
+        return Box.whole(tensor.shape)
+    if any(placement.is_partial() for placement in tensor.placements):
+        return None
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    size, start = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    box = Box(tuple(start), tuple(size))
+    return box if box.size == tuple(tensor.to_local().shape) else None
+
+
+def _shown(view: View, local: torch.Tensor, box: Box) -> torch.Tensor:
+    """Returns what a rank's part of a tensor shows of a view of the tensor, in the view's dimensions."""
+    part = view.box.common(box)
+    assert part is not None  # noqa: S101 - the caller has looked
+    for axis, (start, length) in enumerate(zip(*part, strict=True)):
+        local = local.narrow(axis, start - box.start[axis], length)
+    sizes = [1 if axis is None else part.size[axis] for axis in view.axes]
+    strides = [1 if axis is None else local.stride(axis) for axis in view.axes]
+    return local.as_strided(sizes, strides, local.storage_offset())
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
