@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,10 @@ def _native(rank: int, model: Any, port: int, world_size: int, calls: Any) -> An
     class Gathered(WeightSource):  # type: ignore[misc]
         def __init__(self) -> None:
             self.source = Source(model, "parameters")
-            self.metadata = [ParamMeta(spec.name, spec.torch_dtype, spec.shape) for spec in self.source.manifest.tensors]
+
+        @cached_property
+        def metadata(self) -> list[Any]:
+            return [ParamMeta(spec.name, spec.torch_dtype, spec.shape) for spec in self.source.manifest.tensors]
 
         def iter_full(self) -> Iterator[tuple[str, Any]]:
             yield from self.source()

@@ -215,9 +215,15 @@ class Llm:
 
     def _send_by_wire(self, way: str, items: Items) -> None:
         """Sends by a trainer engine of vLLM's (0.28 and later)."""
+        import torch
+
+        device = next(iter(items.values())).device
+        with torch.cuda.device(device if device.type == "cuda" else None):  # where the trainer's end of NCCL is
+            self._send_from_here(way, _source(items))
+
+    def _send_from_here(self, way: str, source: Any) -> None:
         from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
 
-        source = _source(items)
         if self._trainer is None and way == "ipc":
             kind, info = ipc_engine.IPCTrainerWeightTransferEngine, ipc_engine.IPCTrainerInitInfo(rank=0)
             self._trainer = kind.trainer_init(info, client=self, source=source)

@@ -1,19 +1,21 @@
 """Refits from two ranks of an FSDP2 trainer into two tensor-parallel ranks: each receives what it holds, once.
 
-vLLM's CPU platform packs every linear layer; a third party's patch turns that off here, so that they can be copied, as on a GPU.
+vLLM's CPU platform packs every linear layer; a third party's patch turns that off here, so that they are copied as on a GPU.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import pytest_asyncio
 from patience import HUNG_S
 
 from quirks_core.source.vllm_source import INSTALLED
+from worker.errors import RefitError, RefitRejectedError
 from worker.refit.transport.channel import free_port
 
 _TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
@@ -48,17 +50,22 @@ import torch.distributed as dist
 from torch.distributed.tensor import distribute_tensor
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM
-from worker.refit import CollectiveSender, Source
+from worker.refit import CollectiveSender, Source, send_ipc_zmq
 
-model, rank, ranks, port, own, world_size = sys.argv[1], *map(int, sys.argv[2:])
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{own}", rank=rank, world_size=ranks)
+model, address = sys.argv[1:3]
+rank, ranks, port, own, world_size = map(int, sys.argv[3:])
 policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 if ranks > 1:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{own}", rank=rank, world_size=ranks)
     mesh = dist.init_device_mesh("cpu", (ranks,))
     for layer in policy.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(policy, mesh=mesh)
-sender = CollectiveSender("127.0.0.1", port, world_size=world_size, rank=rank, timeout_s=600)
+if address:
+    for parameter in policy.parameters():
+        parameter.to_local().share_memory_()
+else:
+    sender = CollectiveSender("127.0.0.1", port, world_size=world_size, rank=rank, timeout_s=600)
 for line in sys.stdin:
     weights = AutoModelForCausalLM.from_pretrained(line.strip(), dtype=torch.float32).state_dict()
     with torch.no_grad():
@@ -66,10 +73,11 @@ for line in sys.stdin:
             if ranks > 1:
                 whole = distribute_tensor(weights[name], mesh, parameter.placements)
                 parameter.to_local().copy_(whole.to_local())
-            else:
+            elif parameter.shape == weights[name].shape:
                 parameter.copy_(weights[name])
     try:
-        sender.send(Source(policy, "state_dict"))
+        source = Source(policy, "state_dict")
+        send_ipc_zmq(source, [address]) if address else sender.send(source)
     except Exception as error:
         print(f"{type(error).__name__}: {error}", flush=True)
     else:
@@ -94,26 +102,20 @@ async def worker(request, third_party, checkpoint, running):
 
 
 @asynccontextmanager
-async def trainer(worker, model, ranks):
-    """Starts the ranks of a trainer, which join the engine; yields what has them send a checkpoint."""
-    port, own, size = free_port("127.0.0.1"), free_port("127.0.0.1"), ranks + 2
+async def trainer(worker, model, ranks, others=(), addresses=None):
+    """Starts the ranks of a trainer, which join the engine if they have no addresses; each of the others has its own model."""
+    port, own, size = free_port("127.0.0.1"), free_port("127.0.0.1"), ranks + len(others) + 2
     pipe = asyncio.subprocess.PIPE
     started = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _TRAINER, *map(str, (model, rank, ranks, port, own, size)), stdin=pipe, stdout=pipe
+            sys.executable, "-c", _TRAINER, path, address, *map(str, (rank, ranks, port, own, size)), stdin=pipe, stdout=pipe
         )
-        for rank in range(ranks)
+        for rank, (path, address) in enumerate(zip([model] * ranks + list(others), addresses or [""] * 8, strict=False))
     ]
-
-    async def send(path, version):
-        for process in started:
-            process.stdin.write(f"{path}\n".encode())
-        await worker.update_weights_from_collective_async(version)
-        return [(await process.stdout.readline()).decode().strip() for process in started]
-
     try:
-        await worker.init_collective_async(0, "127.0.0.1", port, size, ranks)
-        yield send
+        if addresses is None:
+            await worker.init_collective_async(0, "127.0.0.1", port, size, len(started))
+        yield started
     finally:
         for process in started:
             if process.returncode is None:
@@ -121,17 +123,88 @@ async def trainer(worker, model, ranks):
             await process.communicate()
 
 
+async def answer(process):
+    """What a rank says next."""
+    return (await process.stdout.readline()).decode().strip()
+
+
+async def sent(worker, started, path, *, by_ipc=False):
+    """Has a trainer take a checkpoint over and send it; returns what its ranks say."""
+    for process in started:
+        with suppress(ConnectionError):
+            process.stdin.write(f"{path}\n".encode())
+    await (worker.update_weights_via_ipc_zmq_async if by_ipc else worker.update_weights_from_collective_async)()
+    return [await answer(process) for process in started]
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, shared_lab, ranks):
-    """Each rank of the trainer sends its shards from the third refit on, and the engine has what its own loader makes of them."""
-    policies = [checkpoint(worker.kind), checkpoint(worker.kind, seed=1)]
+    """Each rank of the trainer sends its shards from the third refit on; the engine has what its own loader makes of them."""
     ways = []
-    async with asyncio.timeout(HUNG_S), trainer(worker, policies[0], ranks) as send:
+    async with asyncio.timeout(HUNG_S), trainer(worker, checkpoint(worker.kind), ranks) as started:
         for number in range(5):
-            path = policies[number % 2]
-            assert await send(path, str(number)) == ["sent"] * ranks
+            path = checkpoint(worker.kind, seed=number % 2)
+            assert await sent(worker, started, path) == ["sent"] * ranks
             ways.append(worker.last_refit.by_pieces)
             assert await worker.verify_refit_async(shared_lab.trainer(path)) == {}
 
-    assert all(ways[2:])
+    # This platform packs experts, so each engine rank wants them whole: two senders send that, for one it is twice everything.
+    assert ways[2:] == [ranks == 2 or worker.kind == "qwen3"] * 3
     assert shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(path)).passed
+
+
+async def test_engine_ranks_read_the_memory_of_all_trainer_ranks(worker, checkpoint, shared_lab):
+    """On one machine each rank of the trainer sends to one rank of the engine, which reads the shards of both."""
+    ways = []
+    addresses = await worker.report_refit_addresses_async()
+    async with asyncio.timeout(HUNG_S), trainer(worker, checkpoint(worker.kind), 2, addresses=addresses) as started:
+        for number in range(5):
+            path = checkpoint(worker.kind, seed=number % 2)
+            assert await sent(worker, started, path, by_ipc=True) == ["sent"] * 2
+            ways.append(worker.last_refit.by_pieces)
+            if number != 3:  # which makes the engine open another trainer's memory
+                assert await worker.verify_refit_async(shared_lab.trainer(path)) == {}
+
+    assert ways[2:] == [True] * 3
+
+
+async def test_a_slow_rank_is_waited_for_and_a_dead_one_missed(worker, checkpoint, shared_lab):
+    """The engine keeps its weights when a rank of the trainer dies, and takes others' when a new trainer joins."""
+    first, second = (checkpoint(worker.kind, seed=seed) for seed in range(2))
+    async with asyncio.timeout(HUNG_S), trainer(worker, first, 2) as started:
+        for _ in range(3):
+            await sent(worker, started, first)
+        assert worker.last_refit.by_pieces
+        started[1].send_signal(signal.SIGSTOP)
+        sending = asyncio.ensure_future(sent(worker, started, second))
+        await asyncio.sleep(1)
+        assert not sending.done()
+        started[1].send_signal(signal.SIGCONT)
+        assert await sending == ["sent"] * 2
+        assert await worker.verify_refit_async(shared_lab.trainer(second)) == {}
+
+        started[1].kill()
+        with pytest.raises(RefitError, match="a rank died or took too long.*the engine keeps the weights it had"):
+            await sent(worker, started, first)
+
+    assert await worker.verify_refit_async(shared_lab.trainer(second)) == {}
+    async with asyncio.timeout(HUNG_S), trainer(worker, first, 2) as started:
+        await sent(worker, started, first)
+        assert await worker.verify_refit_async(shared_lab.trainer(first)) == {}
+
+
+async def test_ranks_of_other_shapes_are_refused(worker, checkpoint, tmp_path_factory, shared_lab):
+    """A trainer whose ranks have different models sends nothing, and goes on once they have the same."""
+    path = checkpoint(worker.kind)
+    other = tmp_path_factory.mktemp("other") / "model"
+    model = shared_lab.trainer(path)
+    model.resize_token_embeddings(model.config.vocab_size + 64)
+    model.save_pretrained(other)
+    async with asyncio.timeout(HUNG_S), trainer(worker, path, 1, [other]) as started:
+        before = worker.last_refit
+        with pytest.raises(RefitRejectedError, match="rejected by another rank; nothing was loaded"):
+            await sent(worker, started, path)
+        said = [await answer(process) for process in started]
+
+    assert "the model of the trainer's rank 1 is not rank 0's: model.embed_tokens.weight" in said[1]
+    assert worker.last_refit is before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def cut(box: Box, ranks: int, generator: random.Random) -> list[Box]:
     axis = generator.randrange(len(box.size))
     marks = [0, *sorted(generator.randint(0, box.size[axis]) for _ in range(ranks - 1)), box.size[axis]]
     found = []
-    for first, last in zip(marks, marks[1:], strict=False):
+    for first, last in pairwise(marks):
         start, size = list(box.start), list(box.size)
         start[axis], size[axis] = start[axis] + first, last - first
         found.append(Box(tuple(start), tuple(size)))
@@ -59,11 +60,11 @@ def exchanged(background, manifest, held, wanted):
 @pytest.mark.parametrize("seed", range(12))
 def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
     """Trainer ranks hold uneven parts or the same, engine ranks want parts in fused memory, transposed layouts and casts."""
-    generator = random.Random(seed)
+    generator = random.Random(seed)  # noqa: S311 - for shapes
     monkeypatch.setattr(pieces, "BUFFER_BYTES", generator.choice([64, 1000, 1 << 20]))
     monkeypatch.setattr(pieces, "_LARGE", generator.choice([32, 1 << 20]))
     trainers, engines = generator.randint(1, 3), generator.randint(1, 2)
-    tensors, held = {}, [dict() for _ in range(trainers)]
+    tensors, held = {}, [{} for _ in range(trainers)]
     for number in range(12):
         shape = [generator.randint(1, 9) for _ in range(generator.randint(0, 3))]
         dtype = generator.choice([torch.bfloat16, torch.float32])

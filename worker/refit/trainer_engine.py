@@ -99,15 +99,27 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         self._info = info
         self._collective: CollectiveSender | None = None
         self._folder: Path | None = None
-        if self.is_sender and info.transport == "collective":
-            size, limit = 1 + info.engine_ranks, info.timeout_s
-            init_info = {"ip": info.ip, "port": info.port, "rank_offset": 1, "world_size": size, "timeout_s": limit}
-            with ThreadPoolExecutor(max_workers=1) as pool:
-                joining = pool.submit(self.client.init_weight_transfer_engine, init_info)
-                self._collective = CollectiveSender(info.ip, info.port, world_size=size, device=info.device, timeout_s=limit)
-                joining.result()
+        if info.transport == "collective":
+            # Of a source of ours each rank sends what it holds; of others rank 0 sends what all have gathered.
+            senders = info.trainer_ranks if isinstance(source, Source) else 1
+            if info.rank < senders:
+                self._collective = self._joined(info, senders)
         elif self.is_sender:
             self._folder = private_folder.make("model-quirks-refit-")
+
+    def _joined(self, info: RefitTrainerInitInfo, senders: int) -> CollectiveSender:
+        size, limit = senders + info.engine_ranks, info.timeout_s
+        opening = partial(
+            CollectiveSender, info.ip, info.port, world_size=size, rank=info.rank, device=info.device, timeout_s=limit
+        )
+        if not self.is_sender:
+            return opening()
+        init_info = {"ip": info.ip, "port": info.port, "rank_offset": senders, "world_size": size, "timeout_s": limit}
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            joining = pool.submit(self.client.init_weight_transfer_engine, init_info)
+            sender = opening()
+            joining.result()
+        return sender
 
     @classmethod
     def trainer_init(
@@ -142,6 +154,9 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         """
         tensors, manifest = self._tensors()
         if not self.is_sender:
+            if self._collective is not None:
+                self._send(tensors, manifest, given_up=lambda: False)
+                return
             for _ in tensors():  # a sharded tensor is gathered on all ranks together
                 pass
             return
@@ -174,11 +189,15 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             private_folder.remove(self._folder)
 
     def _tensors(self) -> tuple[_Tensors, Manifest]:
-        """Returns the source as the senders take it; every rank makes exactly one pass over a model in parts."""
+        """Returns the source as the senders take it; every rank makes exactly one pass over tensors that it gathers."""
         source = self.source
         if not isinstance(source, Source):
-            return partial(_pairs, source), Manifest.parse({one.name: (one.shape, one.dtype) for one in source.metadata()})
-        return (source if self._info.trainer_ranks == 1 else partial(_pairs, source())), source.manifest
+            metadata = source.metadata() if callable(source.metadata) else source.metadata  # from 0.33 on a property
+            pairs = getattr(source, "iter_full", source.__iter__)
+            return lambda: _pairs(pairs()), Manifest.parse({one.name: (one.shape, one.dtype) for one in metadata})
+        if self._collective is None and self._info.trainer_ranks > 1:
+            return partial(_pairs, source()), source.manifest
+        return Source(source.model, source.scope), source.manifest
 
     def _send(self, tensors: _Tensors, manifest: Manifest, given_up: Callable[[], bool]) -> None:
         info = self._info

@@ -36,6 +36,7 @@ from worker.refit.transport.collective import CollectiveStream, Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
 from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.pool import OpenedPool
 from worker.refit.weights.resident import Imported
 
 _T = TypeVar("_T")
@@ -111,7 +112,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         super().__init__(*arguments)
         self._group: Group | None = None
         self._plan: CopyPlan | None = None
-        self._resident: Imported | None = None
+        self._resident: Imported | OpenedPool | None = None
         self._announced: tuple[list[Any] | None, Manifest | None] = None, None
         self._slots: set[str] = set()
         self._complete_once = False
@@ -272,8 +273,14 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                     "make it with quirks_core.base.private_folder.make, as RefitTrainer does"
                 )
             path = socket_path(folder, self.rank)
-            known = self._resident
-            return IpcZmqStream(path, expected, device=self.device, timeout_s=info.timeout_s, known=known)
+            return IpcZmqStream(
+                path,
+                expected,
+                device=self.device,
+                timeout_s=info.timeout_s,
+                known=self._resident,
+                plan=lambda manifest: plan(info, manifest),
+            )
         if info.transport == "collective":
             if self._group is None:
                 raise TransferError("refit by collective: no group; call init_collective_async first")
@@ -287,7 +294,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _keep(self, stream: Stream, info: RefitUpdateInfo) -> None:
         if isinstance(stream, IpcZmqStream):
-            self._resident = stream.resident if info.keep_memory else None
+            self._resident = (stream.pool or stream.resident) if info.keep_memory else None
 
     def _load(self, stream: Stream, info: RefitUpdateInfo) -> Reload | None:
         """Loads every tensor; returns the reload that is to be closed, if there is one."""
@@ -344,7 +351,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             "reloaded": len(plan.reloaded),
             "layers": sorted(plan.modules),
             "unloaded": list(plan.unloaded),
-            "by_pieces": isinstance(stream, CollectiveStream) and stream.by_pieces,
+            "by_pieces": stream.by_pieces,
         }
         self.touched = True
         try:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from quirks_core.base.errors import words
+from quirks_core.base.text import listed
 from worker.errors import RefitRejectedError, TransferError
 from worker.refit.transport.channel import free_port
 from worker.refit.transport.exchange import Exchange, agree_to_receive, agree_to_send
@@ -296,6 +297,7 @@ class CollectiveSender:
             TransferError: Not all came.
         """
         self._group = Group(ip, port, rank=rank, world_size=world_size, timeout_s=timeout_s, device=device)
+        self._alike: tuple[int, int] | None = None
 
     def send(
         self,
@@ -320,15 +322,21 @@ class CollectiveSender:
             TransferError: A rank died or took too long; this and any other error half-way ends the group for all ranks.
         """
         try:
+            manifest = tensors.manifest if isinstance(tensors, Source) else manifest or Manifest.of(tensors())
             packing, in_place = self._packing(tensors, manifest, buffer_bytes)
         except BaseException:
             self.close()  # the others wait for an announcement
             raise
         packing = self._group.announce(packing if self._group.rank == SOURCE else None)
         held = tensors.held(self._group.device, self._group.rank) if isinstance(tensors, Source) else None
-        vote = self._group.agree(self._group.vote(held))
+        problem = ""
+        if self._alike != (id(manifest), id(packing)):  # which takes milliseconds for thousands of tensors
+            problem = _unlike(manifest, packing.manifest, self._group.rank)
+        self._alike = (id(manifest), id(packing)) if not problem else None
+        vote = self._group.agree(0 if problem else self._group.vote(held))
         if not vote:
-            raise RefitRejectedError("refit rejected by the engine, nothing was sent; the worker's error says why")
+            why = problem or "rejected by the engine, nothing was sent; the worker's error says why"
+            raise RefitRejectedError(f"refit {why}")
         try:
             exchange = self._group.agreed(vote, held, lambda: agree_to_send(self._group, packing.manifest, held or {}))
             if exchange is not None:
@@ -347,13 +355,10 @@ class CollectiveSender:
         self._group.close()
 
     def _packing(
-        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest | None, buffer_bytes: int
+        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest, buffer_bytes: int
     ) -> tuple[Packing, InPlace | None]:
         """Returns what is sent together, the same object as long as nothing changes, and what is sent from where it lies."""
-        in_place = None
-        if isinstance(tensors, Source):
-            manifest, in_place = tensors.manifest, tensors.in_place(self._group.device)
-        manifest = manifest or Manifest.of(tensors())
+        in_place = tensors.in_place(self._group.device) if isinstance(tensors, Source) else None
         packing = self._group.packing
         if packing is None or packing.manifest is not manifest or packing.buffer_bytes != buffer_bytes:
             packing = Packing.of(manifest, buffer_bytes, in_place.places if in_place is not None else {})
@@ -380,6 +385,15 @@ class CollectiveSender:
     def _part(self, spec: TensorSpec, in_place: InPlace | None, others: Iterator[torch.Tensor]) -> torch.Tensor:
         memory = in_place.memory([(spec, 0)]) if in_place is not None else None
         return next(others).to(self._group.device).reshape(-1).view(torch.uint8) if memory is None else memory
+
+
+def _unlike(own: Manifest, first: Manifest, rank: int) -> str:
+    """Returns how what a trainer's rank would send differs from what rank 0 does; empty if it does not."""
+    if own is first or own == first:
+        return ""
+    others = {spec.name: spec for spec in first.tensors}
+    different = [spec.name for spec in own.tensors if others.pop(spec.name, None) != spec] + list(others)
+    return f"rejected: the model of the trainer's rank {rank} is not rank 0's: {listed(different or ['the order of tensors'])}"
 
 
 class CollectiveStream:

@@ -7,14 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from worker.refit.weights.box import Box, Held, Wanted
 from worker.refit.weights.manifest import Manifest
-from worker.refit.weights.pieces import Holders, Piece, Run, messages, runs, split
+from worker.refit.weights.pieces import (
+    Holders,
+    Piece,
+    Run,
+    as_one,
+    at_equal_distances,
+    messages,
+    narrowed,
+    place_of,
+    runs,
+    split,
+)
 
 if TYPE_CHECKING:
     from worker.refit.transport.collective import Group
@@ -91,7 +101,7 @@ class Exchange:
                         whole, came = wholes.pop(block.piece.tensor, (None, 0))
                         if whole is None:
                             whole = torch.empty(spec.shape, dtype=spec.torch_dtype, device=device)
-                        _narrow(whole, block.piece.box).copy_(part)
+                        narrowed(whole, block.piece.box).copy_(part)
                         if came + block.nbytes == spec.nbytes:
                             yield spec.name, whole
                         else:
@@ -123,7 +133,7 @@ def agree_to_send(group: Group, manifest: Manifest, held: Held) -> Exchange | No
         pieces[rank] = mine
         sent += sum(piece.box.numel * manifest.tensors[piece.tensor].torch_dtype.itemsize for piece in mine)
     memory = {
-        rank: [_narrow(views[piece.tensor][1], piece.box, views[piece.tensor][0]) for piece in found]
+        rank: [narrowed(views[piece.tensor][1], piece.box, views[piece.tensor][0]) for piece in found]
         for rank, found in pieces.items()
     }
     return _agreed(group, manifest, pieces, memory, sent, problem, is_sender=True)
@@ -154,7 +164,7 @@ def agree_to_receive(group: Group, manifest: Manifest, wanted: Sequence[Wanted])
     places: dict[int, list[Wanted]] = {}
     for one in wanted:
         places.setdefault(index[one.name], []).append(one)
-    memory = {rank: [_memory_of(piece, places[piece.tensor]) for piece in found] for rank, found in pieces.items()}
+    memory = {rank: [place_of(piece, places[piece.tensor]) for piece in found] for rank, found in pieces.items()}
     return _agreed(group, manifest, pieces, memory, 0, problem, is_sender=False)
 
 
@@ -198,37 +208,14 @@ def _message(pieces: Sequence[Piece], memory: Sequence[torch.Tensor | None], man
         elements = sum(piece.box.numel for piece in pieces)
         return _Message(sum(sizes), first.as_strided((elements,), (1,)).view(torch.uint8), [])
     blocks: list[_Block] = []
-    for members in _at_equal_distances(memory):
+    for members in at_equal_distances(memory):
         start = memory[members.start]
         nbytes = sum(sizes[members.start : members.stop])
         if start is not None and len(members) > 1:
-            step = _distance(start, memory[members.start + 1])
-            start = start.as_strided((len(members), *start.shape), (step or 0, *start.stride()), start.storage_offset())
+            start = as_one(memory[members.start : members.stop])
         dtype = manifest.tensors[pieces[members.start].tensor].torch_dtype
         blocks.append(_Block(start, pieces[members.start], nbytes, dtype))
     return _Message(sum(sizes), None, blocks)
-
-
-def _at_equal_distances(memory: Sequence[torch.Tensor | None]) -> Iterator[range]:
-    """Yields which neighbours are alike and lie at equal distances."""
-    steps = [_distance(one, other) for one, other in pairwise(memory)]
-    first = 0
-    while first < len(memory):
-        last = first
-        while last < len(steps) and steps[last] is not None and steps[last] == steps[first]:
-            last += 1
-        yield range(first, last + 1)
-        first = last + 1
-
-
-def _distance(one: torch.Tensor | None, other: torch.Tensor | None) -> int | None:
-    """Returns how many elements a piece lies behind one that is alike; None if they are not alike."""
-    if one is None or other is None or (one.shape, one.stride(), one.dtype) != (other.shape, other.stride(), other.dtype):
-        return None
-    if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
-        return None
-    step = other.storage_offset() - one.storage_offset()
-    return step if step >= 0 else None
 
 
 def _parts(message: _Message, buffer: torch.Tensor) -> Iterator[tuple[_Block, torch.Tensor]]:
@@ -239,22 +226,6 @@ def _parts(message: _Message, buffer: torch.Tensor) -> Iterator[tuple[_Block, to
         shape = block.piece.box.size if block.memory is None else block.memory.shape
         yield block, part.view(block.dtype).view(shape)
         start += block.nbytes
-
-
-def _memory_of(piece: Piece, places: Sequence[Wanted]) -> torch.Tensor | None:
-    for view, memory in ((one.view, one.memory) for one in places):
-        if view is None or memory is None:
-            return None
-        if view.box.common(piece.box) == piece.box:
-            return view.narrow(memory, piece.box)
-    raise AssertionError(f"{piece} was not wanted")
-
-
-def _narrow(tensor: torch.Tensor, part: Box, held: Box | None = None) -> torch.Tensor:
-    """Returns a part of a tensor, of which `tensor` is what is held."""
-    for axis, (start, length) in enumerate(zip(*part, strict=True)):
-        tensor = tensor.narrow(axis, start - (held.start[axis] if held is not None else 0), length)
-    return tensor
 
 
 def _boxes(rows: Sequence[Any]) -> dict[int, Box]:

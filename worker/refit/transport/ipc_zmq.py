@@ -4,9 +4,12 @@ While the engine's processes read one buffer the trainer fills the other. The ma
 agree with it rejects it before its model is touched. Tensors that lie in memory which both sides have open anyway
 (`worker.refit.weights.resident`) are read there. The messages, each answered by ``{}`` or by ``{"error": reason}``::
 
-    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 3}
+    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 4}
     {"resident": key, "buffers": …}     instead, if some tensors are read where they are; the key stands for manifest and places
     {"manifest": …, "memory": …}        if the answer to that was {"unknown": key}: what the key stands for
+    {"shards": key, …}                  instead, from each rank of a sharded trainer; answered by {"unknown": key} as above, or
+                                        {"by_pieces": whether this process reads what it holds in the memory of all ranks}
+    {"by_pieces": …, "buffers": …}      whether all processes do, and buffers if not
     {"chunk": 0}                        the first of the other tensors are in buffer 0; the answer gives the buffer back
     {"chunk": 1}                        the next ones are in buffer 1, and so on in turn
     {"done": true}
@@ -15,10 +18,10 @@ agree with it rejects it before its model is touched. Tensors that lie in memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from itertools import compress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -27,11 +30,16 @@ from worker.errors import TransferError
 from worker.refit.transport.channel import Channel
 from worker.refit.weights.buffers import open_memory, shared_buffer, view
 from worker.refit.weights.manifest import Chunk, Manifest, in_order, size_of
+from worker.refit.weights.pieces import narrowed
+from worker.refit.weights.pool import Copies, OpenedPool, SharedPool
 from worker.refit.weights.resident import Imported
 from worker.refit.weights.source import Source
 
+if TYPE_CHECKING:
+    from worker.refit.engine.copy_plan import CopyPlan
+
 #: Version of the messages.
-PROTOCOL = 3
+PROTOCOL = 4
 #: One that is filled while the other is read.
 _BUFFERS = 2
 #: Seconds to wait for a request that an error can answer.
@@ -71,33 +79,63 @@ def send(
     with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:  # an error in here is sent to them
         source = tensors if isinstance(tensors, Source) else None
         manifest = source.manifest if source is not None else manifest or Manifest.of(tensors())
-        resident = source.exported(device) if source is not None else None
-        rest = manifest.without(resident.names) if resident is not None else manifest
-        size = rest.buffer_size(buffer_bytes)
-        needed = _BUFFERS if rest.tensors else 0
-        buffers = [stack.enter_context(shared_buffer(size, device)) for _ in range(needed)]
         _wait_for(device)  # what is read in place must be there
-        hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
-        if source is None or resident is None:
-            peers.send({**hello, "manifest": manifest.encode()})
-            peers.receive()
-        else:
-            peers.send({**hello, "resident": resident.key})
-            unknown = ["unknown" in answer for answer in peers.receive()]
-            if any(unknown):
-                peers.send({"manifest": manifest.encode(), "memory": resident.table(source.model)}, unknown)
+        pool = SharedPool.of(source, device) if source is not None and source.shards is not None else None
+        with pool.together() if pool is not None else nullcontext():
+            if pool is not None and _read_by_pieces(peers, pool, manifest):
+                peers.send({"done": True})
                 peers.receive()
-        others = (tensor for name, tensor in in_order(tensors(), manifest) if resident is None or name not in resident.names)
-        for index, chunk in enumerate(rest.chunks(size)):
-            memory = buffers[index % _BUFFERS].memory
-            for spec, offset in chunk:
-                view(memory, spec, offset).copy_(next(others), non_blocking=True)
-            _wait_for(device)
+                return
+            resident = source.exported(device) if source is not None and pool is None else None
+            rest = manifest.without(resident.names) if resident is not None else manifest
+            size = rest.buffer_size(buffer_bytes)
+            needed = _BUFFERS if rest.tensors else 0
+            buffers = [stack.enter_context(shared_buffer(size, device)) for _ in range(needed)]
+            hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
+            if pool is not None:
+                peers.send({**hello, "by_pieces": False})
+                peers.receive()
+            elif source is None or resident is None:
+                peers.send({**hello, "manifest": manifest.encode()})
+                peers.receive()
+            else:
+                peers.send({**hello, "resident": resident.key})
+                _explain(peers, {"manifest": manifest.encode(), "memory": resident.table(source.model)})
+            others = (
+                tensor for name, tensor in in_order(tensors(), manifest) if resident is None or name not in resident.names
+            )
+            for index, chunk in enumerate(rest.chunks(size)):
+                memory = buffers[index % _BUFFERS].memory
+                for spec, offset in chunk:
+                    view(memory, spec, offset).copy_(next(others), non_blocking=True)
+                _wait_for(device)
+                peers.receive()
+                peers.send({"chunk": index})
             peers.receive()
-            peers.send({"chunk": index})
+            peers.send({"done": True})
+            peers.receive()
+
+
+def _read_by_pieces(peers: _Channels, pool: SharedPool, manifest: Manifest) -> bool:
+    """Offers the memory of all of the trainer's ranks; returns whether all engine processes read what they hold there."""
+    peers.send({"shards": pool.key, "protocol": PROTOCOL})
+    answers = _explain(peers, {"manifest": manifest.encode(), "ranks": pool.tables})
+    by_pieces = pool.agree(all(answer["by_pieces"] for answer in answers))
+    if by_pieces:
+        peers.send({"by_pieces": True})
         peers.receive()
-        peers.send({"done": True})
-        peers.receive()
+    return by_pieces
+
+
+def _explain(peers: _Channels, what: dict[str, Any]) -> list[dict[str, Any]]:
+    """Sends those that do not know a key what it stands for; returns the last answer of each."""
+    answers = peers.receive()
+    unknown = ["unknown" in answer for answer in answers]
+    if any(unknown):
+        peers.send(what, unknown)
+        late = iter(peers.receive())
+        answers = [next(late) if is_unknown else answer for answer, is_unknown in zip(answers, unknown, strict=True)]
+    return answers
 
 
 def _wait_for(device: torch.device) -> None:
@@ -151,10 +189,13 @@ class IpcZmqStream:
     Attributes:
         manifest: What the trainer will send; it has been accepted.
         resident: What is read in the trainer's memory; None if nothing is.
+        pool: The memory of all of the trainer's ranks; None if they do not offer it.
+        by_pieces: Whether this process reads what it holds there.
         complete: Whether everything was yielded.
     """
 
     complete = False
+    by_pieces = False
 
     def __init__(
         self,
@@ -163,7 +204,8 @@ class IpcZmqStream:
         *,
         device: torch.device,
         timeout_s: float,
-        known: Imported | None = None,
+        known: Imported | OpenedPool | None = None,
+        plan: Callable[[Manifest], CopyPlan | None] = lambda _: None,
     ) -> None:
         """Waits for the trainer's manifest.
 
@@ -173,12 +215,16 @@ class IpcZmqStream:
             device: Where this process computes.
             timeout_s: Seconds to wait for each message.
             known: The trainer's memory that this process has open.
+            plan: Returns where the parts of the tensors of a manifest go; None if this process needs them whole.
 
         Raises:
             RefitRejectedError: The manifest differs from what was announced.
             TransferError: No trainer came, it died, or its buffers cannot be opened.
         """
         self._device = device
+        self._copies: Copies | None = None
+        self.resident: Imported | None = None
+        self.pool: OpenedPool | None = None
         self._peer = Channel.bind(path, other="the trainer", timeout_s=timeout_s)
         try:
             hello = self._peer.receive()
@@ -186,9 +232,13 @@ class IpcZmqStream:
             if hello.get("protocol") != PROTOCOL:
                 raise TransferError(f"refit: the trainer speaks protocol {hello.get('protocol')}, this engine {PROTOCOL}")
             try:
-                self.resident = self._resident(hello.get("resident"), known)
-                self.manifest = self.resident.manifest if self.resident is not None else Manifest.decode(hello["manifest"])
-                handles, self._buffer_bytes = list(hello["buffers"]), int(hello["buffer_bytes"])
+                if "shards" in hello:
+                    hello = self._offered(hello["shards"], known, plan, expected)
+                elif "resident" in hello:
+                    self.resident = self._resident(hello["resident"], known)
+                opened = self.pool or self.resident
+                self.manifest = opened.manifest if opened is not None else Manifest.decode(hello["manifest"])
+                handles, self._buffer_bytes = list(hello.get("buffers", ())), int(hello.get("buffer_bytes", 0))
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise TransferError(f"refit: the trainer's first message makes no sense: {words(error)}") from error
             self.manifest.check(expected)
@@ -214,7 +264,12 @@ class IpcZmqStream:
                 yield spec.name, view(own, spec, start)
 
     def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yields names and tensors where they are, valid until the next are requested; errors as above."""
+        """Yields names and tensors where they are, valid until the next are requested; errors as above.
+
+        By pieces it yields those alone that do not go where a plan has them.
+        """
+        if self.by_pieces and self._copies is not None:
+            yield from self._copied(self._copies)
         if self.resident:
             yield list(self.resident.items())
             _wait_for(self._device)
@@ -222,15 +277,50 @@ class IpcZmqStream:
             yield [(spec.name, view(memory, spec, start)) for spec, start in chunk]
             self._give_back(memory)
 
-    def _resident(self, key: str | None, known: Imported | None) -> Imported | None:
-        if key is None or (known is not None and known.key == key):
-            return known if key is not None else None
-        self._peer.send({"unknown": key})
-        reply = self._peer.receive()
+    def _resident(self, key: str, known: Imported | OpenedPool | None) -> Imported:
+        if isinstance(known, Imported) and known.key == key:
+            return known
+        reply = self._asked(key)
         return Imported.opened(key, reply["memory"], Manifest.decode(reply["manifest"]), self._device)
 
+    def _offered(
+        self,
+        key: str,
+        known: Imported | OpenedPool | None,
+        plan: Callable[[Manifest], CopyPlan | None],
+        expected: Manifest | None,
+    ) -> dict[str, Any]:
+        """Answers whether this process reads by pieces; returns the trainer's decision."""
+        if isinstance(known, OpenedPool) and known.key == key:
+            self.pool = known
+        else:
+            reply = self._asked(key)
+            self.pool = OpenedPool(key, reply["ranks"], Manifest.decode(reply["manifest"]), self._device)
+        self.pool.manifest.check(expected)
+        found = plan(self.pool.manifest)
+        self._copies = self.pool.copies(found) if found is not None else None
+        self._peer.send({"by_pieces": self._copies is not None})
+        decision = self._peer.receive()
+        self.by_pieces = bool(decision["by_pieces"])
+        return decision
+
+    def _asked(self, key: str) -> dict[str, Any]:
+        self._peer.send({"unknown": key})
+        return self._peer.receive()
+
+    def _copied(self, copies: Copies) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        for memory, part in copies.parts:
+            memory.copy_(part, non_blocking=True)
+        specs = {spec.name: spec for spec in self.manifest.tensors}
+        for name, parts in copies.wholes.items():
+            whole = torch.empty(specs[name].shape, dtype=specs[name].torch_dtype, device=self._device)
+            for box, part in parts:
+                narrowed(whole, box).copy_(part)
+            yield [(name, whole)]
+        _wait_for(self._device)
+
     def _received(self) -> Iterator[tuple[torch.Tensor, Chunk]]:
-        rest = self.manifest.without(self.resident or ())
+        rest = Manifest(()) if self.by_pieces else self.manifest.without(self.resident or ())
         for index, chunk in enumerate(rest.chunks(self._buffer_bytes)):
             if self._peer.receive().get("chunk") != index:
                 raise TransferError(f"refit: the trainer did not send chunk {index} when it was due")

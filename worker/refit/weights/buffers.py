@@ -93,17 +93,21 @@ def share_memory(storage: torch.UntypedStorage) -> dict[str, Any]:
     }
 
 
-def open_memory(handle: Mapping[str, Any], device: torch.device) -> torch.Tensor:
+def open_memory(handle: Mapping[str, Any], device: torch.device, *, elsewhere: bool = False) -> torch.Tensor:
     """Opens another process' memory as [nbytes] uint8.
 
     Args:
         handle: A `Buffer.handle`, or what `share_memory` returned.
         device: Where this process computes.
+        elsewhere: Open the memory of another GPU, too.
 
     Raises:
         TransferError: It is gone, belongs to another user, or lies on another GPU.
     """
     if handle["kind"] == "cuda":
+        if elsewhere:
+            seen = (torch.device("cuda", number) for number in range(torch.cuda.device_count()))
+            device = next((one for one in seen if device_id(one) == handle["uuid"]), device)
         if handle["uuid"] != device_id(device):
             raise TransferError(
                 f"refit by ipc_zmq: the trainer's buffer is on {handle['uuid']}, this engine process runs on "

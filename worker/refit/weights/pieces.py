@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import torch
 
-from worker.refit.weights.box import Box
+from worker.refit.weights.box import Box, Wanted
 from worker.refit.weights.manifest import Manifest
 
 #: Bytes of a buffer for pieces that are sent together; a link has its full speed with messages of this size.
@@ -153,3 +153,55 @@ def messages(pieces: Sequence[Piece], manifest: Manifest, here: Sequence[Run], t
                 found.append(range(index, index + 1))
                 filled = sizes[index]
     return found
+
+
+def narrowed(tensor: torch.Tensor, part: Box, held: Box | None = None) -> torch.Tensor:
+    """Returns a part of a tensor, of which `tensor` is all, or what is held."""
+    for axis, (start, length) in enumerate(zip(*part, strict=True)):
+        tensor = tensor.narrow(axis, start - (held.start[axis] if held is not None else 0), length)
+    return tensor
+
+
+def place_of(piece: Piece, wanted: Iterable[Wanted]) -> torch.Tensor | None:
+    """Returns where a piece goes; None if its tensor is wanted whole.
+
+    Args:
+        piece: The piece.
+        wanted: What is wanted of its tensor.
+    """
+    for _, view, memory in wanted:
+        if view is None or memory is None:
+            return None
+        if view.box.common(piece.box) == piece.box:
+            return view.narrow(memory, piece.box)
+    raise AssertionError(f"{piece} was not wanted")
+
+
+def at_equal_distances(*sides: Sequence[torch.Tensor | None]) -> Iterator[range]:
+    """Yields which neighbours are alike and lie at equal distances, on each of some sides."""
+    steps = [[_distance(one, other) for one, other in pairwise(side)] for side in sides]
+    together = [None if None in step else step for step in zip(*steps, strict=True)]
+    first = 0
+    while first < len(sides[0]):
+        last = first
+        while last < len(together) and together[last] is not None and together[last] == together[first]:
+            last += 1
+        yield range(first, last + 1)
+        first = last + 1
+
+
+def as_one(views: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns views that are alike and lie at equal distances as one, of one dimension more."""
+    first = views[0]
+    step = views[1].storage_offset() - first.storage_offset() if len(views) > 1 else 0
+    return first.as_strided((len(views), *first.shape), (step, *first.stride()), first.storage_offset())
+
+
+def _distance(one: torch.Tensor | None, other: torch.Tensor | None) -> int | None:
+    """Returns how many elements a piece lies behind one that is alike; None if they are not alike."""
+    if one is None or other is None or (one.shape, one.stride(), one.dtype) != (other.shape, other.stride(), other.dtype):
+        return None
+    if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+        return None
+    step = other.storage_offset() - one.storage_offset()
+    return step if step >= 0 else None

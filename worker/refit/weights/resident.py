@@ -43,9 +43,9 @@ class Exported:
             tensors: What a refit sends; called only if the model's memory can be shared.
             device: The device that trainer and engine share.
         """
-        if not any(_can_be_shared(tensor, device) for tensor in _memory_of(model)):
+        if not any(can_be_shared(tensor, device) for tensor in _memory_of(model)):
             return None
-        found = places(model, tensors(), device, _can_be_shared)
+        found = places(model, tensors(), device, can_be_shared)
         return cls(found) if found else None
 
     def table(self, model: torch.nn.Module) -> dict[str, Any]:
@@ -156,7 +156,8 @@ def _memory_of(model: torch.nn.Module) -> Iterable[torch.Tensor]:
     return (tensor.detach() for tensor in tensors if not hasattr(tensor, "full_tensor"))
 
 
-def _can_be_shared(tensor: torch.Tensor, device: torch.device) -> bool:
+def can_be_shared(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Returns whether another process can open a tensor's memory, on a GPU or in host memory that is shared."""
     if tensor.device != device:
         return False
     storage = tensor.untyped_storage()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
 
+from worker.errors import RefitError
 from worker.refit.weights.box import Box, Held
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.packing import Place
-from worker.refit.weights.resident import Exported, InPlace, places
+from worker.refit.weights.pool import shared_table
+from worker.refit.weights.resident import Exported, InPlace, can_be_shared, places
 from worker.refit.weights.scope import RefitScope, gathered, layout
 from worker.refit.weights.shards import Shards, is_sharded
 from worker.refit.weights.snapshot import Snapshot
@@ -32,6 +35,8 @@ class _Description:
         self.exported: dict[torch.device, Exported | None] = {}
         self.places: dict[torch.device, Mapping[str, Place]] = {}
         self.held: dict[tuple[torch.device, int], Held | None] = {}
+        self.shared: dict[torch.device, dict[str, Any] | None] = {}
+        self.pools: dict[torch.device, Any] = {}
 
 
 class Source:
@@ -42,7 +47,8 @@ class Source:
 
     Attributes:
         model: The trainer's model.
-        manifest: Describes what is sent.
+        scope: What is sent.
+        manifest: Describes it.
         shards: What this rank of a sharded model holds; None if it is not sharded.
     """
 
@@ -57,10 +63,10 @@ class Source:
             ValueError: The scope is unknown.
         """
         self.model = model
-        self._scope = RefitScope(scope)
+        self.scope = RefitScope(scope)
         known = _described.get(model)
-        if known is None or known.scope is not self._scope or not known.snapshot.holds(model):
-            known = _described[model] = _Description(model, self._scope)
+        if known is None or known.scope is not self.scope or not known.snapshot.holds(model):
+            known = _described[model] = _Description(model, self.scope)
         self._known = known
         self.manifest = known.manifest
         self.shards = known.shards
@@ -91,7 +97,12 @@ class Source:
         Args:
             device: Where they must lie.
             rank: The trainer's rank; of what is not sharded, rank 0's is sent.
+
+        Raises:
+            RefitError: The model's memory has moved since it was described.
         """
+        if not self._known.snapshot.holds(self.model):
+            raise RefitError("refit: the model has changed since it was described; make a Source for every refit")
         if (device, rank) not in self._known.held:
             self._known.held[device, rank] = self._held(device, rank)
         return self._known.held[device, rank]
@@ -107,9 +118,26 @@ class Source:
             return None
         return {name: (Box.whole(tensor.shape), tensor) for name, tensor in self._state.items()}
 
+    def shared(self, device: torch.device) -> dict[str, Any] | None:
+        """Returns how an engine process opens what this rank holds of a sharded model; None if it cannot.
+
+        Args:
+            device: Where it must lie.
+        """
+        if device not in self._known.shared:
+            held = self.held(device, 0)
+            usable = held is not None and all(can_be_shared(tensor, device) for _, tensor in held.values())
+            self._known.shared[device] = shared_table(held) if held is not None and usable else None
+        return self._known.shared[device]
+
+    @property
+    def pools(self) -> dict[torch.device, Any]:
+        """What is known of the memory of all ranks of a sharded model, by device (`worker.refit.weights.pool`)."""
+        return self._known.pools
+
     @cached_property
     def _state(self) -> dict[str, torch.Tensor]:
-        return layout(self.model, self._scope)
+        return layout(self.model, self.scope)
 
     @property
     def _plain(self) -> Iterable[tuple[str, torch.Tensor]]:

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# What the quirks cost vLLM's own server: seconds to start and tokens per second, with and without them by turns.
+# usage: scripts/gpu/serve_costs.sh FOLDER_FOR_RESULTS [SHAPE] [TURNS]
+set -uo pipefail
+out=$(realpath "${1:?usage: serve_costs.sh FOLDER [SHAPE] [TURNS]}") shape=${2:-1.7B} turns=${3:-2}
+model=$(mktemp -d)/model
+python3 - "$model" "$shape" <<'PYTHON'
+import sys
+from pathlib import Path
+sys.path.insert(0, "benchmarks")
+import measure
+from worker.lab.kit.checkpoints import build
+
+folder = build("qwen3", Path(sys.argv[1]))  # for its tokenizer
+for weights in folder.glob("*.safetensors*"):
+    weights.unlink()
+measure.qwen3(folder, sys.argv[2])
+PYTHON
+vllm="python3 -m vllm.entrypoints.cli.main"
+for turn in $(seq "$turns"); do
+    for mode in without with; do
+        started=$(date +%s.%N)
+        env $([ $mode = with ] && echo MODEL_QUIRKS=rollout) $vllm serve "$model" --load-format dummy --max-model-len 2048 \
+            --port 8124 --no-enable-log-requests >"$out/serve-$mode-$turn.log" 2>&1 &
+        server=$!
+        for _ in $(seq 2400); do
+            kill -0 $server 2>/dev/null || break
+            curl -sf -m 2 http://127.0.0.1:8124/health && break
+            sleep 0.1
+        done
+        echo "$mode, turn $turn: ready after $(echo "$(date +%s.%N) - $started" | bc) s"
+        $vllm bench serve --model "$model" --port 8124 --dataset-name random --random-input-len 256 --random-output-len 256 \
+            --num-prompts 768 --max-concurrency 256 --num-warmups 64 --ignore-eos --save-result --result-dir "$out" \
+            --result-filename "bench-$mode-$turn.json" >"$out/bench-$mode-$turn.log" 2>&1
+        grep -aE "Output token throughput|Mean TPOT|Mean TTFT" "$out/bench-$mode-$turn.log"
+        kill -TERM $server
+        wait $server
+    done
+done
+grep -a "model-quirks:" "$out/serve-with-1.log"
