@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import measure
-from refit import Control, digests, row
+from refit import Control, row
 
 TRAINERS, ENGINES = int(os.environ.get("SHARDED_TRAINERS", "2")), int(os.environ.get("SHARDED_ENGINES", "2"))
 LAYERS = int(os.environ.get("SHARDED_LAYERS", "48"))
@@ -221,6 +221,13 @@ def _peak(worker: Any, reset: bool) -> float:
         worker.before = torch.cuda.memory_allocated()
         return 0.0
     return float(torch.cuda.max_memory_allocated() - worker.before) / 1e9
+
+
+def digests(worker: Any) -> dict[str, str]:
+    """Runs in a worker: a digest of every byte of every parameter of its model, by name."""
+    from worker.refit.weights import digest
+
+    return digest.digests(worker.model_runner.get_model().named_parameters(), whole=True)
 
 
 def engine_arguments(way: str) -> dict[str, Any]:

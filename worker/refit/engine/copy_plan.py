@@ -136,6 +136,8 @@ class CopyPlan:
             linear = written.is_contiguous() and taken.stride == written.stride()
             self._copies[source].append(_Target(taken, written, destination, written.data_ptr(), linear))
         self.copied = frozenset(self._copies)
+        names = {target.destination for targets in self._copies.values() for target in targets}
+        self._destinations = {name: held[name].detach() for name in names}
 
     def fits(self, manifest: Manifest, model: nn.Module) -> bool:
         """Returns whether the trainer sends what it sent, and the model has its tensors where they were."""
@@ -252,6 +254,10 @@ class CopyPlan:
                 written.copy_(source)
         if small:
             torch._foreach_copy_([written for written, _ in small], [source for _, source in small])
+
+    def filled(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the names of the engine's tensors that are copied to, and those tensors."""
+        return iter(self._destinations.items())
 
     def written(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields the engine's memory for every copy, each with the name of the trainer's tensor."""

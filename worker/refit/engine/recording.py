@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
@@ -24,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from worker.refit.engine.copy_plan import CopyPlan, Region, Tensors, Write, slots
+from worker.refit.weights.expected import common
 from worker.refit.weights.manifest import Manifest
 
 _COPY = torch.ops.aten.copy_.default
@@ -32,6 +34,7 @@ _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
 _MAKERS = (torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default, torch.ops.aten.new_empty_strided.default)
 #: Elements of each copy that are looked at again when the layer is complete: code that torch does not see may have moved them.
 _SAMPLES = 1024
+_LOCAL_EXPERT = "_map_global_expert_id_to_local_expert_id"
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, str, tuple, torch.dtype)
@@ -109,7 +112,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             plain.clear()  # a loader has put other memory in the place of a tensor's
         # What a loader looks at and copies nowhere may have gone a way that is not recorded; what it leaves alone is not for
         # this process (another rank's experts).
-        self._tainted_sources |= self._looked_at - self._goes_to.keys()
+        self._tainted_sources |= {name for name in self._looked_at - self._goes_to.keys() if not self._is_elsewhere(name)}
         goes_to = dict(self._goes_to)
         # What a loader computes may come from any of the sources that a loader computed with.
         goes_to |= {source: goes_to.get(source, set()) | self._computed for source in self._tainted_sources}
@@ -245,6 +248,19 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
                 return False
             write.written.of(times).add_(1)
         return bool((times == 1).all())
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Returns whether a source belongs to an expert that vLLM has on another rank: its loader may look at it."""
+        layer, experts, rest = name.rpartition(".experts.")
+        number = rest.partition(".")[0]
+        found = self._experts.get(common(layer + experts[:-1]))
+        return found is not None and number.isdigit() and found(int(number)) == -1
+
+    @cached_property
+    def _experts(self) -> dict[str, Callable[[int], int]]:
+        """For each layer of experts what returns which of its experts here a global number stands for, -1 for none."""
+        modules = ((name, getattr(module, _LOCAL_EXPERT, None)) for name, module in self._model.named_modules())
+        return {common(name): found for name, found in modules if found is not None}
 
     def _with_tied(self, layers: set[str]) -> set[str]:
         """Adds the layers that have a tensor of one of these."""

@@ -364,13 +364,20 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 else:
                     deque(rest, maxlen=0)
                 # Not before all is there: some of it may have been received in its place.
-                self._not_finite.look(plan.written())
+                self._look_at(plan)
                 _check_end(stream)
                 self._check_finite(info)
         except BaseException:
             self._plan = None
             raise
         return reload
+
+    def _look_at(self, plan: CopyPlan) -> None:
+        """Looks at the tensors that were copied to; at the copies, which can be thousands, if one of those is not finite."""
+        found = NotFinite(self.model_config.dtype)
+        found.look(plan.filled())
+        if found or found.beyond:
+            self._not_finite.look(plan.written())
 
     @contextmanager
     def _opened(self, reload: Reload) -> Iterator[None]:

@@ -29,8 +29,8 @@ from worker.refit.weights.pieces import (
 if TYPE_CHECKING:
     from worker.refit.transport.collective import Group
 
-#: Buffers for each other rank: one is filled, one is on its way, one is emptied.
-_BUFFERS = 3
+#: Buffers for each other rank: one is filled, or emptied, while the other is on its way.
+_BUFFERS = 2
 
 
 class _Block(NamedTuple):

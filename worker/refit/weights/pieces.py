@@ -18,7 +18,7 @@ from worker.refit.weights.box import Box, Wanted
 from worker.refit.weights.manifest import Manifest
 
 #: Bytes of a buffer for pieces that are sent together; a link has its full speed with messages of this size.
-BUFFER_BYTES = 32 << 20
+BUFFER_BYTES = 64 << 20
 #: Bytes from which on pieces that lie side by side on both sides are sent by themselves.
 _LARGE = 8 << 20
 
