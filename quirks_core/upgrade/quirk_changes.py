@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from quirks_core.base.json_values import canonical
 from quirks_core.configuration.slots import slot_named
+from quirks_core.hook import vllm_functions
 from quirks_core.plan import diff, summary
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
 from quirks_core.plugins.lifecycle import Stage, lifecycle
@@ -55,6 +56,19 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry) -> It
             continue
         if note.kind is not NoteKind.UNDECIDED or note.quirk not in changed:  # that it becomes undecided is a finding already
             yield Section.QUIRKS.finding(Level.NOTE, "warning", note.text)
+
+
+def hook_problem(after: OnRelease) -> Iterator[Finding]:
+    """Yields why the hook cannot be put on the release in question.
+
+    Args:
+        after: The run on that release.
+    """
+    release = after.release
+    if problem := vllm_functions.problem(release.version or "of an unknown version", release.source):
+        message = f"{problem}: MODEL_QUIRKS would start the engine without quirks"
+        needed = after.plan.changes or after.plan.patches
+        yield Section.SEAMS.finding(Level.STOP if needed else Level.NOTE, "the hook", message)
 
 
 def _state(change: diff.Change, after: OnRelease, registry: Registry) -> Iterator[Finding]:
