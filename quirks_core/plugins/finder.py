@@ -13,7 +13,6 @@ import keyword
 import os
 import re
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,8 +45,6 @@ _OWN = re.compile(rb'\nQUIRK\b *(?::[^=\n]*)?= *(?:\w+\(\s*id="([^"\n]+)")?')
 _ROW = re.compile(rb'\n([A-Za-z]\w*)\b *(?::[^=\n]*)?= *(?!dict\b)\w+\(\s*id="([^"\n]+)"')
 #: The words that a declaration takes from an enumeration.
 _ENUMS = ("Kind", "ModelFlag")
-#: Seconds of loading after which ``quirks doctor`` names a plugin.
-_SLOW_S = 3.0
 
 
 # Find
@@ -234,13 +231,11 @@ class Loading:
         plugins: Those that loaded, each with the quirks that it declares.
         broken: Those that did not load.
         skipped: Those that are switched off, as a whole or the quirk in their file.
-        slow: The seconds that a plugin took, by pluggy's name, of those that took more than three.
     """
 
     plugins: list[tuple[Discovered, list[Quirk]]] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    slow: dict[str, float] = field(default_factory=dict)
 
 
 def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: Switches | None) -> Loading:
@@ -256,14 +251,11 @@ def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: S
         if switches and (switch := switches.turns_off(item.distribution, item.name if item.file else "")):
             loading.skipped.append(Skipped(item, switch))
             continue
-        start = time.monotonic()
         try:
             quirks = contained(item.module, lambda item=item: _load(manager, item))  # type: ignore[misc]  # no type of a default
             loading.plugins.append((item, quirks))
         except DeclarationError as error:
             loading.broken.append(Broken(item, shortened(str(error))))
-        if (seconds := time.monotonic() - start) > _SLOW_S:
-            loading.slow[_plugin_name(item)] = seconds
     for check in (_duplicate_ids, _circular_supersedes):
         wrong = check(loading.plugins)
         for item, problem in wrong:

@@ -31,7 +31,7 @@ from quirks_core.plan.records import NoteKind, State
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.finder import discover
-from quirks_core.plugins.lifecycle import Stage, lifecycle
+from quirks_core.plugins.lifecycle import expired
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -227,9 +227,8 @@ def data(item: Loaded) -> Iterator[Problem]:
 
 def expiry(item: Loaded) -> Iterator[Problem]:
     """Some supported version still needs it."""
-    found = lifecycle(item, {})
-    if found.stage is Stage.EXPIRED:
-        yield _error(item, f"delete me: {found.evidence[-1]}")
+    if why := expired(item.quirk):
+        yield _error(item, f"delete me: {why}")
 
 
 def patches(item: Loaded) -> Iterator[Problem]:

@@ -11,7 +11,6 @@ import pytest
 from quirks_core.base.errors import BrokenPluginsError, UsageError
 from quirks_core.plan.records import Note, NoteKind
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins import finder
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
@@ -59,7 +58,7 @@ def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fa
         ("fake-two", "fake-dist", "1.2", "fake-pack"),
         ("two", "fake-other", "1.2", "fake-pack"),
     ]
-    assert (registry.broken, registry.slow, registry.find("fake-two").quirk.id) == ((), {}, "fake-two")
+    assert (registry.broken, registry.find("fake-two").quirk.id) == ((), "fake-two")
     with pytest.raises(UsageError, match="no quirk 'fake-too'; did you mean 'fake-two'"):
         registry.find("fake-too")
 
@@ -113,14 +112,6 @@ def test_what_a_plugin_prints_goes_to_standard_error_so_that_json_stays_json(sit
 
     assert json.loads(done.stdout)["context"]["extra"] == {"fake-dist.a": 1}
     assert done.stderr.splitlines() == ["one", "two"]
-
-
-def test_a_slow_plugin_is_counted(load_fakes, monkeypatch):
-    monkeypatch.setattr(finder, "_SLOW_S", 0.5)
-
-    registry = load_fakes(fake_slow="__import__('time').sleep(0.8)\nQUIRK = make('fake-slow')", fake_good=GOOD)
-
-    assert (list(registry.slow), registry.slow["fake-dist:fake-slow"] >= 0.8) == (["fake-dist:fake-slow"], True)
 
 
 def test_an_id_that_two_third_parties_declare_breaks_both(load_fakes):
