@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_explain(options: argparse.Namespace) -> int:
     """Explains a quirk for a run; shows its declaration where no run is described."""
-    if len(read_versions(options)[0]) > 1:
+    if len(read_versions(options)) > 1:
         raise UsageError("--vllm: one version is explained at a time; quirks plan --vllm shows several")
     return _explain(options) if describes_run(options) or options.disable or options.force else _show_quirk(options)
 

@@ -15,7 +15,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
@@ -256,14 +256,13 @@ def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: S
             loading.plugins.append((item, quirks))
         except DeclarationError as error:
             loading.broken.append(Broken(item, shortened(str(error))))
-    for check in (_duplicate_ids, _circular_supersedes):
-        wrong = check(loading.plugins)
-        for item, problem in wrong:
-            if manager.has_plugin(_plugin_name(item)):
-                manager.unregister(name=_plugin_name(item))
-            loading.broken.append(Broken(item, shortened(problem)))
-        gone = {id(item) for item, _ in wrong}
-        loading.plugins = [(item, quirks) for item, quirks in loading.plugins if id(item) not in gone]
+    taken = _duplicate_ids(loading.plugins)
+    for item, problem in taken:
+        if manager.has_plugin(_plugin_name(item)):
+            manager.unregister(name=_plugin_name(item))
+        loading.broken.append(Broken(item, shortened(problem)))
+    gone = {id(item) for item, _ in taken}
+    loading.plugins = [(item, quirks) for item, quirks in loading.plugins if id(item) not in gone]
     return loading
 
 
@@ -326,14 +325,9 @@ def _place(error: BaseException, package: str) -> str:
 
 # Classify
 
-#: Every plugin with the quirks that it declares.
-Plugins = Sequence[tuple[Discovered, "list[Quirk]"]]
-#: Plugins that must not be loaded, each with the reason.
-Problems = list[tuple[Discovered, str]]
 
-
-def _duplicate_ids(plugins: Plugins) -> Problems:
-    """An id belongs to model-quirks if that declares it; otherwise all that declare it are broken."""
+def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> list[tuple[Discovered, str]]:
+    """Returns the plugins that are broken by an id: it is ours if we declare it; otherwise all that declare it are broken."""
     owners: dict[str, list[tuple[Discovered, Quirk]]] = {}
     for item, quirks in plugins:
         for quirk in quirks:
@@ -348,19 +342,6 @@ def _duplicate_ids(plugins: Plugins) -> Problems:
                 owned = " and ".join(f"{other.distribution} {other.version} ({q.location})" for other, q in others) or "itself"
                 found[id(item)] = (item, f"quirk id {quirk_id!r} is taken by {owned}")
     return list(found.values())
-
-
-def _circular_supersedes(plugins: Plugins) -> Problems:
-    """Quirks that replace each other in a circle replace nothing; a third party's circle does not break what is built in."""
-    left = list(plugins)
-    found: Problems = []
-    while circle := find_circle({quirk.id: quirk.supersedes for _, quirks in left for quirk in quirks}):
-        owner = {quirk.id: item for item, quirks in left for quirk in quirks}
-        third_party = [name for name in circle if owner[name].distribution != BUILT_IN]
-        guilty = {id(owner[name]): owner[name] for name in third_party or circle}
-        found += [(item, f"circular supersedes: {' → '.join(circle)}") for item in guilty.values()]
-        left = [(item, quirks) for item, quirks in left if id(item) not in guilty]
-    return found
 
 
 def find_circle(replaced: Mapping[str, Iterable[str]]) -> list[str]:
