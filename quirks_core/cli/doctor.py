@@ -21,7 +21,6 @@ from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts.context import Installation
 from quirks_core.facts.installation import hidden, in_the_way, no_engine
 from quirks_core.facts.packages import (
     NEWEST_READ,
@@ -34,17 +33,15 @@ from quirks_core.facts.packages import (
 )
 from quirks_core.facts.trainers import find as find_trainer
 from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
-from quirks_core.plan.drift import drift_of
-from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.plugins.finder import PROJECT
-from quirks_core.plugins.lifecycle import expired
 from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions
 from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.validate import expiry
+from quirks_core.plugins.validate import patches as fitting
 from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.terminal import Screen
-from quirks_core.source.vllm_source import INSTALLED
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
 _NEED_TORCH_CUDA = ("torchvision", "torchaudio", "torchcodec")
@@ -197,13 +194,15 @@ def _plugins(registry: Registry) -> list[Finding]:
 
 def _evidence(registry: Registry) -> list[Finding]:
     found = []
+    has_engine = installed_version(_ENGINE) is not None
     for item in registry.loaded:
-        if why := expired(item.quirk):
-            found.append(Finding("error", item.quirk.id, f"expired: {why}"))
-        here = installed_version(_ENGINE) is not None
-        found += [_probe(item, probe) for probe in item.quirk.probes if here or not _reads_engine(probe)]
+        name = item.quirk.id
+        found += [_probe(item, probe) for probe in item.quirk.probes if has_engine or not _reads_engine(probe)]
         patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
-        found += [_drift(item, patch) for patch in patches if here or not _reads_engine(patch)]
+        laws = [*expiry(item), *(fitting(item) if has_engine or not any(map(_reads_engine, patches)) else ())]
+        found += [Finding(problem.level, name, problem.message) for problem in laws]
+        if patches and not laws:
+            found.append(Finding("ok", name, "the source of what it patches is one that it was written against"))
     return found
 
 
@@ -213,20 +212,6 @@ def _probe(item: Loaded, probe: Probe) -> Finding:
         return Finding("note", item.quirk.id, f"cannot be decided here: {probe}")
     needed = f"{'still' if answer is Answer.YES else 'no longer'} needed here: " if kind is Kind.WORKAROUND else ""
     return Finding("ok", item.quirk.id, f"{needed}the source {in_words(answer, kind)}")
-
-
-def _drift(item: Loaded, patch: Patch) -> Finding:
-    if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
-        return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
-    here = Installation()
-    traces = matches(item.quirk.match, here), affected(here, item.quirk)
-    if Answer.NO in (trace.answer for trace in traces):
-        return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
-    if traces[1].answer is Answer.UNKNOWN:
-        return Finding("note", item.quirk.id, f"{patch.target} is not checked: {traces[1].decisive}")
-    if (problem := drift_of(patch, item.quirk, INSTALLED)) is None:
-        return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
-    return Finding("error", item.quirk.id, f"runs that need the patch are refused: {problem}")
 
 
 COMMAND = Command("check plugins, versions and patches of this installation", run_doctor, add_arguments)

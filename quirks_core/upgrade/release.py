@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email import message_from_string
@@ -36,12 +35,10 @@ if TYPE_CHECKING:
 
 #: Names the newest release that is no pre-release.
 LATEST = "latest"
-_ARCHIVES = (".whl", ".tar.gz", ".zip")
+_WHEEL = ".whl"
 _NEAREST = 2
 _VERSION = re.compile(r"^(?:__version__ = )?(?:__version__|version) = [\"']([^\"']+)", re.MULTILINE)
 _OTHER = "no {wanted} {version} was found: this is the source, and these are the requirements, of {name} {version}"
-#: Where a git checkout lists requirements: what all builds need.
-_REQUIREMENTS = Path("requirements", "common.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ def find_release(
     """Returns a release by its version or its path.
 
     Args:
-        spec: A version (``0.33``), ``latest``, a wheel, a source archive, or a folder: a checkout, an unpacked wheel, a
+        spec: A version (``0.33``), ``latest``, a wheel, or a folder: a checkout, an unpacked wheel, a
             site-packages folder.
         index: Where versions are looked for; pip's if None.
         prefer: The distribution that is wanted where both have the version; the installed one's if None.
@@ -114,7 +111,7 @@ def find_release(
         UsageError: There is no such release, it cannot be read, or no index answers; the message says what to do.
     """
     path = Path(spec).expanduser()
-    if spec.endswith(_ARCHIVES) or os.sep in spec or (path.is_dir() and _version(spec) is None):
+    if spec.endswith(_WHEEL) or os.sep in spec or (path.is_dir() and _version(spec) is None):
         return _of_path(path)
     here = installed_release()
     first = prefer or (here.distribution if here else PACKAGE)
@@ -218,12 +215,9 @@ def _of_folder(root: Path, folder: Path, *, name: str = "", notes: tuple[str, ..
     given = message_from_string(metadata.read_text(encoding="utf-8", errors="replace")) if metadata else None
     version = _version(given.get("Version") if given else None) or _declared_version(folder)
     distribution_name = canonicalize_name(given.get("Name") or "") if given else ""
-    requires, python = _of_checkout(root)
-    if given is not None:
-        requires, python = tuple(given.get_all("Requires-Dist") or ()), given.get("Requires-Python")
+    requires = tuple(given.get_all("Requires-Dist") or ()) if given else None
+    python = given.get("Requires-Python") if given else None
     shown = name or (f"{distribution_name} {version}" if distribution_name and version else str(folder))
-    if given is None and requires is not None:
-        notes = (*notes, f"its requirements are those of {_REQUIREMENTS}, which all builds share")
     return Release(shown, version, distribution_name, VllmSource(folder), requires, python, notes)
 
 
@@ -247,17 +241,3 @@ def _declared_version(folder: Path) -> str | None:
         if file.is_file() and (found := _VERSION.search(file.read_text(encoding="utf-8", errors="replace"))):
             return _version(found[1])
     return None
-
-
-def _of_checkout(root: Path) -> tuple[tuple[str, ...] | None, str | None]:
-    """Requirements and versions of Python of a git checkout."""
-    try:
-        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
-    except (OSError, ValueError):
-        project = {}
-    try:
-        lines = (root / _REQUIREMENTS).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None, project.get("requires-python")
-    plain = (line.partition(" #")[0].strip() for line in lines)
-    return tuple(line for line in plain if line and not line.startswith(("#", "-"))), project.get("requires-python")

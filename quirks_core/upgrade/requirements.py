@@ -77,15 +77,10 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
             words = f"{item.name} {item.version} requires {need}, and {version} is asked for"
             level = Level.NOTE if is_optional else Level.STOP
             yield Section.TRAINERS.finding(level, name, words)
-    window = trainer.window if trainer is not None else ""
-    if trainer is not None and window and trainer.name not in named:
-        try:
-            supports = SpecifierSet(window).contains(version, prereleases=True)
-        except InvalidSpecifier:
-            return
-        if not supports:
-            message = f"{trainer.source} supports vLLM {window}, and {version} is asked for"
-            yield Section.TRAINERS.finding(Level.NOTE, trainer.name, message)
+    if trainer is None or trainer.name in named or SpecifierSet(trainer.window).contains(version, prereleases=True):
+        return
+    message = f"{trainer.source} supports vLLM {trainer.window}, and {version} is asked for"
+    yield Section.TRAINERS.finding(Level.NOTE, trainer.name, message)
 
 
 def _python(release: Release) -> Iterator[Finding]:

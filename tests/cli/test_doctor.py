@@ -33,8 +33,7 @@ def test_a_sound_installation_has_no_errors(quirks):
     assert {"vllm", "platform", "plugins"} <= set(subjects(examined, "ok"))
     assert "no longer needed here" in found_about(examined, "gemma-normalizer-dummy-load")[0]
     of_patches = found_about(examined, "cpu-moe-expert-parallel")
-    assert len(of_patches) == 3
-    assert all("the source is the one that the patch was written against" in message for message in of_patches)
+    assert of_patches == ["the source of what it patches is one that it was written against"]
     assert "quirks loaded, 0 plugins broken" in shown.out
 
 
@@ -83,7 +82,7 @@ def test_a_patch_for_other_versions_of_the_engine_is_not_checked(quirks, install
     examined = quirks("doctor", "--json")
 
     assert (examined.code, subjects(examined, "error")) == (0, [])
-    assert "no run on this installation needs the patch" in found_about(examined, "acme-patch")[0]
+    assert "no run on this installation needs it" in found_about(examined, "acme-patch")[0]
 
 
 @pytest.mark.parametrize(
@@ -142,5 +141,5 @@ def test_an_expired_quirk_is_an_error_that_says_delete_me(quirks, install):
     examined = quirks("doctor", "--json")
 
     assert (examined.code, subjects(examined, "error")) == (1, ["acme-old"])
-    why = "expired: vllm is fixed in 0.8, and nothing below 0.9.0 is supported: delete this quirk"
+    why = "delete me: vllm is fixed in 0.8, and nothing below 0.9.0 is supported: delete this quirk"
     assert why in found_about(examined, "acme-old")
