@@ -25,6 +25,7 @@ def page_of_run(report: Report) -> Page:
         verdict=Finding(report.verdict, "", _because(report)),
         notes=_notes(report.before, report.after),
         paste=list(_pasted(report)),
+        rewritten=report.rewritten,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,14 +52,6 @@ def vllm_args(plan: Plan) -> Formatted:
             words += found
     exports = [f"{line}, before the server starts" for line in _exports(plan)]
     return Formatted((shlex.join(words),) if words else (), (*notes, *exports, *_notes(plan)))
-
-
-def supply(facts: Iterable[str]) -> str:
-    """Returns how our command line supplies missing facts, and shows what is undecided."""
-    options = ["--set SLOT=VALUE" if is_setting(fact) else option_for(fact) for fact in facts]
-    given = " or ".join(dict.fromkeys(filter(None, options)))
-    supplied = f"{given} supplies {'it' if len(options) == 1 else 'them'}, " if given else ""
-    return f"{supplied}--verbose lists everything"
 
 
 def option_for(fact: str) -> str:
@@ -127,7 +119,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     for patch in plan.patches:
         hook = f"{_HOOK}={plan.context.purpose}"
         yield f"{patch.quirk.id} patches {patch.target}; no option does that, {hook} does: {patch.quirk.reason}"
-    yield from (f"warning: {text}" for text in summary.messages(plan, supply(plan.undecided)))
+    yield from (f"warning: {text}" for text in summary.messages(plan))
 
 
 def _json(value: Any) -> str:

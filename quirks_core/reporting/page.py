@@ -19,6 +19,7 @@ class Page:
         verdict: What follows from the findings, as one of them; None if nothing does.
         notes: What is to be known first.
         paste: What is to be done, ready to be pasted.
+        rewritten: What was looked at, with all of that done; shown in Markdown alone.
         most: Lines of one finding that are shown; all if None.
         to_do: Levels of what somebody has to do, with a box in Markdown.
     """
@@ -28,12 +29,15 @@ class Page:
     verdict: Finding | None = None
     notes: Sequence[str] = ()
     paste: Sequence[str] = ()
+    rewritten: str = ""
     most: int | None = None
     to_do: frozenset[str] = frozenset()
 
 
 def markdown(page: Page) -> Iterator[str]:
-    """Yields the lines of a page in Markdown."""
+    """Yields the lines of a page in Markdown; what was rewritten comes first."""
+    if page.rewritten:
+        yield from (*_block(page.rewritten.splitlines(), "json" if page.rewritten.startswith("{") else "sh"), "")
     yield from (f"## {_plain(page.head)}", "")
     yield from (f"Note: {_plain(note)}." for note in page.notes)
     if page.verdict is not None:

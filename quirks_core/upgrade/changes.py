@@ -109,6 +109,21 @@ def changed_values(values: Mapping[str, Any], changes: Iterable[Change]) -> dict
     return left
 
 
+def written_command(words: Sequence[str], variables: Mapping[str, str], changes: Iterable[Change]) -> str:
+    """Returns a command line with changed words and with the variables that are left, and before it those to unset.
+
+    Args:
+        words: The changed words after ``vllm serve``.
+        variables: The variables that the run sets.
+        changes: All changes.
+    """
+    of_variables = [one for one in changes if (one.old or one.new).startswith("env.")]
+    left = changed_values({"env": variables}, of_variables)["env"]
+    assigned = [f"{name}={shlex.quote(str(value))}" for name, value in left.items()]
+    unset = [Form(is_command=True).paste(one) for one in of_variables if one.old]
+    return "\n".join([*unset, " ".join([*assigned, "vllm serve", shlex.join(words)])])
+
+
 def without(value: Any, keys: Sequence[str]) -> Any:
     """Returns a mapping without what a path of keys leads to; mappings that this leaves empty go as well."""
     if not isinstance(value, Mapping) or keys[0] not in value:

@@ -117,9 +117,11 @@ class Report(Comparison):
         model_type: Its ``model_type``.
         purpose: Purpose of the run.
         digests: Digests of the plan on both releases.
+        rewritten: The run with every change: a command line, or a configuration in JSON; empty if the release refuses it.
     """
 
     model: str
     model_type: str | None
     purpose: str
     digests: tuple[str, str]
+    rewritten: str = ""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: Names the newest release that is no pre-release.
 LATEST = "latest"
-_WHEEL = ".whl"
+_ARCHIVES = (".whl",)
 _NEAREST = 2
 _VERSION = re.compile(r"^(?:__version__ = )?(?:__version__|version) = [\"']([^\"']+)", re.MULTILINE)
 _OTHER = "no {wanted} {version} was found: this is the source, and these are the requirements, of {name} {version}"
@@ -111,7 +111,7 @@ def find_release(
         UsageError: There is no such release, it cannot be read, or no index answers; the message says what to do.
     """
     path = Path(spec).expanduser()
-    if spec.endswith(_WHEEL) or os.sep in spec or (path.is_dir() and _version(spec) is None):
+    if spec.endswith(_ARCHIVES) or os.sep in spec or (path.is_dir() and _version(spec) is None):
         return _of_path(path)
     here = installed_release()
     first = prefer or (here.distribution if here else PACKAGE)

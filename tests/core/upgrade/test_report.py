@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from quirks_core.base.errors import UsageError
@@ -81,6 +83,12 @@ def test_a_variable_that_only_one_release_reads_is_reported(releases, upgrade):
     assert down["VLLM_CHAT_TEMPLATE_FUEL"].level is Level.CHANGE
     assert "VLLM_MOE_SKIP_PADDING: False → True" in up["defaults"].message
     assert "ROCM" not in up["defaults"].message
+
+
+def test_a_variable_that_is_unset_is_gone_from_the_configuration(releases, upgrade):
+    report = compared(releases, upgrade("gemma3", "env.VLLM_MM_HASHER_ALGORITHM=sha256"), "0.26.0", "0.33.0")
+
+    assert "env" not in json.loads(report.rewritten)
 
 
 def test_quirks_that_become_active_or_dormant_have_their_reason(releases, upgrade):
