@@ -42,8 +42,6 @@ QUIRK = Quirk(
     references=report("https://example.org"),
 )
 """
-OTHER = f'match=setting("engine.tokenizer").one_of({EVIL!r})'
-WANTED = PLUGIN.replace("acme-evil", "acme-wanted").replace('match=purpose("rollout")', OTHER)
 RAISES = f"raise RuntimeError({EVIL!r})\n"
 
 
@@ -51,7 +49,6 @@ RAISES = f"raise RuntimeError({EVIL!r})\n"
 def evil(install, model):
     """Installs plugins whose texts are hostile, and makes a model whose configuration is."""
     install("acme-evil", PLUGIN)
-    install("acme-wanted", WANTED)
     install("acme-broken", RAISES)
     install("acme-verb", {"acme": "acme_verb:COMMAND"}, group="model_quirks.commands", acme_verb=RAISES)
     folder = model("qwen3")
@@ -65,15 +62,11 @@ COMMANDS = [
     ["plan", "--set", "engine.seed=666"],
     ["plan", "--set", f"engine.dtype={EVIL}"],
     ["explain", "acme-evil"],
-    ["explain", "acme-wanted"],
-    ["explain", "gemma-normalizer-dummy-load"],
     ["plan", "--vllm", "0.31,0.32"],
-    ["show", "acme-evil"],
     ["show", "acme-broken"],
     ["show", EVIL],
     ["list"],
     ["doctor"],
-    ["validate"],
     ["lock", "--output", f"{EVIL}/x"],
     ["--help"],
     ["acme"],
