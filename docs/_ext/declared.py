@@ -110,7 +110,7 @@ def _conditions(match: Match) -> Iterator[Condition]:
 
 def stage(item: Loaded) -> str:
     """A quirk's stage on the newest engine, by its declaration alone."""
-    return lifecycle(item, {"vllm": ENGINES[-1]}).stage
+    return lifecycle(item, {"vllm": ENGINES[-1]})
 
 
 def versions(quirk: Quirk) -> str:

@@ -26,7 +26,7 @@ def slots() -> str:
         "configuration's sections are slots; two families are open. An unknown name is an error that says the nearest one.",
         "## Open families",
         "- `engine.<argument>`: every engine argument of the installed vLLM, with its type and default as its source gives "
-        "them (`quirks show engine.block_size`). Under `--assume` of another version a name is accepted, and the plan says "
+        "them. Under `--assume` of another version a name is accepted, and the plan says "
         "that nobody checked it. In a configuration such an argument is typed in the section `engine`; `engine.vllm_kwargs` is "
         "an alias for that section.\n"
         "- `env.<NAME>`: every environment variable, except those that look like secrets (`*KEY`, `*TOKEN`, `*SECRET`, "

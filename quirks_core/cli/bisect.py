@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import os
@@ -26,7 +25,6 @@ from quirks_core.plan.records import State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
 from quirks_core.reporting.terminal import Screen, line
 
-_STANDARD_ERROR = 2
 #: Runs the command with these quirks disabled; True if it passes.
 Attempt = Callable[[frozenset[str]], bool]
 
@@ -36,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", metavar="S", type=seconds, help="time limit of one run of CMD; a run that exceeds it fails"
     )
-    parser.add_argument("--verbose", action="store_true", help="show CMD's output instead of keeping it in log files")
     parser.add_argument("cmd", nargs="+", metavar="CMD", help="the command and its arguments, after --")
 
 
@@ -51,22 +48,21 @@ def run_bisect(options: argparse.Namespace) -> int:
     names = candidates(options)
     # With --json standard output holds the JSON alone.
     console = Screen(stderr=options.json)
-    logs = None if options.verbose else Path(tempfile.mkdtemp(prefix="quirks-bisect-"))
+    logs = Path(tempfile.mkdtemp(prefix="quirks-bisect-"))
     command = TestedCommand(
         options.cmd, SwitchNames(options.disable, options.force), options.timeout, logs, console, len(names)
     )
     try:
         outcome = bisect(names, command)
     except UsageError:
-        if logs:
-            shutil.rmtree(logs)
+        shutil.rmtree(logs)
         raise
     except KeyboardInterrupt:
         command.print_folder()
         raise
     if options.json:
         found = {**outcome.model_dump(mode="json"), "explained": outcome.explained, "summary": str(outcome)}
-        found |= {"command": options.cmd, "logs": str(logs) if logs else None}
+        found |= {"command": options.cmd, "logs": str(logs)}
         found["runs"] = [{**asdict(run), "passes": run.status == 0} for run in command.runs]
         print(json.dumps(found, indent=2, sort_keys=True))
     else:
@@ -158,13 +154,13 @@ class Run:
         disabled: The candidates that were disabled, by id.
         status: Its exit status; the negative number of the signal that ended it; None if it exceeded the time limit.
         seconds: How long it took.
-        log: File with its output; None if that was shown.
+        log: File with its output.
     """
 
     disabled: tuple[str, ...]
     status: int | None
     seconds: float
-    log: str | None
+    log: str
 
     def __str__(self) -> str:
         if self.status is None:
@@ -182,7 +178,7 @@ class TestedCommand:
         arguments: The command and its arguments.
         names: What is disabled and forced in every run.
         timeout: Time limit of one run in seconds; None for none.
-        logs: Folder for a log file of each run; None shows the output.
+        logs: Folder for a log file of each run.
         console: Where progress is shown.
         total: Number of candidates.
         runs: The runs so far.
@@ -191,7 +187,7 @@ class TestedCommand:
     arguments: Sequence[str]
     names: SwitchNames
     timeout: float | None
-    logs: Path | None
+    logs: Path
     console: Screen
     total: int
     runs: list[Run] = field(default_factory=list)
@@ -204,25 +200,23 @@ class TestedCommand:
         """
         number = len(self.runs) + 1
         what = f"run {number}, {len(disabled)} of {self.total} quirks disabled"
-        log = self.logs / f"{number:03}.log" if self.logs else None
+        log = self.logs / f"{number:03}.log"
         start = time.monotonic()
-        with self.console.status(what) if log else contextlib.nullcontext():
+        with self.console.status(what):
             status = self._run(environment(os.environ, self.names, disabled), log)
-        run = Run(tuple(sorted(disabled)), status, round(time.monotonic() - start, 3), str(log) if log else None)
+        run = Run(tuple(sorted(disabled)), status, round(time.monotonic() - start, 3), str(log))
         self.runs.append(run)
         self.console.say(f"{what}: {run} after {run.seconds:.1f} s")
         return status == 0
 
     def print_folder(self) -> None:
         """Prints the folder of the output."""
-        if self.logs:
-            self.console.say(f"output of every run: {line(self.logs)}")
+        self.console.say(f"output of every run: {line(self.logs)}")
 
-    def _run(self, variables: Mapping[str, str], log: Path | None) -> int | None:
-        with log.open("wb", buffering=0) if log else contextlib.nullcontext(_STANDARD_ERROR) as output:
-            if not isinstance(output, int):
-                disabled = f"{DISABLE_VARIABLE}={variables.get(DISABLE_VARIABLE, '')}"
-                output.write(f"# {disabled} {shlex.join(self.arguments)}\n".encode())
+    def _run(self, variables: Mapping[str, str], log: Path) -> int | None:
+        with log.open("wb", buffering=0) as output:
+            disabled = f"{DISABLE_VARIABLE}={variables.get(DISABLE_VARIABLE, '')}"
+            output.write(f"# {disabled} {shlex.join(self.arguments)}\n".encode())
             try:
                 return child_process.run(self.arguments, environ=variables, output=output, limit_s=self.timeout)
             except (OSError, ValueError) as error:  # ValueError: a null character

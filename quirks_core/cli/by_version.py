@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from packaging.version import Version
@@ -14,11 +13,9 @@ from quirks_core.base.json_values import canonical
 from quirks_core.cli.options import ENGINE, plan_options
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
-from quirks_core.plan.records import NoteKind, Plan, State
+from quirks_core.plan.records import Plan, State
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry
-from quirks_core.reporting.finding import Finding
-from quirks_core.reporting.plan import findings
 from quirks_core.reporting.terminal import Screen, line
 
 #: How a state is shown, and its text in the legend.
@@ -39,29 +36,23 @@ def add_versions(parser: argparse.ArgumentParser, more: str = "", several: str =
     parser.add_argument("--vllm", metavar=f"VERSION{more}", action="append", default=[], help=what)
 
 
-def read_versions(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads the comma-separated versions of ``--vllm``, and assumes the first.
-
-    Returns:
-        The versions as they were given, in order; and those left out because an equal one came before.
+def read_versions(options: argparse.Namespace) -> tuple[str, ...]:
+    """Reads the comma-separated versions of ``--vllm``, and assumes the first; equal ones count once.
 
     Raises:
         UsageError: One is not a version, or another option contradicts them.
     """
     seen: dict[Version, str] = {}
-    again: list[str] = []
     for text in (part.strip() for item in options.vllm for part in item.split(",")):
         try:
-            version = Version(text)
+            seen.setdefault(Version(text), text)
         except ValueError:  # InvalidVersion, or a number of thousands of digits
             raise UsageError(f"--vllm: {shown(text, 100)} is not a version; write for example --vllm 0.26,0.32.0") from None
-        if seen.setdefault(version, text) is not text:
-            again.append(text)
     if seen and any(text.partition("==")[0].strip() == ENGINE for text in options.assume):
         raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
     versions = tuple(seen.values())
     options.assume = [*(f"{ENGINE}=={version}" for version in versions[:1]), *options.assume]
-    return versions, tuple(again)
+    return versions
 
 
 def make_plans(registry: Registry, context: RunContext, versions: Iterable[str], switches: Switches) -> dict[str, Plan]:
@@ -77,14 +68,13 @@ def make_plans(registry: Registry, context: RunContext, versions: Iterable[str],
     return plans
 
 
-def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: Sequence[str], again: Iterable[str]) -> int:
+def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: Sequence[str]) -> int:
     """Shows which quirks apply to a run on which versions; 1 if the run is refused on any.
 
     Args:
         options: Parsed arguments of ``quirks plan``; the first version is assumed in them.
         config: The run.
         versions: The versions.
-        again: Versions that were given, and are left out because an equal one came before.
     """
     making = plan_options(options, config)
     registry = making.registry()
@@ -94,7 +84,6 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
     rows = [row for row in every if options.verbose or {one["state"] for one in row["cells"].values()} != {State.NOT_MATCHED}]
     about: dict[str, Any] = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
     about["left_out"] = len(every) - len(rows)
-    about["notes"] = [f"--vllm {text} is given already, and left out" for text in again]
     if options.json:
         kept = {"digest", "refusals", "warnings"}
         columns = [
@@ -103,7 +92,7 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
         ]
         print(canonical({**about, "columns": columns, "rows": rows}, indent=2))
     else:
-        _show(Screen(), plans, rows, about, verbose=options.verbose)
+        _show(Screen(), plans, rows, about)
     return 1 if any(plan.refusals for plan in plans.values()) else 0
 
 
@@ -118,9 +107,7 @@ def _rows(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _show(
-    screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]], about: Mapping[str, Any], *, verbose: bool
-) -> None:
+def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]], about: Mapping[str, Any]) -> None:
     screen.say(f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}, by version of vLLM")
     states = {row["id"]: [cell["state"] for cell in row["cells"].values()] for row in rows}
     shown = [(line(name), [_LEGEND[state][0] for state in found]) for name, found in states.items()]
@@ -132,19 +119,4 @@ def _show(
             screen.say(f"[dim]{word}: {meaning}[/]")
     if about["left_out"]:
         screen.say(f"[dim]{about['left_out']} other quirks concern the run on none of them (--verbose)[/]")
-    screen.findings(Finding("note", "", text) for text in about["notes"])
-    where: dict[Finding, list[str]] = {}
-    for version, plan in plans.items():
-        for one in _findings(plan, verbose=verbose):
-            where.setdefault(one, []).append(version)
-    for one, found_on in where.items():
-        subject = f"{one.subject}, " if one.subject else ""
-        screen.findings([replace(one, subject=f"{subject}on {', '.join(dict.fromkeys(found_on))}")])
-
-
-def _findings(plan: Plan, *, verbose: bool) -> Iterator[Finding]:
-    """What the table does not show; what is not checked is known of every assumed version."""
-    in_table = {note.text for note in plan.warnings if note.kind is NoteKind.UNEXAMINED}
-    for one in findings(plan, whole=verbose):
-        if one.level in ("refused", "undecided", "warning") and one.message not in in_table:
-            yield one
+    screen.say("[dim]with one version, the command says what to do and why[/]")

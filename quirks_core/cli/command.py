@@ -51,7 +51,6 @@ BUILT_IN: Mapping[str, str] = {
     "show": "showing:SHOW",
     "run": "run:COMMAND",
     "upgrade": "upgrade:COMMAND",
-    "diff": "diff:COMMAND",
     "lock": "lock:COMMAND",
     "bisect": "bisect:COMMAND",
     "doctor": "doctor:COMMAND",

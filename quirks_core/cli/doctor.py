@@ -1,11 +1,10 @@
-"""``quirks doctor``: what is installed, broken, drifted or no longer needed; with a model, what is proven for the run."""
+"""``quirks doctor``: what is installed, broken, drifted or no longer needed."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -18,12 +17,10 @@ from quirks_core.apply.process import check_engine_environment
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import GROUP as COMMANDS
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import add_run, load_run, run_options
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts.context import Installation
 from quirks_core.facts.installation import hidden, in_the_way, no_engine
 from quirks_core.facts.packages import (
     NEWEST_READ,
@@ -36,19 +33,15 @@ from quirks_core.facts.packages import (
 )
 from quirks_core.facts.trainers import find as find_trainer
 from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
-from quirks_core.plan.drift import drift_of
-from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.records import NoteKind, State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.plugins.finder import PROJECT
-from quirks_core.plugins.lifecycle import Stage, lifecycle
-from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
-from quirks_core.plugins.proof_status import Standing, standing
+from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions
 from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.validate import expiry
+from quirks_core.plugins.validate import patches as fitting
 from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.terminal import Screen
-from quirks_core.source.vllm_source import INSTALLED
 
 #: CUDA builds of these make transformers fail at import beside a CPU build of torch.
 _NEED_TORCH_CUDA = ("torchvision", "torchaudio", "torchcodec")
@@ -61,15 +54,14 @@ _VARIABLES = (
     DISABLE_VARIABLE, FOLDER_VARIABLE, FORCE_VARIABLE, LOCKED_VARIABLE, PLAN_VARIABLE, STRICT_VARIABLE,
     *HOOK_VARIABLES,
 )  # fmt: skip
-#: The order of the findings, and the subjects of those that are printed although they are ok.
+#: The order of the findings, and the subject of the one that is printed although it is ok.
 _LEVELS = ("error", "note", "ok")
-_SUMMARIES = ("plugins", "this run")
+_SUMMARY = "plugins"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what is listed."""
     parser.add_argument("--verbose", action="store_true", help="list what is ok, too")
-    add_run(parser)
 
 
 def run_doctor(options: argparse.Namespace) -> int:
@@ -77,8 +69,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     switches = Switches.gather()
     registry = Registry.load(switches=switches)
     findings = [*_versions(registry), *_metadata(), *_twice(), *_hidden(), *_environment(), *_names(registry, switches)]
-    findings += _plugins(registry)
-    findings += _run(options, registry) if options.model or options.config or options.cmd else _evidence(registry)
+    findings += [*_plugins(registry), *_evidence(registry)]
     findings.sort(key=lambda finding: _LEVELS.index(finding.level))
     wrong = any(finding.level == "error" for finding in findings)
     if options.json:
@@ -89,7 +80,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 def _show(findings: Sequence[Finding], *, verbose: bool) -> None:
-    shown = [one for one in findings if verbose or one.level != "ok" or one.subject in _SUMMARIES]
+    shown = [one for one in findings if verbose or one.level != "ok" or one.subject == _SUMMARY]
     if more := len(findings) - len(shown):
         shown.append(Finding("ok", f"{more} more", "--verbose lists them"))
     Screen().findings(shown)
@@ -197,59 +188,22 @@ def _plugins(registry: Registry) -> list[Finding]:
     return [
         *found,
         *(Finding("note", item.plugin.name, str(item)) for item in registry.skipped),
-        *(Finding("note", name, f"plugin {name} took {seconds:.1f} s to load") for name, seconds in registry.slow.items()),
-        Finding("ok", "plugins", f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken"),
+        Finding("ok", _SUMMARY, f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken"),
     ]
 
 
 def _evidence(registry: Registry) -> list[Finding]:
     found = []
+    has_engine = installed_version(_ENGINE) is not None
     for item in registry.loaded:
-        if (found_stage := lifecycle(item)).stage is Stage.EXPIRED:
-            found.append(Finding("error", item.quirk.id, f"expired: {found_stage.evidence[-1]}"))
-        here = installed_version(_ENGINE) is not None
-        found += [_probe(item, probe) for probe in item.quirk.probes if here or not _reads_engine(probe)]
+        name = item.quirk.id
+        found += [_probe(item, probe) for probe in item.quirk.probes if has_engine or not _reads_engine(probe)]
         patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
-        found += [_drift(item, patch) for patch in patches if here or not _reads_engine(patch)]
+        laws = [*expiry(item), *(fitting(item) if has_engine or not any(map(_reads_engine, patches)) else ())]
+        found += [Finding(problem.level, name, problem.message) for problem in laws]
+        if patches and not laws:
+            found.append(Finding("ok", name, "the source of what it patches is one that it was written against"))
     return found
-
-
-def _run(options: argparse.Namespace, registry: Registry) -> list[Finding]:
-    """What supports each quirk that concerns a run."""
-    config = load_run(options)
-    plan = make_plan(config, run_options(options, config), registry=registry)
-    context = plan.context
-    counts: Counter[Standing] = Counter()
-    found = []
-    source = context.source_known(_ENGINE)
-    for verdict in plan.active:
-        item = registry.find(verdict.id).quirk
-        how, where = standing(
-            item,
-            context.platform,
-            context.packages,
-            cpu=cpu_kind(context.cpu),
-            runner=plan.model_runner,
-            graphs=plan.captures_graphs,
-            source=source,
-        )
-        counts[how] += 1
-        level = "note" if how in (Standing.REFUTED, Standing.RANGE, Standing.UNTESTED) else "ok"
-        found.append(
-            Finding(level=level, subject=verdict.id, message=f"{how}{f' ({where})' if where else ''}: {verdict.title}")
-        )
-    unknown = [verdict for verdict in plan.verdicts if verdict.state is State.UNKNOWN]
-    found += [Finding("note", verdict.id, f"cannot be decided: {verdict.because}") for verdict in unknown]
-    found += [Finding("note", _ENGINE, note.text) for note in plan.notes if note.kind in (NoteKind.UNREAD, NoteKind.UNEXAMINED)]
-    order = list(Standing)
-    listed = "; ".join(f"{counts[how]} {how}" for how in sorted(counts, key=order.index))
-    model = f"{context.model.name} ({context.model.model_type or 'no model_type'})"
-    number = len(plan.active)
-    concern = "1 quirk concerns" if number == 1 else f"{number} quirks concern"
-    about = f"purpose {context.purpose}, model runner {plan.model_runner or 'unknown'}"
-    summary = f"{concern} {model}, {about}{f': {listed}' if listed else ''}"
-    refused = [Finding("error", "refused", str(refusal)) for refusal in plan.refusals]
-    return [*refused, *found, Finding("ok", "this run", summary)]
 
 
 def _probe(item: Loaded, probe: Probe) -> Finding:
@@ -260,23 +214,4 @@ def _probe(item: Loaded, probe: Probe) -> Finding:
     return Finding("ok", item.quirk.id, f"{needed}the source {in_words(answer, kind)}")
 
 
-def _drift(item: Loaded, patch: Patch) -> Finding:
-    if INSTALLED.module_source(patch.target.partition(":")[0]) is None:
-        return Finding("note", item.quirk.id, f"{patch.target}: the module is not installed")
-    here = Installation()
-    traces = matches(item.quirk.match, here), affected(here, item.quirk)
-    if Answer.NO in (trace.answer for trace in traces):
-        return Finding("note", item.quirk.id, f"{patch.target} is not checked: no run on this installation needs the patch")
-    if traces[1].answer is Answer.UNKNOWN:
-        return Finding("note", item.quirk.id, f"{patch.target} is not checked: {traces[1].decisive}")
-    if (problem := drift_of(patch, item.quirk, INSTALLED)) is None:
-        return Finding("ok", item.quirk.id, f"{patch.target}: the source is the one that the patch was written against")
-    return Finding("error", item.quirk.id, f"runs that need the patch are refused: {problem}")
-
-
-COMMAND = Command(
-    "check plugins, versions and patches of this installation; with --model, what is proven for a run",
-    run_doctor,
-    add_arguments,
-    describes_run=True,
-)
+COMMAND = Command("check plugins, versions and patches of this installation", run_doctor, add_arguments)

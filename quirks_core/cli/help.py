@@ -10,7 +10,7 @@ from quirks_core.declaration.flags import BUILT_IN
 
 #: Our commands, by what a user wants; those that start engines are in `worker`, and are listed if it is installed.
 _GROUPS: Mapping[str, Sequence[str]] = {
-    "look at quirks and plans": ("list", "plan", "explain", "show", "upgrade", "diff"),
+    "look at quirks and plans": ("list", "plan", "explain", "show", "upgrade"),
     "run, prove and compare on engines": ("run", "prove", "audit", "parity", "weights", "migrate", "bisect"),
     "maintain an installation or a package": ("doctor", "lock", "new", "validate", "fingerprint"),
 }

@@ -1,4 +1,4 @@
-"""``quirks list``: what is installed and what it is about, from metadata and source text; with ``--stage``, by lifecycle."""
+"""``quirks list``: what is installed and what it is about, from metadata and source text."""
 
 from __future__ import annotations
 
@@ -17,20 +17,12 @@ _KIND_WIDTH = max(map(len, Kind))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the filters."""
-    parser.add_argument(
-        "--stage", choices=("active", "dormant", "expired", "any"),
-        help="load the quirks, and list those of a stage with the evidence; exit with 1 if an expired one is listed",
-    )  # fmt: skip
+    """Adds the filter."""
     parser.add_argument("--kind", choices=tuple(Kind), help="list the quirks of one kind")
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Lists the installed plugins, each with the title and the flag that its source declares; or the quirks of a stage."""
-    if options.stage:
-        from quirks_core.cli.lifecycle import list_stages  # a plain list imports neither the registry nor a plugin
-
-        return list_stages(options.stage, options.kind, as_json=options.json)
+    """Lists the installed plugins, each with the title and the flag that its source declares."""
     found = [(item, stated) for item in discover() if options.kind in (None, (stated := about(item)).kind)]
     if options.json:
         rows = [

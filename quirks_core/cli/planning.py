@@ -11,7 +11,7 @@ from quirks_core.base.text import one_line
 from quirks_core.cli.by_version import add_versions, read_versions, run_matrix
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_run, load_run, program, run_options
-from quirks_core.plan.formats import FORMATS
+from quirks_core.plan.formats import vllm_args
 from quirks_core.plan.records import Plan
 from quirks_core.plan.summary import Summary
 from quirks_core.plugins.planning import make_plan
@@ -22,9 +22,9 @@ from quirks_core.reporting.terminal import Screen, line
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the form of the output, and the command line of a server."""
     parser.add_argument(
-        "--format", choices=tuple(FORMATS),
-        help="print only what quirks change: vllm-args (options to append to 'vllm serve'), env (exports), python (arguments "
-        "of LLM or EngineArgs); what does not fit into it goes to standard error",
+        "--format", choices=("vllm-args",),
+        help="print only what quirks change, as options to append to 'vllm serve'; what they cannot express goes to standard "
+        "error",
     )  # fmt: skip
     add_versions(parser, ",…", "; several make a table of quirks by version (repeatable)")
     parser.add_argument(
@@ -39,17 +39,17 @@ def run_plan(options: argparse.Namespace) -> int:
     """Shows what applies to a run and why, or to a run on several versions of vLLM; 1 if the run is refused."""
     if options.json and options.format:
         raise UsageError("--json prints the whole plan, and --format a part of it; choose one of them")
-    versions, again = read_versions(options)
+    versions = read_versions(options)
     if len(versions) > 1 and options.format:
         raise UsageError(f"--format prints one plan, and --vllm asks for {len(versions)}; give one version")
     config = load_run(options)
     if len(versions) > 1:
-        return run_matrix(options, config, versions, again)
+        return run_matrix(options, config, versions)
     plan = make_plan(config, run_options(options, config))
     if options.json:
         print(canonical({**plan.model_dump(mode="json"), **Summary.of(plan).model_dump(mode="json")}, indent=2))
     elif options.format:
-        _print_format(options.format, plan)
+        _print_options(plan)
     else:
         show_plan(Screen(), plan, whole=options.verbose, whom=program(options))
     return 1 if plan.refusals else 0
@@ -70,12 +70,12 @@ def show_plan(screen: Screen, plan: Plan, *, whole: bool = False, whom: str = ""
     screen.say(f"[dim]{line(rest(plan, whole=whole))}[/]")
 
 
-def _print_format(name: str, plan: Plan) -> None:
+def _print_options(plan: Plan) -> None:
     """Prints what can be pasted on standard output, the rest as comments on standard error; for a refused run, the refusals."""
     if plan.refusals:
         Screen(stderr=True).findings(map(refused, plan.refusals))
         return
-    found = FORMATS[name](plan)
+    found = vllm_args(plan)
     for text in found.lines:
         print(text)
     for text in found.notes:

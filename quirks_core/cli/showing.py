@@ -1,4 +1,4 @@
-"""``quirks explain``: what a quirk does to a run and why; without a run, its declaration, or a slot with its quirks."""
+"""``quirks explain``: what a quirk does to a run and why; without a run, its declaration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from quirks_core.base.errors import UsageError
 from quirks_core.cli.by_version import add_versions, read_versions
 from quirks_core.cli.command import Command
 from quirks_core.cli.options import add_run, describes_run, load_run, program, run_options
-from quirks_core.configuration.slots import engine_problem, find_slot, installed_slot
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.data_file import since
 from quirks_core.declaration.flags import Kind
@@ -44,17 +43,15 @@ _STATES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what to explain, and the command line of a server."""
-    parser.add_argument("id", metavar="ID", help="a quirk's id, or a slot (engine.block_size)")
+    parser.add_argument("id", metavar="ID", help="a quirk's id")
     add_versions(parser)
     add_run(parser)
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    """Explains a quirk for a run; shows a declaration or a slot where no run is described."""
-    if len(read_versions(options)[0]) > 1:
+    """Explains a quirk for a run; shows its declaration where no run is described."""
+    if len(read_versions(options)) > 1:
         raise UsageError("--vllm: one version is explained at a time; quirks plan --vllm shows several")
-    if "." in options.id:
-        return _show_slot(options)
     return _explain(options) if describes_run(options) or options.disable or options.force else _show_quirk(options)
 
 
@@ -139,34 +136,6 @@ def _reflowed(paragraph: str) -> str:
     return paragraph if any(re.match(r"\s|[-*] |[|#>$]|```", part) for part in parts) else " ".join(parts)
 
 
-def _show_slot(options: argparse.Namespace) -> int:
-    slot = find_slot(options.id)
-    if problem := engine_problem(slot.name):
-        raise UsageError(problem)
-    slot = installed_slot(slot.name) or slot
-    record = {
-        "slot": slot.name,
-        "takes": slot.takes,
-        "default": slot.default,
-        "help": slot.help,
-        "adjusted by": [
-            f"{item.quirk.id}: {notation(adjustment)}"
-            for item in Registry.load().loaded
-            for adjustment in item.quirk.adjustments
-            if isinstance(adjustment, Default | Require) and adjustment.slot == slot.name
-        ],
-    }
-    if options.json:
-        print(json.dumps(record, indent=2, sort_keys=True))
-        return 0
-    screen = Screen()
-    screen.say(f"[bold]{line(slot.name)}[/]  {line(slot.help)}")
-    default = "left open" if slot.default is None else str(slot.default)
-    shown = [("takes", slot.takes), ("default", default), *(("adjusted by", text) for text in record["adjusted by"])]
-    screen.entries([(key, lines(text, 0)) for key, text in shown])
-    return 0
-
-
 def notation(adjustment: Adjustment) -> str:
     """Returns what an adjustment does, and when, in the notation of declarations."""
     when = "" if adjustment.when is None else f", if {adjustment.when}"
@@ -218,7 +187,7 @@ def describe(item: Loaded) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "say what a quirk does to a run and why; without a run, what it declares, or what a slot takes",
+    "say what a quirk does to a run and why; without a run, what it declares",
     run_explain,
     add_arguments,
     describes_run=True,

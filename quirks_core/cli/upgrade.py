@@ -174,7 +174,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
 
 
 def _patches(options: argparse.Namespace, before: Release, after: Release) -> int:
-    report = check_patches(options.patches, before, after, _platform(options))
+    report = check_patches(options.patches, before, after)
     _print(options, report, page_of_patches, verdict=report.verdict)
     return report.verdict.exit_code
 

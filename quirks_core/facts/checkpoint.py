@@ -35,14 +35,12 @@ class _Fast:
     """What is read of a ``tokenizer.json``.
 
     Attributes:
-        added: Ids of the added tokens, by text.
         first: The special tokens that begin every encoded text.
         size: The largest id of vocabulary and added tokens, plus one.
         by_bytes: Text is split, or joined, in the manner of byte-level BPE.
         splits: The kinds of steps that split text into words, in order.
     """
 
-    added: Mapping[str, int]
     first: tuple[str, ...]
     size: int
     by_bytes: bool
@@ -143,10 +141,10 @@ def _fast(file: Path, _changed: int, _size: int) -> _Fast:
         end = _MERGES.search(data, vocabulary.end())
         found = _ID.findall(data, vocabulary.end(), end.start() if end else len(data))
         ids = [max(map(int, found), default=-1)]
-    added = {str(token["content"]): int(token["id"]) for token in head.get("added_tokens") or ()}
+    ids += [int(token["id"]) for token in head.get("added_tokens") or ()]
     by_bytes = any('"ByteLevel"' in json.dumps(head.get(name)) for name in ("pre_tokenizer", "decoder"))
-    size = max([*ids, *added.values()], default=-1) + 1
-    return _Fast(added, tuple(_first(head.get("post_processor"))), size, by_bytes, _splits(head.get("pre_tokenizer")))
+    size = max(ids, default=-1) + 1
+    return _Fast(tuple(_first(head.get("post_processor"))), size, by_bytes, _splits(head.get("pre_tokenizer")))
 
 
 def _splits(step: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -194,15 +192,6 @@ def _template_adds_bos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> b
     return bos is not None and any("bos_token" in text or bos in text for text in checkpoint.templates(settings))
 
 
-def _eos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> Any:
-    text = _text(settings, "eos_token")
-    if text is None:
-        return None
-    listed = settings.get("added_tokens_decoder") or {}
-    named = {_text(token, "content"): int(number) for number, token in listed.items()}
-    return named[text] if text in named else checkpoint.fast().added.get(text, UNKNOWN)
-
-
 def _class(_checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:
     return _text(settings, "tokenizer_class")
 
@@ -243,7 +232,6 @@ CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = M
     {
         "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _of_tokenizer(_adds_bos), bool),
         "tokenizer.template_adds_bos": ("the chat template writes BOS", _of_tokenizer(_template_adds_bos), bool),
-        "tokenizer.eos_token_id": ("the tokenizer's end of sequence", _of_tokenizer(_eos), int),
         "tokenizer.class": ("tokenizer_class of tokenizer_config.json", _of_tokenizer(_class), str),
         "tokenizer.is_byte_level": (
             "tokenizer.json splits or joins text in the manner of byte-level BPE",

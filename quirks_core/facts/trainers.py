@@ -32,7 +32,6 @@ class Trainer:
         facts: Values by slot.
         holds_for: Where they hold.
         source: Repository, and version or commit, that they were read in.
-        evidence: Files there, each with what it does.
         window: The versions of vLLM that it declares to support, as pip writes them; empty if it declares none.
         numerics: How it computes unless its own configuration sets otherwise, by slot; empty if that depends on the model. They
             are assumed of an engine in bfloat16 whose trainer nothing here can read.
@@ -46,7 +45,6 @@ class Trainer:
     facts: Mapping[str, Any]
     holds_for: str
     source: str
-    evidence: tuple[str, ...]
     window: str = ""
     numerics: Mapping[str, Any] = field(default_factory=dict)
     engine_defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -71,16 +69,6 @@ _TRAINERS = (
         MappingProxyType({**_PARAMETERS, **_CLEARED}),
         "DeepSpeed, FSDP 1 and 2, one process; colocate and server mode. In 1.10 FSDP 2 still sent the state dict",
         "huggingface/trl 1.16.0",
-        (
-            "trl/generation/vllm_generation.py: every branch of _iter_named_params yields named_parameters()",
-            "the same file: sync_weights ends with reset_prefix_cache, while no request runs",
-            "the same file and trl/scripts/vllm_serve.py: both start the engine with logprobs_mode=processed_logprobs",
-            "trl/import_utils.py: is_vllm_available warns outside of the window, and goes on",
-            "trl/trainer/utils.py: create_model_from_path loads float32 unless model_init_kwargs has a dtype",
-            "trl/trainer/base_config.py: bf16 is on unless fp16 is: accelerate computes under autocast",
-            "trl/trainer/grpo_config.py: cast_lm_head_to_fp32 is off",
-            "trl/generation/vllm_generation.py: the engine of colocate mode gets no dtype, so that the checkpoint's counts",
-        ),
         ">=0.22.0,<=0.31.0",
         _UNDER_AUTOCAST,
         passes=_PROCESSED,
@@ -92,13 +80,6 @@ _TRAINERS = (
         MappingProxyType({**_STATE_DICT, **_CLEARED}),
         "FSDP 1 and 2 (the default) and automodel; with Megatron set refit.scope=parameters",
         "verl-project/verl 1dda039b9c6311889a9c9a26040677e1254814f9",
-        (
-            "verl/workers/engine/fsdp/transformer_impl.py: get_per_tensor_param sends module.state_dict()",
-            "verl/workers/rollout/vllm_rollout/utils.py: _update_weights loads the parameters and copies the buffers",
-            "verl/workers/rollout/vllm_rollout/vllm_rollout.py: update_weights ends with clear_kv_cache",
-            "verl/workers/rollout/vllm_rollout/vllm_async_server.py: abort_all_requests leaves no request in flight",
-            "verl/workers/engine/megatron/transformer_impl.py: get_per_tensor_param exports what the bridge knows",
-        ),
         numerics=_UNDER_AUTOCAST,
         engine_defaults=_ENGINE_IN_BFLOAT16,
         float16="+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp16 (FSDP reads no other key; Megatron: "
@@ -111,12 +92,6 @@ _TRAINERS = (
         "DTensor workers, both versions; with Megatron set refit.scope=parameters. Whether caches are dropped depends on "
         "grpo.async_grpo.in_flight_weight_updates and recompute_kv_cache_after_weight_updates",
         "NVIDIA-NeMo/RL 7ea279abfbeb698b092856d0dab61e7cf39bc909",
-        (
-            "nemo_rl/models/policy/workers/dtensor_policy_worker_v2.py: dtensor_params_generator sends model.state_dict()",
-            "nemo_rl/models/policy/workers/dtensor_policy_worker.py: the same",
-            "nemo_rl/models/policy/workers/megatron_policy_worker.py: sends what megatron_bridge.export_hf_weights yields",
-            "nemo_rl/models/generation/vllm/vllm_worker.py: sleep resets the prefix cache",
-        ),
         numerics=_UNDER_AUTOCAST,
         engine_defaults=_ENGINE_IN_BFLOAT16,
         float16="policy.precision=float16, which recipes hand to the engine as well (Megatron: and optimizer.fp16=true; "
@@ -128,10 +103,6 @@ _TRAINERS = (
         _PARAMETERS,
         "DeepSpeed, its only backend. Whether caches are dropped depends on train.partial_rollout_enable, which keeps requests",
         "OpenRLHF/OpenRLHF 3c3be6234e0cb353e76bb8019947db9dfe99fca7",
-        (
-            "openrlhf/trainer/ray/ppo_actor.py: broadcast_to_vllm sends model.named_parameters() after reset_prefix_cache",
-            "openrlhf/trainer/ray/vllm_engine.py: pause_generation keeps requests and their cache",
-        ),
         numerics=MappingProxyType({"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "model"}),
         engine_defaults=_ENGINE_IN_BFLOAT16,
         float16="--ds.param_dtype fp16 and MODEL_QUIRKS_SET=train.dtype=float16 (it starts every engine in bfloat16, and its "
@@ -144,11 +115,6 @@ _TRAINERS = (
         "FSDP (the default); with Megatron set refit.scope=parameters. Whether caches are dropped depends on "
         "trainer.fully_async.clear_kv_cache_on_weight_sync",
         "NovaSky-AI/SkyRL a9564572eb8e91076be43c1bd5e4615e3de17265",
-        (
-            "skyrl/backends/skyrl_train/workers/fsdp/fsdp_worker.py: extract_weights sends model.state_dict()",
-            "the same file: broadcast_to_inference_engines resets the prefix cache, unless fully_async says otherwise",
-            "skyrl/backends/skyrl_train/workers/megatron/megatron_worker.py: sends what bridge.export_hf_weights yields",
-        ),
         numerics=_UNDER_AUTOCAST,
         engine_defaults=_ENGINE_IN_BFLOAT16,
     ),
@@ -159,12 +125,6 @@ _TRAINERS = (
         "all three transports (filesystem, nccl, nixl). Requests in flight keep their cache; prefixes are not shared between "
         "weights, as each policy version has a cache salt of its own",
         "PrimeIntellect-ai/prime-rl 559b44772e471d1538537b8805cc77f3824a5e64",
-        (
-            "src/prime_rl/utils/weights.py: gather_weights_parallel collects model.state_dict()",
-            "src/prime_rl/transports/weights/nccl.py and nixl/nixl.py: send model.state_dict()",
-            "src/prime_rl/inference/vllm/server.py: pause keeps requests and cache",
-            "src/prime_rl/orchestrator/dispatcher.py: cache_salt is the policy version",
-        ),
         numerics=_UNDER_AUTOCAST,
     ),
     Trainer(
@@ -173,11 +133,6 @@ _TRAINERS = (
         MappingProxyType({**_PARAMETERS, **_CLEARED}),
         "DeepSpeed, FSDP 2 and one process; colocate and server mode; with Megatron the bridge's export",
         "modelscope/ms-swift 3602360a562313afbf2ef6065fdf61f271a2c5b9",
-        (
-            "swift/rlhf_trainers/rollout_mixin.py: _collect_state_dict_for_vllm sends what named_parameters() names",
-            "the same file: _move_model_to_vllm waits for requests in flight, and ends with _reset_vllm_cache",
-            "swift/megatron/trainers/rollout_mixin.py: _export_and_load_weights sends what bridge.export_weights yields",
-        ),
         engine_defaults=_ENGINE_IN_BFLOAT16,
         float16="--torch_dtype float16 with LoRA, DeepSpeed or FSDP (the scaler refuses full weights in float16 without them)",
     ),
@@ -188,12 +143,6 @@ _TRAINERS = (
         "DeepSpeed and FSDP: tensors are loaded one by one into the running model; requests in flight and prefixes keep their "
         "cache",
         "ServiceNow/PipelineRL 58d393458625ad63ed539f2dcd072c85700c557f",
-        (
-            "pipelinerl/finetune_loop.py: send_weight_update broadcasts named_parameters()",
-            "pipelinerl/vllm1.py: receive_weight_update pauses with mode=keep, clear_cache=False, and calls model.load_weights",
-            "pipelinerl/launch.py: --quantization bf16_last_layer_fp32, a head in float32 on both sides",
-            "conf/finetune/base.yaml: load_as_bf16; conf/base.yaml: --dtype bfloat16; there is no float16",
-        ),
         numerics=MappingProxyType({"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "float32"}),
         engine_defaults=_ENGINE_IN_BFLOAT16,
     ),

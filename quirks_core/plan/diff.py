@@ -1,8 +1,7 @@
-"""What differs between two plans, as paths and two values: facts, slots, quirks, patches, refusals and warnings. Pure."""
+"""What differs between two plans, as paths and two values: facts, slots and quirks. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -18,7 +17,7 @@ class Change(Record):
     """A value that differs.
 
     Attributes:
-        name: Dotted name of a fact, a patch's target and quirk, or a setting.
+        name: Dotted name of a fact or a setting, or a quirk's id.
         a: The first plan's value; None if it has none.
         b: The second plan's value; None if it has none.
         missing: The side that does not have the value, as opposed to the value null.
@@ -37,28 +36,14 @@ class PlanDiff(Record):
     that is the same.
 
     Attributes:
-        digests: Both plans' digests. If they are equal, both plans do the same in every process.
         facts: Model, purpose, packages, platform, environment and plugins' facts that differ.
-        slots: Settings that differ: ``value`` and ``who`` set it, ``before`` quirks and whether that was ``typed``, and the
-            ``ledger`` of what quirks requested.
+        slots: Settings that differ: their ``value``, ``who`` set it, and whether the user ``typed`` one.
         quirks: Quirks that differ: ``state`` with its reason in ``because``, ``distribution``, ``version``.
-        patches: Patches that differ, by target and quirk.
-        refusals: Refusals that one plan has oftener than the other, with their numbers.
-        warnings: Warnings, likewise.
     """
 
-    digests: tuple[str, str]
     facts: tuple[Change, ...] = ()
     slots: tuple[Change, ...] = ()
     quirks: tuple[Change, ...] = ()
-    patches: tuple[Change, ...] = ()
-    refusals: tuple[Change, ...] = ()
-    warnings: tuple[Change, ...] = ()
-
-    @property
-    def same(self) -> bool:
-        """Nothing differs."""
-        return self == PlanDiff(digests=(self.digests[0], self.digests[0]))
 
 
 def diff(a: Plan, b: Plan) -> PlanDiff:
@@ -69,21 +54,16 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
         b: The second plan.
 
     Returns:
-        Everything that differs. ``diff(b, a)`` is the same with the sides exchanged.
+        What differs. ``diff(b, a)`` is the same with the sides exchanged.
     """
     plans = a, b
     slots = {name for plan in plans for name in (*plan.context.settings, *plan.context.typed, *_adjusted(plan))}
     names = {"state", "distribution", "version", "because"}
     quirks = [{one.id: one.model_dump(include=names) for one in plan.verdicts} for plan in plans]
-    warnings = [Counter(note.text for note in plan.warnings) for plan in plans]
     return PlanDiff(
-        digests=(a.digest, b.digest),
         facts=tuple(changes(_facts(a), _facts(b), ".".join)),
         slots=tuple(changes({name: _slot(a, name) for name in slots}, {name: _slot(b, name) for name in slots}, str)),
         quirks=tuple(one for one in changes(quirks[0], quirks[1], str) if not _is_reason_alone(one)),
-        patches=tuple(changes(_patches(a), _patches(b), ".".join)),
-        refusals=tuple(changes(_refusals(a), _refusals(b), str)),
-        warnings=tuple(changes(warnings[0], warnings[1], str)),
     )
 
 
@@ -118,14 +98,6 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield path, value
 
 
-def _patches(plan: Plan) -> dict[tuple[str, ...], Any]:
-    found: dict[tuple[str, ...], Any] = {}
-    for patch in plan.patches:
-        body = patch.model_dump(mode="json", exclude={"target": True, "quirk": {"id", "location"}})
-        found[patch.target, patch.quirk.id] = body | body.pop("quirk")
-    return found
-
-
 def _adjusted(plan: Plan) -> set[str]:
     return {item.slot for item in plan.adjustments}
 
@@ -136,24 +108,8 @@ def _slot(plan: Plan, slot: str) -> dict[str, Any]:
     who = sorted({quirk.id for item in items if item.status is Status.APPLIED for quirk in item.quirks})
     if not who:
         who = ["the user"] if context.is_typed(slot) else ["the configuration's default"] if slot in context.settings else []
-    ledger = [
-        f"{item.strength} {item.relation} {item.value!r} of {', '.join(quirk.id for quirk in item.quirks)}: "
-        f"{item.status.replace('_', ' ')}"
-        for item in items
-    ]
-    value = plan.changes.get(slot, before)
-    return {"value": value, "who": who, "before": before, "typed": context.is_typed(slot), "ledger": ledger}
+    return {"value": plan.changes.get(slot, before), "who": who, "typed": context.is_typed(slot)}
 
 
 def _is_reason_alone(change: Change) -> bool:
     return not change.missing and {**change.a, "because": ""} == {**change.b, "because": ""}
-
-
-def _refusals(plan: Plan) -> Counter[str]:
-    """How often a plan has each refusal, as a person reads it, without the places of declarations."""
-    found: Counter[str] = Counter()
-    for one in plan.refusals:
-        about = " ".join(filter(None, [one.kind, one.slot, one.target]))
-        head = f"{about} ({', '.join(quirk.id for quirk in one.quirks)})"
-        found["\n".join([head, one.reason, *one.lines, f"remedy: {one.remedy}", f"override: {one.switch}"])] += 1
-    return found

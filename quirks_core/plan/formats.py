@@ -1,16 +1,15 @@
-"""What a plan changes, in a form that can be pasted: options of ``vllm serve``, exports for a shell, arguments in Python.
+"""What a plan changes as options of ``vllm serve``, to be pasted, and how a user sets a slot or supplies a fact.
 
-A form holds only what the quirks change; what the user typed is there already. What a form cannot express is a note: patches,
-which need the hook in the engine's processes, and what the trainer or the client has to do.
+The options hold only what the quirks change; what the user typed is there already. What they cannot express is a note:
+variables, patches, which need the hook in the engine's processes, and what the trainer or the client has to do.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from quirks_core.configuration.slots import Place, engine_problem, placed, problem_of_name, slot_around, slot_named
@@ -27,11 +26,11 @@ _HOOK = "MODEL_QUIRKS"
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """A plan's changes in some form.
+    """A plan's changes as options.
 
     Attributes:
         lines: What can be pasted; empty if nothing changes.
-        notes: What the form cannot express, one sentence each, and the plan's warnings.
+        notes: What options cannot express, one sentence each, and the plan's warnings.
     """
 
     lines: tuple[str, ...]
@@ -53,39 +52,6 @@ def vllm_args(plan: Plan) -> Formatted:
             words += found
     exports = [f"{line}, before the server starts" for line in _exports(plan)]
     return Formatted((shlex.join(words),) if words else (), (*notes, *exports, *_notes(plan)))
-
-
-def env(plan: Plan) -> Formatted:
-    """Returns exports of variables for a POSIX shell, one on each line.
-
-    Args:
-        plan: A plan without refusals.
-    """
-    arguments = [f"engine.{name} = {_json(value)}: --format vllm-args" for name, value in _engine_arguments(plan).items()]
-    return Formatted(tuple(_exports(plan)), (*arguments, *_notes(plan)))
-
-
-def python(plan: Plan) -> Formatted:
-    """Returns keyword arguments for ``LLM(...)`` or ``EngineArgs(...)`` as Python literals, one on each line.
-
-    Args:
-        plan: A plan without refusals.
-    """
-    lines = tuple(f"{name}={value!r}," for name, value in _engine_arguments(plan).items())
-    variables = [f"os.environ[{name!r}] = {value!r}, before vllm is imported" for name, value in _variables(plan).items()]
-    return Formatted(lines, (*variables, *_notes(plan)))
-
-
-#: The forms by name.
-FORMATS: Mapping[str, Callable[[Plan], Formatted]] = MappingProxyType({"vllm-args": vllm_args, "env": env, "python": python})
-
-
-def supply(facts: Iterable[str]) -> str:
-    """Returns how our command line supplies missing facts, and shows what is undecided."""
-    options = ["--set SLOT=VALUE" if is_setting(fact) else option_for(fact) for fact in facts]
-    given = " or ".join(dict.fromkeys(filter(None, options)))
-    supplied = f"{given} supplies {'it' if len(options) == 1 else 'them'}, " if given else ""
-    return f"{supplied}--verbose lists everything"
 
 
 def option_for(fact: str) -> str:
@@ -124,9 +90,7 @@ def _option(name: str, value: Any) -> list[str] | str:
     """The words that set an engine argument; a note if there are none."""
     option = INSTALLED.option_of(name)
     if option is None and INSTALLED.options() is not None:
-        return (
-            f"engine.{name} = {_json(value)}: 'vllm serve' of the installed vLLM has no option for it; --format python has it"
-        )
+        return f"engine.{name} = {_json(value)}: 'vllm serve' of the installed vLLM has no option for it"
     typed, shape = (option.name, option.shape) if option else (f"--{name.replace('_', '-')}", None)
     if isinstance(value, bool):
         if shape is Shape.SWITCH and not value:
@@ -138,16 +102,14 @@ def _option(name: str, value: Any) -> list[str] | str:
     return [f"{typed}={text}"] if isinstance(value, str) and text.startswith("-") else [typed, text]
 
 
-def _variables(plan: Plan) -> dict[str, str]:
-    return {name: str(value) for name, value in sorted(placed(Place.VARIABLE, plan.changes).items())}
-
-
 def _exports(plan: Plan) -> Iterator[str]:
-    return (f"export {name}={shlex.quote(value)}" for name, value in _variables(plan).items())
+    """Exports of variables for a POSIX shell."""
+    for name, value in sorted(placed(Place.VARIABLE, plan.changes).items()):
+        yield f"export {name}={shlex.quote(str(value))}"
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """What no form can express."""
+    """What neither an option nor a variable can express."""
     for slot, value in sorted(plan.changes.items()):
         place = slot_named(slot).place
         if place is Place.WORKER:
@@ -157,7 +119,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     for patch in plan.patches:
         hook = f"{_HOOK}={plan.context.purpose}"
         yield f"{patch.quirk.id} patches {patch.target}; no option does that, {hook} does: {patch.quirk.reason}"
-    yield from (f"warning: {text}" for text in summary.messages(plan, supply(plan.undecided)))
+    yield from (f"warning: {text}" for text in summary.messages(plan))
 
 
 def _json(value: Any) -> str:

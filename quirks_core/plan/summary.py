@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -109,22 +109,12 @@ def rows(plan: Plan) -> Iterator[Entry]:
             yield Entry(group=verdict.state, quirks=(verdict.id,), what=verdict.because)
 
 
-def in_one_line(undecided: Mapping[str, Collection[str]], remedy: str) -> str:
-    """Returns one line for all that is undecided; empty if nothing is.
-
-    Args:
-        undecided: The missing facts, as `Plan.undecided` gives it.
-        remedy: How the user supplies facts, and how to see everything.
-    """
-    quirks = {name for names in undecided.values() for name in names}
-    who = f"{len(quirks)} quirks" if len(quirks) > 1 else "".join(quirks)
-    return f"undecided: {who}, without {', '.join(undecided)}; {remedy}" if quirks else ""
-
-
-def messages(plan: Plan, remedy: str = SEE_ALL) -> Iterator[str]:
-    """Yields the warnings of a plan as sentences; what is undecided is one, with how the user supplies facts."""
+def messages(plan: Plan) -> Iterator[str]:
+    """Yields the warnings of a plan as sentences; what is undecided is one."""
     yield from (note.text for note in plan.notes)
-    yield from filter(None, [in_one_line(plan.undecided, remedy)])
+    if quirks := {name for names in plan.undecided.values() for name in names}:
+        who = f"{len(quirks)} quirks" if len(quirks) > 1 else "".join(quirks)
+        yield f"undecided: {who}, without {', '.join(plan.undecided)}; {SEE_ALL}"
 
 
 def of_our_worker(plan: Plan) -> bool:

@@ -13,10 +13,9 @@ import keyword
 import os
 import re
 import sys
-import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
@@ -46,8 +45,6 @@ _OWN = re.compile(rb'\nQUIRK\b *(?::[^=\n]*)?= *(?:\w+\(\s*id="([^"\n]+)")?')
 _ROW = re.compile(rb'\n([A-Za-z]\w*)\b *(?::[^=\n]*)?= *(?!dict\b)\w+\(\s*id="([^"\n]+)"')
 #: The words that a declaration takes from an enumeration.
 _ENUMS = ("Kind", "ModelFlag")
-#: Seconds of loading after which ``quirks doctor`` names a plugin.
-_SLOW_S = 3.0
 
 
 # Find
@@ -234,13 +231,11 @@ class Loading:
         plugins: Those that loaded, each with the quirks that it declares.
         broken: Those that did not load.
         skipped: Those that are switched off, as a whole or the quirk in their file.
-        slow: The seconds that a plugin took, by pluggy's name, of those that took more than three.
     """
 
     plugins: list[tuple[Discovered, list[Quirk]]] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    slow: dict[str, float] = field(default_factory=dict)
 
 
 def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: Switches | None) -> Loading:
@@ -256,22 +251,18 @@ def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: S
         if switches and (switch := switches.turns_off(item.distribution, item.name if item.file else "")):
             loading.skipped.append(Skipped(item, switch))
             continue
-        start = time.monotonic()
         try:
             quirks = contained(item.module, lambda item=item: _load(manager, item))  # type: ignore[misc]  # no type of a default
             loading.plugins.append((item, quirks))
         except DeclarationError as error:
             loading.broken.append(Broken(item, shortened(str(error))))
-        if (seconds := time.monotonic() - start) > _SLOW_S:
-            loading.slow[_plugin_name(item)] = seconds
-    for check in (_duplicate_ids, _circular_supersedes):
-        wrong = check(loading.plugins)
-        for item, problem in wrong:
-            if manager.has_plugin(_plugin_name(item)):
-                manager.unregister(name=_plugin_name(item))
-            loading.broken.append(Broken(item, shortened(problem)))
-        gone = {id(item) for item, _ in wrong}
-        loading.plugins = [(item, quirks) for item, quirks in loading.plugins if id(item) not in gone]
+    taken = _duplicate_ids(loading.plugins)
+    for item, problem in taken:
+        if manager.has_plugin(_plugin_name(item)):
+            manager.unregister(name=_plugin_name(item))
+        loading.broken.append(Broken(item, shortened(problem)))
+    gone = {id(item) for item, _ in taken}
+    loading.plugins = [(item, quirks) for item, quirks in loading.plugins if id(item) not in gone]
     return loading
 
 
@@ -334,14 +325,9 @@ def _place(error: BaseException, package: str) -> str:
 
 # Classify
 
-#: Every plugin with the quirks that it declares.
-Plugins = Sequence[tuple[Discovered, "list[Quirk]"]]
-#: Plugins that must not be loaded, each with the reason.
-Problems = list[tuple[Discovered, str]]
 
-
-def _duplicate_ids(plugins: Plugins) -> Problems:
-    """An id belongs to model-quirks if that declares it; otherwise all that declare it are broken."""
+def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> list[tuple[Discovered, str]]:
+    """Returns the plugins that are broken by an id: it is ours if we declare it; otherwise all that declare it are broken."""
     owners: dict[str, list[tuple[Discovered, Quirk]]] = {}
     for item, quirks in plugins:
         for quirk in quirks:
@@ -356,19 +342,6 @@ def _duplicate_ids(plugins: Plugins) -> Problems:
                 owned = " and ".join(f"{other.distribution} {other.version} ({q.location})" for other, q in others) or "itself"
                 found[id(item)] = (item, f"quirk id {quirk_id!r} is taken by {owned}")
     return list(found.values())
-
-
-def _circular_supersedes(plugins: Plugins) -> Problems:
-    """Quirks that replace each other in a circle replace nothing; a third party's circle does not break what is built in."""
-    left = list(plugins)
-    found: Problems = []
-    while circle := find_circle({quirk.id: quirk.supersedes for _, quirks in left for quirk in quirks}):
-        owner = {quirk.id: item for item, quirks in left for quirk in quirks}
-        third_party = [name for name in circle if owner[name].distribution != BUILT_IN]
-        guilty = {id(owner[name]): owner[name] for name in third_party or circle}
-        found += [(item, f"circular supersedes: {' → '.join(circle)}") for item in guilty.values()]
-        left = [(item, quirks) for item, quirks in left if id(item) not in guilty]
-    return found
 
 
 def find_circle(replaced: Mapping[str, Iterable[str]]) -> list[str]:

@@ -23,9 +23,9 @@ from quirks_core.base.record import Record
 from quirks_core.declaration.encoding import digest
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
-from quirks_core.plugins.finder import PROJECT, Discovered, discover
+from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.registry import Registry
-from quirks_core.plugins.validate import Problem, narrower, plugin_facts, problems
+from quirks_core.plugins.validate import Problem, plugin_facts, problems
 
 #: Packages that plugins must not import.
 HEAVY = frozenset({"ray", "torch", "transformers", "vllm"})
@@ -137,10 +137,9 @@ def _look(item: Discovered) -> tuple[Registry, Seen]:
 
 
 def _beside_others(seen: SeenQuirk, item: Loaded, own: Registry) -> SeenQuirk:
-    """Adds what may need other plugins: their facts, and the quirks that it supersedes, as far as they are found by id."""
-    replaced = [other for other in discover() if other.name in seen.supersedes] if seen.supersedes else ()
+    """Adds what may need other plugins: their facts."""
     try:
-        found = [*plugin_facts(item, own), *narrower(item, Registry.load(replaced).loaded)]
+        found = list(plugin_facts(item, own))
     except Exception:  # a third party's match may raise anything; the other laws report it
         found = []
     return seen.model_copy(update={"problems": (*seen.problems, *found)})

@@ -6,15 +6,12 @@ Expiry depends on versions, not on dates: a quirk is expired when every supporte
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum, auto
 
-from quirks_core.declaration.probes import ask, in_words
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.declaration.versions import Affected, parse_version
 from quirks_core.facts.context import Installation
-from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.evaluate import affected
 from quirks_core.plan.loaded import Loaded
 
@@ -31,54 +28,30 @@ class Stage(StrEnum):
     EXPIRED = auto()  #: every supported version has the fix: delete it
 
 
-@dataclass(frozen=True, slots=True)
-class Lifecycle:
-    """A quirk's stage, with the evidence.
-
-    Attributes:
-        stage: The stage.
-        evidence: Compared versions, answers of probes, and paired runs, as text.
-    """
-
-    stage: Stage
-    evidence: tuple[str, ...]
-
-
-def lifecycle(item: Loaded, installed: Mapping[str, str] | None = None) -> Lifecycle:
+def lifecycle(item: Loaded, installed: Mapping[str, str] | None = None) -> Stage:
     """Returns a quirk's lifecycle stage.
 
     Args:
         item: The quirk.
         installed: Versions by package; what is installed if None.
     """
-    facts, quirk = Installation(installed), item.quirk
-    evidence = [f"affected: {ranged.package} {ranged}" for ranged in quirk.affected]
-    if expired := _expired(quirk):
-        return Lifecycle(Stage.EXPIRED, (*evidence, *expired))
-    found = {name: facts.fact(f"packages.{name}") for name in _packages(quirk)}
-    evidence += [f"installed: {name} {version}" for name, version in found.items() if version is not UNKNOWN]
-    probed = [(probe, ask(probe)) for probe in (quirk.probes if installed is None else ())]
-    evidence += [f"the installed source {in_words(answer, quirk.kind)}: {probe}" for probe, answer in probed]
-    evidence += [f"paired run: {run.scenario}" for run in quirk.paired_runs]
-    is_fixed = affected(facts, quirk).answer is Answer.NO
-    return Lifecycle(Stage.DORMANT if is_fixed else Stage.ACTIVE, tuple(evidence))
+    if expired(item.quirk):
+        return Stage.EXPIRED
+    is_fixed = affected(Installation(installed), item.quirk).answer is Answer.NO
+    return Stage.DORMANT if is_fixed else Stage.ACTIVE
 
 
-def _expired(quirk: Quirk) -> tuple[str, ...]:
+def expired(quirk: Quirk) -> str:
     """Returns why no supported version is affected; empty if one is."""
-    for package in _packages(quirk):
+    for package in dict.fromkeys(ranged.package for ranged in quirk.affected):
         floor = SUPPORTED_FLOOR.get(package)
         ranges = [ranged for ranged in quirk.affected if ranged.package == package]
         if floor is not None and all(_ends_below(ranged, floor) for ranged in ranges):
             last = " and ".join(str(ranged.fixed) for ranged in ranges)
-            return (f"{package} is fixed in {last}, and nothing below {floor} is supported: delete this quirk",)
-    return ()
+            return f"{package} is fixed in {last}, and nothing below {floor} is supported: delete this quirk"
+    return ""
 
 
 def _ends_below(ranged: Affected, floor: str) -> bool:
     fixed, lowest = parse_version(ranged.fixed or ""), parse_version(floor)
     return fixed is not None and lowest is not None and fixed <= lowest
-
-
-def _packages(quirk: Quirk) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(ranged.package for ranged in quirk.affected))

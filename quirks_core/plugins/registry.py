@@ -35,14 +35,12 @@ class Registry:
         loaded: Every quirk with where it comes from, sorted by id.
         broken: Every plugin that did not load.
         skipped: Every plugin that was not loaded because its distribution, or the quirk in its file, is switched off.
-        slow: The seconds that a plugin took to load, of those that took more than three.
         strict: What goes wrong in a plugin is an error.
     """
 
     loaded: tuple[Loaded, ...]
     broken: tuple[Broken, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    slow: Mapping[str, float] = field(default_factory=dict)
     strict: bool = False
     _manager: pluggy.PluginManager = field(default_factory=lambda: _new_manager(), repr=False, compare=False)
 
@@ -67,7 +65,7 @@ class Registry:
         each = ((quirk, item) for item, quirks in done.plugins for quirk in quirks)
         loaded = (Loaded(quirk, item.distribution, item.version, item.name) for quirk, item in each)
         in_order = tuple(sorted(loaded, key=lambda item: item.quirk.id))
-        return cls(in_order, tuple(done.broken), tuple(done.skipped), done.slow, strict, manager)
+        return cls(in_order, tuple(done.broken), tuple(done.skipped), strict, manager)
 
     def find(self, quirk_id: str) -> Loaded:
         """Returns the quirk of that id.

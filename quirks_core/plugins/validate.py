@@ -13,7 +13,6 @@ from types import ModuleType
 from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import QuirksError, nearest, words
-from quirks_core.base.text import listed
 from quirks_core.configuration.slots import SLOTS, engine_doubt, engine_problem, slot_around
 from quirks_core.declaration.adjustments import Patch, Refuse, Require, same
 from quirks_core.declaration.encoding import encode
@@ -27,16 +26,13 @@ from quirks_core.facts.packages import installed_versions
 from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import affected, evaluate_one, matches
 from quirks_core.plan.loaded import Loaded
-from quirks_core.plan.records import NoteKind, State
+from quirks_core.plan.records import NoteKind
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.finder import discover
-from quirks_core.plugins.lifecycle import Stage, lifecycle
+from quirks_core.plugins.lifecycle import expired
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
-
-#: Examples that one message lists at most.
-_SHOWN = 3
 
 
 class Level(StrEnum):
@@ -227,9 +223,8 @@ def data(item: Loaded) -> Iterator[Problem]:
 
 def expiry(item: Loaded) -> Iterator[Problem]:
     """Some supported version still needs it."""
-    found = lifecycle(item, {})
-    if found.stage is Stage.EXPIRED:
-        yield _error(item, f"delete me: {found.evidence[-1]}")
+    if why := expired(item.quirk):
+        yield _error(item, f"delete me: {why}")
 
 
 def patches(item: Loaded) -> Iterator[Problem]:
@@ -269,24 +264,6 @@ def supersedes(quirk_id: str, replaced: Iterable[str], known: Collection[str]) -
     for name in replaced:
         if name not in known:
             yield Problem(Level.ERROR, quirk_id, f"it supersedes {name!r}, which does not exist{nearest(name, known)}")
-
-
-def narrower(item: Loaded, replaced: Iterable[Loaded]) -> Iterator[Problem]:
-    """Notes the quirks that it supersedes and that stay active in a run where it does not apply, as their examples show."""
-    for other in replaced:
-        missed = [
-            f"example {number} ({verdict.because})"
-            for number, example in enumerate(other.quirk.examples, 1)
-            if example.answer is Answer.YES
-            and (verdict := evaluate_one(example.context(), item, Switches()).verdict).state is not State.ACTIVE
-        ]
-        if missed:
-            yield Problem(
-                Level.NOTE,
-                item.quirk.id,
-                f"it supersedes {other.quirk.id!r} only where it applies itself; {other.quirk.id!r} stays active in its own "
-                f"{listed(missed, _SHOWN)}",
-            )
 
 
 def documentation(quirk: Quirk) -> str:

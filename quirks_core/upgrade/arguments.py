@@ -6,7 +6,6 @@ The source suggests; whether a release takes a run is decided by its own parser 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -21,8 +20,6 @@ from quirks_core.upgrade.run import OnRelease
 
 _CLOSE, _SAME_HELP = 0.75, 0.8
 _MOST_SHOWN = 160
-#: vLLM's words for options that do nothing, or will go.
-DEPRECATED = re.compile(r"deprecat|no effect|no longer|will be removed|is ignored|are ignored|ignoring", re.IGNORECASE)
 
 
 @lru_cache(maxsize=8)
@@ -99,25 +96,6 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
     for name in sorted(quirks - dict(_typed(before)).keys() - known):
         message = f"a quirk sets it, and {after.release.label} has no such argument"
         yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{name}", message)
-
-
-def deprecated(before: OnRelease, after: OnRelease) -> dict[str, str]:
-    """Returns the arguments of a run that the release in question is the first to call deprecated, with its text for them.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-    """
-    old, new = _arguments(before.release.source), _arguments(after.release.source)
-    found = {}
-    for path, _ in _typed(before):
-        was, now = old.get(path) if old else None, new.get(path) if new else None
-        if was is None or now is None or DEPRECATED.search(was.help):
-            continue
-        text = now.help or after.release.source.arguments.help_of(was.owner, was.attribute)
-        if DEPRECATED.search(text):
-            found[path] = text
-    return found
 
 
 def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Finding]:

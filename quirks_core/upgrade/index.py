@@ -13,7 +13,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,6 @@ class PackageIndex:
     proxy: str = ""
     trusted: tuple[str, ...] = ()
     limit_s: float = 60.0
-    _silent: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of_pip(cls, environ: Mapping[str, str] | None = None) -> PackageIndex:
@@ -90,32 +89,25 @@ class PackageIndex:
         )
 
     def files(self, distribution: str) -> list[Package]:
-        """Returns every file of a distribution; those of one index with the best wheel for this machine first.
+        """Returns every file of a distribution, the best wheel for this machine first.
 
         Raises:
-            IndexUnreachableError: No index and no folder answers.
+            IndexUnreachableError: An index or a folder does not answer, or pip has none.
         """
-        found: list[Package] = []
-        finder = PackageFinder(session=self._session, ignore_compatibility=True, prefer_binary=[distribution])
-        indexes = [(finder.add_index_url, url) for url in self.urls]
-        for add, place in (*indexes, *((finder.add_find_links, link) for link in self.links)):
-            finder.sources.clear()
-            add(place)
+        why = "pip has none configured"
+        if places := (*self.urls, *self.links):
+            finder = PackageFinder(
+                self._session, index_urls=self.urls, find_links=self.links, ignore_compatibility=True,
+                prefer_binary=[distribution],
+            )  # fmt: skip
             try:
-                found += finder.find_all_packages(distribution, allow_yanked=True)
+                return list(finder.find_all_packages(distribution, allow_yanked=True))
             except Exception as error:  # whatever a server answers
-                self._silent[urlsplit(place).hostname or place] = words(error)
-        if not found and (self._silent or not (self.urls or self.links)):
-            raise IndexUnreachableError(
-                f"no index tells of {distribution}: {self.trouble or 'pip has none configured'}; give a wheel or a source tree "
-                "by its path instead (--to PATH)"
-            )
-        return found
-
-    @property
-    def trouble(self) -> str:
-        """The indexes that did not answer, and why; empty if all did."""
-        return "; ".join(f"{host} does not answer ({why})" for host, why in sorted(self._silent.items()))
+                names = ", ".join(urlsplit(place).hostname or place for place in places)
+                why = f"of {names} one does not answer ({words(error)})"
+        raise IndexUnreachableError(
+            f"no index tells of {distribution}: {why}; give a wheel or a source tree by its path instead (--to PATH)"
+        )
 
     def fetch(self, link: Link, folder: Path, *, notify: Callable[[str], None]) -> None:
         """Writes vLLM's Python files from a file of an index into a folder, as `unpack` does.

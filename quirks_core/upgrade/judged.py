@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from quirks_core.base.errors import shortened
 from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome
-from quirks_core.upgrade.arguments import DEPRECATED
 from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Level, Section
 
 _STAGES = ("options", "server", "engine arguments", "configuration", "all")
 #: A list of everything that would be taken.
 _CHOICES = re.compile(r"(?:choose from|registered:|Input should be) .*")
+#: vLLM's words for options that do nothing, or will go.
+_DEPRECATED = re.compile(r"deprecat|no effect|no longer|will be removed|is ignored|are ignored|ignoring", re.IGNORECASE)
 _LONGEST = 120
 
 
@@ -46,15 +46,12 @@ class Judged:
         return found.outcome is Outcome.REFUSED or (found.outcome is Outcome.PLATFORM and self.platform == "cpu")
 
 
-def judged_findings(
-    judged: Judged, suggested: Sequence[Finding], deprecated: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[Finding]:
+def judged_findings(judged: Judged, suggested: Sequence[Finding]) -> Iterator[Finding]:
     """Yields what changes between two releases, by their own judgements.
 
     Args:
         judged: The judgements.
         suggested: The changes that the source suggests; they count only if the release refuses the run without them.
-        deprecated: Arguments of the run that the release calls deprecated, with the words of its source.
     """
     before, after = judged.before, judged.after
     if judged.refuses(after):
@@ -78,7 +75,7 @@ def judged_findings(
     yield from _read_otherwise(before, after, changed, judged.names)
     yield from _server_defaults(before, after, judged.names)
     yield from _effects(before, after, frozenset() if judged.platform == "cpu" else judged.of_cpu)
-    yield from _logged(before, after, deprecated, judged.names)
+    yield from _logged(before, after, judged.names)
 
 
 def failed(answer: Answer, name: str) -> str:
@@ -165,14 +162,11 @@ def _effects(before: Judgement, after: Judgement, of_another: Collection[str]) -
         yield Section.ARGUMENTS.finding(Level.NOTE, subject, message, tuple(lines))
 
 
-def _logged(before: Judgement, after: Judgement, deprecated: Mapping[str, str], names: tuple[str, str]) -> Iterator[Finding]:
-    """Options that do nothing or will go, as the release in question is the first to log, or to write in its source."""
-    logged = [text for text in after.warnings if text not in before.warnings and DEPRECATED.search(text)]
-    for text in logged:
-        yield Section.ARGUMENTS.finding(Level.NOTE, "deprecated", f"{names[1]} logs: {' '.join(text.split())}")
-    for path, text in deprecated.items():
-        if not any(path in one.replace("-", "_") for one in logged):
-            yield Section.ARGUMENTS.finding(Level.NOTE, "deprecated", f"{path}: {text}")
+def _logged(before: Judgement, after: Judgement, names: tuple[str, str]) -> Iterator[Finding]:
+    """Options that do nothing or will go, as the release in question is the first to log."""
+    for text in after.warnings:
+        if text not in before.warnings and _DEPRECATED.search(text):
+            yield Section.ARGUMENTS.finding(Level.NOTE, "deprecated", f"{names[1]} logs: {' '.join(text.split())}")
 
 
 def _flat(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

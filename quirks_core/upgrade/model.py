@@ -14,8 +14,6 @@ from quirks_core.upgrade.run import OnRelease
 
 _REGISTRY = "vllm.model_executor.models.registry"
 _MODELS = "vllm.model_executor.models"
-#: The table of architectures that older releases had, each with the last one that did.
-_PREVIOUSLY = "_PREVIOUSLY_SUPPORTED_MODELS"
 _BY_TRANSFORMERS = "vLLM falls back on its Transformers backend, where transformers has the model in a form that it can take"
 
 
@@ -50,7 +48,7 @@ def model_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 
 def _registered(release: Release, architecture: str) -> str:
     """Where the class of an architecture is defined, which the registered module may import; empty if it is not registered."""
-    for _, table in _tables(release.source):
+    for table in _tables(release.source):
         match table.get(architecture):
             case ast.Tuple(elts=[ast.Constant(value=str(module)), ast.Constant(value=str(name))]):
                 home = module if module.startswith("vllm.") else f"{_MODELS}.{module}"
@@ -59,26 +57,13 @@ def _registered(release: Release, architecture: str) -> str:
     return ""
 
 
-def _last_release(release: Release, architecture: str) -> str:
-    """The last release that had an architecture, by a later one's registry; empty if that does not list it."""
-    for name, table in _tables(release.source):
-        match table.get(architecture):
-            case ast.Constant(value=str(version)) if name == _PREVIOUSLY:
-                return version
-    return ""
-
-
-def _tables(source: VllmSource) -> Iterator[tuple[str, dict[str, ast.expr]]]:
-    """The dictionaries of the registry by name, with texts as keys."""
+def _tables(source: VllmSource) -> Iterator[dict[str, ast.expr]]:
+    """The dictionaries of the registry, with texts as keys."""
     tree = source.parsed(_REGISTRY)
     for node in tree.body if tree else ():
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             pairs = zip(node.value.keys, node.value.values, strict=True)
-            yield (
-                ast.unparse(target),
-                {key.value: item for key, item in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)},
-            )
+            yield {key.value: item for key, item in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)}
 
 
 def _unregistered(name: str, old: str, before: OnRelease, after: OnRelease) -> Finding:
@@ -90,8 +75,5 @@ def _unregistered(name: str, old: str, before: OnRelease, after: OnRelease) -> F
         return Section.MODEL.finding(
             Level.STOP, name, f"neither {before.release.label} nor {after.release.label} registers it; {_BY_TRANSFORMERS}"
         )
-    last = _last_release(after.release, name)
-    until = f" (its registry says: supported until {last})" if last else ""
-    return Section.MODEL.finding(
-        Level.STOP, name, f"{after.release.label} no longer registers it{until}; it was {old}; {_BY_TRANSFORMERS}"
-    )
+    message = f"{after.release.label} no longer registers it; it was {old}; {_BY_TRANSFORMERS}"
+    return Section.MODEL.finding(Level.STOP, name, message)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from functools import partial
@@ -17,6 +16,9 @@ from typing import Any
 from quirks_core.source.source_tree import syntax_tree
 
 _PATCHING = re.compile(r"patch|override|replace", re.IGNORECASE)
+#: Conditions that a target is there, and conditions on vLLM's version.
+_LOOKS = re.compile(r"hasattr\(|find_spec\(|\bis (?:not )?None")
+_VERSION = re.compile(r"vllm\w*version|version\(.vllm|vllm\.__version__", re.IGNORECASE)
 _LEAVES = ast.Return | ast.Raise | ast.Continue
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 Function = _Def | ast.Lambda
@@ -78,18 +80,14 @@ class _Reader(ast.NodeVisitor):
         self.name, self.found = name, list[MonkeyPatch]()
         self.later: list[Callable[[], None]] = []  # bodies of functions: they run when the file is read
         self.scope: dict[str, Any] = {}
-        self.looked_up: frozenset[str] = frozenset()  # names without which the code goes on; "" stands for all
-        self.is_conditional = self.is_alternative = False
+        self.is_guarded = self.is_conditional = False
 
-    @contextmanager
-    def _block(self) -> Iterator[None]:
-        kept = self.scope, self.looked_up, self.is_conditional, self.is_alternative
-        yield
-        self.scope, self.looked_up, self.is_conditional, self.is_alternative = kept
-
-    def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
+    def _visit_all(self, nodes: Iterable[ast.AST], *, is_guarded: bool = False, is_conditional: bool = False) -> None:
+        kept = self.is_guarded, self.is_conditional
+        self.is_guarded, self.is_conditional = self.is_guarded or is_guarded, self.is_conditional or is_conditional
         for node in nodes:
             self.visit(node)
+        self.is_guarded, self.is_conditional = kept
 
     # ---- names
 
@@ -103,7 +101,7 @@ class _Reader(ast.NodeVisitor):
             self._bind(alias.asname or alias.name, "" if node.level else f"{node.module}.{alias.name}")
 
     def _bind(self, name: str, dotted: str) -> None:
-        known = self.scope.get(name) if self.is_alternative else None
+        known = self.scope.get(name) if self.is_guarded else None  # the other branch may have another module for it
         if _is_vllm(dotted):
             self.scope[name] = (*known, dotted) if isinstance(known, tuple) else (dotted,)
         elif known is None:
@@ -142,50 +140,32 @@ class _Reader(ast.NodeVisitor):
         for decorator in node.decorator_list:
             self.visit(decorator)
             self._decorator(decorator, node)
-        self.later.append(partial(self._body, node, self.scope, self.looked_up, self.is_conditional))
+        self.later.append(partial(self._body, node, self.scope, self.is_guarded, self.is_conditional))
 
-    def _body(self, node: _Def, scope: dict[str, Any], looked_up: frozenset[str], is_conditional: bool) -> None:
+    def _body(self, node: _Def, scope: dict[str, Any], is_guarded: bool, is_conditional: bool) -> None:
         given = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
         self.scope = {name: value for name, value in scope.items() if name not in given}
-        self.looked_up, self.is_conditional, self.is_alternative = looked_up, is_conditional, False
-        self._visit_all(node.body)
+        self.is_guarded, self.is_conditional = is_guarded, is_conditional
+        for statement in node.body:
+            self.visit(statement)
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - as ast calls it
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self.scope.pop(node.name, None)
-        kept = dict(self.scope)
-        self.generic_visit(node)
-        self.scope.clear()
-        self.scope.update(kept)
 
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
         test = ast.unparse(node.test)
-        looked_up = self.looked_up | set(re.findall(r"(?:hasattr|find_spec)\(.*?'(?:[^']*\.)?(\w+)'\)", test))
-        looked_up |= {name.rpartition(".")[2] for name in re.findall(r"([\w.]+) is (?:not )?None", test)}
-        is_conditional = self.is_conditional or bool(
-            re.search(r"vllm\w*version|version\(.vllm|vllm\.__version__", test, re.IGNORECASE)
-        )
-        for body in (node.body, node.orelse):
-            with self._block():
-                self.looked_up, self.is_conditional, self.is_alternative = looked_up, is_conditional, body is node.orelse
-                self._visit_all(body)
+        looks, is_conditional = bool(_LOOKS.search(test)), bool(_VERSION.search(test))
+        self._visit_all((*node.body, *node.orelse), is_guarded=looks, is_conditional=is_conditional)
         if not node.orelse and isinstance(node.body[-1], _LEAVES):  # the rest stands under the contrary
-            self.looked_up, self.is_conditional = looked_up, is_conditional
+            self.is_guarded, self.is_conditional = self.is_guarded or looks, self.is_conditional or is_conditional
 
     def visit_With(self, node: ast.With) -> None:
-        with self._block():
-            self.looked_up |= {""} if "suppress(" in ast.unparse(node.items[0]) else set()
-            self.generic_visit(node)
+        self._visit_all(node.items)
+        self._visit_all(node.body, is_guarded="suppress(" in ast.unparse(node.items[0]))
 
     def visit_Try(self, node: ast.Try) -> None:
-        with self._block():
-            self.looked_up |= {""} if node.handlers else set()
-            self._visit_all(node.body)
-            self.is_alternative = True
-            self._visit_all(node.handlers)
-        self._visit_all([*node.orelse, *node.finalbody])
+        self._visit_all((*node.body, *node.handlers), is_guarded=bool(node.handlers))
+        self._visit_all((*node.orelse, *node.finalbody))
 
     # ---- patches
 
@@ -235,9 +215,8 @@ class _Reader(ast.NodeVisitor):
         if not targets or set(original) & set(targets):  # the original is put back
             return
         function = value if isinstance(value, Function) else self._function(value)
-        guarded = "" in self.looked_up or any(part in self.looked_up for target in targets for part in target.split("."))
         place = f"{self.name}:{node.lineno}"
-        self.found.append(MonkeyPatch(targets, way, place, guarded, self.is_conditional, function, member))
+        self.found.append(MonkeyPatch(targets, way, place, self.is_guarded, self.is_conditional, function, member))
 
 
 def _is_vllm(dotted: str) -> bool:

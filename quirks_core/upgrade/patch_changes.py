@@ -22,11 +22,6 @@ from quirks_core.upgrade.release import Release
 
 #: Folders of a package that patch nothing in a run.
 _LEFT_OUT = {"tests", "test", "site-packages", "node_modules"}
-_RUNNER, _RUNNERS_V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu."
-#: Where modules may be that only the first model runner uses.
-_OF_RUNNERS = ("vllm.v1.worker.", "vllm.v1.sample.", "vllm.v1.spec_decode.")
-_V2_IS_USED = "vllm.config.vllm:VllmConfig.use_v2_model_runner"
-_SERVER, _RUST = "vllm.entrypoints.", "VLLM_USE_RUST_FRONTEND"
 
 
 class PatchReport(Comparison):
@@ -43,14 +38,13 @@ class PatchReport(Comparison):
     unchanged: tuple[str, ...]
 
 
-def check_patches(path: str, before: Release, after: Release, platform: str | None = None) -> PatchReport:
+def check_patches(path: str, before: Release, after: Release) -> PatchReport:
     """Holds the patches of a package against a release. None of its code runs.
 
     Args:
         path: A Python file, a folder, or the name of an installed package.
         before: The release that they run on.
         after: The release in question.
-        platform: The platform of the run; None if it is not known.
 
     Raises:
         UsageError: There is no such package, or nothing in it patches vLLM.
@@ -58,13 +52,13 @@ def check_patches(path: str, before: Release, after: Release, platform: str | No
     patches, unread = _patches_in(path)
     if not patches and not unread:
         raise UsageError(f"{path}: no patch of vLLM was found in it; name the package or the file that makes them")
-    comparison = _Comparison(before, after, platform)
+    comparison = _Comparison(before, after)
     patches = [patch for patch in patches if comparison.concerns_vllm(patch)]
     rows = [(patch, list(comparison.of(patch))) for patch in patches]
     return PatchReport(
         before=before.side, after=after.side, path=path, patches=len({patch.place for patch in patches}),
         unchanged=tuple(dict.fromkeys(one.targets[0] for one, found in rows if not found)),
-        findings=(*unread, *(finding for _, found in rows for finding in found), *comparison.served_by_rust(patches)),
+        findings=(*unread, *(finding for _, found in rows for finding in found)),
     )  # fmt: skip
 
 
@@ -109,7 +103,6 @@ def _root(path: str) -> Path:
 class _Comparison:
     before: Release
     after: Release
-    platform: str | None
 
     def concerns_vllm(self, patch: MonkeyPatch) -> bool:
         """Whether a patch replaces something of vLLM: not a mark on a function."""
@@ -154,23 +147,10 @@ class _Comparison:
             return
         message = f"{self.after.label}: {new.message}"
         message += f" ({self.before.label} has it)" if isinstance(old, Definition) else f" (nor has {self.before.label})"
-        if elsewhere := self._elsewhere(old):
-            message += f"; of the same name: {elsewhere}"
         if patch.is_guarded:
             yield self._finding(patch, Level.UNKNOWN, f"{message}; the code goes on without the patch")
         else:
             yield self._finding(patch, Level.STOP, message)
-
-    def _elsewhere(self, old: Definition | Missing) -> str:
-        """Where the release in question defines something of that name."""
-        if isinstance(old, Missing) or old.node is None:
-            return ""
-        name = re.escape(old.path.partition(".")[0])
-        found = []
-        for module, text in _texts(self.after.source).items():
-            if module != old.module and re.search(rf"^(?:async )?(?:def|class) {name}\b", text, re.MULTILINE):
-                found.append(f"{module}:{name}")
-        return ", ".join(sorted(found)) if len(found) < 4 else ""
 
     # ---- changed
 
@@ -207,35 +187,6 @@ class _Comparison:
                 yield self._finding(patch, Level.STOP, f"{message}: the patch does nothing")
             else:
                 yield self._finding(patch, Level.UNKNOWN, f"{message}; other code may")
-        if self.platform != "cpu" and self._is_of_first_runner(new.module):
-            message = (
-                f"{self.after.label} runs model runner V2 where it can, and only V1 uses {new.module}: then nothing calls the "
-                "patch (VLLM_USE_V2_MODEL_RUNNER=0 runs V1)"
-            )
-            yield self._finding(patch, Level.UNKNOWN, message)
-
-    def _is_of_first_runner(self, module: str) -> bool:
-        if not module.startswith(_OF_RUNNERS) or module.startswith(_RUNNERS_V2):
-            return False
-        decides = self.after.source.statement(_V2_IS_USED)
-        if not isinstance(decides, ast.FunctionDef) or ast.unparse(decides.body[-1]) != "return True":
-            return False
-        return module == _RUNNER or self._only_from_first_runner(module)
-
-    def _only_from_first_runner(self, module: str) -> bool:
-        """Whether nothing but the first model runner, on whatever platform, imports a module."""
-        pattern = re.compile(rf"\b{re.escape(module)}\b(?!\.)")
-        users = {name for name, text in _texts(self.after.source).items() if name != module and pattern.search(text)}
-        return _RUNNER in users and all(name.endswith("_model_runner") for name in users)
-
-    def served_by_rust(self, patches: Iterable[MonkeyPatch]) -> Iterator[Finding]:
-        """Yields one note on patches of a front end that may be another one."""
-        places = sorted({patch.place for patch in patches if patch.targets[0].startswith(_SERVER)})
-        match self.after.source.statement(f"vllm.envs:{_RUST}") if places else None:
-            case ast.AnnAssign(value=ast.Constant(value=is_on)):
-                message = "the Rust front end calls none of the patches of vllm.entrypoints, and is "
-                message += "on by default" if is_on else "used only if this is set"
-                yield Section.PATCHES.finding(Level.UNKNOWN if is_on else Level.NOTE, _RUST, message, places)
 
     def _finding(self, patch: MonkeyPatch, level: Level, message: str, lines: Iterable[str] = ()) -> Finding:
         if patch.is_conditional and level is Level.STOP:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from quirks_core.base.json_values import canonical
 from quirks_core.configuration.slots import slot_named
+from quirks_core.hook import vllm_functions
 from quirks_core.plan import diff, summary
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
-from quirks_core.plugins.lifecycle import Stage, lifecycle
+from quirks_core.plugins.lifecycle import expired
 from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.finding import Finding
 from quirks_core.upgrade.changes import Change
@@ -57,6 +58,19 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry) -> It
             yield Section.QUIRKS.finding(Level.NOTE, "warning", note.text)
 
 
+def hook_problem(after: OnRelease) -> Iterator[Finding]:
+    """Yields why the hook cannot be put on the release in question.
+
+    Args:
+        after: The run on that release.
+    """
+    release = after.release
+    if problem := vllm_functions.problem(release.version or "of an unknown version", release.source):
+        message = f"{problem}: MODEL_QUIRKS would start the engine without quirks"
+        needed = after.plan.changes or after.plan.patches
+        yield Section.SEAMS.finding(Level.STOP if needed else Level.NOTE, "the hook", message)
+
+
 def _state(change: diff.Change, after: OnRelease, registry: Registry) -> Iterator[Finding]:
     if change.missing == "b":
         return
@@ -66,8 +80,7 @@ def _state(change: diff.Change, after: OnRelease, registry: Registry) -> Iterato
         case State.ACTIVE:
             message = f"becomes active: {titles[change.name]}"
         case State.DORMANT:
-            stage = lifecycle(registry.find(change.name), {"vllm": after.release.version or ""}).stage
-            message = f"{'expires' if stage is Stage.EXPIRED else 'becomes dormant'}: {because}"
+            message = f"{'expires' if expired(registry.find(change.name).quirk) else 'becomes dormant'}: {because}"
         case State.UNKNOWN | State.NOT_EXAMINED as state:
             what = "undecided" if state is State.UNKNOWN else "not examined"
             message, level = f"becomes {what}: {because}", Level.UNKNOWN

@@ -1,20 +1,18 @@
 """A release of vLLM whose source can be read: the installed one, a wheel, a source tree, or one of the package index.
 
-What is fetched is kept in the user's cache folder. A release gets there in one step, when it is complete; whatever was left by
-a process that ended before is removed.
+What is fetched is kept in the user's cache folder. A release gets there in one step, when it is complete.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import tomllib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from email import message_from_string
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,10 +22,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from quirks_core.base import private_folder
-from quirks_core.base.errors import UsageError, words
+from quirks_core.base.errors import UsageError
 from quirks_core.facts.packages import PACKAGES
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
-from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, UnreadableReleaseError, unpack
+from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, unpack
 from quirks_core.upgrade.finding import Side
 
 if TYPE_CHECKING:
@@ -37,13 +35,10 @@ if TYPE_CHECKING:
 
 #: Names the newest release that is no pre-release.
 LATEST = "latest"
-_ARCHIVES = (".whl", ".tar.gz", ".zip")
-_PART, _RECORD = ".part-", "release.json"
+_ARCHIVES = (".whl",)
 _NEAREST = 2
 _VERSION = re.compile(r"^(?:__version__ = )?(?:__version__|version) = [\"']([^\"']+)", re.MULTILINE)
 _OTHER = "no {wanted} {version} was found: this is the source, and these are the requirements, of {name} {version}"
-#: Where a git checkout lists requirements: what all builds need.
-_REQUIREMENTS = Path("requirements", "common.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,6 @@ class Release:
         requires: Its requirements; None if the tree does not state them.
         requires_python: The versions of Python that it supports; None likewise.
         notes: What is to be known of it.
-        lacking: Distributions that the index did not have in this version.
     """
 
     name: str
@@ -68,7 +62,6 @@ class Release:
     requires: tuple[str, ...] | None = None
     requires_python: str | None = None
     notes: tuple[str, ...] = ()
-    lacking: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -108,7 +101,7 @@ def find_release(
     """Returns a release by its version or its path.
 
     Args:
-        spec: A version (``0.33``), ``latest``, a wheel, a source archive, or a folder: a checkout, an unpacked wheel, a
+        spec: A version (``0.33``), ``latest``, a wheel, or a folder: a checkout, an unpacked wheel, a
             site-packages folder.
         index: Where versions are looked for; pip's if None.
         prefer: The distribution that is wanted where both have the version; the installed one's if None.
@@ -123,7 +116,7 @@ def find_release(
     here = installed_release()
     first = prefer or (here.distribution if here else PACKAGE)
     names = (first, *(name for name in PACKAGES[PACKAGE] if name != first))
-    kept: list[Release] = []
+    kept: dict[str, Path] = {}
     if spec != LATEST:
         if (wanted := _version(spec)) is None:
             raise UsageError(
@@ -131,9 +124,9 @@ def find_release(
             )
         if here is not None and here.version is not None and Version(Version(here.version).public) == Version(wanted):
             return here
-        kept = [found for name in names if (found := _kept(name, Version(wanted), first)) is not None]
-        if kept and (kept[0].distribution == first or first in kept[0].lacking):
-            return kept[0]
+        kept = {name: folder for name in names if (folder := _folder(name, Version(wanted))).is_dir()}
+        if first in kept:
+            return _kept(kept[first], first, first)
     if index is None:
         from quirks_core.upgrade.index import PackageIndex  # of an extra; paths and the cache need none
 
@@ -141,98 +134,62 @@ def find_release(
     try:
         return _of_index(index, None if spec == LATEST else Version(spec), names, notify)
     except IndexUnreachableError:
-        if kept:  # of the other distribution, with a note
-            return kept[0]
-        raise
+        if not kept:
+            raise
+        name, folder = next(iter(kept.items()))
+        return _kept(folder, name, first)
 
 
-# ---- the index
+# ---- the index, and what was fetched
 
 
 def _of_index(index: PackageIndex, wanted: Version | None, names: Sequence[str], notify: Callable[[str], None]) -> Release:
-    """Fetches a version, the newest one if None, of the first distribution that has it, unless it is in the cache."""
-    listed: dict[str, list[Package]] = {}
-    unreachable: list[IndexUnreachableError] = []
-    for name in names:
-        try:
-            listed[name] = list(index.files(name))
-        except IndexUnreachableError as error:
-            unreachable.append(error)
-    if unreachable and not any(listed.values()):
-        raise unreachable[0]
+    """Returns a version, the newest one if None, of the first distribution that has it; fetches what is not kept."""
+    listed = {name: index.files(name) for name in names}
     if wanted is None:
         known = (Version(item.version or "0") for found in listed.values() for item in found if not item.link.is_yanked)
         wanted = max((version for version in known if not version.is_prerelease), default=None)
         if wanted is None:
             raise UsageError("the index has no release of vLLM; name a version, or give a wheel or a source tree by its path")
-    lacking: list[str] = []
     for name, found in listed.items():
-        files = [item for item in found if Version(item.version or "0") == wanted]
-        if files and _kept(name, wanted, names[0]) is None:
-            with _new_folder(f"{name}-{files[0].version}") as folder:
-                index.fetch(files[0].link, folder, notify=notify)
-                record = {"yanked": all(item.link.is_yanked for item in files), "lacking": lacking}
-                (folder / _RECORD).write_text(json.dumps(record), encoding="utf-8")
-        if files and (kept := _kept(name, wanted, names[0])) is not None:
-            return kept
-        lacking.append(name)
-    raise UsageError(_no_such(wanted, listed, index))
+        if files := [item for item in found if Version(item.version or "0") == wanted]:
+            folder = _folder(name, wanted)
+            _fill(folder, partial(index.fetch, files[0].link, notify=notify))
+            return _kept(folder, name, names[0])
+    raise UsageError(_no_such(wanted, listed))
 
 
-def _no_such(wanted: Version, listed: Mapping[str, Sequence[Package]], index: PackageIndex) -> str:
+def _no_such(wanted: Version, listed: Mapping[str, Sequence[Package]]) -> str:
     versions = sorted({Version(item.version or "0") for found in listed.values() for item in found})
     below = [version for version in versions if version < wanted][-_NEAREST:]
     above = [version for version in versions if version > wanted][:_NEAREST]
     near = ", ".join(map(str, (*below, *above)))
-    trouble = f" ({index.trouble})" if index.trouble else ""
-    return f"no {' and no '.join(listed)} {wanted} on the index{trouble}; the nearest: {near or 'none'}"
+    return f"no {' and no '.join(listed)} {wanted} on the index; the nearest: {near or 'none'}"
 
 
-# ---- the cache
+def _folder(name: str, version: Version) -> Path:
+    """Where a version of a distribution is kept; 0.33 is 0.33.0."""
+    return sources_folder() / f"{name}-{version if len(version.release) > 2 else f'{version}.0'}"
 
 
-@contextmanager
-def _new_folder(name: str) -> Iterator[Path]:
-    """Makes a folder that becomes a release of the cache in one step, if all goes well; else nothing of it stays."""
-    parent = sources_folder()
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        for _ in private_folder.abandoned((_PART,), parent):
-            pass  # of a process that ended before its download did
-    except OSError as error:
-        raise UsageError(
-            f"{parent} cannot be used: {error.strerror}; set XDG_CACHE_HOME to a folder that can be written"
-        ) from None
-    part = private_folder.make(_PART, parent)
-    try:
-        folder = part / name
-        folder.mkdir()
-        yield folder
-        try:
-            folder.rename(parent / name)
-        except OSError as error:
-            if not (parent / name).is_dir():  # another process was not faster
-                raise UsageError(f"{parent / name} cannot be written: {words(error)}") from None
-    finally:
-        private_folder.remove(part)
+def _fill(folder: Path, write: Callable[[Path], object]) -> None:
+    """Fills a folder of the cache in one step, if it is not there."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as part:
+        draft = Path(part, folder.name)
+        draft.mkdir()
+        write(draft)
+        if not folder.is_dir():  # another process was not faster
+            draft.rename(folder)
 
 
-def _kept(name: str, version: Version, first: str) -> Release | None:
-    """The release in the cache, whose folder may be called 0.33 or 0.33.0; None if it is not there."""
-    for folder in sorted(sources_folder().glob(f"{name}-[0-9]*")):
-        text = _version(folder.name.removeprefix(f"{name}-"))
-        if text is None or Version(text) != version:
-            continue
-        try:
-            record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            raise UnreadableReleaseError(f"{folder} is not as it was left there; remove it") from None
-        notes = () if name == first else (_OTHER.format(wanted=first, name=name, version=text),)
-        if record.get("yanked"):
-            notes = (*notes, f"{name} {text} was withdrawn from the index (yanked)")
-        found, lacking = _of_folder(folder, folder / PACKAGE), tuple(record.get("lacking") or ())
-        return replace(found, name=f"{name} {text}", version=text, distribution=name, notes=notes, lacking=lacking)
-    return None
+def _kept(folder: Path, name: str, first: str) -> Release:
+    """A release of the cache, with a note if another distribution was wanted."""
+    text = folder.name.removeprefix(f"{name}-")
+    notes = () if name == first else (_OTHER.format(wanted=first, name=name, version=text),)
+    return replace(_of_folder(folder, folder / PACKAGE), name=f"{name} {text}", version=text, distribution=name, notes=notes)
 
 
 # ---- paths
@@ -246,15 +203,9 @@ def _of_path(path: Path) -> Release:
         raise UsageError(f"{path} holds no source of vLLM (no {PACKAGE}/engine/arg_utils.py in it)")
     if not path.is_file():
         raise UsageError(f"{path} does not exist; give a version, a wheel, or a folder with the source of vLLM")
-    try:
-        with path.open("rb") as archive:
-            name = f"archive-{hashlib.file_digest(archive, 'sha256').hexdigest()[:16]}"
-    except OSError as error:
-        raise UnreadableReleaseError(f"{path} cannot be read: {words(error)}") from None
-    place = sources_folder() / name
-    if not place.is_dir():
-        with _new_folder(name) as folder:
-            unpack(path, str(path), folder)
+    with path.open("rb") as archive:
+        place = sources_folder() / f"archive-{hashlib.file_digest(archive, 'sha256').hexdigest()[:16]}"
+    _fill(place, partial(unpack, path, str(path)))
     return _of_folder(place, place / PACKAGE, name=str(path))
 
 
@@ -264,12 +215,9 @@ def _of_folder(root: Path, folder: Path, *, name: str = "", notes: tuple[str, ..
     given = message_from_string(metadata.read_text(encoding="utf-8", errors="replace")) if metadata else None
     version = _version(given.get("Version") if given else None) or _declared_version(folder)
     distribution_name = canonicalize_name(given.get("Name") or "") if given else ""
-    requires, python = _of_checkout(root)
-    if given is not None:
-        requires, python = tuple(given.get_all("Requires-Dist") or ()), given.get("Requires-Python")
+    requires = tuple(given.get_all("Requires-Dist") or ()) if given else None
+    python = given.get("Requires-Python") if given else None
     shown = name or (f"{distribution_name} {version}" if distribution_name and version else str(folder))
-    if given is None and requires is not None:
-        notes = (*notes, f"its requirements are those of {_REQUIREMENTS}, which all builds share")
     return Release(shown, version, distribution_name, VllmSource(folder), requires, python, notes)
 
 
@@ -293,17 +241,3 @@ def _declared_version(folder: Path) -> str | None:
         if file.is_file() and (found := _VERSION.search(file.read_text(encoding="utf-8", errors="replace"))):
             return _version(found[1])
     return None
-
-
-def _of_checkout(root: Path) -> tuple[tuple[str, ...] | None, str | None]:
-    """Requirements and versions of Python of a git checkout."""
-    try:
-        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
-    except (OSError, ValueError):
-        project = {}
-    try:
-        lines = (root / _REQUIREMENTS).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None, project.get("requires-python")
-    plain = (line.partition(" #")[0].strip() for line in lines)
-    return tuple(line for line in plain if line and not line.startswith(("#", "-"))), project.get("requires-python")

@@ -15,14 +15,13 @@ from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_parser import Answer, Run, judge
-from quirks_core.upgrade.arguments import deprecated, read_findings, source_findings, suggestions
+from quirks_core.upgrade.arguments import read_findings, source_findings, suggestions
 from quirks_core.upgrade.changes import Change, Form, changed_values, written_command
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
 from quirks_core.upgrade.finding import Level, Report, Section, Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, failed, judged_findings
 from quirks_core.upgrade.model import model_changes
-from quirks_core.upgrade.our_imports import seam_changes
-from quirks_core.upgrade.quirk_changes import quirk_changes
+from quirks_core.upgrade.quirk_changes import hook_problem, quirk_changes
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.requirements import requirement_changes, trainer_windows
 from quirks_core.upgrade.run import OnRelease, on_release
@@ -93,12 +92,12 @@ class Upgrade:
         with ThreadPoolExecutor(1) as pool:  # processes of the releases run while their source is read
             arguments = pool.submit(lambda: tuple(self._arguments(a, b, form)))
             yield from quirk_changes(a, b, self.registry)
-            yield from seam_changes(a, b)
+            yield from hook_problem(b)
             yield from source_findings(a, b)
             yield from variable_changes(a, b)
             yield from variable_defaults(a, b, is_server=form.is_command)
             yield from model_changes(a, b)
-            yield from requirement_changes(a, b)
+            yield from requirement_changes(b)
             yield from trainer_windows(b, trainers.find(os.environ, ()))
             yield from arguments.result()
 
@@ -115,7 +114,7 @@ class Upgrade:
                 sources = (side.release.source.module_source("vllm.platforms.cpu") or "" for side in (a, b))
                 of_cpu = frozenset(name for text in sources for name in _SETS.findall(text))
                 judged = Judged(before.lines[0], after.lines[0], changed, names, b.context.platform, of_cpu)
-                yield from judged_findings(judged, suggested, deprecated(a, b))
+                yield from judged_findings(judged, suggested)
                 return
         yield from suggested
         yield from read_findings(a, b, why)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,15 +23,11 @@ from quirks_core.upgrade.finding import Level, Section
 from quirks_core.upgrade.release import Release
 from quirks_core.upgrade.run import OnRelease, read_requirements, requirements
 
-#: The major version of CUDA in the name or an extra of a requirement.
-_CUDA = re.compile(r"(?<![a-z])cu(1\d)(?!\d)|cu(1\d)\d\b")
 
-
-def requirement_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
+def requirement_changes(after: OnRelease) -> Iterator[Finding]:
     """Yields the requirements of the release in question that what is installed does not meet, and what they break.
 
     Args:
-        before: The run on the release that it uses.
         after: The run on the release in question.
     """
     release = after.release
@@ -56,7 +51,6 @@ def requirement_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding
     parts += [f"{len(missing)} packages that are not here ({listed(missing)})"] if missing else []
     if parts:
         yield Section.REQUIREMENTS.finding(Level.NOTE, "packages", f"{release.name} requires {'; and '.join(parts)}")
-    yield from _cuda(before.release, after)
 
 
 def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Finding]:
@@ -83,15 +77,10 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
             words = f"{item.name} {item.version} requires {need}, and {version} is asked for"
             level = Level.NOTE if is_optional else Level.STOP
             yield Section.TRAINERS.finding(level, name, words)
-    window = trainer.window if trainer is not None else ""
-    if trainer is not None and window and trainer.name not in named:
-        try:
-            supports = SpecifierSet(window).contains(version, prereleases=True)
-        except InvalidSpecifier:
-            return
-        if not supports:
-            message = f"{trainer.source} supports vLLM {window}, and {version} is asked for"
-            yield Section.TRAINERS.finding(Level.NOTE, trainer.name, message)
+    if trainer is None or trainer.name in named or SpecifierSet(trainer.window).contains(version, prereleases=True):
+        return
+    message = f"{trainer.source} supports vLLM {trainer.window}, and {version} is asked for"
+    yield Section.TRAINERS.finding(Level.NOTE, trainer.name, message)
 
 
 def _python(release: Release) -> Iterator[Finding]:
@@ -108,25 +97,6 @@ def _python(release: Release) -> Iterator[Finding]:
     if not is_met:
         words = f"package {release.name} requires a different Python: {here} not in '{release.requires_python}'"
         yield Section.REQUIREMENTS.finding(Level.STOP, "Python", words)
-
-
-def _cuda(before: Release, after: OnRelease) -> Iterator[Finding]:
-    """The CUDA that the requirements name; there is no field for it."""
-    if after.context.platform not in ("cuda", None):
-        return
-    old, new = (_cuda_of(release) for release in (before, after.release))
-    if not new:
-        message = f"the requirements of {after.release.name} name no version of CUDA; its build of torch decides"
-        yield Section.REQUIREMENTS.finding(Level.NOTE, "CUDA", message)
-    elif old != new:
-        names = ", ".join(sorted(new)), ", ".join(sorted(old)) or "none"
-        message = f"the requirements name CUDA {names[0]}, and those of {before.name} {names[1]}"
-        yield Section.REQUIREMENTS.finding(Level.NOTE, "CUDA", message)
-
-
-def _cuda_of(release: Release) -> set[str]:
-    texts = [" ".join([need.name, *need.extras, str(need.specifier)]) for need in requirements(release)]
-    return {first or second for text in texts for first, second in _CUDA.findall(text)}
 
 
 @dataclass(frozen=True, slots=True)

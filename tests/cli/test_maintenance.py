@@ -1,4 +1,4 @@
-"""``quirks lock``, ``quirks list --stage`` and ``quirks fingerprint``."""
+"""``quirks lock`` and ``quirks fingerprint``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,6 @@ from quirks_core.plugins.finder import discover
 from quirks_core.plugins.lock import Lock
 from quirks_core.source.vllm_source import INSTALLED
 
-EXPIRED = """
-from quirks_core import Affected, Advise, Quirk, Severity, model_type, report
-QUIRK = Quirk(
-    id="acme-old", title="t", flag="enforce_eager", match=model_type("qwen3"), severity=Severity.SLOW,
-    adjustments=Advise("look out"), references=report("https://example.org"), affected=Affected("vllm", fixed="0.8"),
-)
-"""
 TARGET = "pluggy._manager:PluginManager.register"
 PATCHES = f"""
 from quirks_core import Patch, Quirk, Severity, model_type, report
@@ -48,46 +41,6 @@ def test_what_is_broken_cannot_be_locked_nor_a_lock_be_written_where_nothing_can
     assert (nowhere.code, "cannot be written" in nowhere.err) == (2, True)
     assert (written.code, "acme-broken" in written.err) == (3, True)
     assert not (tmp_path / "quirks.lock").exists()
-
-
-def test_any_stage_lists_every_quirk_with_its_evidence(quirks):
-    audited, shown = quirks("list", "--stage", "any", "--json"), quirks("list", "--stage", "any")
-
-    keys = {"id", "distribution", "version", "entry_point", "title", "flag", "kind", "stage", "evidence"}
-    rows = {row["id"]: row for row in audited.json}
-    dormant = rows["gemma-normalizer-dummy-load"]
-    assert (audited.code, shown.code) == (0, 0)
-    assert {item.name for item in discover()} <= rows.keys()
-    assert all(row.keys() == keys for row in audited.json)
-    assert dormant["stage"] == "dormant"
-    assert "affected: vllm < 0.9.2" in dormant["evidence"]
-    assert any(text.startswith("the installed source has the fix: ") for text in dormant["evidence"])
-    assert any(text.startswith("paired run: ") for text in rows["gemma4-layer-scalar"]["evidence"])
-    for words in ("gemma-normalizer-dummy-load", "dormant", "oldest supported: vllm 0.9.0"):
-        assert words in shown.out
-
-
-@pytest.mark.parametrize("stage", ["active", "dormant", "expired"])
-def test_a_stage_lists_its_own_quirks(quirks, install, stage):
-    install("acme-old", EXPIRED)
-    every = quirks("list", "--stage", "any", "--json").json
-
-    listed = quirks("list", "--stage", stage, "--json")
-
-    assert listed.json == [row for row in every if row["stage"] == stage] != []
-    assert listed.code == (1 if stage == "expired" else 0)
-
-
-@pytest.mark.parametrize("options", [[], ["--json"]])
-@pytest.mark.parametrize("stage", ["expired", "any"])
-def test_an_expired_quirk_is_a_finding_that_says_delete_me(quirks, install, stage, options):
-    install("acme-old", EXPIRED)
-
-    audited = quirks("list", "--stage", stage, *options)
-
-    assert audited.code == 1
-    for words in ("acme-old", "expired", "delete this quirk"):
-        assert words in audited.out
 
 
 def test_fingerprint_prints_what_can_be_pasted_into_a_patch(quirks):

@@ -215,14 +215,6 @@ def test_the_arguments_of_an_assumed_engine_are_not_checked(quirks, model, slot)
 UNSENT = ("--set", "refit.scope=parameters", "--set", "engine.load_format=dummy")
 
 
-def test_the_format_option_chooses_the_form_of_a_plan(quirks, model):
-    shown = [quirks("plan", "--model", model(), "--format", name) for name in ("python", "env")]
-
-    assert "logprobs_mode='processed_logprobs'," in shown[0].out.splitlines()
-    assert shown[1].out == ""
-    assert "engine.logprobs_mode" in shown[1].err
-
-
 def test_nothing_of_a_refused_run_can_be_pasted(quirks, model):
     refused = quirks("plan", "--model", model("gemma4"), *UNSENT, "--format", "vllm-args")
 
@@ -231,7 +223,7 @@ def test_nothing_of_a_refused_run_can_be_pasted(quirks, model):
 
 
 def test_a_form_excludes_the_whole_plan_as_json(quirks, model):
-    assert quirks("plan", "--model", model(), "--format", "env", "--json").code == 2
+    assert quirks("plan", "--model", model(), "--format", "vllm-args", "--json").code == 2
 
 
 def test_the_command_line_of_a_server_describes_a_run(quirks, model):

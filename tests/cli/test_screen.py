@@ -42,8 +42,6 @@ QUIRK = Quirk(
     references=report("https://example.org"),
 )
 """
-OTHER = f'match=setting("engine.tokenizer").one_of({EVIL!r})'
-WANTED = PLUGIN.replace("acme-evil", "acme-wanted").replace('match=purpose("rollout")', OTHER)
 RAISES = f"raise RuntimeError({EVIL!r})\n"
 
 
@@ -51,7 +49,6 @@ RAISES = f"raise RuntimeError({EVIL!r})\n"
 def evil(install, model):
     """Installs plugins whose texts are hostile, and makes a model whose configuration is."""
     install("acme-evil", PLUGIN)
-    install("acme-wanted", WANTED)
     install("acme-broken", RAISES)
     install("acme-verb", {"acme": "acme_verb:COMMAND"}, group="model_quirks.commands", acme_verb=RAISES)
     folder = model("qwen3")
@@ -65,17 +62,12 @@ COMMANDS = [
     ["plan", "--set", "engine.seed=666"],
     ["plan", "--set", f"engine.dtype={EVIL}"],
     ["explain", "acme-evil"],
-    ["explain", "acme-wanted"],
-    ["explain", "gemma-normalizer-dummy-load"],
     ["plan", "--vllm", "0.31,0.32"],
-    ["show", "acme-evil"],
     ["show", "acme-broken"],
     ["show", EVIL],
     ["list"],
     ["doctor"],
-    ["list", "--stage", "any"],
-    ["validate"],
-    ["diff", EVIL, "b.json"],
+    ["lock", "--output", f"{EVIL}/x"],
     ["--help"],
     ["acme"],
 ]
@@ -92,10 +84,10 @@ def test_no_text_of_a_plugin_a_model_or_a_user_steers_the_terminal_or_forges_a_l
 
 def test_json_has_foreign_text_as_it_is(quirks, evil):
     verdicts = quirks("plan", "--model", evil, "--json").json["verdicts"]
-    error = quirks("diff", EVIL, "b.json", "--json").json["error"]
+    error = quirks("plan", "--model", evil, "--locked", EVIL, "--json").json["error"]
 
     assert [verdict["title"] for verdict in verdicts if verdict["id"] == "acme-evil"] == [EVIL]
-    assert error.startswith(f"{EVIL} cannot be read: ")
+    assert error.startswith(f"lock file {EVIL} cannot be read: ")
 
 
 def test_what_did_not_go_through_our_functions_is_escaped_as_well(capsys):
@@ -193,7 +185,7 @@ def test_no_color_removes_all_emphasis(model: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["plan"], ["show", "acme-evil"], ["doctor"], ["diff", EVIL, "b.json"]], ids=lambda words: words[0]
+    "command", [["plan"], ["show", "acme-evil"], ["doctor"], ["lock", "--output", f"{EVIL}/x"]], ids=lambda words: words[0]
 )
 def test_json_escapes_what_steers_a_terminal(quirks, evil, command):
     more = ["--model", evil] if command[0] == "plan" else []

@@ -126,19 +126,6 @@ def test_unknown_ids_are_counted_by_rows_of_the_language_model(checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("settings", "eos"),
-    [
-        ({"eos_token": "</s>"}, 2),
-        ({"eos_token": {"content": "<x>"}, "added_tokens_decoder": {"9": {"content": "<x>"}}}, 9),
-        ({"eos_token": "<elsewhere>"}, UNKNOWN),
-        ({}, None),
-    ],
-)
-def test_the_end_of_sequence_of_the_tokenizer(checkpoint, settings, eos):
-    assert checkpoint(settings, fast()).fact("tokenizer.eos_token_id") is eos
-
-
-@pytest.mark.parametrize(
     ("generation", "stops"),
     [
         (None, [7]),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quirks_core import Advise, Affected, Default, Patch, Refuse, Require
+from quirks_core import Affected, Default, Require
 from quirks_core.declaration.quirk import Location
 from quirks_core.facts.model import ModelFacts
-from quirks_core.plan.diff import Change, PlanDiff, diff
-from quirks_core.plan.resolve import resolve
+from quirks_core.plan.diff import PlanDiff, diff
 
 EAGER = "engine.enforce_eager"
 JSON = st.recursive(
@@ -35,30 +34,17 @@ FACTS = st.fixed_dictionaries(
 )
 
 
-def swapped(found):
-    """The same difference, with the sides exchanged."""
-
-    def sides(item):
-        update = {"a": item.b, "b": item.a, "missing": {"a": "b", "b": "a"}.get(item.missing)}
-        return item.model_copy(update=update)
-
-    kinds = ("facts", "slots", "quirks", "patches", "refusals", "warnings")
-    return PlanDiff(digests=found.digests[::-1], **{kind: tuple(map(sides, getattr(found, kind))) for kind in kinds})
-
-
 @settings(max_examples=200)
 @given(first=FACTS, second=FACTS)
-def test_plans_whose_digests_differ_differ_in_something_that_is_shown(first, second, make_context, make_plan, make_quirk):
+def test_facts_that_differ_are_shown(first, second, make_context, make_plan, make_quirk):
     quirk = make_quirk(adjustments=(Default(EAGER, True), Require("engine.max_num_seqs", at_most=8), Default("env.NAME", "1")))
     a, b = (make_plan(quirk, context=make_context(**facts)) for facts in (first, second))
 
     found = diff(a, b)
 
-    rows = [found.facts, found.slots, found.quirks, found.patches, found.refusals]
-    assert found.same or a.digest != b.digest or found.warnings
-    assert any(rows) is (a.digest != b.digest)
-    assert swapped(found) == diff(b, a)
-    assert PlanDiff.model_validate_json(found.model_dump_json()) == found
+    assert found != PlanDiff() or a.digest == b.digest
+    assert diff(a, a) == PlanDiff()
+    assert [(one.name, one.a, one.b) for one in diff(b, a).facts] == [(one.name, one.b, one.a) for one in found.facts]
 
 
 def test_facts_show_both_values_under_their_path(make_context, make_plan):
@@ -93,7 +79,7 @@ def test_the_place_of_a_file_is_no_difference(make_context, make_plan, make_quir
         for path in ("here", "there")
     )
 
-    assert (here == there, diff(here, there).same) == (False, True)
+    assert (here == there, diff(here, there)) == (False, PlanDiff())
 
 
 def test_a_slot_shows_both_values_with_their_origin(plan_of):
@@ -102,8 +88,7 @@ def test_a_slot_shows_both_values_with_their_origin(plan_of):
 
     (change,) = diff(plan_of(wanted, untyped={slot: 9}), plan_of(wanted, typed={slot: 9})).slots
 
-    left = {"value": 8, "who": ["q0"], "before": 9, "typed": False, "ledger": ["default ≤ 8 of q0: applied"]}
-    right = {"value": 9, "who": ["the user"], "before": 9, "typed": True, "ledger": ["default ≤ 8 of q0: kept user"]}
+    left, right = {"value": 8, "who": ["q0"], "typed": False}, {"value": 9, "who": ["the user"], "typed": True}
     assert (change.a, change.b) == (left, right)
 
 
@@ -118,26 +103,3 @@ def test_a_quirk_whose_state_changes_shows_both_reasons(make_context, make_plan,
     assert change.a["because"] != change.b["because"]
     stays = make_quirk(affected=Affected("vllm", fixed="0.9.0"))  # for another reason
     assert diff(make_plan(stays), make_plan(stays, context=newer)).quirks == ()
-
-
-def test_refusals_or_warnings_of_one_side_only_are_reported(plan_of):
-    troubled = plan_of([Refuse("it hangs", "use one"), Advise("look out"), Advise("look out")])
-
-    found = diff(plan_of(Refuse("it crashes", "use one")), troubled)
-
-    assert [(one.name.splitlines()[1], one.missing) for one in found.refusals] == [("it crashes", "b"), ("it hangs", "a")]
-    assert found.warnings == (Change(name="q0: look out", b=2, missing="a"),)
-
-
-def test_a_patch_differs_by_its_fingerprint_or_the_version_of_its_quirk(make_context, make_quirk, loaded):
-    def patched(fingerprint, version="1.2"):
-        patch = Patch("vllm.x:Y.z", wrapper="mine:wrap", expects=fingerprint)
-        return resolve(make_context(), [loaded(make_quirk(adjustments=patch), version=version)])
-
-    (other,) = diff(patched("a" * 12), patched("b" * 12)).patches
-    (newer,) = diff(patched("a" * 12), patched("a" * 12, "2")).patches
-    (alone,) = diff(resolve(make_context(), []), patched("a" * 12)).patches
-
-    assert (other.name, other.a["fingerprint"], other.b["fingerprint"]) == ("vllm.x:Y.z.example", "a" * 12, "b" * 12)
-    assert (newer.a["version"], newer.b["version"]) == ("1.2", "2")
-    assert (alone.missing, alone.a) == ("a", None)

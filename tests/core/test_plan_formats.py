@@ -1,9 +1,7 @@
-"""A plan's changes as options, exports and Python arguments: read back by a shell, by Python and by the parser of commands."""
+"""A plan's changes as options: read back by a shell and by the parser of commands."""
 
 from __future__ import annotations
 
-import ast
-import shlex
 import subprocess
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from quirks_core import Advise, Default, Patch, Require
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import read_serve_command
-from quirks_core.plan.formats import env, python, setting, vllm_args
+from quirks_core.plan.formats import setting, vllm_args
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
@@ -66,55 +64,39 @@ def test_options_that_a_shell_has_split_say_what_the_plan_changes(plan):
     assert found.notes == ()
 
 
-def test_python_arguments_are_literals_that_say_the_same(plan):
-    found = python(plan(*(Require(slot, value) for slot, value in CHANGES.items())))
-
-    (call,) = ast.parse(f"LLM({' '.join(found.lines)})").body
-    arguments = {word.arg: ast.literal_eval(word.value) for word in call.value.keywords}
-    assert arguments == {slot.removeprefix("engine."): value for slot, value in CHANGES.items()}
-
-
 def test_the_heads_dtype_is_a_change_to_the_checkpoints_configuration_beside_those_of_the_user(plan):
     found = plan(Require("engine.head_dtype", "float32"), engine={"hf_overrides": {"rope": {"factor": 2.0}}})
 
     whole = {"rope": {"factor": 2.0}, "head_dtype": "float32"}
     assert read_back(vllm_args(found))["hf_overrides"] == whole
-    assert python(found).lines == (f"hf_overrides={whole!r},",)
 
 
-def test_exports_give_a_shell_the_exact_values(plan):
-    found = plan(Require("env.NCCL_ALGO", NASTY))
-
-    lines = env(found).lines
-    script = "\n".join([*lines, 'printf %s "$NCCL_ALGO"'])
-    assert shell(script) == NASTY
-    assert shlex.split(lines[0]) == ["export", f"NCCL_ALGO={NASTY}"]
-
-
-def test_what_no_form_expresses_is_a_note(plan):
+def test_what_no_option_expresses_is_a_note(plan):
     patch = Patch("json.encoder:JSONEncoder.encode_all", adds="json:dumps", reason="adds a call")
-    found = plan(Require("refit.scope", "state_dict"), Default("request.timeout_s", 60.0), patch, Advise("look at it"))
+    client = Require("refit.scope", "state_dict"), Default("request.timeout_s", 60.0)
+    found = plan(Require("env.NCCL_ALGO", NASTY), *client, patch, Advise("look at it"))
 
-    for form in (vllm_args, env, python):
-        shown = form(found)
-        assert shown.lines == ()
-        assert [note.partition(":")[0] for note in shown.notes] == [
-            'refit.scope = "state_dict"',
-            "request.timeout_s = 60.0",
-            "a patches json.encoder",
-            *("warning" for _ in found.warnings),
-        ]
-        assert "look at it" in shown.notes[-1]
-        assert "MODEL_QUIRKS=rollout" in shown.notes[2]
+    shown = vllm_args(found)
+
+    assert shown.lines == ()
+    assert [note.partition(":")[0] for note in shown.notes] == [
+        "export NCCL_ALGO='it'\"'\"'s \"$(x)\" `y` \\ ; &', before the server starts",
+        'refit.scope = "state_dict"',
+        "request.timeout_s = 60.0",
+        "a patches json.encoder",
+        *("warning" for _ in found.warnings),
+    ]
+    assert "look at it" in shown.notes[-1]
+    assert "MODEL_QUIRKS=rollout" in shown.notes[3]
 
 
-def test_what_a_plan_does_not_change_is_in_no_form(plan):
+def test_what_a_plan_does_not_change_is_no_option(plan):
     found = plan(Default("engine.seed", 1), Require("engine.enforce_eager", True), engine={"seed": 2, "enforce_eager": True})
 
-    assert [form(found).lines for form in (vllm_args, env, python)] == [(), (), ()]
+    assert vllm_args(found).lines == ()
 
 
-def test_an_argument_without_an_option_is_a_note_that_names_the_form_that_has_it(plan, monkeypatch):
+def test_an_argument_without_an_option_is_a_note(plan, monkeypatch):
     known = tuple(option for option in INSTALLED.options() if option.argument != "seed")
     monkeypatch.setattr(VllmSource, "options", lambda _: known)
 
@@ -122,7 +104,6 @@ def test_an_argument_without_an_option_is_a_note_that_names_the_form_that_has_it
 
     assert (found.lines, len(found.notes)) == ((), 1)
     assert "engine.seed = 1" in found.notes[0]
-    assert "--format python" in found.notes[0]
 
 
 @pytest.mark.parametrize(

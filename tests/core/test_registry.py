@@ -11,7 +11,6 @@ import pytest
 from quirks_core.base.errors import BrokenPluginsError, UsageError
 from quirks_core.plan.records import Note, NoteKind
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins import finder
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
@@ -59,7 +58,7 @@ def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fa
         ("fake-two", "fake-dist", "1.2", "fake-pack"),
         ("two", "fake-other", "1.2", "fake-pack"),
     ]
-    assert (registry.broken, registry.slow, registry.find("fake-two").quirk.id) == ((), {}, "fake-two")
+    assert (registry.broken, registry.find("fake-two").quirk.id) == ((), "fake-two")
     with pytest.raises(UsageError, match="no quirk 'fake-too'; did you mean 'fake-two'"):
         registry.find("fake-too")
 
@@ -115,14 +114,6 @@ def test_what_a_plugin_prints_goes_to_standard_error_so_that_json_stays_json(sit
     assert done.stderr.splitlines() == ["one", "two"]
 
 
-def test_a_slow_plugin_is_counted(load_fakes, monkeypatch):
-    monkeypatch.setattr(finder, "_SLOW_S", 0.5)
-
-    registry = load_fakes(fake_slow="__import__('time').sleep(0.8)\nQUIRK = make('fake-slow')", fake_good=GOOD)
-
-    assert (list(registry.slow), registry.slow["fake-dist:fake-slow"] >= 0.8) == (["fake-dist:fake-slow"], True)
-
-
 def test_an_id_that_two_third_parties_declare_breaks_both(load_fakes):
     for name in ("first", "second"):
         load_fakes(f"fake-{name}", **{f"{name}_pack": f'{HOOK}return [make("same-id")]'})
@@ -169,10 +160,9 @@ def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, fin
         "fake_import": "import no_such_module\nQUIRK = 1",
         "fake_pack": f'{HOOK}return [make("fake-same")]',
         "fake_same": 'QUIRK = make("fake-same")',
-        "fake_self": 'QUIRK = make("fake-self", supersedes="fake-self")',
     }
     fake_plugins(fake_good=GOOD, **broken)
-    assert len(Registry.load(find_fakes()).broken) == 4
+    assert len(Registry.load(find_fakes()).broken) == 3
 
     with pytest.raises(BrokenPluginsError) as error:
         Registry.load(find_fakes(), strict=True)
@@ -180,4 +170,4 @@ def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, fin
     assert sorted(line.split("'")[1] for line in str(error.value).splitlines()[1:]) == [
         name.replace("_", "-") for name in broken
     ]
-    assert (len(error.value.problems), error.value.exit_code) == (4, 3)
+    assert (len(error.value.problems), error.value.exit_code) == (3, 3)

@@ -159,9 +159,9 @@ def test_what_is_undecided_is_folded_by_the_fact_that_is_missing(make_plan, make
     )
 
     assert plan.undecided == {"refit.scope": ("part", "whole"), "train.dtype": ("whole",)}
-    assert list(messages(plan, "set them")) == [
+    assert list(messages(plan)) == [
         "mistaken cannot be decided and does nothing: weather: wanted true, got unknown (no fact has that name)",
-        "undecided: 2 quirks, without refit.scope, train.dtype; set them",
+        "undecided: 2 quirks, without refit.scope, train.dtype; 'quirks plan --verbose' lists everything",
     ]
 
 

@@ -12,7 +12,6 @@ from quirks_core import Default, Fact, model_type
 from quirks_core.declaration.quirk import Location
 from quirks_core.plan.records import State
 from quirks_core.plugins.finder import find_circle
-from quirks_core.plugins.registry import Registry
 
 EAGER = "engine.enforce_eager"
 
@@ -104,32 +103,3 @@ def test_a_circle_is_found_wherever_there_is_one(graph):
     assert bool(circle) is any(name in reached(name) for name in graph)
     assert all(after in graph[before] for before, after in itertools.pairwise(circle))
     assert circle[:1] == circle[-1:]
-
-
-@pytest.mark.parametrize(
-    "circle",
-    [{"a": "a"}, {"a": "b", "b": "c", "c": "a"}, {"a": "b", "b": "c", "c": "b"}],
-    ids=["itself", "three", "two and one that points at them"],
-)
-def test_only_quirks_in_a_circle_are_broken(load_fakes, circle):
-    plugins = {f"fake_{name}": f'QUIRK = make("fake-{name}", supersedes="fake-{other}")' for name, other in circle.items()}
-
-    registry = load_fakes(**plugins, fake_good='QUIRK = make("fake-good")')
-
-    caught = {name for name in circle if name != "a" or "a" in circle.values()}
-    assert {row.plugin.name for row in registry.broken} == {f"fake-{name}" for name in caught}
-    assert all(row.error.startswith("circular supersedes: fake-") for row in registry.broken)
-    assert {item.quirk.id for item in registry.loaded} == {"fake-good", *(f"fake-{name}" for name in circle.keys() - caught)}
-
-
-def test_a_third_party_cannot_break_a_quirk_of_ours_by_a_circle(fake_plugins, find_fakes):
-    fake_plugins("fake-theirs", fake_theirs='QUIRK = make("fake-theirs", supersedes="fake-ours")')
-    fake_plugins("fake-ours", fake_ours='QUIRK = make("fake-ours", supersedes="fake-theirs")')
-    found = find_fakes()
-    for item in found:
-        if item.name == "fake-ours":
-            object.__setattr__(item, "distribution", "model-quirks")
-
-    registry = Registry.load(found)
-
-    assert ([row.plugin.name for row in registry.broken], len(registry.loaded)) == (["fake-theirs"], 1)

@@ -24,7 +24,6 @@ def test_presets_are_values_of_slots_with_their_source(trainer):
     assert not trainer.numerics.keys() & trainer.facts.keys()
     assert repository.count("/") == 1
     assert len(version) == 40 or version.count(".") == 2
-    assert trainer.evidence
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_stale_evidence_is_run_anew():
 
 def test_every_quirk_in_force_is_needed_by_its_evidence():
     """Every quirk that is in force here is needed here by all of its evidence."""
-    active = [item.quirk for item in _built_in() if lifecycle(item).stage is Stage.ACTIVE]
+    active = [item.quirk for item in _built_in() if lifecycle(item) is Stage.ACTIVE]
     here = "cpu", installed_version("vllm")
     rows = {quirk.id: [row for row in evidence.proved(quirk) if (row.platform, row.vllm) == here] for quirk in active}
 

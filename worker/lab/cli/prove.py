@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record",
         action="store_true",
         help="for maintainers: record each conclusion in the table of evidence of the quirk's distribution, so that --changed "
-        "goes on where a run was ended; 'quirks doctor --model' and the catalogue show them",
+        "goes on where a run was ended; the catalogue shows them",
     )
 
 
