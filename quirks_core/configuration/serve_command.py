@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -34,7 +35,7 @@ _MODEL: Mapping[str, str] = {"model": "path", "revision": "revision", "tokenizer
 _RANKS = ("data_parallel_rank", "data_parallel_external_lb")
 _TAG, _FILE, _LENGTH, _LEFT_TO_VLLM = "model_tag", "config", "max_model_len", -1
 #: The stage of a judgement in which the command line is parsed.
-_OPTIONS = "options"
+_OPTIONS, _CLOSE = "options", 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def read_serve_command(
         )
     (found,) = answer.lines
     if found.stage == _OPTIONS:
-        raise UsageError(f"vllm serve: {found.message}")
+        raise UsageError(f"vllm serve: {found.message}{_hints(typed, source)}")
     if _FILE in found.typed:  # of a file that it reads, vLLM sees the options alone
         raise UsageError("vllm serve ignores --config=FILE; write it with a space: --config FILE")
     arguments = {name: value for name, value in found.typed.items() if name in (source.arguments.names() or ())}
@@ -138,6 +139,20 @@ def _model_among(words: Iterable[str]) -> dict[str, Any] | None:
             found = json.loads((Path(word) / "config.json").read_text(encoding="utf-8"))
             return found if isinstance(found, dict) else None
     return None
+
+
+def _hints(words: Iterable[str], source: VllmSource) -> str:
+    """The options nearest to those that do not exist."""
+    names = [name for option in source.options() or () for name in (*option.names, *option.inverse) if name.startswith("--")]
+    typed = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--") and "." not in word]
+    wrong = [one for one in typed if not any(name.startswith(one.replace("--no-", "--", 1)) for name in names)]
+    close = [get_close_matches(one, [name for name in names if not _are_contrary(one, name)], 1, _CLOSE) for one in wrong]
+    return "".join(f"; did you mean {found[0]!r}?" for found in close if found)
+
+
+def _are_contrary(one: str, other: str) -> bool:
+    pairs = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
+    return any(one.startswith(begin) and other.startswith(end) for begin, end in pairs)
 
 
 # ---- which program

@@ -46,9 +46,9 @@ LINES = {
 }
 #: What vLLM's parser refuses, and what is said.
 REFUSED = {
-    "M --enforce-eagr": r"unrecognized arguments: --enforce-eagr",
-    "M --disable-log-requests": "unrecognized arguments: --disable-log-requests",
-    "M --swap-space 4 --api-kye=SECRET": r"unrecognized arguments: --swap-space --api-kye$",
+    "M --enforce-eagr": r"unrecognized arguments: --enforce-eagr; did you mean '--enforce-eager'\?",
+    "M --disable-log-requests": "unrecognized arguments: --disable-log-requests(?!; did you mean '--enable)",
+    "M --swap-space 4 --api-kye=SECRET": r"unrecognized arguments: --swap-space --api-kye; did you mean '--api-key'\?$",
     "M -tp": "expected one argument",
     "M --logprobs-mode processed": "invalid choice: 'processed'",
     "M --enable-p": "ambiguous option",
