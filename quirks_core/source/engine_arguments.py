@@ -83,11 +83,6 @@ class EngineArguments:
             return False
         return any(_AUTO in kind.__args__ for kind in (argument.type, *get_args(argument.type)) if get_origin(kind) is Literal)
 
-    def help_of(self, owner: str, attribute: str) -> str:
-        """Returns the source's help for a field of a configuration class; empty if it has none, or no such field."""
-        found = self._class_field(_MODULE, owner, attribute)
-        return self._help(*found) if found else ""
-
     @lru_cache(maxsize=512)
     def nested(self, name: str) -> Mapping[str, EngineArgument]:
         """Reads the fields of the configuration that an argument holds, those of configurations in it included.
