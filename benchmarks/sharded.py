@@ -44,6 +44,7 @@ def trainer(rank: int, folder: Path, port: int, pipe: Any, calls: Any) -> None:
 
     from worker.refit import CollectiveSender, Source
 
+    torch.set_grad_enabled(False)
     device = torch.device("cuda", ENGINES + rank)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", init_method=f"tcp://{_IP}:{port}", rank=rank, world_size=TRAINERS, device_id=device)

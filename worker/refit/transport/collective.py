@@ -80,6 +80,7 @@ class Group:
         self.rank, self.world_size, self.device = rank, world_size, torch.empty(0, device=device).device  # with its number
         self.packing: Packing | None = None
         self._exchange: tuple[object, Exchange | None] | None = None
+        self._checked: tuple[Manifest, Manifest | None] | None = None
         self._timeout_s = timeout_s
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
@@ -119,6 +120,12 @@ class Group:
         if vote == _BY_PIECES or self._exchange is None:
             self._exchange = subject, agree()
         return self._exchange[1]
+
+    def check(self, manifest: Manifest, expected: Manifest | None) -> None:
+        """Makes sure, as `Manifest.check`, that a refit may begin; what was checked last need not be again."""
+        if self._checked is None or self._checked[0] is not manifest or self._checked[1] is not expected:
+            manifest.check(expected)
+            self._checked = manifest, expected
 
     def forget(self) -> None:
         """Has the next refit agree on pieces again."""
@@ -428,7 +435,7 @@ class CollectiveStream:
         self.manifest = self._packing.manifest
         problem = None
         try:
-            self.manifest.check(expected)
+            group.check(self.manifest, expected)
         except RefitRejectedError as error:
             problem = error
         found = plan(self.manifest) if problem is None else None
