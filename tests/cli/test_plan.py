@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import pytest
+from installed import needs_vllm
 
-from worker import GenerationConfig, VllmAsyncGenerationWorker
+from worker import GenerationConfig
 
 GEMMA = "gemma3_text"
 OLD = ("--assume", "vllm==0.9.1")
@@ -36,12 +38,13 @@ def test_the_json_has_the_keys_that_are_promised(quirks, model):
     assert len(plan["digest"]) == 64
 
 
+@needs_vllm
 @pytest.mark.parametrize("parallel", ["", "engine: {data_parallel_size: 2}\nparallel: {dp_strategy: engine}\n"])
 def test_the_worker_makes_the_plan_that_the_command_line_shows(quirks, model, tmp_path, parallel):
     file = tmp_path / "run.yaml"
     file.write_text(f"model: {model('qwen3_moe', num_experts=8)}\n{parallel}", encoding="utf-8")
 
-    worker = VllmAsyncGenerationWorker(GenerationConfig.load(file))
+    worker = importlib.import_module("worker").VllmAsyncGenerationWorker(GenerationConfig.load(file))
 
     assert worker.plan.digest == quirks("plan", "--config", file, "--json").json["digest"]
 

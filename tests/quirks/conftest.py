@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import HAS_VLLM
 
 from quirks_core import Plan
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
+
+#: What these import needs torch.
+collect_ignore = [] if HAS_VLLM else ["test_coalesced_outputs.py", "test_rollout_precision.py"]
 
 
 @pytest.fixture(scope="session")
