@@ -1,4 +1,4 @@
-"""The wheel alone, without an engine: what cannot run says what is missing, and everything else works."""
+"""All wheels, without an engine: what cannot run says what is missing, and everything else works."""
 
 from __future__ import annotations
 
