@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import needs_vllm
 
 RAISES = "raise RuntimeError('imported')\n"
 TARGET = "pluggy._manager:PluginManager.register"
@@ -25,6 +26,7 @@ def found_about(examined, subject):
     return [finding["message"] for finding in examined.json if finding["subject"] == subject]
 
 
+@needs_vllm
 def test_a_sound_installation_has_no_errors(quirks):
     examined, shown = quirks("doctor", "--json"), quirks("doctor")
 
@@ -52,6 +54,7 @@ def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install)
     assert [finding["level"] for finding in examined.json] == sorted(finding["level"] for finding in examined.json)
 
 
+@needs_vllm
 @pytest.mark.parametrize("source", [RAISES, "import sys\nsys.exit(5)\n"], ids=repr)
 def test_a_broken_plugin_is_one_error_with_exit_code_3(quirks, install, monkeypatch, source):
     install("acme-broken", source)
@@ -74,6 +77,7 @@ def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
     assert "no line digests were kept" in found_about(examined, "acme-patch")[0]
 
 
+@needs_vllm
 def test_a_patch_for_other_versions_of_the_engine_is_not_checked(quirks, install):
     later = DRIFTED.replace("import Patch", "import Affected, Patch").replace(
         "severity=", 'affected=Affected("vllm", introduced="9.0"), severity='
@@ -133,6 +137,7 @@ def moe(model):
     return model("qwen3_moe", num_experts=8)
 
 
+@needs_vllm
 def test_of_a_run_it_says_how_well_each_quirk_is_proven_for_these_versions(quirks, moe):
     here = quirks("doctor", "--json", "--model", moe)
     other = quirks("doctor", "--json", "--model", moe, "--assume", "vllm==0.31.0")
@@ -149,6 +154,7 @@ def test_of_a_run_it_says_how_well_each_quirk_is_proven_for_these_versions(quirk
     assert found_about(here, "cpu-moe-expert-parallel") == []  # which does not concern it
 
 
+@needs_vllm
 def test_the_doctor_notes_every_quirk_of_a_run_that_is_not_certain(quirks, install, moe):
     declared = """
 from quirks_core import Affected, Default, Quirk, Severity, model_type, report

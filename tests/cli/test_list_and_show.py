@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core import Kind
 from quirks_core.cli.showing import describe
@@ -113,6 +114,7 @@ def test_a_third_partys_quirk_is_shown_with_its_distribution(quirks, install):
     assert default.startswith("default: engine.seed = what follows from the run")
 
 
+@needs_vllm
 def test_a_slot_is_shown_as_the_installed_engine_has_it_with_the_quirks_that_adjust_it(quirks, install):
     install("acme-patch", PATCHES_PLUGGY)
 
@@ -127,6 +129,7 @@ def test_a_slot_is_shown_as_the_installed_engine_has_it_with_the_quirks_that_adj
     assert re.search(r"^  default +left open$", shown.out, re.M)
 
 
+@needs_vllm
 @pytest.mark.parametrize(
     ("slot", "words"),
     [

@@ -6,6 +6,7 @@ import ast
 import json
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.lock import Lock
@@ -50,6 +51,7 @@ def test_what_is_broken_cannot_be_locked_nor_a_lock_be_written_where_nothing_can
     assert not (tmp_path / "quirks.lock").exists()
 
 
+@needs_vllm
 def test_any_stage_lists_every_quirk_with_its_evidence(quirks):
     audited, shown = quirks("list", "--stage", "any", "--json"), quirks("list", "--stage", "any")
 
@@ -67,6 +69,7 @@ def test_any_stage_lists_every_quirk_with_its_evidence(quirks):
         assert words in shown.out
 
 
+@needs_vllm
 @pytest.mark.parametrize("stage", ["active", "dormant", "expired"])
 def test_a_stage_lists_its_own_quirks(quirks, install, stage):
     install("acme-old", EXPIRED)

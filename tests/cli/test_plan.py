@@ -86,6 +86,7 @@ def test_what_only_the_program_can_do_comes_first(quirks, model):
     assert len(shown) <= 20
 
 
+@needs_vllm
 @pytest.mark.parametrize("trainer", [(), ("--trainer", "worker"), ("--trainer", "serve"), ("--trainer", "trl")], ids=" ".join)
 def test_a_plain_plan_is_at_most_20_lines_on_a_terminal_of_100_columns(quirks, model, monkeypatch, trainer):
     monkeypatch.setenv("COLUMNS", "100")
@@ -109,6 +110,7 @@ def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
     assert "train." not in quirks("plan", "--model", model(), "--trainer", "trl").out  # nothing there is its user's to set
 
 
+@needs_vllm
 def test_a_trainer_may_start_the_server_of_a_command_line_but_our_worker_does_not(quirks, model):
     command = ("--", "vllm", "serve", model())
 
@@ -203,6 +205,7 @@ def test_a_refused_plan_shows_every_reason_with_its_ways_out(quirks, model):
     assert planned.out.count("remedy:") == 3
 
 
+@needs_vllm
 @pytest.mark.parametrize("slot", ["engine.swap_spaces", "engine.vllm_kwargs.swap_spaces"])
 def test_the_arguments_of_an_assumed_engine_are_not_checked(quirks, model, slot):
     here = quirks("plan", "--model", model(), "--set", f"{slot}=4")
@@ -237,6 +240,7 @@ def test_a_form_excludes_the_whole_plan_as_json(quirks, model):
     assert quirks("plan", "--model", model(), "--format", "env", "--json").code == 2
 
 
+@needs_vllm
 def test_the_command_line_of_a_server_describes_a_run(quirks, model):
     folder = str(model())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.cli.by_version import make_plans
 from quirks_core.facts.context import RunContext
@@ -85,6 +86,7 @@ def test_beyond_the_newest_release_that_was_read_the_plan_warns(quirks, model):
     assert [line.format(text) in shown for text, shown in plans.items()] == [False, True]
 
 
+@needs_vllm
 def test_what_is_undecided_is_one_warning_for_the_versions_that_share_it(quirks, model):
     arguments = ("--purpose", "rollout", "--vllm", "0.31,0.32", "--trainer", "serve", "--model", model())
 
@@ -114,6 +116,7 @@ def test_a_version_that_refuses_the_run_is_a_finding_with_its_reason(quirks, mod
     assert (outcome.code, refused) == (1, {"0.9.1": [NORMALIZER], "0.32": []})
 
 
+@needs_vllm
 def test_a_table_has_a_column_for_each_version_with_a_legend(quirks, model):
     line = ["plan", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.0,0.9.1,0.32", "--disable", "logprobs"]
 
@@ -141,6 +144,7 @@ def test_an_equal_version_is_left_out_with_a_note(quirks, model):
     assert "note: --vllm 0.32 is given" in quirks(*line).out
 
 
+@needs_vllm
 def test_what_was_worked_out_for_one_version_counts_for_no_other():
     model = ModelFacts(name="qwen3", path="qwen3", config={"model_type": "qwen3"})
     context = RunContext(model=model, packages=installed_versions(), environment={"VLLM_MADE_UP": "1"})
