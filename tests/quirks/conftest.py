@@ -16,8 +16,9 @@ from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 
-#: What these import needs torch.
-collect_ignore = [] if HAS_VLLM else ["test_coalesced_outputs.py", "test_rollout_precision.py"]
+#: Tests of what comes with an engine, or with its tools.
+_OF_ENGINES = ("coalesced_outputs", "decode_slots", "installed_source", "model_config", "rollout_precision")
+collect_ignore = [] if HAS_VLLM else [f"test_{name}.py" for name in _OF_ENGINES]
 
 
 @pytest.fixture(scope="session")
