@@ -274,7 +274,12 @@ def test_an_engine_has_its_quirks_without_our_worker_and_says_that_no_ledger_is_
     program, receipt = tmp_path / "program.py", tmp_path / "receipt.json"
     program.write_text(ENGINE, encoding="utf-8")
     model = tiny_checkpoint("qwen3")
-    variables = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_RECEIPT": str(receipt), **worker_in_core}
+    variables = {
+        "MODEL_QUIRKS": "rollout",
+        "MODEL_QUIRKS_RECEIPT": str(receipt),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        **worker_in_core,
+    }
 
     runs = beside_vllm.run(program, model, **variables)
     stopped = beside_vllm.run(program, model, **variables, MODEL_QUIRKS_LEDGER="stop")
