@@ -193,6 +193,16 @@ def test_a_trainers_own_worker_is_not_taken_for_ours_where_ours_is_not_installed
     assert (weights.code, weights.out, f"{LAB} is not installed" in weights.err) == (2, "", True)
 
 
+def test_a_worker_installed_elsewhere_is_ours(rules: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
+    """As in a virtual environment that sees the rules of the system's."""
+    rules.pip("install", "--no-index", "--no-deps", "--target", tmp_path / "site", wheels[WORKER])
+    check = "from quirks_core.facts.installation import check_ours, in_the_way; check_ours('worker.refit'); print(in_the_way())"
+
+    done = rules.with_site(tmp_path / "site").run("-c", check)
+
+    assert (done.code, done.out) == (0, "None\n"), done.err
+
+
 def test_pytest_loads_our_plugins_on_request_only(environment: Make) -> None:
     found = environment(requirements(*NEEDED, "pytest"), RULES)
     files = {
