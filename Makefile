@@ -5,6 +5,7 @@
 # make upgrade-check TO=0.33   which quirks need work on that vLLM (TO=latest: on the newest release)
 # make sweep    every decoder architecture through two refits, tiny (KINDS="gemma cohere": these alone)
 # make generate MODEL=FOLDER PROMPT=TEXT   a real engine, with its plan and its receipt
+# make check-core   tests without an engine, with each Python that is here     make wheels  the distributions, into dist/
 # All make the environment first; the second time that is instant.
 
 VENV := .venv
@@ -21,6 +22,10 @@ JOBS ?= 2
 TO ?= latest
 FROM ?=
 
+# What check-core runs; a short selection with each Python from 3.11 on if empty.
+PYTHONS ?=
+TESTS ?=
+
 # What sweep runs; all kinds if empty. Rows that these versions have are kept.
 KINDS ?=
 
@@ -28,7 +33,7 @@ KINDS ?=
 MODEL ?=
 PROMPT ?= Once upon a time
 
-.PHONY: demo generate example curves eval test check records lint setup docs bench prove sweep upgrade-check upgrade-options clean
+.PHONY: demo generate example curves eval test check records lint setup docs bench prove sweep upgrade-check upgrade-options check-core wheels clean
 .DEFAULT_GOAL := demo
 
 demo: $(DEMO)
@@ -54,6 +59,10 @@ test: lint
 
 check: lint
 	$(PYTEST) -m "not engine" $(PYTEST_ARGS)
+
+# By version of Python: PYTHONS="3.12 3.13" names them, TESTS what is run. Nothing of the environment is needed.
+check-core:
+	PYTHONS="$(PYTHONS)" scripts/check_core.sh $(TESTS)
 
 # What tests compare with: messages that users see, and the plans of recorded runs. Read the diff.
 records: $(STAMP)
@@ -96,6 +105,9 @@ upgrade-check: $(STAMP)
 
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do $(VENV)/bin/python $$script; done
+
+wheels: $(STAMP)
+	PYTHON=$(VENV)/bin/python scripts/wheels.sh --no-isolation
 
 setup: $(STAMP)
 

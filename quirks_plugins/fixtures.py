@@ -1,7 +1,7 @@
 """Fixtures with real engines for authors of quirks: tiny checkpoints, small engines, and what compares them.
 
-pytest loads them wherever model-quirks is installed, so nothing of the project is imported before a test uses it: least of all
-our package `worker`, which would take the place of a trainer's own ``worker.py``.
+pytest loads them on request, ``-p quirks_plugins.fixtures``, and they need model-quirks-lab. Nothing of the project is imported
+before a test uses it: least of all our package `worker`, which would take the place of a trainer's own ``worker.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def quirk_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Tiny checkpoints, small real engines, transformers as the reference, and comparers: `worker.lab.kit.lab.Lab`."""
     from quirks_core.facts.installation import check_ours
 
-    check_ours("worker")
+    check_ours("worker.lab")
     from worker.lab.kit.lab import Lab, set_environment
 
     before = set(os.environ)

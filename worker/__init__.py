@@ -20,7 +20,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name on first use: a worker needs torch, and pytest loads a plugin of ours in every project."""
+    """Imports a name on first use: a worker needs torch."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 
 from quirks_core.base.errors import UsageError, words
-from quirks_core.facts.installation import HiddenPackageError, check_ours, needs
+from quirks_core.facts.installation import HiddenPackageError, MissingPackageError, check_ours, needs
 
 #: The entry-point group; each entry point names a `Command`, under the word that is typed.
 GROUP = "model_quirks.commands"
@@ -77,6 +77,7 @@ def find_commands(only: str | None = None) -> dict[str, EntryPoint]:
 
 def load_command(point: EntryPoint) -> Command:
     """Imports a command; for one that cannot be imported, its use and its help report why."""
+    state = "broken: "
     try:
         check_ours(point.value)
         with redirect_stdout(sys.stderr):
@@ -84,6 +85,8 @@ def load_command(point: EntryPoint) -> Command:
         if isinstance(command, Command):
             return command
         problem = f"{point.value} is no Command"
+    except MissingPackageError as error:
+        state, problem = "", str(error)
     except HiddenPackageError as error:
         problem = str(error)
     except ModuleNotFoundError as error:
@@ -98,7 +101,7 @@ def load_command(point: EntryPoint) -> Command:
         parser.prefix_chars = "\0"  # whatever is typed, options too, is an argument: the reason counts, and not the usage
         parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
 
-    return Command(f"broken: {problem}", broken, any_arguments)
+    return Command(f"{state}{problem}", broken, any_arguments)
 
 
 def what_is_missing(error: ModuleNotFoundError, place: str) -> str | None:

@@ -21,7 +21,7 @@ from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
-from quirks_core.facts.installation import hidden, in_the_way, no_engine
+from quirks_core.facts.installation import hidden, in_the_way, no_engine, not_installed
 from quirks_core.facts.packages import (
     NEWEST_READ,
     PACKAGES,
@@ -140,11 +140,13 @@ def _listed(versions: dict[str, str]) -> str:
 
 
 def _hidden() -> list[Finding]:
-    """Files that are imported instead of our package."""
+    """Files that are imported instead of our package; and what an engine lacks without it."""
     if file := in_the_way():
         return [Finding("error", "worker", hidden(file))]
     if file := in_the_way(Path.cwd()):
         return [Finding("note", "worker", f"for scripts in this folder, {hidden(file)}")]
+    if installed_version(_ENGINE) is not None and (problem := not_installed("worker")):
+        return [Finding("note", "worker", f"engines keep no ledger of weight updates: {problem}")]
     return []
 
 

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 from quirks_core.declaration.flags import BUILT_IN
 
-#: Our commands, by what a user wants; those that start engines are in `worker`, and are listed if it is installed.
+#: Our commands, by what a user wants; most of those that start engines are in model-quirks-lab.
 _GROUPS: Mapping[str, Sequence[str]] = {
     "look at quirks and plans": ("list", "plan", "explain", "show", "upgrade"),
     "run, prove and compare on engines": ("run", "prove", "audit", "parity", "weights", "migrate", "bisect"),

@@ -1,7 +1,7 @@
 """Which parts of our own installation are missing, or hidden by another file.
 
-`worker` is a common name: a trainer's own ``worker.py``, in the folder of its script, is imported instead of our package. What
-imports that package by name, as entry points and other processes do, checks it here first.
+`worker` is a distribution of its own, and a common name: a trainer's own ``worker.py``, in the folder of its script, is
+imported instead of our package. What imports it by name, as entry points and other processes do, checks it here first.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
-from importlib.metadata import PackageNotFoundError, metadata, requires
+from importlib.metadata import PackageNotFoundError, distribution, metadata, requires
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from quirks_core.base.errors import UsageError
 from quirks_core.facts.packages import PACKAGES, distribution_of, installed_version
 
 _PROJECT = "model-quirks"
-_PACKAGE = "worker"
+_PACKAGE, _LAB = "worker", "worker.lab"
 #: Extras with an engine; one of them is enough.
 _ENGINES = ("cpu", "cuda")
 #: Extras for those who work on this project.
@@ -32,31 +32,60 @@ class HiddenPackageError(UsageError):
     """Another file is imported instead of our package."""
 
 
+class MissingPackageError(UsageError):
+    """A distribution of this project is not installed."""
+
+
 def check_ours(module: str) -> None:
-    """Makes sure that a module of `worker` is ours, before it is imported; other packages are not checked.
+    """Makes sure that a module of `worker` is there, and ours, before it is imported; other packages are not checked.
 
     Raises:
         HiddenPackageError: Another file has the package's name, and is found first.
+        MissingPackageError: The distribution that has the module is not installed.
     """
-    if module.partition(".")[0] == _PACKAGE and (file := in_the_way()):
+    if module.partition(".")[0] != _PACKAGE:
+        return
+    if file := in_the_way():
         raise HiddenPackageError(hidden(file))
+    if problem := not_installed(module):
+        raise MissingPackageError(problem)
 
 
 def in_the_way(folder: Path | None = None) -> str | None:
-    """Returns the file or folder that is imported instead of our package; None if there is none.
+    """Returns the file or folder that is imported instead of our package; None if there is none, or ours is not installed.
 
     Args:
         folder: Look there, as a script that lies in it would; as this process would if None.
     """
-    ours = Path(__file__).resolve().parents[2] / _PACKAGE
+    ours = _ours()
     try:
         spec = find_spec(_PACKAGE) if folder is None else PathFinder.find_spec(_PACKAGE, [str(folder)])
     except ValueError:  # it is imported, and was made by hand
         return str(getattr(sys.modules[_PACKAGE], "__file__", None) or "a module without a file")
-    if spec is None or spec.loader is None or not (ours / "__init__.py").is_file():
+    if spec is None or spec.loader is None or ours is None:
         return None  # nothing, or a mere folder, which Python takes only if there is nothing else
     places = list(spec.submodule_search_locations or [spec.origin or "a module without a file"])
     return None if ours in [Path(place).resolve() for place in places] else places[0]
+
+
+def _ours() -> Path | None:
+    """Where our package is: beside this one, or where its distribution is; None if it is not installed."""
+    beside = Path(__file__).resolve().parents[2] / _PACKAGE
+    if (beside / "async_worker.py").is_file():  # any project may have a package of that name
+        return beside
+    try:
+        return Path(str(distribution(f"{_PROJECT}-worker").locate_file(_PACKAGE))).resolve()
+    except PackageNotFoundError:
+        return None
+
+
+def not_installed(module: str) -> str:
+    """Returns which of our distributions a module of `worker` needs and is missing; empty if none is."""
+    ours = _ours()
+    part = "lab" if f"{module}.".startswith(f"{_LAB}.") else "worker"
+    if ours is not None and (part == "worker" or (ours / part / "__init__.py").is_file()):
+        return ""
+    return f"{_PROJECT}-{part} is not installed: pip install {_PROJECT}-{part}"
 
 
 def hidden(file: str) -> str:

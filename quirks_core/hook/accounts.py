@@ -18,8 +18,8 @@ from itertools import zip_longest
 from types import ModuleType
 from typing import Any
 
-from quirks_core.base.errors import QuirksError, words
-from quirks_core.facts.installation import HiddenPackageError, check_ours
+from quirks_core.base.errors import QuirksError, UsageError, words
+from quirks_core.facts.installation import HiddenPackageError, MissingPackageError, check_ours
 from quirks_core.hook import receipts, report, worker_calls
 from quirks_core.hook.settings import SET_VARIABLE, HookSettings
 from quirks_core.ledger.account import LEDGER_VARIABLE, Account, Entry, LedgerSettings, Line, Verdict
@@ -46,17 +46,28 @@ def watch_worker(wrapper: Any) -> None:
     if LedgerSettings.read().mode == "off":
         return
     try:
-        check_ours("worker")
-    except HiddenPackageError as error:
-        report.info(f"ledger: none is kept: {error}")
-        return
+        check_ours(_LEDGER)
+    except (HiddenPackageError, MissingPackageError):
+        return  # the core reports it
     pkgutil.resolve_name(f"{_LEDGER}:watch")(wrapper.worker)
 
 
 def watch_executor(executor: Any) -> None:
-    """Keeps the account of an engine whose weights are loaded."""
+    """Keeps the account of an engine whose weights are loaded.
+
+    Raises:
+        UsageError: The user asked for an engine that stops at verdicts, and no ledger can be kept here.
+    """
     settings = LedgerSettings.read()
-    if settings.mode != "off" and not hasattr(executor, _ATTRIBUTE):
+    if settings.mode == "off" or hasattr(executor, _ATTRIBUTE):
+        return
+    try:
+        check_ours(_LEDGER)
+    except (HiddenPackageError, MissingPackageError) as error:
+        if settings.mode == "stop":
+            raise UsageError(f"{LEDGER_VARIABLE}=stop: no ledger can be kept: {error}") from None
+        report.info(f"ledger: none is kept: {error}")
+    else:
         setattr(executor, _ATTRIBUTE, _Accountant(executor, settings))
 
 

@@ -1,6 +1,7 @@
 """The pytest plugin for authors of quirks: fixtures for contexts, an isolated registry and a quirk put into force.
 
-pytest loads it wherever model-quirks is installed, so it imports nothing of the project before a test uses it.
+pytest loads it on request: ``-p quirks_core.testing.plugin``, or ``pytest_plugins = ["quirks_core.testing.plugin"]`` in a
+``conftest.py``. It imports nothing of the project before a test uses it, so that a run measures what its tests import.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import needs_vllm
 
 #: Commands that describe a run, and read it in different modules.
 OF_A_RUN = [("plan",), ("explain", "v1-runtime")]
@@ -21,6 +22,7 @@ def one_line(outcome):
     return line
 
 
+@needs_vllm
 @pytest.mark.parametrize(
     "options",
     [
@@ -90,6 +92,7 @@ def test_what_is_nested_too_deep_is_one_line(quirks, model, tmp_path):
     assert all("recursion" in text for text in found)
 
 
+@needs_vllm
 @pytest.mark.parametrize(("command", "code"), [(("audit",), 2), (("upgrade", "--model", "m", "--to"), 4)])
 def test_a_name_that_no_file_can_have_is_one_line(quirks, command, code):
     outcome = quirks(*command, "x" * 5_000)
@@ -97,6 +100,7 @@ def test_a_name_that_no_file_can_have_is_one_line(quirks, command, code):
     assert (outcome.code, "xxx…: File name too long" in outcome.err) == (code, True)
 
 
+@needs_vllm
 def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
     done = program("plan", "--model", "some/model", HF_HOME=str(tmp_path))
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from installed import needs_vllm
 from patience import HUNG_S, until
 
 #: Built-in quirks; the commands below look for them in MODEL_QUIRKS_DISABLE.
@@ -121,6 +122,7 @@ def test_a_quirk_that_is_disabled_already_stays_disabled_in_every_run(bisected, 
     assert {X, Z}.isdisjoint(outcome.json["candidates"])
 
 
+@needs_vllm
 def test_the_candidates_of_a_run_are_the_quirks_in_force_for_it(bisected, model, install, tmp_path):
     file = tmp_path / "ran"
     install("acme-seed", THIRD_PARTY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import needs_vllm
 
 RAISES = "raise RuntimeError('imported')\n"
 TARGET = "pluggy._manager:PluginManager.register"
@@ -25,6 +26,7 @@ def found_about(examined, subject):
     return [finding["message"] for finding in examined.json if finding["subject"] == subject]
 
 
+@needs_vllm
 def test_a_sound_installation_has_no_errors(quirks):
     examined, shown = quirks("doctor", "--json"), quirks("doctor")
 
@@ -51,6 +53,7 @@ def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install)
     assert [finding["level"] for finding in examined.json] == sorted(finding["level"] for finding in examined.json)
 
 
+@needs_vllm
 @pytest.mark.parametrize("source", [RAISES, "import sys\nsys.exit(5)\n"], ids=repr)
 def test_a_broken_plugin_is_one_error_with_exit_code_3(quirks, install, monkeypatch, source):
     install("acme-broken", source)
@@ -73,6 +76,7 @@ def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
     assert "no line digests were kept" in found_about(examined, "acme-patch")[0]
 
 
+@needs_vllm
 def test_a_patch_for_other_versions_of_the_engine_is_not_checked(quirks, install):
     later = DRIFTED.replace("import Patch", "import Affected, Patch").replace(
         "severity=", 'affected=Affected("vllm", introduced="9.0"), severity='

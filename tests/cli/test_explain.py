@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
+from installed import needs_vllm
 
 GEMMA = "gemma3_text"
 QUIRK = "gemma-normalizer-dummy-load"
 CP = ("--set", "train.context_parallel_size=2")
 
 
+@needs_vllm
 @pytest.mark.parametrize(
     ("quirk", "model_type", "options"),
     [
@@ -35,6 +37,7 @@ def test_explain_prints_the_state_of_a_quirk_with_its_reasons(quirks, model, mes
 RUNS = [(), ("--model",), ("--trainer", "trl", "--vllm", "0.33", "--model"), ("--", "vllm", "serve")]
 
 
+@needs_vllm
 @pytest.mark.parametrize("run", RUNS, ids=" ".join)
 def test_explain_says_what_goes_wrong_what_is_changed_for_whom_and_what_it_costs(quirks, model, run):
     """With and without a run, in the words of whoever starts the engine."""

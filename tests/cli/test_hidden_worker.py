@@ -89,7 +89,8 @@ def test_a_trainer_s_own_tests_import_its_own_worker(python, trainer):
     test = Path(place(trainer)).parent / "test_own.py"
     test.write_text("def test_own():\n    import worker\n    assert worker.VllmWorker\n", encoding="utf-8")
 
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:model_quirks_engine", test)  # the name it once had
+    ours = ["-p", "quirks_core.testing.plugin", "-p", "quirks_plugins.fixtures"]
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *ours, test)
 
     assert (done.returncode, "1 passed" in done.stdout) == (0, True)
 
@@ -97,8 +98,8 @@ def test_a_trainer_s_own_tests_import_its_own_worker(python, trainer):
 def test_no_entry_point_that_others_load_by_themselves_is_in_the_package_that_can_be_hidden():
     points = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
 
-    for group in ("pytest11", "vllm.general_plugins"):
-        assert [value for value in points[group].values() if value.startswith("worker")] == []
+    assert points.keys() == {"model_quirks", "model_quirks.commands", "vllm.general_plugins"}  # and none of pytest's
+    assert [value for value in points["vllm.general_plugins"].values() if value.startswith("worker")] == []
 
 
 def test_neither_our_own_package_nor_a_mere_folder_is_in_the_way(tmp_path):

@@ -1,4 +1,4 @@
-"""The wheel alone, without an engine: what cannot run says what is missing, and everything else works."""
+"""All wheels, without an engine: what cannot run says what is missing, and everything else works."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from installed import needs_vllm
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -139,6 +140,7 @@ def test_a_misspelt_slot_is_an_error_without_an_engine_too(light, folder):
     assert "did you mean 'engine.enforce_eager'" in done.stderr
 
 
+@needs_vllm
 @pytest.mark.parametrize(
     ("module", "engine", "remedy"),
     [
@@ -155,6 +157,7 @@ def test_the_remedy_for_a_missing_module_is_the_extra_that_has_it(monkeypatch, m
     assert needs(ModuleNotFoundError(name=module), engine=engine) == f"{module.partition('.')[0]} is not installed: {remedy}"
 
 
+@needs_vllm
 @pytest.mark.parametrize("module", ["vllm.no_such_module", "json", "worker.no_such_module", None])
 def test_a_module_that_a_package_of_this_installation_lacks_is_no_missing_package(module):
     assert needs(ModuleNotFoundError(name=module), engine=True) is None

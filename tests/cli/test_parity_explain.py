@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
@@ -27,6 +28,7 @@ def test_without_a_trainer_nothing_is_filled() -> None:
     assert with_trainer(config, None) == config
 
 
+@needs_vllm
 def test_an_unknown_dtype_of_the_trainer_is_an_error_with_the_keys(tmp_path) -> None:
     from quirks_core.plugins.planning import PlanOptions
     from worker.lab.parity.explain import Explain

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import pytest
+from installed import needs_vllm
 
-from worker import GenerationConfig, VllmAsyncGenerationWorker
+from worker import GenerationConfig
 
 GEMMA = "gemma3_text"
 OLD = ("--assume", "vllm==0.9.1")
@@ -36,12 +38,13 @@ def test_the_json_has_the_keys_that_are_promised(quirks, model):
     assert len(plan["digest"]) == 64
 
 
+@needs_vllm
 @pytest.mark.parametrize("parallel", ["", "engine: {data_parallel_size: 2}\nparallel: {dp_strategy: engine}\n"])
 def test_the_worker_makes_the_plan_that_the_command_line_shows(quirks, model, tmp_path, parallel):
     file = tmp_path / "run.yaml"
     file.write_text(f"model: {model('qwen3_moe', num_experts=8)}\n{parallel}", encoding="utf-8")
 
-    worker = VllmAsyncGenerationWorker(GenerationConfig.load(file))
+    worker = importlib.import_module("worker").VllmAsyncGenerationWorker(GenerationConfig.load(file))
 
     assert worker.plan.digest == quirks("plan", "--config", file, "--json").json["digest"]
 
@@ -83,6 +86,7 @@ def test_what_only_the_program_can_do_comes_first(quirks, model):
     assert len(shown) <= 20
 
 
+@needs_vllm
 @pytest.mark.parametrize("trainer", [(), ("--trainer", "worker"), ("--trainer", "serve"), ("--trainer", "trl")], ids=" ".join)
 def test_a_plain_plan_is_at_most_20_lines_on_a_terminal_of_100_columns(quirks, model, monkeypatch, trainer):
     monkeypatch.setenv("COLUMNS", "100")
@@ -106,6 +110,7 @@ def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
     assert "train." not in quirks("plan", "--model", model(), "--trainer", "trl").out  # nothing there is its user's to set
 
 
+@needs_vllm
 def test_a_trainer_may_start_the_server_of_a_command_line_but_our_worker_does_not(quirks, model):
     command = ("--", "vllm", "serve", model())
 
@@ -200,6 +205,7 @@ def test_a_refused_plan_shows_every_reason_with_its_ways_out(quirks, model):
     assert planned.out.count("remedy:") == 3
 
 
+@needs_vllm
 @pytest.mark.parametrize("slot", ["engine.swap_spaces", "engine.vllm_kwargs.swap_spaces"])
 def test_the_arguments_of_an_assumed_engine_are_not_checked(quirks, model, slot):
     here = quirks("plan", "--model", model(), "--set", f"{slot}=4")
@@ -226,6 +232,7 @@ def test_a_form_excludes_the_whole_plan_as_json(quirks, model):
     assert quirks("plan", "--model", model(), "--format", "vllm-args", "--json").code == 2
 
 
+@needs_vllm
 def test_the_command_line_of_a_server_describes_a_run(quirks, model):
     folder = str(model())
 

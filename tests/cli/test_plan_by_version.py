@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.cli.by_version import make_plans
 from quirks_core.facts.context import RunContext
@@ -101,6 +102,7 @@ def test_a_version_that_refuses_the_run_is_a_finding_with_its_reason(quirks, mod
     assert (outcome.code, refused) == (1, {"0.9.1": [NORMALIZER], "0.32": []})
 
 
+@needs_vllm
 def test_a_table_has_a_column_for_each_version_with_a_legend(quirks, model):
     line = ["plan", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.0,0.9.1,0.32", "--disable", "logprobs"]
 
@@ -117,6 +119,7 @@ def test_a_table_has_a_column_for_each_version_with_a_legend(quirks, model):
     assert f"{len(everything) - len(few)} other quirks" in outcome.out
 
 
+@needs_vllm
 def test_what_was_worked_out_for_one_version_counts_for_no_other():
     model = ModelFacts(name="qwen3", path="qwen3", config={"model_type": "qwen3"})
     context = RunContext(model=model, packages=installed_versions(), environment={"VLLM_MADE_UP": "1"})

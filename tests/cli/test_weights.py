@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from installed import needs_vllm
 
 
+@needs_vllm
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.slots import Place, engine_doubt, engine_problem, installed_slot, is_slot, slot_named
@@ -168,6 +169,7 @@ def test_an_engine_that_cannot_be_read_leaves_names_open(write_modules, modules)
     assert engine_problem("engine.no_such_argument", 1) is None
 
 
+@needs_vllm
 def test_every_argument_of_vllm_but_a_secret_is_a_slot():
     slots = {name: installed_slot(f"engine.{name}") for name in INSTALLED.arguments.names()}
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core import Fact, RunContext, model_type, typed
 from quirks_core.base.errors import UsageError
@@ -340,6 +341,7 @@ def test_neither_secrets_nor_search_paths_reach_a_context(gather, name):
     assert "s3cr3t" not in context.model_dump_json() + gather(engine={"vllm_kwargs": engine}).model_dump_json()
 
 
+@needs_vllm
 def test_arguments_that_vllm_does_not_take_are_all_in_one_error(gather):
     with pytest.raises(UsageError) as caught:
         gather(engine={"max_num_sequences": 4, "vllm_kwargs": {"kv_cache_dtyp": "fp8"}, "block_size": "16"})
@@ -350,6 +352,7 @@ def test_arguments_that_vllm_does_not_take_are_all_in_one_error(gather):
     )
 
 
+@needs_vllm
 def test_assumptions_replace_what_is_installed(gather):
     context = gather(engine={"no_such_argument": 1, "seed": 3}, assume=["vllm==0.9.1", "platform==rocm"])
 
@@ -358,6 +361,7 @@ def test_assumptions_replace_what_is_installed(gather):
     assert (context.value("engine.no_such_argument"), context.unchecked) == (1, ("engine.no_such_argument",))
 
 
+@needs_vllm
 def test_only_common_packages_and_those_of_quirks_are_read(gather, fake_distribution):
     fake_distribution("xformers", "0.0.27")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core import Affected, StaticProbe
 from quirks_core.facts.context import Installation
@@ -59,6 +60,7 @@ def test_a_probe_settles_a_source_build_both_ways(make_quirk, loaded, fake_distr
     assert found is expected
 
 
+@needs_vllm
 def test_an_installation_knows_its_packages_but_nothing_of_a_run():
     here, given = Installation(), Installation({"vllm": "0.9.1"})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.declaration.examples import yes
 from quirks_core.facts.model_runner import MODEL_RUNNER, runner_of
@@ -105,6 +106,7 @@ def test_the_variable_decides_before_the_platform(platform, variable, runner):
     assert _runner(_QWEN3, vllm="0.32.0", env=env, **({"platform": platform} if platform else {})) == runner
 
 
+@needs_vllm
 @pytest.mark.parametrize("module", ["vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"])
 def test_an_engines_runner_is_known_from_its_modules(module):
     kind = type("GPUModelRunner", (), {"__module__": module})

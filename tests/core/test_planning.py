@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.base.errors import BrokenPluginsError, UsageError
 from quirks_core.configuration.config import GenerationConfig
@@ -103,6 +104,7 @@ def test_the_plan_is_made_of_what_its_quirks_ask_for(config, fake_distribution, 
     assert "s3cr3t" not in plan.to_json()
 
 
+@needs_vllm
 def test_a_value_that_the_installed_vllm_does_not_list_is_a_warning(config):
     typed = config(engine={"load_format": "dumy", "tokenizer_mode": "auto"})
 
@@ -115,6 +117,7 @@ def test_a_value_that_the_installed_vllm_does_not_list_is_a_warning(config):
     assert NoteKind.UNLISTED not in {note.kind for note in assumed.warnings}
 
 
+@needs_vllm
 def test_an_unknown_argument_is_an_error_only_under_the_installed_version(config):
     run = config(engine={"no_such_argument": 1})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
@@ -54,6 +55,7 @@ def test_an_unknown_trainer_is_an_error_with_the_nearest():
         find({VARIABLE: "nemorl"}, {"trl"})
 
 
+@needs_vllm
 @pytest.mark.parametrize(("name", "asked"), [("verl", None), ("openrlhf", "state_dict")])
 def test_what_a_trainer_sends_decides_what_a_quirk_requests(name, asked, model):
     """Gemma-4 after a dummy start: a refit of parameters alone leaves its buffers as noise."""

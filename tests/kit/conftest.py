@@ -89,7 +89,8 @@ def tested(python: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory)
 
     def run(files: Mapping[str, str], *arguments: str, **variables: str) -> Tested:
         folder = tmp_path_factory.mktemp("tested")
-        ini = "[pytest]\naddopts = --strict-markers -rA\nasyncio_mode = auto\nxfail_strict = true\n"
+        plugins = "-p quirks_core.testing.plugin -p quirks_plugins.fixtures"
+        ini = f"[pytest]\naddopts = {plugins} --strict-markers -rA\nasyncio_mode = auto\nxfail_strict = true\n"
         for name, text in {"pytest.ini": ini, "conftest.py": RECORDER, **files}.items():
             (folder / name).write_text(textwrap.dedent(text), encoding="utf-8")
         line = ["-m", "pytest", "-p", "no:cacheprovider", *arguments]

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import HAS_VLLM
 
 from quirks_core import Plan
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
+
+#: Tests of what comes with an engine, or with its tools.
+_OF_ENGINES = ("coalesced_outputs", "decode_slots", "installed_source", "model_config", "rollout_precision")
+collect_ignore = [] if HAS_VLLM else [f"test_{name}.py" for name in _OF_ENGINES]
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core import Advise, Affected, Default, Kind, ModelFlag, Require, package, setting
 from quirks_core.declaration.quirk import Location
@@ -36,7 +37,11 @@ def lines(caplog):
     [
         "",
         "logging.basicConfig(level='INFO')",
-        "logging.basicConfig(); from model_hosting_container_standards import logging_config as it; it.configure_root_logger()",
+        pytest.param(
+            "logging.basicConfig();"
+            "from model_hosting_container_standards import logging_config as it; it.configure_root_logger()",
+            marks=needs_vllm,
+        ),
     ],
 )
 def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_logging(program):

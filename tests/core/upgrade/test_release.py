@@ -9,6 +9,7 @@ import re
 import sys
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.base.errors import UsageError
 from quirks_core.source.vllm_source import INSTALLED
@@ -189,6 +190,7 @@ def test_what_is_no_release_says_what_would_be_one(spec, message, tmp_path, monk
         find_release(spec)
 
 
+@needs_vllm
 def test_the_installed_release_is_read_where_it_is():
     found = installed_release()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.serve_command import read_serve_command
@@ -136,6 +137,7 @@ def test_an_architecture_that_is_not_registered_stops(releases, upgrade):
     )
 
 
+@needs_vllm
 def test_requirements_are_reported_in_the_words_of_pip(releases, upgrade):
     report = compared(releases, upgrade("gemma3"), "0.26.0", "0.33.0")
     found, trainers = of(report, Section.REQUIREMENTS), of(report, Section.TRAINERS)
@@ -159,6 +161,7 @@ def test_a_trainers_preset_has_its_window(releases, upgrade, monkeypatch):
     assert not of(inside, Section.TRAINERS)
 
 
+@needs_vllm
 def test_packages_that_a_release_pins_count_as_that_version(releases, upgrade):
     run = upgrade("gemma3")
 
@@ -176,6 +179,7 @@ def test_the_same_release_changes_nothing(releases, upgrade):
     assert report.digests[0] == report.digests[1]
 
 
+@needs_vllm
 def test_every_supported_release_has_what_we_take_from_vllm(releases, upgrade):
     run = upgrade("gemma3")
 
@@ -183,6 +187,7 @@ def test_every_supported_release_has_what_we_take_from_vllm(releases, upgrade):
         assert not of(run.compare(installed_release(), releases[version]), Section.SEAMS), version
 
 
+@needs_vllm
 def test_the_report_on_a_fork_names_what_it_lacks(upgrade, tree):
     fork = find_release(root := tree("fork", {"vllm/_version.py": "__version__ = '0.1.dev7'\n"}))
 
@@ -218,6 +223,7 @@ def test_an_assumed_version_contradicts_named_releases(upgrade, releases):
         wrong.on(releases["0.31.0"])
 
 
+@needs_vllm
 def test_a_python_that_the_release_does_not_support_stops(upgrade, tree):
     """A requirement whose marker makes no sense ends nothing."""
     metadata = (
@@ -232,6 +238,7 @@ def test_a_python_that_the_release_does_not_support_stops(upgrade, tree):
     assert "requires other versions than those here of torch>=99 (2.13.0" in found["packages"].message
 
 
+@needs_vllm
 def test_both_spellings_of_a_flag_of_0_33_are_read(releases):
     words = ["vllm", "serve", "M", "--disable-prefix-caching", "--no-enable-chunked-prefill"]
 

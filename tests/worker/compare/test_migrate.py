@@ -90,7 +90,7 @@ def test_an_environment_is_named_by_interpreter_or_folder(interpreter, tmp_path)
     ("facts", "message"),
     [
         ([None, OURS], "vLLM is not installed for"),
-        (["0.30.0", None], r"(?s)model-quirks is not installed for .*run, or .*\n    \S+ -m pip install model-quirks==.+$"),
+        (["0.30.0", None], r"(?s)model-quirks is not installed for .*run, or .*\n    \S+ -m pip install model-quirks-lab==.+$"),
         ("hello", "does not answer as a Python interpreter"),
     ],
 )
