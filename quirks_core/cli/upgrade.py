@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, words
-from quirks_core.cli.command import Command
-from quirks_core.cli.documents import print_document
+from quirks_core.cli.command import Command, print_document
 from quirks_core.cli.fingerprint import bring_up_to_date, show_written
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
 from quirks_core.cli.upgrade_runs import Examined, run_all

@@ -11,7 +11,7 @@ from typing import Any
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.text import one_line
-from quirks_core.cli.documents import print_document
+from quirks_core.cli.command import print_document
 from quirks_core.cli.upgrade_view import page_of_runs
 from quirks_core.reporting.page import Page, markdown
 from quirks_core.reporting.terminal import Screen

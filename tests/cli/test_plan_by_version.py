@@ -61,7 +61,7 @@ def test_a_version_that_was_not_examined_is_nowhere_called_unaffected(quirks, mo
     shown = quirks("plan", "--model", model(), "--vllm", f"{version},0.32.0", *quantized).out
     old = ("--model", model(), "--assume", f"vllm=={version}", *quantized)
     explained = {name: quirks("explain", name, *old).out for name in ("quantized-rollout", "acme-known")}
-    plan, examined = quirks("plan", *old, "--json").json, quirks("doctor", *old, "--json").json
+    plan, examined = quirks("plan", *old, "--json").json, quirks("doctor", *old, "--json").json["findings"]
     state = {verdict["id"]: verdict["state"] for verdict in plan["verdicts"]}
     (note,) = [note["text"] for note in plan["warnings"] if note["kind"] == "unexamined"]
 
