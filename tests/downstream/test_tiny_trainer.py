@@ -108,8 +108,14 @@ def test_the_hooks_of_pre_commit_run_in_the_trainers_repository(trainer, clone):
     ("run", "to", "pin", "code", "title"),
     [
         ("--recipes scripts", TARGET, "", "2", "vllm 0.33.0: 1 of 1 recipes in scripts set what it does not know"),
-        ("--patches tiny_trainer", "", "vllm==0.33.0", "2", "vllm 0.31.0 → vllm 0.33.0: 2 patches of vLLM in tiny\\_trainer"),
-        ("--patches tiny_trainer", "", "vllm==0.31.0\ntorch==2", "0", None),
+        (
+            "--patches tiny_trainer --assume platform==cuda",
+            "",
+            "vllm==0.33.0",
+            "2",
+            "vllm 0.31.0 → vllm 0.33.0: 2 patches of vLLM in tiny\\_trainer",
+        ),
+        ("--patches tiny_trainer --assume platform==cuda", "", "vllm==0.31.0\ntorch==2", "0", None),
     ],
     ids=["schedule", "bump", "another pin"],
 )

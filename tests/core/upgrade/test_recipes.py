@@ -72,7 +72,7 @@ def test_what_a_recipe_sets_is_read_from_its_text(file, text, names):
 
 
 def test_files_of_other_kinds_and_hidden_folders_are_no_recipes(tmp_path):
-    for name in ("a.sh", "b.py", "Dockerfile.gpu", ".env", ".git/c.sh", "docs/d.md"):
+    for name in ("a.sh", "b.py", "Dockerfile.gpu", ".env", ".git/c.sh", "pages/d.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
 
@@ -80,7 +80,7 @@ def test_files_of_other_kinds_and_hidden_folders_are_no_recipes(tmp_path):
         ".env",
         "Dockerfile.gpu",
         "a.sh",
-        "docs/d.md",
+        "pages/d.md",
     ]
 
 
