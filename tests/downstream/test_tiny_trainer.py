@@ -17,6 +17,7 @@ from tests.downstream.conftest import Environment
 
 ROOT = Path(__file__).parents[2]
 TARGET = "0.33.0"
+PATCHES = "--patches tiny_trainer --assume platform==cuda"
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +110,13 @@ def test_the_hooks_of_pre_commit_run_in_the_trainers_repository(trainer, clone):
     [
         ("--recipes scripts", TARGET, "", "2", "vllm 0.33.0: 1 of 1 recipes in scripts set what it does not know"),
         (
-            "--patches tiny_trainer --assume platform==cuda",
+            PATCHES,
             "",
             "vllm==0.33.0",
             "2",
             "vllm 0.31.0 → vllm 0.33.0: 2 patches of vLLM in tiny\\_trainer",
         ),
-        ("--patches tiny_trainer --assume platform==cuda", "", "vllm==0.31.0\ntorch==2", "0", None),
+        (PATCHES, "", "vllm==0.31.0\ntorch==2", "0", None),
     ],
     ids=["schedule", "bump", "another pin"],
 )
