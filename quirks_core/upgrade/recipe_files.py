@@ -19,6 +19,8 @@ import yaml
 _MARKDOWN, _YAML = (".md", ".mdx", ".markdown"), (".yaml", ".yml")
 _SUFFIXES = (*_MARKDOWN, *_YAML, ".bash", ".dockerfile", ".env", ".sbatch", ".sh", ".slurm")
 _NAMES = ("Containerfile", "Dockerfile", "Makefile")
+#: Folders of what others wrote.
+_LEFT_OUT = {"node_modules", "site-packages"}
 _FENCE = re.compile(r"\s*(```|~~~)")
 _NAME = r"VLLM_[A-Z0-9_]*[A-Z0-9]"
 #: ``NAME=…``, ``NAME: …`` and ``"NAME": …``; an entry of a manifest's list; an instruction of a Dockerfile.
@@ -58,13 +60,14 @@ class Mention:
 
 
 def recipes_in(folder: Path) -> Iterator[Path]:
-    """Yields the files that may be recipes, in order; hidden folders are left out.
+    """Yields the files that may be recipes, in order; hidden folders and packages of others are left out.
 
     Args:
         folder: A folder, or one file.
     """
     for file in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
-        if any(part.startswith(".") and part != ".env" for part in file.relative_to(folder).parts) or not file.is_file():
+        parts = file.relative_to(folder).parts
+        if any(part in _LEFT_OUT or (part.startswith(".") and part != ".env") for part in parts) or not file.is_file():
             continue
         if file == folder or file.name.startswith(_NAMES) or Path(f"_{file.name}").suffix.lower() in _SUFFIXES:
             yield file
@@ -77,6 +80,8 @@ def mentions(text: str, file: str) -> set[Mention]:
         text: Its text.
         file: Its name.
     """
+    if "vllm" not in text.lower():
+        return set()
     suffix = Path(file).suffix.lower()
     lines = [*(_in_blocks(text) if suffix in _MARKDOWN else enumerate(text.splitlines(), 1))]
     lines = [(number, line) for number, line in lines if not line.lstrip().startswith("#")]

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 import quirks_core
 from quirks_core.base.json_values import SCHEMA
+from quirks_core.declaration.trace import Leaf
 from quirks_core.hook import receipts
 from quirks_core.ledger.account import Account
 from quirks_core.plan.receipt import Acknowledgement, Effect, Receipt
@@ -57,6 +58,8 @@ def schema_of(type_):
 def schemas():
     """Every document's schema, by its name."""
     version, plan, summary = {"const": SCHEMA}, schema_of(Plan), schema_of(Summary)
+    leaf = with_key({"type": "object", "properties": {}}, **dict.fromkeys(Leaf._fields, {}))
+    plan["$defs"]["Verdict"]["properties"]["trace"]["items"] = leaf  # a serialiser writes it, which shows no form
     doctor, upgrade = schema_of(list[Finding]), schema_of(Report | PatchReport | RecipeReport | Catalogue)
     types = upgrade["$defs"]
     del types["Finding"]["properties"]["change"], doctor["$defs"]["Finding"]["properties"]["change"]

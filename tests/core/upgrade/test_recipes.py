@@ -24,7 +24,7 @@ containers:
   - --max_num_seqs=1
 """
 TABLE = """
-base_args: ["--kv-cache-dtype", "fp8"]
+base_args: ["--kv-cache-dtype", "fp8"]  # of vLLM
 base_env: {VLLM_USE_V1: "1"}
 description: "Run it before vllm serve: it owns the pool."
 install: {command: "pip install vllm --nope"}
@@ -64,6 +64,7 @@ ENTRYPOINT ["python3", "-m", "vllm.entrypoints.openai.api_server", "--port", "1"
         ),
         ("page.md", PAGE, {"--port": 4}),
         ("Dockerfile", DOCKERFILE, {"VLLM_USE_V1": 3, "--port": 4}),
+        ("other.yaml", 'args: ["--nope"]', {}),
         ("values.yaml", "args: {{ template }}\nVLLM_USE_V1: 1", {"VLLM_USE_V1": 2}),
     ],
 )
