@@ -14,12 +14,6 @@ NEW = ("--assume", "vllm==0.32.0")
 DUMMY = ("--set", "engine.load_format=dummy")
 
 
-def find(items, **wanted):
-    """The one item that has these values."""
-    (found,) = [item for item in items if all(item[key] == value for key, value in wanted.items())]
-    return found
-
-
 @pytest.mark.parametrize("parallel", ["", "engine: {data_parallel_size: 2}\nparallel: {dp_strategy: engine}\n"])
 def test_the_worker_makes_the_plan_that_the_command_line_shows(quirks, model, tmp_path, parallel):
     file = tmp_path / "run.yaml"

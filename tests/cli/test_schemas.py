@@ -58,7 +58,7 @@ def schema_of(type_):
 def schemas():
     """Every document's schema, by its name."""
     version, plan, summary = {"const": SCHEMA}, schema_of(Plan), schema_of(Summary)
-    leaf = with_key({"type": "object", "properties": {}}, **dict.fromkeys(Leaf._fields, {}))
+    leaf = with_key({"type": "object", "properties": {}}, **{key: {} for key in Leaf._fields})
     plan["$defs"]["Verdict"]["properties"]["trace"]["items"] = leaf  # a serialiser writes it, which shows no form
     doctor, upgrade = schema_of(list[Finding]), schema_of(Report | PatchReport | RecipeReport | Catalogue)
     types = upgrade["$defs"]
