@@ -50,7 +50,7 @@ _MENU = {
         "I train": ("trainers", "policy", "parity", "worker", "dp-ep", "send-weights"),
         "I serve": ("serve", "server", "upgrading"),
         "I maintain quirks": ("tutorial", "writing-a-quirk", "kit", "architecture"),
-        "Look up": ("symptoms", "catalogue", "lookup/cli", "lookup/slots", "reference", "why"),
+        "Look up": ("symptoms", "catalogue", "lookup/cli", "lookup/slots", "reference", "stability", "why"),
         "Results": ("results/*",),
     },
 }

@@ -158,7 +158,7 @@ def test_the_documentation_stays_within_its_budget():
         *_DOCS.glob("upstream/*.md"),
     ]
 
-    assert len(by_hand) <= 20
+    assert len(by_hand) <= 21
     assert sum(len(_text(page).split()) for page in every) <= 60_000
     assert len(_text(_ROOT / "README.md").splitlines()) <= 100
 

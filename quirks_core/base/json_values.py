@@ -7,6 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+#: The version of the documents in `quirks_core.schemas`. It grows if a key goes or means something else; new keys leave it.
+SCHEMA = 1
+
 
 def problem(value: object) -> str | None:
     """Returns why a value cannot be part of a declaration, a fact or a plan; None if it can. Tuples become lists."""

@@ -8,14 +8,21 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from quirks_core.base.errors import UsageError, words
+from quirks_core.base.json_values import SCHEMA, canonical
 from quirks_core.facts.installation import HiddenPackageError, MissingPackageError, check_ours, needs
 
 #: The entry-point group; each entry point names a `Command`, under the word that is typed.
 GROUP = "model_quirks.commands"
 #: The package whose commands need an engine.
 _ENGINES = "worker"
+
+
+def print_document(values: Mapping[str, Any]) -> None:
+    """Prints the JSON of a command that has a schema in `quirks_core.schemas`, with its version."""
+    print(canonical({"schema": SCHEMA, **values}, indent=2))
 
 
 def _no_arguments(_: argparse.ArgumentParser) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
+from platform import python_version
 
 from packaging.utils import canonicalize_name
 
@@ -16,9 +16,9 @@ from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
 from quirks_core.apply.process import check_engine_environment
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import GROUP as COMMANDS
-from quirks_core.cli.command import Command
+from quirks_core.cli.command import Command, print_document
 from quirks_core.declaration.adjustments import Patch
-from quirks_core.declaration.flags import Kind
+from quirks_core.declaration.flags import BUILT_IN, Kind
 from quirks_core.declaration.probes import Probe, ask, in_words
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.installation import hidden, in_the_way, no_engine, not_installed
@@ -73,7 +73,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     findings.sort(key=lambda finding: _LEVELS.index(finding.level))
     wrong = any(finding.level == "error" for finding in findings)
     if options.json:
-        print(json.dumps([finding.to_json() for finding in findings], indent=2, sort_keys=True))
+        print_document({"findings": [finding.to_json() for finding in findings]})
     else:
         _show(findings, verbose=options.verbose)
     return 3 if registry.broken else 1 if wrong else 0
@@ -87,7 +87,8 @@ def _show(findings: Sequence[Finding], *, verbose: bool) -> None:
 
 
 def _versions(registry: Registry) -> list[Finding]:
-    found = [Finding("ok", package, text) for package, text in installed_versions().items()]
+    found = [Finding("ok", BUILT_IN, f"{version(BUILT_IN)}, Python {python_version()}")]
+    found += [Finding("ok", package, text) for package, text in installed_versions().items()]
     if installed_version(_ENGINE) is None:
         probes = sum(_reads_engine(probe) for item in registry.loaded for probe in item.quirk.probes)
         patches = sum(_reads_engine(item) for quirk in registry.loaded for item in quirk.quirk.adjustments)

@@ -6,10 +6,9 @@ import argparse
 import sys
 
 from quirks_core.base.errors import UsageError
-from quirks_core.base.json_values import canonical
 from quirks_core.base.text import one_line
 from quirks_core.cli.by_version import add_versions, read_versions, run_matrix
-from quirks_core.cli.command import Command
+from quirks_core.cli.command import Command, print_document
 from quirks_core.cli.options import add_run, load_run, program, run_options
 from quirks_core.plan.formats import vllm_args
 from quirks_core.plan.records import Plan
@@ -47,7 +46,7 @@ def run_plan(options: argparse.Namespace) -> int:
         return run_matrix(options, config, versions)
     plan = make_plan(config, run_options(options, config))
     if options.json:
-        print(canonical({**plan.model_dump(mode="json"), **Summary.of(plan).model_dump(mode="json")}, indent=2))
+        print_document({**plan.model_dump(mode="json"), **Summary.of(plan).model_dump(mode="json")})
     elif options.format:
         _print_options(plan)
     else:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, words
-from quirks_core.base.json_values import canonical
-from quirks_core.base.record import Record
-from quirks_core.cli.command import Command
+from quirks_core.cli.command import Command, print_document
 from quirks_core.cli.fingerprint import bring_up_to_date, show_written
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
-from quirks_core.cli.upgrade_view import page_of_catalogue, page_of_patches, page_of_run
+from quirks_core.cli.upgrade_runs import Examined, run_all
+from quirks_core.cli.upgrade_view import page_of_catalogue, page_of_patches, page_of_recipes, page_of_run
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.facts.packages import NEWEST_READ
 from quirks_core.reporting.page import Page, markdown
@@ -24,19 +23,19 @@ from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.catalogue import check_catalogue
 from quirks_core.upgrade.patch_changes import check_patches
+from quirks_core.upgrade.recipes import check_recipes
 from quirks_core.upgrade.release import Release, find_release, installed_release
 from quirks_core.upgrade.report import Upgrade
 
 #: Exit codes beside those of verdicts.
 _USAGE, _FAILED = 4, 5
-_Found = TypeVar("_Found", bound=Record)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the releases, what to do with them, and the command line of a server."""
     release = "VERSION|PATH"
     group = parser.add_argument_group(
-        "the releases", "a version of vLLM (0.33), 'latest', a wheel, or a folder with its source"
+        "the releases", "a version of vLLM (0.33), 'latest', a file that pins one, a wheel, or a folder with its source"
     )
     group.add_argument("--to", metavar=release, help="the release in question")
     group.add_argument(
@@ -53,6 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without a run: which monkey-patches of vLLM that a package, a folder or a file makes still do their work on that "
         "release; its source is read, and none of its code runs",
     )  # fmt: skip
+    what.add_argument(
+        "--recipes", metavar="FOLDER",
+        help="without a run: which variables and options of scripts, Dockerfiles, Markdown and YAML that release does not know",
+    )  # fmt: skip
+    what.add_argument("--runs", metavar="FILE", help="all runs of a repository, each with its pin, in one report")
     what.add_argument(
         "--write", metavar="DIST",
         help="with --catalogue: record that release's sources in the data file of a distribution, for the fingerprints that "
@@ -89,36 +93,46 @@ def _run(options: argparse.Namespace) -> int:
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
     is_run = bool(options.cmd or options.model or options.config)
-    if options.patches and (options.catalogue or is_run):
-        raise UsageError("--patches needs no run: give it with --to, --from, --assume platform==… and a form alone")
+    alone = [name for name in ("patches", "recipes", "runs") if getattr(options, name)]
+    if alone and (options.catalogue or is_run or len(alone) > 1):
+        raise UsageError(f"--{alone[0]} needs no run: give it with --to, --from, --assume platform==… and a form alone")
     if options.catalogue and is_run:
         raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
-    if not options.to:
-        raise UsageError("name the release in question with --to")
-    before = _before(options)
-    after = find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
-    verb = _patches if options.patches else _catalogue if options.catalogue else _compare
-    return verb(options, before, after)
+    if options.runs:
+        return run_all(options, _examine)
+    if options.catalogue:
+        return _catalogue(options)
+    examined = _examine(options)
+    _print(options, examined.values, examined.page)
+    return examined.found.verdict.exit_code
 
 
-def _print(options: argparse.Namespace, found: _Found, page_of: Callable[[_Found], Page], **result: object) -> None:
-    """Prints what was found in the form that is asked for; JSON begins with the result."""
+def _print(options: argparse.Namespace, values: Mapping[str, Any], page: Page) -> None:
+    """Prints what was found in the form that is asked for."""
     if options.json:
-        values = found.model_dump(mode="json", exclude={"findings": {"__all__": {"change"}}})
-        print(canonical({**result, **values}, indent=2))
+        print_document(values)
     elif options.markdown:
-        print("\n".join(markdown(page_of(found))))
+        print("\n".join(markdown(page)))
     else:
-        Screen().page(page_of(found))
+        Screen().page(page)
+
+
+def _examine(options: argparse.Namespace) -> Examined:
+    """Compares two releases for a run, for the patches of a package, or for recipes."""
+    if options.recipes:
+        start = _before(options) if options.start else None
+        recipes = check_recipes(options.recipes, _after(options, start), start)
+        return Examined(recipes, page_of_recipes(recipes))
+    before = _before(options)
+    after = _after(options, before)
+    if options.patches:
+        patches = check_patches(options.patches, before, after)
+        return Examined(patches, page_of_patches(patches))
+    report = _upgrade(options, before, after).compare(before, after)
+    return Examined(report, page_of_run(report))
 
 
 # ---- one run
-
-
-def _compare(options: argparse.Namespace, before: Release, after: Release) -> int:
-    report = _upgrade(options, before, after).compare(before, after)
-    _print(options, report, page_of_run, verdict=report.verdict)
-    return report.verdict.exit_code
 
 
 def _before(options: argparse.Namespace) -> Release:
@@ -129,6 +143,12 @@ def _before(options: argparse.Namespace) -> Release:
     # On a machine that only looks after the catalogue: the newest release that was read.
     spec = options.start or ".".join(map(str, NEWEST_READ))
     return find_release(spec, prefer=_preferred(options, None), notify=progress(options))
+
+
+def _after(options: argparse.Namespace, before: Release | None) -> Release:
+    if not options.to:
+        raise UsageError("name the release in question with --to")
+    return find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
 
 
 def _platform(options: argparse.Namespace) -> str | None:
@@ -170,19 +190,12 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
     )  # fmt: skip
 
 
-# ---- patches of other programs
-
-
-def _patches(options: argparse.Namespace, before: Release, after: Release) -> int:
-    report = check_patches(options.patches, before, after)
-    _print(options, report, page_of_patches, verdict=report.verdict)
-    return report.verdict.exit_code
-
-
 # ---- the catalogue
 
 
-def _catalogue(options: argparse.Namespace, before: Release, after: Release) -> int:
+def _catalogue(options: argparse.Namespace) -> int:
+    before = _before(options)
+    after = _after(options, before)
     registry = plan_options(options).registry()
     if options.write:
         if after.version is None:
@@ -192,7 +205,7 @@ def _catalogue(options: argparse.Namespace, before: Release, after: Release) -> 
         if not options.json and not options.markdown:
             show_written(*written)
     found = check_catalogue(registry, before, after)
-    _print(options, found, page_of_catalogue, work=len(found.work))
+    _print(options, {"work": len(found.work), **found.model_dump(mode="json")}, page_of_catalogue(found))
     return 1 if found.work else 0
 
 

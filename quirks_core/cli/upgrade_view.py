@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.page import Page
 from quirks_core.upgrade.catalogue import WORK, Catalogue, Item
-from quirks_core.upgrade.finding import TITLES, Level, Report, Section, Side, Verdict
+from quirks_core.upgrade.finding import TITLES, Comparison, Level, Report, Section, Side, Verdict
 from quirks_core.upgrade.patch_changes import PatchReport
+from quirks_core.upgrade.recipes import RecipeReport
 
 _OF_PATCHES = {Level.STOP: "cannot work", Level.UNKNOWN: "to be read", Level.NOTE: "noted"}
 #: Lines of a difference that are printed; the rest is in JSON.
@@ -45,6 +46,30 @@ def page_of_patches(report: PatchReport) -> Page:
     )
 
 
+def page_of_recipes(report: RecipeReport) -> Page:
+    """Returns what a release does not know of recipes."""
+    count = f"{len(report.concerned)} of {report.recipes} recipes"
+    return Page(
+        head=f"{report.after.name}: {count} in {report.path} set what it does not know",
+        parts=[("", report.findings)] if report.findings else [],
+        verdict=Finding(report.verdict, "", ""),
+        notes=report.after.notes,
+        most=_MOST_LINES,
+    )
+
+
+def page_of_runs(found: Mapping[str, Comparison], verdict: Verdict) -> Page:
+    """Returns the verdicts on several runs."""
+    sides = dict.fromkeys(_sides(one) for one in found.values())
+    rows = [Finding(one.verdict, name, f"{_sides(one)}{_counted(one)}") for name, one in found.items()]
+    return Page(head=f"{', '.join(sides)}: {len(rows)} runs", parts=[("", rows)], verdict=Finding(verdict, "", ""))
+
+
+def _counted(found: Comparison) -> str:
+    counts = [(len(found.of(level)), level) for level in (Level.STOP, Level.UNKNOWN, Level.CHANGE)]
+    return "".join(f", {count} {level}" for count, level in counts if count)
+
+
 def page_of_catalogue(found: Catalogue) -> Page:
     """Returns which quirks need work on a release."""
     items = sorted(found.items, key=lambda item: (item.kind not in WORK, item.quirk))
@@ -56,7 +81,7 @@ def page_of_catalogue(found: Catalogue) -> Page:
     )
 
 
-def _sides(found: Report | PatchReport | Catalogue) -> str:
+def _sides(found: Comparison | Catalogue) -> str:
     return f"{found.before.name} → {found.after.name}"
 
 

@@ -13,9 +13,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.record import Record
@@ -27,12 +27,16 @@ class Receipts(Record):
     """The content of the file.
 
     Attributes:
+        version: The version of its schema, ``schema`` in the file.
         engines: A receipt for every engine core.
         front_ends: The processes that planned, or took the plan of the process that started them: scripts and API servers.
         problems: Why an engine got no receipt.
         accounts: What became of new weights, for every engine core that got some.
     """
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    version: Literal[1] = Field(1, alias="schema")
     engines: tuple[Receipt, ...] = ()
     front_ends: tuple[Acknowledgement, ...] = ()
     problems: tuple[str, ...] = ()
@@ -119,7 +123,7 @@ def add_problem(file: Path, problem: str) -> None:
 
 
 @contextmanager
-def _changing(file: Path) -> Iterator[dict[str, list[Any]]]:
+def _changing(file: Path) -> Iterator[dict[str, Any]]:
     with file.open("a+b") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         opened.seek(0)

@@ -27,6 +27,7 @@ from quirks_core.facts.packages import PACKAGES
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, unpack
 from quirks_core.upgrade.finding import Side
+from quirks_core.upgrade.pin import pinned_version
 
 if TYPE_CHECKING:
     from unearth import Package
@@ -102,7 +103,7 @@ def find_release(
 
     Args:
         spec: A version (``0.33``), ``latest``, a wheel, or a folder: a checkout, an unpacked wheel, a
-            site-packages folder.
+            site-packages folder; or a file that pins a version.
         index: Where versions are looked for; pip's if None.
         prefer: The distribution that is wanted where both have the version; the installed one's if None.
         notify: Called with what is done.
@@ -111,6 +112,8 @@ def find_release(
         UsageError: There is no such release, it cannot be read, or no index answers; the message says what to do.
     """
     path = Path(spec).expanduser()
+    if path.is_file() and not spec.endswith(_ARCHIVES):
+        spec = pinned_version(path)
     if spec.endswith(_ARCHIVES) or os.sep in spec or (path.is_dir() and _version(spec) is None):
         return _of_path(path)
     here = installed_release()

@@ -18,12 +18,12 @@ QUIRK = Quirk(
 
 def subjects(examined, level):
     """What the findings of one level are about."""
-    return [finding["subject"] for finding in examined.json if finding["level"] == level]
+    return [finding["subject"] for finding in examined.json["findings"] if finding["level"] == level]
 
 
 def found_about(examined, subject):
     """What was found about it."""
-    return [finding["message"] for finding in examined.json if finding["subject"] == subject]
+    return [finding["message"] for finding in examined.json["findings"] if finding["subject"] == subject]
 
 
 @needs_vllm
@@ -31,7 +31,7 @@ def test_a_sound_installation_has_no_errors(quirks):
     examined, shown = quirks("doctor", "--json"), quirks("doctor")
 
     assert (examined.code, subjects(examined, "error"), shown.code) == (0, [], 0)
-    assert all(finding.keys() == {"level", "subject", "message"} for finding in examined.json)
+    assert all(finding.keys() == {"level", "subject", "message"} for finding in examined.json["findings"])
     assert {"vllm", "platform", "plugins"} <= set(subjects(examined, "ok"))
     assert "no longer needed here" in found_about(examined, "gemma-normalizer-dummy-load")[0]
     of_patches = found_about(examined, "cpu-moe-expert-parallel")
@@ -49,8 +49,10 @@ def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install)
     assert {row[0] for row in notes} <= {"note:"}  # patches that no run on this kind of CPU needs
     assert summary[1].endswith("quirks loaded, 1 plugin broken")
     assert count[1] == f"{len(subjects(examined, 'ok')) - 1} more: --verbose lists them"
-    assert len(whole.out.splitlines()) == len(examined.json)
-    assert [finding["level"] for finding in examined.json] == sorted(finding["level"] for finding in examined.json)
+    assert len(whole.out.splitlines()) == len(examined.json["findings"])
+    assert [finding["level"] for finding in examined.json["findings"]] == sorted(
+        finding["level"] for finding in examined.json["findings"]
+    )
 
 
 @needs_vllm
@@ -105,7 +107,7 @@ def test_a_variable_that_cannot_be_is_an_error_with_what_to_do(quirks, monkeypat
     examined = quirks("doctor", "--json")
 
     assert (examined.code, len(subjects(examined, "error"))) == (1, 1)
-    messages(*(finding["message"] for finding in examined.json if finding["level"] == "error"))
+    messages(*(finding["message"] for finding in examined.json["findings"] if finding["level"] == "error"))
 
 
 def test_a_distribution_whose_plugin_an_older_version_hides_is_noted_with_both_places(

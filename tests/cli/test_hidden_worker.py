@@ -62,7 +62,7 @@ def test_the_doctor_reports_the_file_that_hides_our_worker(python, trainer):
     on_path, beside = (python(*safe, "-m", "quirks_core.cli", "doctor", "--json") for safe in ([], ["-P"]))
 
     for done, code, level in ((on_path, 1, "error"), (beside, 0, "note")):
-        (finding,) = [finding for finding in json.loads(done.stdout) if finding["subject"] == "worker"]
+        (finding,) = [finding for finding in json.loads(done.stdout)["findings"] if finding["subject"] == "worker"]
         assert (done.returncode, finding["level"], place(trainer) in finding["message"]) == (code, level, True)
 
 

@@ -88,7 +88,7 @@ def test_a_command_that_lacks_a_package_names_the_extra_that_brings_it(light, fo
 def test_the_doctor_says_once_that_there_is_no_engine(light):
     done = light("doctor", "--json")
 
-    findings = json.loads(done.stdout)
+    findings = json.loads(done.stdout)["findings"]
     (note,) = [finding["message"] for finding in findings if finding["level"] != "ok"]
     assert done.returncode == 0
     assert note.startswith("no engine here, so that ")

@@ -13,6 +13,7 @@ import quirks_plugins
 from quirks_core.declaration.data_file import NAME, DataFile
 from quirks_core.upgrade.catalogue import Kind, check_catalogue
 from quirks_core.upgrade.release import installed_release
+from tests.cli.test_schemas import check
 
 CPU = ("--assume", "platform==cpu")
 TARGET = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts.apply"
@@ -206,3 +207,25 @@ def test_nothing_of_vllm_is_imported(command, checkpoint):
 
     assert {name for name in sys.modules if name.partition(".")[0] in ("vllm", "torch", "transformers")} == before
     assert installed_release() is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "MODEL", "--set", "engine.calculate_kv_scales=true"),
+        ("--patches", "patches.py"),
+        ("--recipes", "."),
+        ("--runs", "runs.yaml"),
+        ("--catalogue",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_report_fits_its_schema(command, checkpoint, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "patches.py").write_text("import vllm.logger\nvllm.logger.init_logger = print\n")
+    (tmp_path / "serve.sh").write_text("VLLM_USE_V1=1 vllm serve m --swap-space 1\n")
+    (tmp_path / "runs.yaml").write_text("runs: {one: {recipes: .}, two: {patches: patches.py}}\n")
+
+    printed = command("0.31.0", "0.28.0", *(checkpoint("qwen3_moe") if word == "MODEL" else word for word in words), "--json")
+
+    check("upgrade", printed.json)
