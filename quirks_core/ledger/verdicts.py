@@ -111,8 +111,8 @@ class Judge:
         """Takes how many prompts have an answer's text in other ids, of those that continue one. Returns as `add` does."""
         text = (
             f"{prompts} of {continued} prompts that continue an answer of this engine have its text in other token ids: the "
-            "client sent text, which was encoded again, and a trainer that learns these ids learns what no policy sampled: send "
-            "the sampled ids as a part of the next prompt"
+            "client sent text, which was encoded again, and a trainer that learns these ids learns what no policy sampled: "
+            "send the sampled ids in the next prompt"
         )
         verdict = Verdict(kind="encoded-again", number=self._updates, text=text, is_grave=False)
         return self._unreported([verdict], {"encoded-again"})
