@@ -27,8 +27,8 @@ QUIRK = Quirk(
     & ~setting("engine.skip_tokenizer_init").is_true(),
     adjustments=Advise(
         "tokenizer.json of this Mistral model splits text by the pattern of GPT-4, so that numbers and some words have other "
-        'ids than in its training: in a local copy write "fix_mistral_regex": true into tokenizer_config.json, for the trainer, '
-        'too, and take "transformers_version" out of config.json if it begins with 5'
+        'ids than in its training: in a local copy write "fix_mistral_regex": true into tokenizer_config.json, for the '
+        'trainer, too, and take "transformers_version" out of config.json if it begins with 5'
     ),
     severity=Severity.WRONG_OUTPUT,
     references=[
