@@ -1,7 +1,7 @@
 """Runs that others publish and that work: no quirk refuses one of them.
 
-A run is a model's ``config.json``, cut to the keys that quirks read, and settings of a published recipe, on releases of vLLM that
-its repository is for. Read at vllm-project/recipes 8959cf64, NVIDIA-NeMo/RL 7ea279ab (vLLM 0.25.1) and verl-project/verl
+A run is a model's ``config.json``, cut to the keys that quirks read, and settings of a published recipe, on releases of vLLM
+that its repository is for. Read at vllm-project/recipes 8959cf64, NVIDIA-NeMo/RL 7ea279ab (vLLM 0.25.1) and verl-project/verl
 1dda039b (vLLM 0.18 and newer).
 """
 
