@@ -91,7 +91,6 @@ async def latent(lab: Lab) -> Outcome:
     """The run of a model with small latent attention is refused, or generates."""
     from quirks_core.plan.records import RefusedError
     from quirks_plugins.model_config.evidence import edited, sampled
-    from worker.lab.kit.lab import Outcome
 
     model = edited(lab, "deepseek_v3", "narrow", {"kv_lora_rank": 64, "qk_rope_head_dim": 32})
     try:

@@ -47,7 +47,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A rollout for a trainer in float32 generates all its tokens."""
-    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Outcome
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS
 
     model = lab.checkpoint("qwen3_next")
     values = {"engine": {"load_format": "auto", "dtype": None}, "train": {"dtype": "float32"}}

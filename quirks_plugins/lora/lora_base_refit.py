@@ -148,7 +148,6 @@ async def scenario(lab: Lab) -> Outcome:
 
     from quirks_plugins.lora.evidence import ENGINE
     from worker.errors import RefitError
-    from worker.lab.kit.lab import Outcome
 
     # Wrappers that pass names on leave out experts alone; before that no model is loaded, and experts have no kernel for LoRA.
     kind = "qwen3_moe" if hasattr(BaseLayerWithLoRA, "load_weights") else "qwen3"

@@ -48,7 +48,6 @@ async def scenario(lab: Lab) -> Outcome:
     from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest
 
     from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-    from worker.lab.kit.lab import Outcome
 
     folder = write_adapter(lab.folder / "in-place", seed=1)
     async with lab.worker(lab.checkpoint("qwen3"), ENGINE) as worker:

@@ -46,7 +46,6 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """An adapter with the names of a model that wraps this one is refused, and not served as the base model."""
     from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-    from worker.lab.kit.lab import Outcome
 
     folder = write_adapter(lab.folder / "wrapped", seed=1, prefix="language_model.model")
     async with lab.worker(lab.checkpoint("qwen3"), ENGINE) as worker:

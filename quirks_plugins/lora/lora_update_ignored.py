@@ -43,7 +43,6 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """After add_lora with the same id, requests get the adapter that the folder holds now."""
     from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-    from worker.lab.kit.lab import Outcome
 
     folder = lab.folder / "updated"
     async with lab.worker(lab.checkpoint("qwen3"), ENGINE) as worker:

@@ -84,8 +84,6 @@ async def scenario(lab: Lab) -> Outcome:
     """VLLM's configuration of the language model has the length that the user typed."""
     from vllm.engine.arg_utils import EngineArgs
 
-    from worker.lab.kit.lab import Outcome
-
     model, wanted = lab.folder / "multimodal", 2048
     model.mkdir(exist_ok=True)
     inner = json.loads((lab.checkpoint("gemma3") / "config.json").read_text(encoding="utf-8"))

@@ -41,7 +41,6 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """A request with a stop id outside of the vocabulary is refused, and the engine answers the next one."""
     from quirks_plugins.runtime.evidence import answer
-    from worker.lab.kit.lab import Outcome
 
     async with lab.worker(lab.checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
         refused = await answer(lab.engine(worker), "outside", min_tokens=2, stop_token_ids=[100_000])

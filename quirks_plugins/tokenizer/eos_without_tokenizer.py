@@ -49,8 +49,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A sample ends at the EOS of ``config.json``."""
-    from worker.lab.kit.lab import Outcome
-
     expected = lab.reference(lab.checkpoint("qwen3"))[0].tokens
     eos = expected[_LENGTH - 1]
     first = expected.index(eos) + 1  # where greedy decoding comes to it

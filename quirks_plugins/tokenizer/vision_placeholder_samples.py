@@ -50,7 +50,6 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """No sampled id is the one that stands for an image."""
     from quirks_plugins.model_config.evidence import edited
-    from worker.lab.kit.lab import Outcome
 
     model = edited(lab, "qwen3", "with-images", {"image_token_id": _IMAGE})
     with lab.llm(model) as llm:
