@@ -10,8 +10,7 @@ with ``qk_rope_head_dim`` 64 alone. Any other pair ends with "Head dimension …
 When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width.
 """
 
-from quirks_core import Affected, Kind, PairedRun, Quirk, Refuse, Severity, StaticProbe, described, report
-from quirks_core.declaration.examples import no, unknown, yes
+from quirks_core import Affected, Kind, PairedRun, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, platform, setting
 from quirks_plugins.conditions import latent_attention
 from quirks_plugins.kit import Lab, Outcome

@@ -12,8 +12,7 @@ When it can go: when the cache's key includes a version of the adapter that chan
 from pathlib import Path
 from typing import Any
 
-from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
-from quirks_core.declaration.match import purpose, setting
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Generated, Lab, Outcome
 from quirks_plugins.lora.evidence import write_adapter
 from quirks_plugins.prefix_cache.prefix_cache_after_update import SALTED_REQUESTS

@@ -14,8 +14,7 @@ form.
 import json
 from typing import Any
 
-from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
-from quirks_core.declaration.match import Match, setting
+from quirks_core import Affected, Default, Match, Quirk, Severity, StaticProbe, described, no, report, setting, unknown, yes
 from quirks_core.facts.context import RunContext
 from quirks_plugins.conditions import nested_language_model
 from quirks_plugins.kit import Lab, Outcome

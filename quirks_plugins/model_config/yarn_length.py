@@ -9,8 +9,7 @@ transformers does (vllm-project/vllm#56446). If the user set YaRN in an override
 When it can go: never, unless vLLM derives the length from the factor again.
 """
 
-from quirks_core import Affected, Default, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, setting
+from quirks_core import Affected, Default, Fact, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config.evidence import edited, sampled
 from quirks_plugins.model_config.rope import OVERRIDES, num_positions, of_kind, text_only

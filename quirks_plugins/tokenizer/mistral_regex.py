@@ -11,8 +11,7 @@ Evidence: with transformers 5.19.0 a local folder with ``fix_mistral_regex`` in 
 does, unless its ``config.json`` was written by transformers 5. An engine with vLLM's tokenizer of Mistral is not concerned.
 """
 
-from quirks_core import Advise, Quirk, Severity, no, report, setting, unknown, yes
-from quirks_core.declaration.match import Fact, model_type
+from quirks_core import Advise, Fact, Quirk, Severity, model_type, no, report, setting, unknown, yes
 
 #: The default of ``MistralConverter`` in transformers' ``convert_slow_tokenizer.py``.
 _GPT4 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
