@@ -1,7 +1,6 @@
-"""The types of the kit, for the annotations of scenarios; at run time these names are empty.
+"""The types of the kit for scenarios: empty names at run time, but for `Outcome`, which imports its class when it is called.
 
-A declaration must not import our package `worker`, which would take the place of a trainer's own ``worker.py``. A scenario that
-makes such an object imports its class itself.
+A declaration must not import our package `worker`, which would take the place of a trainer's own ``worker.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +13,12 @@ if TYPE_CHECKING:
     from worker.lab.kit.lab import Outcome as Outcome
 else:
 
+    def _outcome(*args: Any, **kwargs: Any) -> Any:
+        from worker.lab.kit.lab import Outcome
+
+        return Outcome(*args, **kwargs)
+
     def __getattr__(name: str) -> Any:
         if name not in ("Generated", "Lab", "Outcome"):
             raise AttributeError(name)
-        return Any
+        return _outcome if name == "Outcome" else Any

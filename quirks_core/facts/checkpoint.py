@@ -38,13 +38,13 @@ class _Fast:
         first: The special tokens that begin every encoded text.
         size: The largest id of vocabulary and added tokens, plus one.
         by_bytes: Text is split, or joined, in the manner of byte-level BPE.
-        splits: The kinds of steps that split text into words, in order.
+        splits: The steps that split text into words, in order: the kind of each, and its regular expression or an empty text.
     """
 
     first: tuple[str, ...]
     size: int
     by_bytes: bool
-    splits: tuple[str, ...]
+    splits: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,9 @@ def _fast(file: Path, _changed: int, _size: int) -> _Fast:
     return _Fast(tuple(_first(head.get("post_processor"))), size, by_bytes, _splits(head.get("pre_tokenizer")))
 
 
-def _splits(step: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _splits(step: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
     steps = (step or {}).get("pretokenizers") or [step or {}]
-    return tuple(str(one["type"]) for one in steps if "type" in one)
+    return tuple((str(one["type"]), (one.get("pattern") or {}).get("Regex", "")) for one in steps if "type" in one)
 
 
 def _first(processor: Any) -> list[str]:
@@ -201,7 +201,11 @@ def _is_byte_level(checkpoint: Checkpoint, _settings: Mapping[str, Any]) -> bool
 
 
 def _pre_tokenizers(checkpoint: Checkpoint, _settings: Mapping[str, Any]) -> list[str]:
-    return list(checkpoint.fast().splits) if checkpoint.has_fast else []
+    return [kind for kind, _ in checkpoint.fast().splits] if checkpoint.has_fast else []
+
+
+def _split_patterns(checkpoint: Checkpoint, _settings: Mapping[str, Any]) -> list[str]:
+    return [pattern for _, pattern in checkpoint.fast().splits if pattern] if checkpoint.has_fast else []
 
 
 def _size(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> int:
@@ -241,6 +245,11 @@ CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = M
         "tokenizer.pre_tokenizers": (
             "the steps by which tokenizer.json splits text into words, such as Split and ByteLevel",
             _of_tokenizer(_pre_tokenizers),
+            list[str],
+        ),
+        "tokenizer.split_patterns": (
+            "the regular expressions by which tokenizer.json splits text into words",
+            _of_tokenizer(_split_patterns),
             list[str],
         ),
         "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _of_tokenizer(_size), int),

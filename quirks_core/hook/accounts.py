@@ -13,15 +13,16 @@ import socket
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from types import ModuleType
 from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.facts.installation import HiddenPackageError, MissingPackageError, check_ours
-from quirks_core.hook import receipts, report, worker_calls
+from quirks_core.hook import receipts, report, turns, worker_calls
 from quirks_core.hook.settings import SET_VARIABLE, HookSettings
+from quirks_core.hook.turns import Turns
 from quirks_core.ledger.account import LEDGER_VARIABLE, Account, Entry, LedgerSettings, Line, Verdict
 from quirks_core.ledger.verdicts import Judge
 
@@ -94,6 +95,21 @@ def watch_core(module: ModuleType) -> None:
     kind.set_weight_version = set_weight_version
 
 
+def watch_scheduler(module: ModuleType) -> None:
+    """Has an engine's core count the prompts that continue an answer in other token ids.
+
+    Args:
+        module: ``vllm.v1.core.sched.scheduler``.
+    """
+
+    def started(config: Any, request: Any) -> None:
+        for accountant in _accountants:
+            if accountant.config is config:
+                accountant.start(request)
+
+    turns.watch(module, started)
+
+
 def _refuse_requests() -> None:
     """Has engines refuse requests as long as their accounts hold a refusal; in a core of its own, a refused one gets an error.
 
@@ -136,6 +152,8 @@ class _Accountant:
         self._settings = settings
         self._has_lora = config.lora_config is not None
         self._is_rollout = (HookSettings.read() or HookSettings()).purpose == "rollout"
+        has_turns = self._is_rollout and not config.model_config.skip_tokenizer_init
+        self._turns = Turns(self._decode) if has_turns else None
         self._call, self._step = executor.collective_rpc, executor.execute_model
         self._is_open = self._is_coming = False
         self._loads = 0
@@ -153,6 +171,11 @@ class _Accountant:
         """Takes the label of the weights that came last."""
         self._version = version
         self.settle()
+
+    def start(self, request: Any) -> None:
+        """Takes a request that begins."""
+        if self._turns is not None:
+            self._turns.start(request)
 
     def settle(self) -> None:
         """Judges the updates that are over; an error of the account ends the account, and no engine."""
@@ -227,6 +250,22 @@ class _Accountant:
         if self.refusal:
             _refuse_requests()
 
+    def _compare_turns(self, finished: Iterable[str]) -> None:
+        """Compares new prompts with the answers before them; an error ends that, and no request."""
+        try:
+            if self._turns is not None and self._turns.step(finished):
+                new = self._judge.encoded_again(self._turns.encoded_again, self._turns.continued)
+                self._log(new)
+                if new:
+                    self._write()
+        except Exception as error:
+            self._turns = None
+            report.info(f"ledger: prompts are not compared with answers from now on: {words(error)}")
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        tokenizer = pkgutil.resolve_name("vllm.tokenizers:cached_tokenizer_from_config")(self.config.model_config)
+        return str(tokenizer.decode(ids))
+
     def _write(self) -> None:
         if (settings := HookSettings.read()) is not None and settings.receipt is not None:
             receipts.put_account(settings.receipt, self.account())
@@ -269,6 +308,7 @@ class _Accountant:
     def _around_step(self, scheduler_output: Any, *args: Any, **named: Any) -> Any:
         if self._is_open or self._loads != self._raw_loads():
             self.settle()
+        self._compare_turns(scheduler_output.finished_req_ids)
         if self._has_lora and (new := scheduler_output.scheduled_new_reqs):
             used = sum(one.lora_request is not None for one in new)
             self._is_open = self._is_open or used > 0  # the step loads the request's adapter

@@ -43,6 +43,7 @@ def install() -> None:
     when_imported("vllm.v1.executor.abstract", _wrap_executor)
     when_imported("vllm.v1.worker.worker_base", _wrap_worker)
     when_imported("vllm.v1.engine.core", accounts.watch_core)
+    when_imported("vllm.v1.core.sched.scheduler", accounts.watch_scheduler)
 
 
 def plan_of(config: Any) -> ProcessPlan | None:

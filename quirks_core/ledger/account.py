@@ -22,7 +22,7 @@ Way = Literal["start", "transfer", "reload", "raw", "lora"]
 #: What a verdict is about, for programs.
 Kind = Literal[
     "unchanged", "partial", "ranks", "adapter-missing", "adapter-names", "adapter-zero", "adapter-unused", "not-finite",
-    "no-update", "behind",
+    "no-update", "behind", "encoded-again", "label",
 ]  # fmt: skip
 Mode = Literal["warn", "stop", "off"]
 

@@ -16,6 +16,8 @@ _ZERO = "0" * 16
 #: After how many updates in a row weights that never changed are no warm-up any more. A gradient scaler may skip 16 steps:
 #: PyTorch's begins at 65 536 and halves at each (``torch.amp.GradScaler``).
 _WARM_UP = 17
+#: Labels of which it is known what came with them.
+_LABELS = 4
 #: After how many requests of the base model alone an engine that takes adapters has a note.
 _BASE_REQUESTS = 1024
 
@@ -58,6 +60,7 @@ class Judge:
         self._alike: set[str] = set()
         self._received: Mapping[str, str] = {}
         self._version = ""
+        self._labelled: dict[str, Mapping[str, str]] = {}  # what came, by label, the newest last
 
     def add(self, rows: Sequence[Entry]) -> list[Verdict]:
         """Judges one update.
@@ -74,7 +77,7 @@ class Judge:
         self._synced = self._trainer
         found = [*(self._of_adapter(rows) if rows[0].way == "lora" else self._of_model(rows)), *self._of_all(rows)]
         kinds = {"adapter-names", "adapter-zero", "adapter-unused"} if rows[0].way == "lora" else {"partial", "no-update"}
-        kinds |= {"unchanged", "ranks", "not-finite", "adapter-missing"}
+        kinds |= {"unchanged", "ranks", "not-finite", "adapter-missing", "label"}
         return self._unreported(found, kinds)
 
     def trainer_at(self, updates: int) -> list[Verdict]:
@@ -104,6 +107,16 @@ class Judge:
         )
         return self._unreported([Verdict(kind="adapter-missing", number=0, text=text, is_grave=False)], {"adapter-missing"})
 
+    def encoded_again(self, prompts: int, continued: int) -> list[Verdict]:
+        """Takes how many prompts have an answer's text in other ids, of those that continue one. Returns as `add` does."""
+        text = (
+            f"{prompts} of {continued} prompts that continue an answer of this engine have its text in other token ids: the "
+            "client sent text, which was encoded again, and a trainer that learns these ids learns what no policy sampled: "
+            "send the sampled ids in the next prompt"
+        )
+        verdict = Verdict(kind="encoded-again", number=self._updates, text=text, is_grave=False)
+        return self._unreported([verdict], {"encoded-again"})
+
     def _unreported(self, found: Sequence[Verdict], kinds: Collection[str]) -> list[Verdict]:
         self.problems = {kind: verdict for kind, verdict in self.problems.items() if kind not in kinds}
         self.problems |= {verdict.kind: verdict for verdict in found}
@@ -130,6 +143,7 @@ class Judge:
         elif number > 1 and not is_again:  # the first update may bring what the engine started with
             self._still += 1
             yield from self._unchanged(rows[0], number, received)
+        yield from self._label(version, number, received)
         self._received, self._version = received, version
         yield from self._partial(number)
 
@@ -163,6 +177,20 @@ class Judge:
                 "trained (learning rate 0) or whose step was skipped by the scaler (float16)"
             )
         yield Verdict(kind=kind, number=number, text=text, is_grave=is_grave)
+
+    def _label(self, version: str, number: int, received: Mapping[str, str]) -> Iterator[Verdict]:
+        """Compares what came with what had the same label before, where others came in between."""
+        before = self._labelled.pop(version, {})
+        if version:
+            self._labelled = {**dict(list(self._labelled.items())[1 - _LABELS :]), version: received}
+        other = sorted(name for name, digest in received.items() if before.get(name, digest) != digest)
+        if other and version != self._version:
+            text = (
+                f"update {number} has the label {version!r} of an earlier one, and {len(other)} of {len(received)} tensors are "
+                f"others: {listed(other)}; a base drifts if adapters are merged into it and taken out again in bfloat16 or "
+                "float16: merge in float32 or restore a copy of it; or two states have one label"
+            )
+            yield Verdict(kind="label", number=number, text=text, is_grave=False)
 
     def _partial(self, number: int) -> Iterator[Verdict]:
         """Looks at stacks of layers of which some change and some never do; a frozen tower is a stack of its own."""

@@ -10,11 +10,11 @@ with ``qk_rope_head_dim`` 64 alone. Any other pair ends with "Head dimension …
 When it can go: when vLLM checks the width while the engine starts, or has a kernel for any width.
 """
 
-from quirks_core import Affected, Kind, PairedRun, Quirk, Refuse, Severity, StaticProbe, described, report
-from quirks_core.declaration.examples import no, unknown, yes
+from quirks_core import Affected, Kind, PairedRun, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, platform, setting
 from quirks_plugins.conditions import latent_attention
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.model_config.evidence import edited, refused_or_close, sampled
 
 _SIZE = Fact("model.head_size")
 _SUPPORTED = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -80,8 +80,6 @@ QUIRK = Quirk(
 
 async def heads(lab: Lab) -> Outcome:
     """The run is refused, or its logprobs are the trainer's."""
-    from quirks_plugins.model_config.evidence import edited, refused_or_close
-
     # The same weights, cut into twice as many heads.
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     return await refused_or_close(lab, edited(lab, "llama", "narrow", heads), {})
@@ -90,8 +88,6 @@ async def heads(lab: Lab) -> Outcome:
 async def latent(lab: Lab) -> Outcome:
     """The run of a model with small latent attention is refused, or generates."""
     from quirks_core.plan.records import RefusedError
-    from quirks_plugins.model_config.evidence import edited, sampled
-    from worker.lab.kit.lab import Outcome
 
     model = edited(lab, "deepseek_v3", "narrow", {"kv_lora_rank": 64, "qk_rope_head_dim": 32})
     try:

@@ -9,6 +9,7 @@ When it can go: when vLLM accepts dense models in such a group; the static probe
 
 from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import actors, dense, several_replicas
+from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
@@ -41,7 +42,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """An actor for a dense model is refused before it starts."""
-    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
     from worker.engine.engine_rank import EngineRank
 
     values = {"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": "actors"}}

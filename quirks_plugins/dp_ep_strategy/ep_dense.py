@@ -8,6 +8,7 @@ When it can go: when vLLM ignores the flag on dense models; the paired run will 
 
 from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import dense, sharded_experts
+from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
@@ -38,7 +39,5 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """An engine for a dense model with expert parallelism is refused before it starts."""
-    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
-
     values = {"engine": {"enable_expert_parallel": True}}
     return await refused_or_started(lab, lab.checkpoint("qwen3"), values, "a dense model with expert parallelism")

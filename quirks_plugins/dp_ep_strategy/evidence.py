@@ -22,7 +22,6 @@ async def refused_or_started(
     An engine that dies ends the scenario with its error, which fails it. `measure` is the run's request, in words.
     """
     from quirks_core.plan.records import RefusedError
-    from worker.lab.kit.lab import Outcome
 
     try:
         async with lab.worker(model, values, engine_rank=engine_rank):

@@ -10,8 +10,7 @@ warns, ``ep-expert-count`` when every backend uses the offsets of the expert map
 Evidence: static probes of vLLM's definitions. They show how vLLM works, not a defect. No run with DeepEP was made.
 """
 
-from quirks_core import Advise, Kind, Quirk, Refuse, Require, Severity, StaticProbe, described, report
-from quirks_core.declaration.examples import no, unknown, yes
+from quirks_core import Advise, Kind, Quirk, Refuse, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import setting
 from quirks_plugins import conditions as run
 from quirks_plugins.conditions import EP, EXPERT_GROUP, NUM_EXPERTS, TP

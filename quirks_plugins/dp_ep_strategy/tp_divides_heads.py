@@ -9,6 +9,7 @@ When it can go: when vLLM supports such a number of heads; vllm-project/vllm#117
 
 from quirks_core import Affected, Fact, Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.conditions import TP
+from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
 
@@ -44,8 +45,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """Two heads on three ranks are refused, or the engine starts."""
-    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
-
     return await refused_or_started(
         lab, lab.checkpoint("llama"), {"engine": {"tensor_parallel_size": 3}}, "two attention heads on three ranks"
     )

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, setting
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, model_type, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 if TYPE_CHECKING:

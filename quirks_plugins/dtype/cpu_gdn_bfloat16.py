@@ -9,8 +9,7 @@ triton-cpu is installed; float32 never does.
 When it can go: when the kernel accepts float32.
 """
 
-from quirks_core import Affected, Kind, Quirk, Require, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, platform
+from quirks_core import Affected, Kind, Quirk, Require, Severity, StaticProbe, model_type, no, platform, report, unknown, yes
 from quirks_plugins.conditions import NOT_BFLOAT16
 from quirks_plugins.kit import Lab, Outcome
 
@@ -47,7 +46,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A rollout for a trainer in float32 generates all its tokens."""
-    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Outcome
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS
 
     model = lab.checkpoint("qwen3_next")
     values = {"engine": {"load_format": "auto", "dtype": None}, "train": {"dtype": "float32"}}

@@ -10,8 +10,7 @@ Evidence: the reports, and ``support_deep_gemm`` in 0.23.0 to 0.33.0, which does
 GPU was at hand.
 """
 
-from quirks_core import Affected, Default, Quirk, Severity, described, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, package
+from quirks_core import Affected, Default, Fact, Quirk, Severity, described, no, package, report, unknown, yes
 
 _VARIABLE = "env.VLLM_USE_DEEP_GEMM"
 _BLOCKS = {"model_type": "minimax_m2", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}

@@ -8,8 +8,7 @@ models with such layers from 0.28.0 on: ``none`` no longer switches it off.
 When it can go: when vLLM no longer takes them, as it announces; the run is then refused as with any unknown argument.
 """
 
-from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import package, setting, typed
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, no, package, report, setting, typed, unknown, yes
 
 _CASCADE, _MAMBA = "engine.disable_cascade_attn", "engine.mamba_cache_mode"
 _cascade = typed(_CASCADE) & package("vllm", introduced="0.32.0")

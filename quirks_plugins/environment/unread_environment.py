@@ -32,8 +32,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """The plan warns of a variable that the installed vLLM does not read; vLLM itself only logs a line."""
-    from worker.lab.kit.lab import Outcome
-
     name = "VLLM_USE_V1"
     plan = lab.plan(lab.checkpoint("qwen3"), {"env": {name: "1"}})
     import vllm.envs

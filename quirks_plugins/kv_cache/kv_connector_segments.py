@@ -8,8 +8,7 @@ other name. An engine with sleep mode keeps its cache elsewhere and is not conce
 When it can go: when that check asks the allocator, as sleep mode has done since 0.31.0. Read in 0.21.0, 0.30.0 and 0.33.0.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import environment, setting
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, environment, no, report, setting, unknown, yes
 
 _ALIAS = "PYTORCH_ALLOC_CONF"
 _ON = {_ALIAS: "expandable_segments:True"}

@@ -80,7 +80,6 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """After an update that clears all caches, prompts that were seen before get the new policy's logprobs; or it is refused."""
     from quirks_core.plan.records import RefusedError
-    from worker.lab.kit.lab import Outcome
 
     model = lab.checkpoint("qwen3")
     second = lab.trainer(lab.checkpoint("qwen3", seed=1))

@@ -10,8 +10,7 @@ are alike. prime-rl patches the method.
 Evidence: that code, and the analysis beside prime-rl's patch; it needs two engines with GPUs, and was not run by us.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, described, no, purpose, report, unknown, yes
-from quirks_core.declaration.match import Fact
+from quirks_core import Advise, Affected, Fact, Quirk, Severity, described, no, purpose, report, unknown, yes
 
 _CONNECTOR = "engine.kv_transfer_config"
 _PARTS = f"{_CONNECTOR}.kv_connector_extra_config.connectors.kv_connector"

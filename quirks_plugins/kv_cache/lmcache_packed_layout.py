@@ -11,8 +11,7 @@ reported. An engine that trains is refused these connectors anyway (`kv-connecto
 Evidence: the reports, on vLLM 0.26.0, 0.27.0 and 0.28.0, with reproductions; not run by us.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, model_type
+from quirks_core import Advise, Affected, Fact, Quirk, Severity, model_type, no, report, unknown, yes
 
 _CONNECTOR = "engine.kv_transfer_config"
 _V1 = {_CONNECTOR: {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}

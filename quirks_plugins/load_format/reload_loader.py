@@ -9,8 +9,7 @@ When it can go: when ``BaseModelLoader`` demands the method. Trainers that send 
 worker among them. Read in 0.16.0, 0.26.0 and 0.29.0 to 0.33.0.
 """
 
-from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import package, setting
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, no, package, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 _FORMAT, _SLEEP = "engine.load_format", {"engine.enable_sleep_mode": True}

@@ -51,8 +51,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A request gets the same top logprobs whether it shares its batch with a request for given tokens or not."""
-    from worker.lab.kit.lab import Outcome
-
     async with lab.worker(lab.checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
         engine = lab.engine(worker)
         alone, shared = await _top(engine, None), await _top(engine, [7])

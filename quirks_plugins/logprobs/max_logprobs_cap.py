@@ -43,8 +43,6 @@ _MOST = 64
 
 async def scenario(lab: Lab) -> Outcome:
     """A request of a distillation recipe gets the logprobs of its 64 most probable tokens."""
-    from worker.lab.kit.lab import Outcome
-
     values = {"recipe": "distillation", "engine": {"load_format": "auto"}}
     async with lab.worker(lab.checkpoint("qwen3"), values) as worker:
         got = await _logprobs(lab.engine(worker))

@@ -45,7 +45,7 @@ async def scenario(lab: Lab) -> Outcome:
     """The plan warns, or logprobs of a prompt are those of its temperature."""
     from vllm import SamplingParams
 
-    from worker.lab.kit.lab import PROMPTS, Outcome
+    from worker.lab.kit.lab import PROMPTS
 
     model, measure = lab.checkpoint("qwen3"), "logprobs of a prompt at temperatures 0.5 and 1"
     values = {"engine": {"max_logprobs": -1}, "sampling": {"temperature": 0.5}}

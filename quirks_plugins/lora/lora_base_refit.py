@@ -23,6 +23,7 @@ from quirks_core import Affected, Patch, Quirk, Severity, described, fix, no, re
 from quirks_core.declaration.match import Fact, package, purpose, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.lora.evidence import ENGINE
 from quirks_plugins.runs import QWEN3_MOE
 
 if TYPE_CHECKING:
@@ -146,9 +147,7 @@ async def scenario(lab: Lab) -> Outcome:
     """After an update of the base model, an engine with LoRA holds all of the trainer's weights."""
     from vllm.lora.layers import BaseLayerWithLoRA
 
-    from quirks_plugins.lora.evidence import ENGINE
     from worker.errors import RefitError
-    from worker.lab.kit.lab import Outcome
 
     # Wrappers that pass names on leave out experts alone; before that no model is loaded, and experts have no kernel for LoRA.
     kind = "qwen3_moe" if hasattr(BaseLayerWithLoRA, "load_weights") else "qwen3"

@@ -10,8 +10,7 @@ When it can go: when vLLM tells the formats apart by itself. Read in 0.22.0, 0.2
 has no such setting. prime-rl sets ``is_3d_moe_weight`` to False for the same reason; not run by us.
 """
 
-from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
-from quirks_core.declaration.match import model_type
+from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, model_type, no, report, setting, unknown, yes
 
 _MIXED = "engine.enable_mixed_moe_lora_format"
 _LORA = {"engine.enable_lora": True}

@@ -8,8 +8,7 @@ When it can go: when vLLM 0.24 is no longer supported. All models of vLLM 0.16.0
 ``SupportsLoRA`` and experts were looked through for the method; it was not run by us.
 """
 
-from quirks_core import Affected, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, model_type, setting
+from quirks_core import Affected, Fact, Quirk, Refuse, Severity, StaticProbe, model_type, no, report, setting, unknown, yes
 from quirks_plugins.conditions import mixture
 
 _LORA = {"engine.enable_lora": True}

@@ -8,8 +8,7 @@ When it can go: the assertions of today when ``FusedMoEWithLoRA`` takes these co
 0.24.0 and 0.33.0.
 """
 
-from quirks_core import Affected, Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import package, setting
+from quirks_core import Affected, Kind, Quirk, Refuse, Severity, StaticProbe, no, package, report, setting, unknown, yes
 from quirks_plugins.conditions import DP, TP, expert_flag, mixture
 from quirks_plugins.runs import QWEN3_MOE, parallel
 

@@ -8,8 +8,7 @@ When it can go: when vLLM 0.23 is no longer supported. Read in 0.19.1, 0.20.0, 0
 int4 weights, and NVFP4 as Marlin computes it, have activations in 16 bits and are not concerned.
 """
 
-from quirks_core import Affected, Quirk, Refuse, Severity, StaticProbe, described, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, setting
+from quirks_core import Affected, Fact, Quirk, Refuse, Severity, StaticProbe, described, no, report, setting, unknown, yes
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
 

@@ -11,6 +11,7 @@ When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same.
 
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
 
 _LORA = {"engine.enable_lora": True}
 
@@ -46,9 +47,6 @@ async def scenario(lab: Lab) -> Outcome:
     from vllm.entrypoints.openai.models.protocol import BaseModelPath
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels
     from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest
-
-    from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-    from worker.lab.kit.lab import Outcome
 
     folder = write_adapter(lab.folder / "in-place", seed=1)
     async with lab.worker(lab.checkpoint("qwen3"), ENGINE) as worker:

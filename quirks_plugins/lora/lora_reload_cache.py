@@ -12,9 +12,9 @@ When it can go: when the cache's key includes a version of the adapter that chan
 from pathlib import Path
 from typing import Any
 
-from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
-from quirks_core.declaration.match import purpose, setting
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Generated, Lab, Outcome
+from quirks_plugins.lora.evidence import write_adapter
 from quirks_plugins.prefix_cache.prefix_cache_after_update import SALTED_REQUESTS
 
 _LORA = {"engine.enable_lora": True}
@@ -60,8 +60,6 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """After an update of the adapter, prompts that were seen before get the new adapter's logprobs."""
     from safetensors.torch import load_file
-
-    from quirks_plugins.lora.evidence import write_adapter
 
     model, folder = lab.checkpoint("qwen3"), lab.folder / "adapter"
     # Only whole blocks are cached, and only one of the prompts is longer than the smallest that every platform has.

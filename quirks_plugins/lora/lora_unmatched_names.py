@@ -13,6 +13,7 @@ When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 
 from quirks_core import Affected, Patch, Quirk, Severity, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
 
 _LORA = {"engine.enable_lora": True}
 
@@ -45,9 +46,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """An adapter with the names of a model that wraps this one is refused, and not served as the base model."""
-    from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-    from worker.lab.kit.lab import Outcome
-
     folder = write_adapter(lab.folder / "wrapped", seed=1, prefix="language_model.model")
     async with lab.worker(lab.checkpoint("qwen3"), ENGINE) as worker:
         engine, measure = lab.engine(worker), "an adapter whose names match no module"

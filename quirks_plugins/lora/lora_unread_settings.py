@@ -17,6 +17,7 @@ from typing import Any
 
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
 
 _LORA = {"engine.enable_lora": True}
 
@@ -86,9 +87,6 @@ def _has_one_scale(config: dict[str, Any]) -> bool:
 
 async def scenario(lab: Lab) -> Outcome:
     """An adapter with an alpha of its own for some modules is applied with it, or refused."""
-    from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-    from worker.lab.kit.lab import Outcome
-
     plain, other = (write_adapter(lab.folder / name, seed=1) for name in ("plain", "pattern"))
     file = other / "adapter_config.json"
     changed = {**json.loads(file.read_text(encoding="utf-8")), "alpha_pattern": {"q_proj": 64}}

@@ -12,6 +12,7 @@ proposes versions of adapters.
 
 from quirks_core import Affected, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
 
 _LORA = {"engine.enable_lora": True}
 
@@ -42,9 +43,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """After add_lora with the same id, requests get the adapter that the folder holds now."""
-    from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-    from worker.lab.kit.lab import Outcome
-
     folder = lab.folder / "updated"
     async with lab.worker(lab.checkpoint("qwen3"), ENGINE) as worker:
         engine = lab.engine(worker)

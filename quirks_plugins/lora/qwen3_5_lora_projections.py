@@ -10,8 +10,7 @@ reports are of both sizes, dense and MoE; not run by us. From 0.21 to 0.27 an ad
 ``in_proj_z`` fails in another way (vllm-project/vllm#47639), which no setting shows.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
-from quirks_core.declaration.match import model_type
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, model_type, no, report, setting, unknown, yes
 
 _LORA = {"engine.enable_lora": True}
 

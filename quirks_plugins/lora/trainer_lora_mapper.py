@@ -13,8 +13,7 @@ second one from 2026.9.4 on; it is not matched, because a plan cannot tell wheth
 Evidence: the reports and these sources; not run by us.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, no, purpose, report, setting, unknown, yes
-from quirks_core.declaration.match import package
+from quirks_core import Advise, Affected, Quirk, Severity, no, package, purpose, report, setting, unknown, yes
 
 _LORA = {"engine.enable_lora": True}
 _VERL, _SWIFT = {**_LORA, "train.framework": "verl"}, {**_LORA, "train.framework": "ms-swift"}

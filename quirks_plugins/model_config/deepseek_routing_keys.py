@@ -12,6 +12,7 @@ When it can go: when vLLM uses the defaults of transformers for DeepSeek-V3.
 
 from quirks_core import Affected, Default, Fact, Quirk, Severity, StaticProbe, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.model_config.evidence import edited
 from quirks_plugins.model_config.rope import OVERRIDES
 
 _KEYS = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
@@ -47,8 +48,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A checkpoint without the keys generates what transformers does."""
-    from quirks_plugins.model_config.evidence import edited
-
     model = edited(lab, "deepseek_v3", "without-keys", dict.fromkeys(_KEYS))
     async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:
         return lab.same_tokens(await lab.greedy(worker), lab.reference(model))

@@ -14,6 +14,7 @@ when vLLM also rescales as transformers does. The table is too short since vllm-
 from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, Match, setting
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.model_config.evidence import edited, refused_or_close
 from quirks_plugins.model_config.rope import NAMES, OVERRIDES, num_positions, of_kind, text_only
 
 _POSITIONS = "model.config.max_position_embeddings"
@@ -68,8 +69,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """Every token that the engine generates has the trainer's logprob, however many are requested."""
-    from quirks_plugins.model_config.evidence import edited, refused_or_close
-
     rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
     # The longest prompt fits, what follows it does not.
     model = edited(lab, "llama", "dynamic", {"max_position_embeddings": 48, "rope_parameters": rope})

@@ -35,7 +35,6 @@ async def refused_or_close(
 ) -> Outcome:
     """Passes if the plan refuses the run, or if the engine's logprobs are those of transformers."""
     from quirks_core.plan.records import RefusedError
-    from worker.lab.kit.lab import Outcome
 
     try:
         got = await sampled(lab, model, engine, **sections)

@@ -14,6 +14,7 @@ closed without a fix).
 from quirks_core import Kind, Quirk, Require, Severity, StaticProbe, described, no, report, unknown, yes
 from quirks_core.declaration.match import Fact, environment, model_type, setting
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.model_config.evidence import edited, refused_or_close
 from quirks_plugins.model_config.rope import num_positions, text_only
 
 #: They have the key, and no rotary embedding.
@@ -58,7 +59,5 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """Every token that the engine generates has the trainer's logprob, however many are requested."""
-    from quirks_plugins.model_config.evidence import edited, refused_or_close
-
     model = edited(lab, "llama", "short", {"max_position_embeddings": 48})
     return await refused_or_close(lab, model, {"max_model_len": 128}, env=_ALLOWED)

@@ -14,8 +14,7 @@ form.
 import json
 from typing import Any
 
-from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
-from quirks_core.declaration.match import Match, setting
+from quirks_core import Affected, Default, Match, Quirk, Severity, StaticProbe, described, no, report, setting, unknown, yes
 from quirks_core.facts.context import RunContext
 from quirks_plugins.conditions import nested_language_model
 from quirks_plugins.kit import Lab, Outcome
@@ -83,8 +82,6 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """VLLM's configuration of the language model has the length that the user typed."""
     from vllm.engine.arg_utils import EngineArgs
-
-    from worker.lab.kit.lab import Outcome
 
     model, wanted = lab.folder / "multimodal", 2048
     model.mkdir(exist_ok=True)

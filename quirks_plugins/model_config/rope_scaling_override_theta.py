@@ -16,6 +16,7 @@ from typing import Any
 from quirks_core import Default, Match, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config import rope
+from quirks_plugins.model_config.evidence import edited, sampled
 
 
 def _is_incomplete(name: str) -> Match:
@@ -69,8 +70,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """An engine with a typed YaRN mapping computes what a trainer with that mapping in its checkpoint does."""
-    from quirks_plugins.model_config.evidence import edited, sampled
-
     # vLLM's constant for Llama is 10000; that for Qwen3 is the value of most of its checkpoints.
     model = edited(lab, "llama", "theta", {"rope_parameters": None, "rope_theta": 5e5})
     trained = edited(lab, "llama", "theta-yarn", {"rope_parameters": None, "rope_theta": 5e5, "rope_scaling": _YARN})

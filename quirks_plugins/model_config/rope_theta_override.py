@@ -14,6 +14,7 @@ from typing import Any
 from quirks_core import Default, Fact, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.model_config import rope
+from quirks_plugins.model_config.evidence import edited, sampled
 
 _by_layer = (
     Fact("model.config.rope_parameters.full_attention").is_set()
@@ -67,8 +68,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """An engine with a typed rope_theta computes what a trainer with that value in its checkpoint does."""
-    from quirks_plugins.model_config.evidence import edited, sampled
-
     trained = edited(lab, "qwen3", "theta", {"rope_parameters": None, "rope_theta": 1e6})
     got = await sampled(lab, lab.checkpoint("qwen3"), {"hf_overrides": {"rope_theta": 1e6}})
     return lab.close_logprobs(got, lab.rescored(lab.trainer(trained), got))

@@ -9,9 +9,9 @@ transformers does (vllm-project/vllm#56446). If the user set YaRN in an override
 When it can go: never, unless vLLM derives the length from the factor again.
 """
 
-from quirks_core import Affected, Default, Quirk, RunContext, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, setting
+from quirks_core import Affected, Default, Fact, Quirk, RunContext, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.model_config.evidence import edited, sampled
 from quirks_plugins.model_config.rope import OVERRIDES, num_positions, of_kind, text_only
 
 
@@ -54,8 +54,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """An engine with YaRN takes the length that it extends to, and computes what the trainer does."""
-    from quirks_plugins.model_config.evidence import edited, sampled
-
     # The longest prompt needs more positions than the model was trained on.
     yarn = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 32}
     model = edited(lab, "qwen3", "short", {"max_position_embeddings": 32})

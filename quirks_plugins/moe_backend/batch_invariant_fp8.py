@@ -8,8 +8,7 @@ When it can go: when vLLM 0.32 is no longer supported. Read in 0.26.0, 0.28.0, 0
 0.27.1 on an RTX 4090 and an H100. Our parity profile sets the variable, and does not quantise.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import environment, setting
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, environment, no, report, setting, unknown, yes
 from quirks_plugins.conditions import mixture
 from quirks_plugins.runs import QWEN3_MOE
 

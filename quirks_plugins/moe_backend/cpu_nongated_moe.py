@@ -8,9 +8,9 @@ the experts of other models have a gate there.
 When it can go: when vLLM's CPU platform computes experts without a gate. vllm-project/vllm#46795 proposes it for TPUs.
 """
 
-from quirks_core import Affected, Kind, Quirk, Refuse, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, platform
+from quirks_core import Affected, Kind, Quirk, Refuse, Severity, StaticProbe, model_type, no, platform, report, unknown, yes
 from quirks_plugins.conditions import nemotron_h_experts
+from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 from quirks_plugins.kit import Lab, Outcome
 
 _NANO = {"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}
@@ -44,7 +44,5 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """The run is refused, or the engine starts."""
-    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
-
     values = {"engine": {"load_format": "auto"}}
     return await refused_or_started(lab, lab.checkpoint("nemotron_h_moe"), values, "an engine for experts without a gate")

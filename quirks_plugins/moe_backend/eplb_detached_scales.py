@@ -11,8 +11,7 @@ Evidence: the measurements in vllm-project/vllm#34646, and ``fused_moe/oracle/nv
 0.22.0, 0.26.0 and 0.28.0; it needs several GPUs, and was not run by us.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, described, no, report, setting, unknown, yes
-from quirks_core.declaration.match import Fact, package
+from quirks_core import Advise, Affected, Fact, Quirk, Severity, described, no, package, report, setting, unknown, yes
 from quirks_plugins.conditions import mixture
 
 _EPLB = {"engine.enable_eplb": True, "engine.enable_expert_parallel": True}

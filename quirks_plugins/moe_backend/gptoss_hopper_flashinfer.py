@@ -10,8 +10,7 @@ report) and 0.24.0 (0.6.12), which no longer reads the variable.
 Evidence: the report, for a build between 0.20 and 0.21; not run by us.
 """
 
-from quirks_core import Advise, Affected, Fact, Quirk, Severity, no, report, unknown, yes
-from quirks_core.declaration.match import environment, model_type
+from quirks_core import Advise, Affected, Fact, Quirk, Severity, environment, model_type, no, report, unknown, yes
 
 _VARIABLE, _CAPABILITY = "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16", "platform.gpu.capability"
 _ON, _H100 = {_VARIABLE: "1"}, {_CAPABILITY: 90}

@@ -9,8 +9,7 @@ When it can go: when vLLM no longer gives such experts to that kernel; vllm-proj
 report is of 0.26.0 and 0.27.0; the class says the same in 0.28.0, 0.31.0 and 0.33.0. No Blackwell was at hand.
 """
 
-from quirks_core import Affected, Default, Quirk, Severity, StaticProbe, described, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, model_type
+from quirks_core import Affected, Default, Fact, Quirk, Severity, StaticProbe, described, model_type, no, report, unknown, yes
 from quirks_plugins.conditions import nemotron_h_experts
 
 _BACKEND, _CAPABILITY = "engine.moe_backend", "platform.gpu.capability"

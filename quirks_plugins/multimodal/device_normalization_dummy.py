@@ -72,8 +72,6 @@ async def scenario(lab: Lab) -> Outcome:
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor.model_loader.weight_utils import initialize_single_dummy_weight
 
-    from worker.lab.kit.lab import Outcome
-
     try:
         from vllm.model_executor.layers.fusion.mm_input_norm import FusedMMInputNorm as InputNorm
     except ImportError:  # until vLLM 0.30

@@ -65,8 +65,6 @@ async def scenario(lab: Lab) -> Outcome:
     """The rollout starts from the checkpoint, or the tower's layer scales are 1 after a dummy load."""
     import json
 
-    from worker.lab.kit.lab import Outcome
-
     model = lab.folder / "nano"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text(json.dumps({"model_type": _NAMES[1], "architectures": [_NAMES[1]]}), encoding="utf-8")

@@ -39,7 +39,7 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """Seeded samples whose prompts are split over steps are those that each request gets alone."""
-    from worker.lab.kit.lab import PROMPTS, Outcome, batch_of
+    from worker.lab.kit.lab import PROMPTS, batch_of
 
     model = lab.checkpoint("qwen3")
     # Less than the longest prompt, so that the prompts are split also when they come alone.

@@ -47,8 +47,6 @@ async def scenario(lab: Lab) -> Outcome:
     """A request that arrives during a pause is answered after the engine resumes."""
     import asyncio
 
-    from worker.lab.kit.lab import Outcome
-
     async with lab.worker(lab.checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
         engine = lab.engine(worker)
         await engine.pause_generation(mode="abort")

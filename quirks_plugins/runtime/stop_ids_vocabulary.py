@@ -11,6 +11,7 @@ When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196).
 
 from quirks_core import Affected, Patch, Quirk, Severity, SymbolProbe, fix, no, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.runtime.evidence import answer
 
 QUIRK = Quirk(
     id="stop-ids-vocabulary",
@@ -40,9 +41,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A request with a stop id outside of the vocabulary is refused, and the engine answers the next one."""
-    from quirks_plugins.runtime.evidence import answer
-    from worker.lab.kit.lab import Outcome
-
     async with lab.worker(lab.checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
         refused = await answer(lab.engine(worker), "outside", min_tokens=2, stop_token_ids=[100_000])
         got = await answer(lab.engine(worker), "next")

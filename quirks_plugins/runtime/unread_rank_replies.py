@@ -109,8 +109,6 @@ def skip_unread_replies(original: Callable[..., Any]) -> Callable[..., Any]:
 
 async def scenario(lab: Lab) -> Outcome:
     """After a call that fails on both ranks, both answer the next one."""
-    from worker.lab.kit.lab import Outcome
-
     # By itself vLLM wants a NUMA node for each tensor-parallel rank.
     values = {
         "purpose": "eval",

@@ -10,8 +10,7 @@ Evidence: read from the wheels of 0.10.2 and 0.11.0; the synchronous V0 engine i
 the variable for its asynchronous engine.
 """
 
-from quirks_core import Advise, Kind, Quirk, Refuse, Require, Severity, fix, no, report, yes
-from quirks_core.declaration.match import environment, package, setting
+from quirks_core import Advise, Kind, Quirk, Refuse, Require, Severity, environment, fix, no, package, report, setting, yes
 
 _v0_exists = package("vllm", fixed="0.11.0")
 _asynchronous = setting("engine.async_engine").is_true()

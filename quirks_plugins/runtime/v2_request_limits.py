@@ -13,6 +13,7 @@ stop ids.
 
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, platform, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.runtime.evidence import answer
 
 QUIRK = Quirk(
     id="v2-request-limits",
@@ -51,7 +52,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A request with 200 stop ids is refused, and the engine answers the next one."""
-    from quirks_plugins.runtime.evidence import answer
     from worker.lab.kit.lab import CannotShowError, Outcome
 
     async with lab.worker(lab.checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:

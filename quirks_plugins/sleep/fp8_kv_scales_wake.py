@@ -9,8 +9,7 @@ When it can go: when vLLM 0.28 is no longer supported. Read in 0.16.0, 0.22.0, 0
 model runner; V2 never reset them. It shows only on a GPU, because no CPU engine sleeps.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
-from quirks_core.declaration.match import Fact
+from quirks_core import Advise, Affected, Fact, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
 from quirks_plugins.conditions import quantized_cache_of_checkpoint, v1_model_runner
 
 _SLEEP, _DTYPE = {"engine.enable_sleep_mode": True}, "engine.kv_cache_dtype"

@@ -9,8 +9,7 @@ When it can go: when vLLM 0.26 is no longer supported. vllm-project/vllm#41602 f
 because no CPU engine sleeps; the static probe looks for the loop, which 0.11.1 does not have yet.
 """
 
-from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, setting
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, model_type, no, report, setting, unknown, yes
 from quirks_plugins.conditions import quantized_cache_of_checkpoint
 
 _HYBRID = (

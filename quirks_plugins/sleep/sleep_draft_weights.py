@@ -8,8 +8,7 @@ draft's weights, and fails to sleep with ``draft.*``.
 When it can go: when vLLM restores drafts by itself (vllm-project/vllm#52487, not merged). It shows only on a GPU.
 """
 
-from quirks_core import Advise, Affected, Default, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import package, setting
+from quirks_core import Advise, Affected, Default, Quirk, Severity, StaticProbe, no, package, report, setting, unknown, yes
 
 _SLOT = "engine.sleep_preserve_parameter_names"
 _SPECULATIVE = "engine.speculative_config"

@@ -8,6 +8,7 @@ When it can go: when vLLM's CPU platform can sleep; the paired run will show it.
 """
 
 from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, platform, report, setting, unknown, yes
+from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 from quirks_plugins.kit import Lab, Outcome
 
 _ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": False}
@@ -37,6 +38,4 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """An engine with sleep mode is refused before it starts, or starts."""
-    from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
-
     return await refused_or_started(lab, lab.checkpoint("qwen3"), {"engine": {"enable_sleep_mode": True}}, "sleep mode")

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
-from quirks_core.declaration.match import platform, setting
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, platform, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome
 

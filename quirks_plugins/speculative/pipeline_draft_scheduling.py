@@ -8,8 +8,7 @@ sets it. Recipes switch asynchronous scheduling off because it once was the caut
 When it can go: with vllm-project/vllm#52179, which is open. It shows only on two GPUs, and this project has not run it.
 """
 
-from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, no, report, unknown, yes
-from quirks_core.declaration.match import platform, setting
+from quirks_core import Affected, Quirk, Require, Severity, StaticProbe, fix, no, platform, report, setting, unknown, yes
 from quirks_plugins.conditions import PP, v2_model_runner
 
 _SLOT = "engine.async_scheduling"

@@ -52,8 +52,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A request for the logprobs of given tokens gets them beside one with drafts, and with the values that it gets alone."""
-    from worker.lab.kit.lab import Outcome
-
     model = lab.checkpoint("qwen3")
     draft = {"method": "draft_model", "model": str(model), "num_speculative_tokens": 3}
     values = {"engine": {"load_format": "auto", "max_logprobs": _ALL, "speculative_config": draft}}

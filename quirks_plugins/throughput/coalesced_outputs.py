@@ -93,8 +93,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """Every request of a rollout reaches the front end as one output, with the tokens that transformers generates."""
-    from worker.lab.kit.lab import Outcome
-
     model = lab.checkpoint("qwen3")
     arrived: Counter[str] = Counter()
     async with lab.worker(model, {"engine": {"load_format": "auto"}}) as worker:

@@ -10,8 +10,7 @@ When it can go: when vLLM returns early itself. The quirk does nothing on versio
 yet, because a run should not be refused for the sake of speed.
 """
 
-from quirks_core import Affected, Kind, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import package, purpose
+from quirks_core import Affected, Kind, Patch, Quirk, Severity, StaticProbe, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 #: A run of our own worker.

@@ -62,7 +62,6 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """A rollout request that takes longer than the environment allows is given up."""
     from worker.errors import GenerationTimeoutError
-    from worker.lab.kit.lab import Outcome
 
     measure, expected = f"requests of 200 tokens with {_VARIABLE}=0.05", "given up after 0.05 s"
     values = {"engine": {"load_format": "auto"}, "env": {_VARIABLE: "0.05"}, "sampling": {"max_new_tokens": 200}}

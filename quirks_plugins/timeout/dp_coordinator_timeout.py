@@ -84,7 +84,6 @@ async def scenario(lab: Lab) -> Outcome:
     from vllm.v1.engine.coordinator import DPCoordinator, DPCoordinatorProc
 
     from quirks_core.hook.in_force import in_force
-    from worker.lab.kit.lab import Outcome
 
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a forked coordinator would have the slow start twice
     wait = multiprocessing.connection.wait

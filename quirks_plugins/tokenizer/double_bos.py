@@ -53,8 +53,6 @@ async def scenario(lab: Lab) -> Outcome:
     """A rendered conversation has the prompt that the same conversation has in token ids."""
     from transformers import AutoTokenizer
 
-    from worker.lab.kit.lab import Outcome
-
     model = _that_adds_bos(lab)
     tokenizer = AutoTokenizer.from_pretrained(model)
     text = tokenizer.apply_chat_template(_MESSAGES, tokenize=False, add_generation_prompt=True)

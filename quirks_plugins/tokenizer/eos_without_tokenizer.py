@@ -15,6 +15,7 @@ from typing import Any
 
 from quirks_core import Affected, Fact, Patch, Quirk, Severity, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.model_config.evidence import edited
 
 _EOS = ("model.config.eos_token_id", "model.text_config.eos_token_id")
 _without_tokenizer = setting("engine.skip_tokenizer_init").is_true()
@@ -49,8 +50,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A sample ends at the EOS of ``config.json``."""
-    from worker.lab.kit.lab import Outcome
-
     expected = lab.reference(lab.checkpoint("qwen3"))[0].tokens
     eos = expected[_LENGTH - 1]
     first = expected.index(eos) + 1  # where greedy decoding comes to it
@@ -64,8 +63,6 @@ _LENGTH = 6
 
 def _without_eos(lab: Lab, eos: int) -> Path:
     """Returns a checkpoint whose ``config.json`` alone names an EOS; the sampling values are those of Qwen3."""
-    from quirks_plugins.model_config.evidence import edited
-
     target = edited(lab, "qwen3", "without-eos", {"eos_token_id": eos})
     values = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
     (target / "generation_config.json").write_text(json.dumps(values), encoding="utf-8")

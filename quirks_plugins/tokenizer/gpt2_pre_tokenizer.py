@@ -11,8 +11,7 @@ Evidence: local folders of 26 model types, with a file that splits digits, were 
 5.13.0, 5.19.0 and 5.24.0. An engine that gets and returns token ids alone is not concerned.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, no, report, setting, unknown, yes
-from quirks_core.declaration.match import Fact, model_type, package
+from quirks_core import Advise, Affected, Fact, Quirk, Severity, model_type, no, package, report, setting, unknown, yes
 
 _FILES = {"tokenizer.class": "GPT2Tokenizer", "tokenizer.pre_tokenizers": ["Digits", "ByteLevel"]}
 _SPLIT = {"tokenizer.class": "GPT2TokenizerFast", "tokenizer.pre_tokenizers": ["Split", "ByteLevel"]}

@@ -64,8 +64,6 @@ async def scenario(lab: Lab) -> Outcome:
     """The run of a byte-level tokenizer that is called LlamaTokenizer is refused, or a text survives the tokenizer."""
     from transformers import AutoTokenizer
 
-    from worker.lab.kit.lab import Outcome
-
     source = lab.checkpoint("llama")
     model = source.with_name(f"{source.name}-named")
     shutil.copytree(source, model, dirs_exist_ok=True)

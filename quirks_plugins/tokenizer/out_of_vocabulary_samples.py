@@ -73,8 +73,6 @@ _KNOWN = 400
 
 async def scenario(lab: Lab) -> Outcome:
     """Every sampled id is one that the tokenizer knows."""
-    from worker.lab.kit.lab import Outcome
-
     model = _with_smaller_tokenizer(lab)
     with lab.llm(model) as llm:
         tokens = [token for row in lab.tokens_of(llm, max_tokens=100, ignore_eos=True) for token in row]

@@ -72,7 +72,7 @@ async def scenario(lab: Lab) -> Outcome:
     from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
 
-    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Outcome
+    from worker.lab.kit.lab import NEW_TOKENS, PROMPTS
 
     measure, expected = "a request whose stop strings are all letters and digits, without a tokenizer", "refused"
     params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, stop=list(string.ascii_letters + string.digits))

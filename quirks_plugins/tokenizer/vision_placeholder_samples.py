@@ -13,6 +13,7 @@ from operator import or_
 
 from quirks_core import Affected, Fact, Quirk, Severity, described, no, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.model_config.evidence import edited
 from quirks_plugins.tokenizer.out_of_vocabulary_samples import masked_logits
 from quirks_plugins.tokenizer.token_patches import PLACEHOLDERS
 
@@ -49,9 +50,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """No sampled id is the one that stands for an image."""
-    from quirks_plugins.model_config.evidence import edited
-    from worker.lab.kit.lab import Outcome
-
     model = edited(lab, "qwen3", "with-images", {"image_token_id": _IMAGE})
     with lab.llm(model) as llm:
         rows = lab.tokens_of(llm, max_tokens=20, ignore_eos=True, logit_bias={_IMAGE: 100.0})

@@ -9,8 +9,7 @@ When it can go: when layerwise reload keeps the old values of persistent buffers
 non-persistent ones since vllm-project/vllm#44371.
 """
 
-from quirks_core import Affected, Patch, Quirk, Require, Severity, SymbolProbe, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, purpose
+from quirks_core import Affected, Patch, Quirk, Require, Severity, SymbolProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights, our_worker
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint

@@ -19,8 +19,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from quirks_core import Advise, Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, purpose
+from quirks_core import Advise, Affected, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights, untied
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.model_config.evidence import edited
 from quirks_plugins.weight_sync.dummy_start_patches import NoFilesError, files_of
 
 if TYPE_CHECKING:
@@ -125,8 +126,6 @@ def _are_different(one: Any, other: Any) -> bool:
 
 async def scenario(lab: Lab) -> Outcome:
     """An engine that started from dummy weights generates what the trainer does, which has a head of its own."""
-    from quirks_plugins.model_config.evidence import edited
-
     model = edited(lab, "llama", "says-tied", {_TIES: True})
     trainer = lab.trainer(model)
     async with lab.worker(model, {"engine": {"load_format": "dummy"}}) as worker:

@@ -68,8 +68,6 @@ async def scenario(lab: Lab) -> Outcome:
     A program starts its own engine here, because our worker refuses such a refit: plain vLLM and its own ``reload_weights``,
     with the plan from the library door.
     """
-    from worker.lab.kit.lab import Outcome
-
     model, second = lab.checkpoint("gpt_oss"), lab.checkpoint("gpt_oss", seed=1)
     files, expected = _overlapping(lab, second), lab.reference(second)
     with lab.llm(model) as llm:

@@ -68,8 +68,6 @@ async def scenario(lab: Lab) -> Outcome:
     from vllm.distributed.eplb.policy.default import DefaultEplbPolicy
     from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 
-    from worker.lab.kit.lab import Outcome
-
     measure, expected = "experts of four places after EPLB moved them", "EPLB is off, or the same"
     plan = lab.plan(lab.checkpoint("qwen3_moe"), {"engine": {"enable_eplb": True, "enable_expert_parallel": True}})
     if any(quirk.id == QUIRK.id for refusal in plan.refusals for quirk in refusal.quirks):

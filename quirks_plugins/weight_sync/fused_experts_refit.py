@@ -103,7 +103,6 @@ async def scenario(lab: Lab) -> Outcome:
     import torch
 
     from worker.lab.kit.checkpoints import build
-    from worker.lab.kit.lab import Outcome
 
     model = build("lfm2_moe", lab.folder / "lfm2_moe")
     trainer = lab.trainer(model)

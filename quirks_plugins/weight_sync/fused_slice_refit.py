@@ -15,8 +15,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, model_type, purpose
+from quirks_core import Affected, Fact, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import quantized
 from quirks_plugins.kit import Lab, Outcome
 

@@ -10,8 +10,7 @@ If the checkpoint's files are not on this machine, a warning is logged; send ``m
 When it can go: when vLLM's dummy load leaves such buffers alone, or its weight transfer refuses to finish without them.
 """
 
-from quirks_core import Affected, Patch, Quirk, Require, Severity, no, report, unknown, yes
-from quirks_core.declaration.match import Match, model_type, purpose, typed
+from quirks_core import Affected, Match, Patch, Quirk, Require, Severity, model_type, no, purpose, report, typed, unknown, yes
 from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters, our_worker
 from quirks_plugins.kit import Lab, Outcome
 

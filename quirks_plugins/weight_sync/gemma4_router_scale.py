@@ -9,8 +9,7 @@ When it can go: when vLLM 0.25 is no longer supported. vllm-project/vllm#44371 k
 0.16.0, 0.22.0, 0.25.0 and 0.26.0. Of the models there, Gemma 4's router alone has a loaded weight beside such a constant.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, purpose
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, fix, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import mixture
 
 _MOE = {"model_type": "gemma4", "text_config": {"model_type": "gemma4_text", "num_experts": 128}}

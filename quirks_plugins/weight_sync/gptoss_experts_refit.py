@@ -15,6 +15,7 @@ deliberately not the experts' copies.
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import quantized
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.model_config.evidence import edited
 
 _MXFP4 = {"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}
 _OVERRIDES = "engine.hf_overrides"
@@ -50,8 +51,6 @@ QUIRK = Quirk(
 
 async def scenario(lab: Lab) -> Outcome:
     """A rollout engine that got the weights of two trainers, one after the other, generates what the second one does."""
-    from quirks_plugins.model_config.evidence import edited
-
     # As it is released, and as trainers start it.
     model = edited(lab, "gpt_oss", "mxfp4", {"quantization_config": {"quant_method": "mxfp4"}})
     first, second = (lab.trainer(lab.checkpoint("gpt_oss", seed=seed)) for seed in (0, 1))

@@ -10,8 +10,7 @@ started with (``_nvfp4_weight_for_gather``, from 0.30 on).
 When it can go: when vLLM's reload copies back the buffers that it did not make itself.
 """
 
-from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import platform, purpose, setting
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, platform, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import mixture
 
 _DRAFT = {"engine.speculative_config": {"method": "dspark", "num_speculative_tokens": 4}}

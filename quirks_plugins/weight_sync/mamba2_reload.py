@@ -9,8 +9,7 @@ When it can go: when vLLM 0.25 is no longer supported. ``MambaMixer2`` and the r
 from 0.26.0 on refits of such models are tested here.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, purpose
+from quirks_core import Advise, Affected, Quirk, Severity, StaticProbe, fix, model_type, no, purpose, report, unknown, yes
 
 QUIRK = Quirk(
     id="mamba2-reload",

@@ -77,7 +77,6 @@ QUIRK = Quirk(
 async def scenario(lab: Lab) -> Outcome:
     """The second of two updates by vLLM's own ``reload_weights`` is copied, and the engine generates what the trainer does."""
     from quirks_plugins.weight_sync.recorded_updates_patches import copied
-    from worker.lab.kit.lab import Outcome
 
     model, first, second = (lab.checkpoint("qwen3", seed=seed) for seed in range(3))
     expected = lab.reference(second)

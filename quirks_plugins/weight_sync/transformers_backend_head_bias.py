@@ -10,8 +10,7 @@ When it can go: when the reload keeps parameters that loading added. Phi runs on
 Other models with such a bias are affected if ``engine.model_impl=transformers`` makes them run there.
 """
 
-from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import model_type, purpose, setting
+from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 QUIRK = Quirk(

@@ -10,8 +10,7 @@ worker puts them back.
 When it can go: when vLLM's reload marks its loaders by something else than a name.
 """
 
-from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
-from quirks_core.declaration.match import Fact, model_type, purpose
+from quirks_core import Affected, Fact, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 
 _KV_SCALES = {"quantization_config": {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}}}

@@ -55,8 +55,14 @@ def test_a_tokenizer_is_byte_level_by_its_file_and_has_the_class_of_its_settings
 
 
 def test_the_steps_of_a_tokenizer_are_those_of_its_file(checkpoint):
-    sequence = {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel"}]}
-    assert checkpoint({}, fast(pre_tokenizer=sequence)).fact("tokenizer.pre_tokenizers") == ["Digits", "ByteLevel"]
+    steps = [
+        {"type": "Split", "pattern": {"Regex": "[0-9]"}},
+        {"type": "Split", "pattern": {"String": " "}},
+        {"type": "ByteLevel"},
+    ]
+    found = checkpoint({}, fast(pre_tokenizer={"type": "Sequence", "pretokenizers": steps}))
+    assert found.fact("tokenizer.pre_tokenizers") == ["Split", "Split", "ByteLevel"]
+    assert found.fact("tokenizer.split_patterns") == ["[0-9]"]
     assert checkpoint({}, fast(pre_tokenizer={"type": "Metaspace"})).fact("tokenizer.pre_tokenizers") == ["Metaspace"]
     assert checkpoint({}, fast(pre_tokenizer=None)).fact("tokenizer.pre_tokenizers") == []
 

@@ -201,6 +201,30 @@ def test_a_rollout_with_lora_whose_engine_gets_nothing_is_a_note():
     assert "send the adapter (add_lora), and name it in each request" in found[10][0].text
 
 
+@pytest.mark.parametrize(
+    ("labels", "verdict"),
+    [
+        (["base", "1", "base"], [("label", False)]),
+        (["base", "1", "2", "base", "3", "4", "5", "base"], [("label", False)]),
+        (["base", "base", "base"], []),  # the parts of one update
+        (["base", "1", "2", "3", "4", "base"], []),  # too long ago
+        (["", "1", ""], []),
+    ],
+)
+def test_other_weights_under_an_earlier_label_are_named(labels, verdict):
+    engine = Engine()
+
+    found = [engine.update(NAMES, version=label, received={"a": str(turn)}) for turn, label in enumerate(labels)]
+
+    assert kinds(verdict for verdicts in found for verdict in verdicts) == verdict
+
+
+def test_the_same_weights_under_an_earlier_label_have_no_verdict():
+    engine = Engine()
+
+    assert not any(engine.update(NAMES, version=label, received={"a": label}) for label in ("base", "1", "base", "2", "base"))
+
+
 LORA = ("layers.0.q_proj.lora_a", "layers.0.q_proj.lora_b", "layers.1.q_proj.lora_a", "layers.1.q_proj.lora_b")
 
 

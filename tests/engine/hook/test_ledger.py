@@ -94,6 +94,62 @@ def test_stop_refuses_requests_with_the_sentence_that_names_the_fault(programs, 
     assert sum(line.startswith("ledger: only some layers change") for line in ended.said) == 1
 
 
+MERGES = (
+    _BEFORE
+    + """
+import torch
+
+if __name__ == "__main__":
+    llm = start()
+    kept = {name: tensor.bfloat16() for name, tensor in load_file(sys.argv[1] + "/model.safetensors").items()}
+    torch.manual_seed(0)
+    adapter = {name: torch.randn_like(tensor) * 0.01 for name, tensor in kept.items() if "q_proj" in name}
+
+    def send(weights, label):
+        llm.apply_model(lambda running: running.load_weights(list(weights.items())))
+        llm.llm_engine.set_weight_version(label)
+        generate(llm)
+        return account()
+
+    base = dict(kept)
+    send(base, "base")
+    found = {}
+    for way in ("restored", "taken out"):
+        base |= {name: base[name] + adapter[name] for name in adapter}
+        send(base, f"merged {way}")
+        base |= {name: kept[name] if way == "restored" else base[name] - adapter[name] for name in adapter}
+        found[way] = send(base, "base")
+
+    tokenizer, sampling = llm.get_tokenizer(), SamplingParams(seed=1, max_tokens=24, ignore_eos=True)
+    question = tokenizer.encode("tell me what a small model knows")
+    (answer,) = llm.generate([{"prompt_token_ids": question}], sampling, use_tqdm=False)[0].outputs
+    for way, ids in (("ids", list(answer.token_ids)), ("text", tokenizer.encode(answer.text, add_special_tokens=False))):
+        llm.generate([{"prompt_token_ids": [*question, *ids, *question]}], sampling, use_tqdm=False)
+        found[way] = account()
+    print("RESULT", json.dumps(found), flush=True)
+"""
+)
+
+
+def test_a_base_that_drifts_and_text_that_is_encoded_again_are_named(programs, checkpoint, receipts, worker_in_core):
+    variables = {
+        "MODEL_QUIRKS": "rollout",
+        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        **worker_in_core,
+    }
+
+    found = programs.script(MERGES, checkpoint("qwen3"), **variables).result()
+
+    before, _, after = [line["digest"] for line in found["restored"]["lines"][-3:]]
+    assert (before == after, found["restored"]["verdicts"]) == (True, [])
+    assert found["taken out"]["lines"][-1]["digest"] != after
+    assert described(found["taken out"]) == described(found["ids"]) == [("label", False)]
+    assert "label 'base' of an earlier one, and 2 of 25 tensors are others" in found["taken out"]["problems"][0]["text"]
+    assert described(found["text"])[1:] == [("encoded-again", False)]
+    assert "1 of 2 prompts that continue an answer" in found["text"]["problems"][-1]["text"]
+
+
 TWO_RANKS = (
     _BEFORE
     + """

@@ -33,7 +33,7 @@ _OURS = ("quirks_core", "worker")
 
 def code_digest(quirk: Quirk) -> str:
     """Returns the digest of everything of a quirk that its evidence depends on."""
-    own = quirk.location.module.partition(".")[0]
+    own = _package(quirk.location.module)
     declared = {name: part for name, part in encode(quirk).items() if name not in _CHANGE_NO_RUN}
     declared["evidence"] = encode(quirk.probes)  # a scenario may be named or found
     for adjustment in declared["adjustments"]:
@@ -79,8 +79,12 @@ def definitions(targets: Iterable[str]) -> Iterator[ast.AST]:
             essence = _Essence(module, node)
             yield essence.tree
             waiting |= essence.named - seen
-        elif imported := INSTALLED.imported_from(module, name):
+        elif (imported := INSTALLED.imported_from(module, name)) and _package(imported[0]) == _package(module):
             waiting |= {_target(".".join(filter(None, imported)))} - seen
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _dump(node: ast.AST) -> str:
@@ -96,7 +100,7 @@ class _Essence(ast.NodeTransformer):
     """
 
     def __init__(self, module: str, node: ast.AST) -> None:
-        self._module, self._package = module, module.partition(".")[0]
+        self._module, self._package = module, _package(module)
         self.named = set[str]()
         self._imports = _imports(module, INSTALLED.parsed(module)) | _imports(module, node)
         self.tree = self.visit(copy.deepcopy(node))
@@ -131,7 +135,7 @@ class _Essence(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _replaced(self, dotted: str, node: ast.Name | ast.Attribute) -> ast.Name:
-        package = dotted.partition(".")[0]
+        package = _package(dotted)
         if package == self._package:
             self.named.add(_target(dotted))
         if package == self._package or package in _OURS:
