@@ -122,8 +122,8 @@ def _remedy(report: Report, broken: list[Result]) -> str:
         return "To find the setting, run it again with --attribute."
     if _wrong_from_disk(report, broken):
         return (
-            "Not the refit: the engine's model itself, loaded from disk, differs in cold-start; no setting restores it alone; "
-            "quirks audit MODEL names the first layer that differs."
+            "Not the refit: the engine's model itself, loaded from disk, differs in cold-start; no setting restores it alone: "
+            "compare it with another version of vLLM (quirks migrate)."
         )
     return "No setting restores it alone: look at the worst tokens, and at the weights with quirks audit MODEL."
 
