@@ -56,10 +56,10 @@ def test_the_ablation_has_every_step_with_its_effect(crowded, shown):
     assert all(effect in text for effect in effects)
 
 
-def test_a_quirk_that_does_the_same_is_named_with_its_switch(faulty, shown):
+def test_a_quirk_that_does_the_same_is_named_with_its_state(faulty, shown):
     text = " ".join(shown(faulty).split())
 
-    assert "quirk rollout-logprobs-processed sets it; disabled: you disabled it. To activate it: remove --disable" in text
+    assert "quirk rollout-logprobs-processed sets it; disabled: switched off by --disable" in text
 
 
 def test_the_last_line_is_the_verdict(faulty, sound, make_report, shown):
@@ -121,7 +121,7 @@ def test_everything_that_was_found_is_in_the_page(faulty, page):
         expected += [result.title, *(token.text for token in result.worst), *(item.label for item in result.by_position)]
     expected += [part for step in faulty.steps for part in (step.setting, step.error)]
     for item in faulty.attributions:
-        quirks = [part for quirk in item.quirks for part in (quirk.id, quirk.state, quirk.because, quirk.switch)]
+        quirks = [part for quirk in item.quirks for part in (quirk.id, quirk.state, quirk.because)]
         expected += quirks
     assert [part for part in expected if part not in text] == []
 

@@ -55,9 +55,9 @@ async def audit(
     """Audits the refits of one model.
 
     Starts an engine from dummy weights without the quirks that could concern refits, and, if that one shows hazards and the
-    plan does something about weights, one with the plan in force. Each comparison loads the checkpoint beside the engine's model, so there must be room for a second
-    one on the engine's device (`engine.gpu_memory_utilization`); the transformers model is in this process, in float32. Quirks
-    that the options force are active only on the engine with the plan in force.
+    plan does something about weights, one with the plan in force. Each comparison loads the checkpoint beside the engine's
+    model, so there must be room for a second one on the engine's device (`engine.gpu_memory_utilization`); the transformers
+    model is in this process, in float32. Quirks that the options force are active only on the engine with the plan in force.
 
     Raises:
         AuditError: transformers cannot load the model, the engine has no room for a second one, or its workers do not answer.

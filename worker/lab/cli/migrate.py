@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_migrate(options: argparse.Namespace) -> int:
     """Makes both dumps and compares them; 1 if a threshold is crossed."""
     installed_only(options, "name them with --from and --to")
+    from worker.lab.compare.dump import write_text
     from worker.lab.compare.migrate import Environment, dumps
-    from worker.lab.parity.store import write_text
     from worker.lab.parity.thresholds import chosen_thresholds
 
     chosen_thresholds(options.profile, options.threshold)  # fails here, not after half an hour

@@ -79,7 +79,7 @@ def _show(screen: Screen, found: Weights) -> None:
         for verdict in found.account.problems:
             screen.say(f"  [{'bold red' if verdict.is_grave else 'yellow'}]{verdict.kind}[/]: {line(verdict.text)}")
     for match in found.matches:
-        screen.say(f"  {_STATES[match.status]} {line(match.folder)}: {line(match)} [dim](by {found.by})[/]")
+        screen.say(f"  {_STATES[match.status]} {line(match.folder)}: {line(match)}")
 
 
 COMMAND = Command("show what a running vllm serve has for weights, and which checkpoint they are", run_weights, add_arguments)

@@ -10,10 +10,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
+from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError, words
 from quirks_core.plan.receipt import Receipt
 from worker.lab.parity.records import ParityRecord
-from worker.lab.parity.store import write_text
 
 #: Version of the dumps' format; one of another is refused.
 DUMP_FORMAT = 1
@@ -100,3 +100,16 @@ class Dump(ParityRecord):
 def digest(sequences: Sequences) -> str:
     """Returns the SHA-256 that names some sequences."""
     return hashlib.sha256(json.dumps(sequences).encode()).hexdigest()
+
+
+def write_text(file: Path, text: str) -> None:
+    """Writes a file as `whole_file.write` does, and makes its folder.
+
+    Raises:
+        UsageError: It cannot be written there.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        whole_file.write(file, text)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror or error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -90,9 +90,8 @@ async def measure(
     thresholds: Sequence[Threshold],
     *,
     notify: Notify = lambda _: None,
-    done: Callable[[Result], object] = lambda _: None,
 ) -> list[Result]:
-    """Runs scenarios one after the other; `done` is called with each result as soon as it is known.
+    """Runs scenarios one after the other.
 
     Raises:
         EngineDiedError: The engine died, so the remaining scenarios cannot run.
@@ -103,7 +102,6 @@ async def measure(
     for name in chosen(names):
         notify(name)
         results.append(await _run(session, SCENARIOS[name], judging))
-        done(results[-1])
     return results
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-#: Version of the format of stored results.
-FORMAT: Final = 2
+#: Version of the format of reports.
+FORMAT: Final = 3
 #: Separates the names of settings that are changed together.
 JOINT: Final = " + "
 #: Labels of the checkpoint's weights, and of those that stand for the policy after an optimizer step.
@@ -165,8 +165,7 @@ class Coverage(ParityRecord):
 
     id: str
     state: str  #: in the user's plan: ``active``, ``disabled``, ``not_matched``, …
-    because: str  #: why it has that state
-    switch: str = ""  #: what to do to activate it: the option or key to remove or add; empty if nothing prevents it
+    because: str  #: why it has that state, or why its value is not in force
 
 
 class Attribution(Change):

@@ -38,8 +38,7 @@ pre {{ font: 13px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Writes ``report.json`` without samples, and ``report.html``, which needs and fetches no other file."""
-    report = report.without_samples()
+    """Writes ``report.json``, and ``report.html``, which needs and fetches no other file."""
     page = _Page()
     show_report(page, report, whole=True)
     (folder / "report.json").write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -150,8 +149,7 @@ def _show_attribution(screen: Screen, item: Attribution) -> None:
     screen.say("; ".join(f"[bold]{line(name)}: {line(old)} → {line(new)}[/]" for name, old, new in changes(item)))
     screen.say(_moved(item, item.metric), indent=2)
     for quirk in item.quirks:
-        switch = f". To activate it: {line(quirk.switch)}" if quirk.switch else ""
-        screen.say(f"quirk {line(quirk.id)} sets it; {line(state_of(quirk))}: {line(quirk.because)}{switch}", indent=2)
+        screen.say(f"quirk {line(quirk.id)} sets it; {line(state_of(quirk))}: {line(quirk.because)}", indent=2)
     if item.is_uncovered:
         screen.say("no quirk sets it for this run; quirks new NAME starts one", indent=2)
 
