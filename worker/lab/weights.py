@@ -40,7 +40,7 @@ class Weights(Record):
     target: str  #: its address, or its process id
     model: str = ""  #: what it was started with
     version: str = ""  #: the label of its weights; empty if it has none
-    account: Account | None = None  #: its ledger; None if it keeps none
+    account: Account  #: its ledger
     matches: tuple[Match, ...] = ()  #: the checkpoints
 
     @property
@@ -52,7 +52,7 @@ class Weights(Record):
     @property
     def problems(self) -> tuple[str, ...]:
         """What the ledger warns of now, and that no checkpoint is the one that runs."""
-        found = [verdict.text for verdict in self.account.problems if verdict.is_grave] if self.account else []
+        found = [verdict.text for verdict in self.account.problems if verdict.is_grave]
         if self.status == "missing":
             found.append(f"it runs none of {listed([match.folder for match in self.matches])}")
         return tuple(found)

@@ -101,7 +101,7 @@ def _hostile() -> Report:
     bad = Sample(prompt=(1,), tokens=(1, 2), rollout=(-1.0, -math.inf), trainer=(-1.0, -1.0))
     some = _of("cold-start", [bad], title=HOSTILE, notes={HOSTILE: HOSTILE})
     figures = {"mean_abs_delta": math.nan, "max_abs_delta": math.inf}
-    empty = {"by_position": (), "by_probability": (), "histogram": None, "worst": ()}
+    empty = {"by_position": (), "by_probability": (), "worst": ()}
     odd = some.model_copy(
         update={
             "scenario": f"odd {HOSTILE}", "metrics": {**some.metrics, **figures, "acme": -math.inf},

@@ -66,22 +66,13 @@ KNOWN: Mapping[str, tuple[Concern, str]] = MappingProxyType(
     }
 )  # fmt: skip
 _ORDER = list(KNOWN)
-#: Parts of the sections above that only decide when or where something is compiled.
-_HARMLESS = frozenset(
-    {
-        "compilation_config.compile_cache_save_format",
-        "compilation_config.cudagraph_num_of_warmups",
-        "kernel_config.enable_cutedsl_warmup",
-        "kernel_config.enable_jit_warmup",
-    }
-)
 
 
 def key(name: str) -> str | None:
     """Returns the key of `KNOWN` for a setting; None if nothing is known about it."""
     if name in KNOWN:
         return name
-    return next((key for key in KNOWN if key.endswith((".", "_")) and name.startswith(key) and name not in _HARMLESS), None)
+    return next((key for key in KNOWN if key.endswith((".", "_")) and name.startswith(key)), None)
 
 
 def rank(name: str) -> int:

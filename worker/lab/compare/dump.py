@@ -94,22 +94,13 @@ class Dump(ParityRecord):
         Raises:
             UsageError: It cannot be written there.
         """
-        write_text(file, self.model_dump_json() + "\n")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            whole_file.write(file, self.model_dump_json() + "\n")
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror or error}") from None
 
 
 def digest(sequences: Sequences) -> str:
     """Returns the SHA-256 that names some sequences."""
     return hashlib.sha256(json.dumps(sequences).encode()).hexdigest()
-
-
-def write_text(file: Path, text: str) -> None:
-    """Writes a file as `whole_file.write` does, and makes its folder.
-
-    Raises:
-        UsageError: It cannot be written there.
-    """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        whole_file.write(file, text)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror or error}") from None

@@ -30,12 +30,16 @@ _IGNORED = frozenset(
         "cache_config.gpu_memory_utilization",
         "compilation_config.bs_to_padded_graph_size",
         "compilation_config.compilation_time",
+        "compilation_config.compile_cache_save_format",
+        "compilation_config.cudagraph_num_of_warmups",
         "compilation_config.disabled_custom_ops",
         "compilation_config.enabled_custom_ops",
         "compilation_config.encoder_compilation_time",
         "compilation_config.static_all_moe_layers",
         "compilation_config.static_forward_context",
         "compilation_config.traced_files",
+        "kernel_config.enable_cutedsl_warmup",
+        "kernel_config.enable_jit_warmup",
         "load_config.use_tqdm_on_load",
         "model_config.hf_config",  # of the text model there is hf_text_config
         "model_config.hf_overrides",  # part of the configuration, which the settings contain

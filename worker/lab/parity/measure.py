@@ -50,10 +50,9 @@ class Judge:
     def judged(self, result: Result, samples: Sequence[Sample]) -> Result:
         """Returns a result with these samples, their metrics and verdicts."""
         found = measured(samples, decode=self.decode)
-        verdicts, rounding = judge(found.metrics, self.thresholds), result.rounding
-        if worst_level(verdicts) == "fail":
-            if not rounding and self.trainer is not None and result.scenario not in WITHOUT_TRAINER:
-                rounding = rounding_of(self.trainer, self.options, self.dtype, samples)
+        verdicts, rounding = judge(found.metrics, self.thresholds), {}
+        if worst_level(verdicts) == "fail" and self.trainer is not None and result.scenario not in WITHOUT_TRAINER:
+            rounding = rounding_of(self.trainer, self.options, self.dtype, samples)
             verdicts = told_from_rounding(verdicts, found.metrics, rounding)
         update = {**found._asdict(), "verdicts": verdicts, "rounding": rounding, "samples": tuple(samples)}
         return result.model_copy(update=update)

@@ -1,6 +1,6 @@
 """What a parity run found, as records that travel as JSON: samples, results by scenario, steps of an ablation, the report.
 
-Throughout, P, G and N are numbers of prompt tokens, of generated tokens and of bins; logprobs and deltas are in nats.
+Throughout, P and G are numbers of prompt tokens and of generated tokens; logprobs and deltas are in nats.
 """
 
 from __future__ import annotations
@@ -66,13 +66,6 @@ class Bin(ParityRecord):
     max_abs_delta: float
 
 
-class Histogram(ParityRecord):
-    """Tokens by log ratio, trainer - rollout."""
-
-    edges: tuple[float, ...]  #: [N + 1], rising; the outermost bins also hold values beyond them
-    counts: tuple[int, ...]  #: [N]
-
-
 class WorstToken(ParityRecord):
     """A token on which the sides disagree most."""
 
@@ -118,7 +111,6 @@ class Result(ParityRecord):
     rounding: dict[str, float] = {}
     by_position: tuple[Bin, ...] = ()  #: by position among the generated tokens
     by_probability: tuple[Bin, ...] = ()  #: by the trainer's probability of the token
-    histogram: Histogram | None = None
     worst: tuple[WorstToken, ...] = ()  #: those with the largest differences, the largest first
     notes: dict[str, Any] = {}  #: further facts by name: how far the weights were changed, …
     samples: tuple[Sample, ...] = ()  #: left out of what people read

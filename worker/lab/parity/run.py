@@ -136,8 +136,7 @@ class ParityRun:
         options = self._trainer_options(plan)
         options = replace(options, dtype=options.dtype or self.dtype)
         judge = Judge(self._thresholds, self._prompts.decode, self._trainer, options, self.dtype)
-        samples = self._trainer.score(result.samples, options)
-        return judge.judged(result.model_copy(update={"rounding": {}}), samples)
+        return judge.judged(result, self._trainer.score(result.samples, options))
 
     # ---- engine and trainer
 
