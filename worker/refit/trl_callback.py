@@ -124,17 +124,22 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
                 metrics[f"weights/{name}"].append(value)
 
     def _contract(self) -> Contract:
-        """Returns the trainer's side: TRL scales logits by its temperature, and takes logprobs of all tokens."""
+        """Returns the trainer's side: TRL scales logits by its temperature.
+
+        Where it corrects by the engine's logprobs, its own are of all tokens; elsewhere it does not read the engine's.
+        """
+        args = self._trainer.args
         products = trainer_process.precision(None).get("train.autocast")
         dtype = next(str(one.dtype) for one in self._trainer.model.parameters() if one.is_floating_point())
         dtype = dtype.removeprefix("torch.") if products is None or products.value == "none" else products.value
+        corrects = getattr(args, "vllm_importance_sampling_correction", False)
         return Contract(
             dtype=dtype,
-            head_dtype="float32" if getattr(self._trainer.args, "cast_lm_head_to_fp32", False) else dtype,
-            temperature=self._trainer.args.temperature,
-            top_p=1,
-            top_k=0,
-            logprobs="processed_logprobs",
+            head_dtype="float32" if getattr(args, "cast_lm_head_to_fp32", False) else dtype,
+            temperature=args.temperature,
+            top_p=1 if corrects else None,
+            top_k=0 if corrects else None,
+            logprobs="processed_logprobs" if corrects else None,
             scope="parameters",
             adapters=False,  # they are merged
         )
