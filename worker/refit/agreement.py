@@ -39,7 +39,7 @@ def agree(
     theirs = [replace(one, **(requests or {})) for one in _contracts(engine)]
     found = {name: values for one in theirs for name, values in mine.differences(one).items()}
     lines = [f"{name}: the trainer has {here}, the engine {there}" for name, (here, there) in found.items()]
-    if lines and on_difference == "stop":
+    if lines and on_difference != "warn":
         raise UsageError(
             f"trainer and engine differ before the first rollout: {'; '.join(lines)}; on_difference='warn' goes on"
         )
