@@ -332,7 +332,6 @@ async def run(config: EvalConfig, console: Console) -> dict[str, Any]:
         try:
             with console.status("starting the engines …"):
                 await group.start()
-            console.print(group.topology.table(), highlight=False, soft_wrap=True)
             with Progress(*columns, console=console) as bar:
                 task = bar.add_task("samples", total=len(questions) * config.eval.num_tests_per_prompt)
                 evaluation = Evaluation(group, tokenizer, config.eval, questions, prompts, lambda: bar.advance(task))

@@ -36,7 +36,6 @@ from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.finder import discover
 from quirks_core.reporting.terminal import Screen, line
 from worker.errors import WorkerCallError
-from worker.lab.audit.logprobs import Logprobs
 from worker.lab.audit.records import AuditError
 from worker.lab.cli.display import stages
 from worker.lab.kit import checkpoints
@@ -105,7 +104,6 @@ class Run(Record):
     second: Tokens | None = None  #: after a refit of other weights
     differs: tuple[str, ...] | None = None  #: tensors and layers that a refit leaves other than a load; None: not compared
     audit_error: str = ""  #: why they were not compared
-    layer: str = ""  #: from disk: the first layer whose output differs from transformers'; empty if none was found
 
     @property
     def right(self) -> bool:
@@ -327,8 +325,7 @@ def _details(row: Row) -> Iterator[str]:
     found += [f"differs after a refit: {_code(', '.join(run.differs))}"] if run.differs else []
     found += [f"not audited: {_code(run.audit_error)}"] if run.audit_error else []
     if disk is not None and (not disk.error or disk.error != run.error):
-        layer = f", first layer that differs: {_code(disk.layer)}" if disk.layer else ""
-        found.append(f"from disk: {_code(disk.error) if disk.error else disk.first}{layer}")
+        found.append(f"from disk: {_code(disk.error) if disk.error else disk.first}")
     yield from (f"- {text}" if index else f"\n- {text}" for index, text in enumerate(found))
 
 
@@ -393,8 +390,7 @@ class _Engine:
             async with self._lab.worker(model, values) as worker:
                 self._note(stage=Stage.FIRST)
                 if self._from_disk:
-                    self._note(first=await self._tokens(worker, trainer, expected))
-                    self._note(layer=await _layer(worker, trainer), stage=Stage.DONE)
+                    self._note(first=await self._tokens(worker, trainer, expected), stage=Stage.DONE)
                 else:
                     await self._refit(worker, trainer, expected)
         except RefusedError as error:
@@ -432,19 +428,6 @@ class _Engine:
         apart = [abs(a - b) for x, y in zip(got, scored, strict=True) for a, b in zip(x.logprobs, y.logprobs, strict=True)]
         largest = float(f"{max(apart):.1e}") if all(map(math.isfinite, apart)) else None
         return Tokens(equal=sum(a == b for a, b in pairs), total=len(pairs), logprobs=largest)
-
-
-async def _layer(worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel) -> str:
-    """Names the first layer whose output differs from transformers'; empty if no comparable one does."""
-    from worker.lab.audit.logprobs import disagreement_of  # needs torch
-
-    logprobs = Logprobs()
-    try:
-        await logprobs.take(worker, trainer.config.get_text_config().vocab_size)
-        found = await disagreement_of(worker, trainer, logprobs)
-    except (AuditError, WorkerCallError):
-        return ""
-    return (found.layer or "") if found else ""
 
 
 # ---- the command

@@ -22,7 +22,7 @@ def audited(checkpoint, lean):
 
     async def run(kind, *disable):
         config = GenerationConfig.parse(configuration(checkpoint(kind), lean()))
-        return await audit(config, PlanOptions.gather(config, call=SwitchNames(disable)), logits=False)
+        return await audit(config, PlanOptions.gather(config, call=SwitchNames(disable)))
 
     return run
 
@@ -54,11 +54,10 @@ async def test_a_buffer_that_a_refit_destroys_is_no_better_from_disk(audited):
 
 @pytest.mark.usefixtures("worker_in_core")
 def test_the_command_finds_a_model_without_such_buffers_clean(checkpoint, capsys):
-    """Qwen3, by tensors; logprobs are compared in worker_calls."""
     settings = ["engine.enforce_eager=true", "engine.dtype=float32", "engine.max_model_len=128"]
     options = [word for setting in settings for word in ("--set", setting)]
 
-    code = main(["audit", str(checkpoint("qwen3")), "--json", "--no-logits", *options])
+    code = main(["audit", str(checkpoint("qwen3")), "--json", *options])
 
     found = json.loads(capsys.readouterr().out)
     assert (code, found["clean"], found["hazards"]) == (0, True, [])

@@ -55,9 +55,14 @@ def main():
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--fp16", action="store_true")
     parser.add_argument("--bare", action="store_true", help="without the line that makes faults known")
+    parser.add_argument("--sampled-at", type=float, help="temperature of the rollout, where the trainer's is another")
+    parser.add_argument("--on-difference", choices=["stop", "warn"], default="warn")
     options = parser.parse_args()
     example = runpy.run_path(str(EXAMPLE))
-    config = example["configuration"](options.log, max_steps=STEPS, num_iterations=options.iterations, fp16=options.fp16)
+    changes = {"max_steps": STEPS, "num_iterations": options.iterations, "fp16": options.fp16}
+    if options.sampled_at is not None:
+        changes["generation_kwargs"] = {"temperature": options.sampled_at}
+    config = example["configuration"](options.log, **changes)
     adapter = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False) if options.lora else None
     trainer = GRPOTrainer(
         model=options.model,
@@ -70,7 +75,8 @@ def main():
     if options.fp16:
         skip_two_steps(trainer.accelerator)
     if not options.bare:
-        trainer.add_callback(LedgerCallback(trainer, file=options.log.with_suffix(".jsonl")))
+        file = options.log.with_suffix(".jsonl")
+        trainer.add_callback(LedgerCallback(trainer, file=file, on_difference=options.on_difference))
     trainer.train()
     options.log.write_text(json.dumps(trainer.state.log_history, indent=1), encoding="utf-8")
 

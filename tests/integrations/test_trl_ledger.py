@@ -99,3 +99,20 @@ def test_an_engine_without_a_ledger_ends_the_run(train):
 
     assert ended.code != 0
     assert "the engine keeps no ledger: start it with MODEL_QUIRKS=rollout" in ended.text
+
+
+def test_a_difference_of_trainer_and_engine_is_named_before_a_rollout(train):
+    """The healthy runs above agree; a rollout at another temperature is logged, an engine in another dtype ends the run."""
+    warned = train("warned", "none", "--sampled-at", "0.5", script=SCRIPT, **VARIABLES)
+    bfloat16 = VARIABLES | {"MODEL_QUIRKS_DISABLE": "float32-checkpoint-downcast"}
+    stopped = train("stopped", "none", "--lora", "--on-difference", "stop", script=SCRIPT, **bfloat16)
+
+    assert warned.code == 0, warned.text[-4000:]
+    said = [line.partition("model-quirks: contract: ")[2] for line in warned.text.splitlines() if "quirks: contract: " in line]
+    assert said == ["temperature: the trainer has 0.7, the engine 0.5"]
+    assert stopped.code != 0
+    words = (
+        "trainer and engine differ before the first rollout: dtype: the trainer has float32, the engine bfloat16; head_dtype:"
+    )
+    assert words in stopped.text
+    assert not stopped.log.exists()

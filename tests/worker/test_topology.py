@@ -172,19 +172,6 @@ def test_every_expert_is_counted_where_it_has_to_be(expected, number, held, prob
     assert f"{LAYERS[1]}: {problem}" in message
 
 
-def test_the_table_has_a_line_for_every_process():
-    """The table has a line for every process with every kind of parallelism that there is."""
-    assert _formed(SHARED).table().splitlines() == [
-        "engine  process  DP      EP      MoE layers  weights  experts",
-        "0       100      0 of 2  0 of 2  2           4.0 MiB  0-3",
-        "1       101      1 of 2  1 of 2  2           4.0 MiB  4-7",
-    ]
-    all_kinds = _formed(replace(SHARED, tensor=2, pipeline=2, experts=4)).table()
-    assert "1 of 2  1 of 2  1 of 2  3 of 4" in all_kinds
-    assert max(map(len, all_kinds.splitlines())) <= 80
-    assert _formed(RIGHT["independent, dense"]).table().count("none") == 8
-
-
 @pytest.mark.parametrize("expected", RIGHT.values(), ids=RIGHT)
 def test_what_goes_through_json_comes_back_the_same(expected):
     parts = [Topology((row,)) for row in _formed(expected).rows]

@@ -139,31 +139,6 @@ class Topology:
         if problems:
             raise TopologyError("the engine did not form the parallel groups of the plan: " + "; ".join(problems))
 
-    def table(self) -> str:
-        """Returns a text with one line per process, in aligned columns under a line of headings."""
-        places = {
-            "DP": [(row.dp_rank, row.dp_size) for row in self.rows],
-            "PP": [(row.pp_rank, row.pp_size) for row in self.rows],
-            "TP": [(row.tp_rank, row.tp_size) for row in self.rows],
-        }
-        columns: list[list[str]] = [
-            ["engine", *(str(row.engine) for row in self.rows)],
-            ["process", *(str(row.pid) for row in self.rows)],
-            *(
-                [name, *(f"{rank} of {size}" for rank, size in found)]
-                for name, found in places.items()
-                if name == "DP" or any(size > 1 for _, size in found)
-            ),
-            ["EP", *("none" if row.ep_rank is None else f"{row.ep_rank} of {row.ep_size}" for row in self.rows)],
-            ["MoE layers", *(str(len(row.experts)) for row in self.rows)],
-            ["weights", *(f"{row.expert_bytes / 2**20:.1f} MiB" for row in self.rows)],
-            # Last, because it has no limit: experts that are not neighbours are listed one by one.
-            ["experts", *(" / ".join(sorted({_ranges(ids) for ids in row.experts.values()})) or "none" for row in self.rows)],
-        ]
-        widths = [max(map(len, column)) for column in columns]
-        lines = ("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in zip(*columns, strict=True))
-        return "\n".join(lines)
-
     def to_json(self, *, indent: int | None = None) -> str:
         """Returns the rows as a JSON list."""
         return json.dumps([asdict(row) for row in self.rows], indent=indent)

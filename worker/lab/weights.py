@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import socket
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,11 +12,10 @@ from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
 from quirks_core.base.text import listed
 from quirks_core.hook import receipts
-from quirks_core.ledger.account import COMPUTES, Account, Entry
+from quirks_core.ledger.account import Account, Entry
 from worker.refit.running import START, Server
 from worker.refit.weights.checkpoint import read
 from worker.refit.weights.comparison import Comparison, Status, compare
-from worker.refit.weights.digest import Digester
 from worker.refit.weights.expected import Expected, expected
 
 _RECEIPT = "MODEL_QUIRKS_RECEIPT"
@@ -43,8 +40,7 @@ class Weights(Record):
     target: str  #: its address, or its process id
     model: str = ""  #: what it was started with
     version: str = ""  #: the label of its weights; empty if it has none
-    account: Account | None = None  #: its ledger; None if it keeps none
-    by: str = ""  #: what the checkpoints were compared by: ``ledger``, or ``checksum`` for vLLM's own
+    account: Account  #: its ledger
     matches: tuple[Match, ...] = ()  #: the checkpoints
 
     @property
@@ -56,7 +52,7 @@ class Weights(Record):
     @property
     def problems(self) -> tuple[str, ...]:
         """What the ledger warns of now, and that no checkpoint is the one that runs."""
-        found = [verdict.text for verdict in self.account.problems if verdict.is_grave] if self.account else []
+        found = [verdict.text for verdict in self.account.problems if verdict.is_grave]
         if self.status == "missing":
             found.append(f"it runs none of {listed([match.folder for match in self.matches])}")
         return tuple(found)
@@ -66,40 +62,27 @@ def of_server(url: str, checkpoints: Sequence[Path] = ()) -> Weights:
     """Queries a server.
 
     Raises:
-        UsageError: There is no server, it has no ledger and no checksums, or a folder holds another architecture.
+        UsageError: There is no server, it has no ledger, or a folder holds another architecture.
     """
     server = Server(url)
     config = server.config()
     label = server.query("/weight_info") or {}
-    try:
-        account, reason = server.account(), ""
-    except UsageError as error:
-        if not checkpoints:
-            raise
-        account, reason = None, str(error)
     found = Weights(
         target=server.url,
         model=str(config["model_config"]["model"]),
         version=str(label.get("weight_version") or ""),
-        account=account,
+        account=server.account(),
     )
     if not checkpoints:
         return found
     dtype = getattr(torch, str(config["model_config"]["dtype"]).removeprefix("torch."))
     layout = {"dtype": dtype, "tensor_parallel_size": int(config["parallel_config"]["tensor_parallel_size"])}
-    if account is not None:
-        entries = server.look()
-        whole = not any(entry.sampled for entry in entries)
-        found_in = [expected(read(folder), whole=whole, **layout) for folder in checkpoints]
-    elif (answer := server.query("/weight_checker", {"action": "checksum"})) is not None:
-        entries = _entries(answer["checksums"])
-        found_in = [expected(read(folder), digester=_Checksums(), **layout) for folder in checkpoints]
-    else:
-        raise UsageError(f"{server.url} has no /weight_checker, which vLLM has from 0.32; {reason}")
+    entries = server.look()
+    whole = not any(entry.sampled for entry in entries)
     if not any(entry.digests for entry in entries):
         raise UsageError(f"{server.url} sleeps, and had no update before: wake it up first")
-    matches = tuple(_match(folder, entries, right) for folder, right in zip(checkpoints, found_in, strict=True))
-    return found.model_copy(update={"by": "ledger" if account is not None else "checksum", "matches": matches})
+    matches = tuple(_match(folder, entries, expected(read(folder), whole=whole, **layout)) for folder in checkpoints)
+    return found.model_copy(update={"matches": matches})
 
 
 def of_process(pid: int) -> Weights:
@@ -128,32 +111,6 @@ def of_process(pid: int) -> Weights:
         raise UsageError(f"process {pid}: its engine had no weight update, or keeps no ledger ({folder / name} has no account)")
     last = accounts[-1]
     return Weights(target=str(pid), version=last.lines[-1].version if last.lines else "", account=last)
-
-
-class _Checksums(Digester):
-    """Makes vLLM's checksums (SHA-256) in the place of digests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: dict[str, str] = {}
-
-    def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Takes a tensor of a checkpoint."""
-        self._found[name] = hashlib.sha256(tensor.contiguous().view(-1).view(torch.uint8).numpy()).hexdigest()
-
-    def result(self) -> dict[str, str]:
-        """Returns the checksums by name."""
-        return self._found
-
-
-def _entries(checksums: Mapping[str, str]) -> list[Entry]:
-    """Returns a server's checksums as entries of its processes; without a byte are those that a kernel has packed away."""
-    empty = hashlib.sha256(b"").hexdigest()
-    held: dict[str, dict[str, str]] = defaultdict(dict)
-    for label, digest in checksums.items():
-        process, _, name = label.rpartition(":")
-        held[process][name.removesuffix(".weight") + COMPUTES if digest == empty else name] = digest
-    return [Entry(number=0, way="start", rank=rank, digests=digests) for rank, digests in enumerate(held.values())]
 
 
 def _match(folder: Path, entries: Sequence[Entry], right: Expected) -> Match:

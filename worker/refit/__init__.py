@@ -9,6 +9,8 @@ from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.scope import RefitScope, tensors
 
 if TYPE_CHECKING:
+    from quirks_core.plan.contract import Contract
+    from worker.refit.agreement import agree
     from worker.refit.arrivals import Arrival, Arrivals
     from worker.refit.trainer_engine import RefitTrainer, RefitTrainerInitInfo
     from worker.refit.transport.collective import CollectiveSender
@@ -21,12 +23,14 @@ __all__ = [
     "Arrival",
     "Arrivals",
     "CollectiveSender",
+    "Contract",
     "LedgerCallback",
     "Manifest",
     "RefitScope",
     "RefitTrainer",
     "RefitTrainerInitInfo",
     "Source",
+    "agree",
     "digest",
     "send_ipc_zmq",
     "tensors",
@@ -36,10 +40,12 @@ _LAZY = {
     "Arrival": ("worker.refit.arrivals", "Arrival"),
     "Arrivals": ("worker.refit.arrivals", "Arrivals"),
     "CollectiveSender": ("worker.refit.transport.collective", "CollectiveSender"),
+    "Contract": ("quirks_core.plan.contract", "Contract"),
     "RefitTrainer": ("worker.refit.trainer_engine", "RefitTrainer"),
     "RefitTrainerInitInfo": ("worker.refit.trainer_engine", "RefitTrainerInitInfo"),
     "LedgerCallback": ("worker.refit.trl_callback", "LedgerCallback"),
     "Source": ("worker.refit.weights.source", "Source"),
+    "agree": ("worker.refit.agreement", "agree"),
     "digest": ("worker.refit.weights.expected", "digest"),
     "send_ipc_zmq": ("worker.refit.transport.ipc_zmq", "send"),
 }

@@ -101,14 +101,14 @@ class Server:
             "ledger alone, use quirks weights PID on its machine"
         )
 
-    def rpc(self, function: str, *arguments: Any) -> list[Any]:
-        """Returns what a function of ours answers in each worker.
+    def call(self, function: str, *arguments: Any) -> list[Any]:
+        """Returns what a function of ours, named as ``package.module:name``, answers in each worker.
 
         Raises:
-            UsageError: The engine has no ledger.
+            UsageError: The engine has no plan of ours, or no ledger that the function needs.
         """
         _check(self.config().get("additional_config"), self.url)
-        call = {"method": worker_calls.METHOD, "args": [f"{_LEDGER}:{function}", list(arguments), {}]}
+        call = {"method": worker_calls.METHOD, "args": [function, list(arguments), {}]}
         answer = self.query("/collective_rpc", call)
         if answer is None:
             raise UsageError(f"{self.url} has no /collective_rpc")
@@ -120,7 +120,7 @@ class Server:
         Raises:
             UsageError: The engine has no ledger, or the server no door to it.
         """
-        return [Entry.model_validate(row) for row in self.rpc("look")]
+        return [Entry.model_validate(row) for row in self.call(f"{_LEDGER}:look")]
 
     def account(self) -> Account:
         """Returns the account of the engine's weights.
@@ -139,7 +139,7 @@ class Server:
         return self._account("trainer_at", updates)
 
     def _account(self, function: str, *arguments: Any) -> Account:
-        if (answer := self.rpc(function, *arguments)[0]) is None:
+        if (answer := self.call(f"{_LEDGER}:{function}", *arguments)[0]) is None:
             raise UsageError(f"{self.url}: {_NO_LEDGER}")
         return Account.model_validate(answer)
 
@@ -153,9 +153,17 @@ def look(llm: Any) -> list[Entry]:
     Raises:
         UsageError: The engine has no ledger.
     """
+    return [Entry.model_validate(row) for row in call(llm, f"{_LEDGER}:look")]
+
+
+def call(llm: Any, function: str) -> list[Any]:
+    """Returns what a function of ours answers in each worker of an engine in this process, as `Server.call` does.
+
+    Raises:
+        UsageError: As there.
+    """
     _check(llm.llm_engine.vllm_config.additional_config, "LLM")
-    answers = llm.collective_rpc(worker_calls.METHOD, args=(f"{_LEDGER}:look", [], {}))
-    return [Entry.model_validate(row) for row in _values(answers)]
+    return _values(llm.collective_rpc(worker_calls.METHOD, args=(function, [], {})))
 
 
 def _check(additional_config: Any, where: str) -> None:

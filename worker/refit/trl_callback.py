@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import TrainerCallback
 
 from quirks_core.base.errors import QuirksError, UsageError
-from quirks_core.hook import report
+from quirks_core.hook import report, trainer_process
+from quirks_core.plan.contract import Contract
+from worker.refit.agreement import agree
 from worker.refit.arrivals import Arrival, Arrivals
 from worker.refit.running import Server, look
 from worker.refit.weights.expected import Expected, digest
@@ -20,7 +22,8 @@ from worker.refit.weights.expected import Expected, digest
 class LedgerCallback(TrainerCallback):  # type: ignore[misc]
     """Logs ``weights/arrived``, ``weights/changed_share`` and ``weights/update_norm`` at each step of a TRL trainer.
 
-    The engine has to run with ``MODEL_QUIRKS=rollout``; that of ``trl vllm-serve`` with ``VLLM_SERVER_DEV_MODE=1``, too::
+    Before the first rollout it compares the trainer's contract with the engine's (`worker.refit.agreement`). The engine has to
+    run with ``MODEL_QUIRKS=rollout``; that of ``trl vllm-serve`` with ``VLLM_SERVER_DEV_MODE=1``, too::
 
         trainer.add_callback(LedgerCallback(trainer))
 
@@ -28,12 +31,15 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         arrivals: What arrived, step by step, the newest last.
     """
 
-    def __init__(self, trainer: Any, *, file: str | Path | None = None) -> None:
+    def __init__(
+        self, trainer: Any, *, file: str | Path | None = None, on_difference: Literal["stop", "warn"] = "warn"
+    ) -> None:
         """Takes a trainer that generates with vLLM.
 
         Args:
             trainer: TRL's ``GRPOTrainer``, or another that has ``vllm_generation``.
             file: Where to write a line of JSON for each step; ``quirks weights FILE`` draws it.
+            on_difference: Whether a difference between the trainer's contract and the engine's ends the run, or is logged.
 
         Raises:
             UsageError: The trainer does not use vLLM.
@@ -43,6 +49,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         self.arrivals: list[Arrival] = []
         self._trainer = trainer
         self._file = None if file is None else Path(file)
+        self._on_difference = on_difference
         steps = getattr(trainer.args, "steps_per_generation", None) or 1
         rollout = steps * getattr(trainer, "num_iterations", 1) / trainer.args.gradient_accumulation_steps
         self._comparison = Arrivals(behind=max(1, math.ceil(rollout)) - 1)
@@ -53,13 +60,16 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         self._scale = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - transformers' names
-        """Looks whether the engine has a ledger.
+        """Looks whether the engine has a ledger, and agrees with the trainer.
 
         Raises:
-            UsageError: It has none.
+            UsageError: It has none; or it does not agree, and a difference ends the run.
         """
         if not self._has_engine():
             return  # this process only gathers
+        generation = self._trainer.vllm_generation
+        engine = generation.llm if generation.mode == "colocate" else generation.vllm_client.base_url
+        agree(engine, self._contract(), requests=self._requests(), on_difference=self._on_difference)
         self._facts, self._whole = self._engine(), not any(entry.sampled for entry in self._look())
         if self._file is not None:
             self._file.write_text("", encoding="utf-8")
@@ -112,6 +122,33 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         for name, value in values.items():
             if value is not None and math.isfinite(value):
                 metrics[f"weights/{name}"].append(value)
+
+    def _contract(self) -> Contract:
+        """Returns the trainer's side: TRL scales logits by its temperature.
+
+        Where it corrects by the engine's logprobs, its own are of all tokens; elsewhere it does not read the engine's.
+        """
+        args = self._trainer.args
+        products = trainer_process.precision(None).get("train.autocast")
+        dtype = next(str(one.dtype) for one in self._trainer.model.parameters() if one.is_floating_point())
+        dtype = dtype.removeprefix("torch.") if products is None or products.value == "none" else products.value
+        corrects = getattr(args, "vllm_importance_sampling_correction", False)
+        return Contract(
+            dtype=dtype,
+            head_dtype="float32" if getattr(args, "cast_lm_head_to_fp32", False) else dtype,
+            temperature=args.temperature,
+            top_p=1 if corrects else None,
+            top_k=0 if corrects else None,
+            logprobs="processed_logprobs" if corrects else None,
+            scope="parameters",
+            adapters=False,  # they are merged
+        )
+
+    def _requests(self) -> dict[str, Any]:
+        """Returns how the rollout samples: TRL sets it in each request."""
+        generation = self._trainer.vllm_generation
+        more = generation.generation_kwargs
+        return {name: more.get(name, getattr(generation, name)) for name in ("temperature", "top_p", "top_k")}
 
     def _look(self) -> Any:
         generation = self._trainer.vllm_generation

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from worker.lab.audit.logprobs import Logprobs, disagreement_of
 from worker.lab.audit.refit_audit import _refit, _step
 from worker.refit import RefitScope
 
@@ -39,28 +38,3 @@ async def test_every_parameter_of_another_policy_is_named(compared):
     assert {"model.embed_tokens", "model.norm", "model.layers.1.mlp.down_proj"} <= rows.keys()
     assert {row["kind"] for row in rows.values()} <= {"parameter", "computation"}
     assert all(row["in_checkpoint"] and row["workers"] == [0] for row in rows.values())
-
-
-async def test_only_logprobs_of_equal_weights_are_close(worker, policies):
-    expected = Logprobs()
-    await expected.take(worker, 512)
-
-    again = await expected.compare(worker)
-    await worker.refit_async(policies.b.model)
-    other = await expected.compare(worker)
-
-    assert (again.close, again.tokens) == (True, other.tokens)
-    assert not other.close
-    assert other.max_abs_delta > 1
-
-
-async def test_other_weights_disagree_from_the_first_layer_on(worker, policies):
-    """An engine that holds other weights than the checkpoint disagrees from the first layer on."""
-    logprobs = Logprobs()
-    await logprobs.take(worker, 512)
-
-    of_another = await disagreement_of(worker, policies.b.model, logprobs)
-
-    assert await disagreement_of(worker, policies.a.model, logprobs) is None
-    assert (of_another.layer, of_another.compared) == ("layers.0", 2)
-    assert of_another.logits.max_abs_delta > 1

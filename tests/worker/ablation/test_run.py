@@ -16,7 +16,6 @@ from quirks_core.base.errors import QuirksError
 from worker.lab.attribution.run import attributions, run_variants
 from worker.lab.attribution.variant import Start, Variant, variants
 from worker.lab.parity.records import Result, Step
-from worker.lab.parity.store import Store
 from worker.lab.parity.thresholds import judge, parse_threshold
 
 LIMIT, NOISE = 0.01, 1e-6
@@ -106,16 +105,10 @@ async def test_a_refused_variant_is_a_step_with_the_reason_instead_of_a_measurem
     assert [setting for setting, _ in table.calls] == ["engine.dtype"]
 
 
-async def test_an_ablation_goes_on_with_what_could_not_be_measured_before(user, tmp_path):
-    start, names = user(), ("engine.dtype", "engine.async_scheduling")
-    first, second = Table(STALE, broken="engine.async_scheduling"), Table(STALE)
+async def test_what_cannot_be_measured_is_a_step_with_the_reason(user):
+    _, steps = await tried(user(), Table(STALE, broken="engine.async_scheduling"), "engine.dtype", "engine.async_scheduling")
 
-    _, noted = await tried(start, first, *names, store=Store(tmp_path / "s", {}))
-    _, steps = await tried(start, second, *names, store=Store(tmp_path / "s", {}))
-
-    assert {step.setting: step.error for step in noted} == {"engine.async_scheduling": "out of memory", "engine.dtype": ""}
-    assert [setting for setting, _ in (*first.calls, *second.calls)] == ["engine.dtype", "engine.async_scheduling"]
-    assert all(step.results and not step.error for step in steps)
+    assert {step.setting: step.error for step in steps} == {"engine.async_scheduling": "out of memory", "engine.dtype": ""}
 
 
 async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
@@ -139,7 +132,7 @@ async def test_no_engine_is_started_for_what_is_left_when_every_failed_scenario_
     restarts = [step for step in steps if step.how == "restart"]
     assert (restarts[0].setting, restarts[0].error) == ("engine.logprobs_mode", "")
     assert len(restarts) > 5
-    reason = "all that failed is restored by engine.logprobs_mode; --every-setting tries it"
+    reason = "all that failed is restored by engine.logprobs_mode; --setting NAME tries it"
     assert {step.error for step in restarts[1:]} == {reason}
     assert [setting for setting, _ in table.calls if setting.startswith("engine.")] == ["engine.logprobs_mode"]
     assert all(not step.error for step in steps if step.how != "restart")
@@ -155,60 +148,7 @@ async def test_engines_are_started_until_every_failed_scenario_is_restored_by_so
     assert last == len(tried_settings) - 1
     left = {step.error for step in steps if step.error}
     both = "engine.logprobs_mode and engine.enable_prefix_caching"
-    assert left == {f"all that failed is restored by {both}; --every-setting tries it"}
-
-
-async def test_what_was_left_is_tried_by_a_later_run_that_wants_every_setting(user, tmp_path):
-    start, first, second = user(**RAW_MODE), Table(RAW), Table(RAW)
-
-    await tried(start, first, store=Store(tmp_path / "s", {}))
-    _, steps = await tried(start, second, every=True, store=Store(tmp_path / "s", {}))
-
-    assert [step.error for step in steps if step.error] == []
-    assert {setting for setting, _ in first.calls}.isdisjoint(setting for setting, _ in second.calls)
-    assert len(second.calls) > 5
-
-
-# ---- combinations
-
-
-async def test_faults_that_no_single_setting_mends_are_mended_together(user):
-    both = (Fault(0.3, ("temperature",), RAW.cure), Fault(0.2, ("temperature",), STALE.cure))
-    start = user(**RAW_MODE)
-
-    baseline, steps = await tried(start, Table(*both))
-
-    (together,) = [step for step in steps if " + " in step.setting and "logprobs_mode" in step.setting]
-    assert together.setting == "engine.logprobs_mode + engine.enable_prefix_caching"
-    assert (together.before, together.after) == (["raw_logprobs", None], ["processed_logprobs", False])
-    assert together.results[0].level == "ok"
-    (best, *_) = attributions(baseline, steps, start.plan, start.registry)
-    assert (best.setting, best.restores) == (together.setting, ("temperature",))
-    assert Step.model_validate_json(together.model_dump_json()) == together
-
-
-async def test_at_most_three_settings_are_changed_together(user):
-    cures = (RAW.cure, STALE.cure, {"engine.async_scheduling": False})
-    three = [Fault(0.3 / (1 + n), ("temperature",), cure) for n, cure in enumerate(cures)]
-    four = [*three, Fault(0.05, ("temperature",), {"engine.enforce_eager": True})]
-
-    _, mended = await tried(user(**RAW_MODE), Table(*three))
-    _, broken = await tried(user(**RAW_MODE), Table(*four))
-
-    restored = [step.setting for step in mended if step.results and step.results[0].level == "ok"]
-    assert restored == ["engine.logprobs_mode + engine.enable_prefix_caching + engine.async_scheduling"]
-    assert [step for step in broken if step.results and step.results[0].level == "ok"] == []
-    assert max(step.setting.count(" + ") for step in broken) == 2
-
-
-async def test_two_values_of_one_setting_are_not_combined(user):
-    halves = [
-        Fault(size, ("cold-start",), {"train.attn_implementation": value}) for size, value in ((0.3, "eager"), (0.2, "sdpa"))
-    ]
-
-    _, steps = await tried(user(), Table(*halves), "train.attn_implementation")
-
-    assert [step.after for step in steps] == ["eager", "sdpa"]
+    assert left == {f"all that failed is restored by {both}; --setting NAME tries it"}
 
 
 # ---- attribution

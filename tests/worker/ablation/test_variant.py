@@ -128,28 +128,3 @@ def test_a_quirk_that_another_one_replaces_anyhow_is_not_tried(user, declare):
 
     assert [item.setting for item in alone] == ["quirk a"]
     assert replaced == []
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "how"),
-    [
-        ("train.dtype", "train.attn_implementation", "rescore"),
-        ("train.dtype", "engine.async_scheduling", "restart"),
-    ],
-)
-def test_a_combination_takes_at_least_what_its_parts_take(one, other, how, user):
-    start = user()
-
-    together = variants(start, only=[one])[0].combined(variants(start, only=[other])[0])
-
-    assert (together.setting, together.how) == (f"{one} + {other}", how)
-    assert together.config.typed_slots() - start.config.typed_slots() == {one, other}
-
-
-def test_of_two_settings_that_a_quirk_ties_to_each_other_only_both_together_are_tried(user, heads_alike):
-    names = (*HEADS, " + ".join(HEADS))
-
-    tied, free = (variants(start, only=names) for start in (user(installed=[heads_alike]), user()))
-
-    assert [item.setting for item in tied] == ["engine.head_dtype + train.head_dtype"]
-    assert {item.setting for item in free} == set(names)

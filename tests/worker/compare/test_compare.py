@@ -7,11 +7,7 @@ import math
 import pytest
 
 from quirks_core.base.errors import UsageError
-from quirks_core.configuration.slots import installed_slot
 from quirks_core.plan.diff import changes
-from quirks_core.plugins.registry import Registry
-from worker.lab.attribution.coverage import quirks_that_set
-from worker.lab.compare import causes
 from worker.lab.compare.compare import compare
 
 
@@ -114,9 +110,9 @@ def test_if_prefill_agrees_the_meaning_of_a_logprob_is_the_first_cause(a, b) -> 
 
     found = compare(a, b(lower="sampled", scored=True, effective={**a.effective, **raw}))
 
-    assert [(cause.name, cause.concern, cause.slot) for cause in found.causes] == [
-        ("model_config.logprobs_mode", "meaning", "engine.logprobs_mode"),
-        ("cache_config.enable_prefix_caching", "computation", "engine.enable_prefix_caching"),
+    assert [(cause.name, cause.concern) for cause in found.causes] == [
+        ("model_config.logprobs_mode", "meaning"),
+        ("cache_config.enable_prefix_caching", "computation"),
     ]
     assert "agree on the same tokens" in found.reading
     assert "sampled tokens: look at what a logprob means" in found.reading
@@ -166,29 +162,6 @@ def test_a_setting_of_one_version_is_a_cause_if_it_is_known_by_name(name, value,
 
     assert [cause.name for cause in found.causes] == ([name] if counts else [])
     assert [change.name for change in found.effective] == [name]
-
-
-def test_a_cause_names_the_quirks_that_set_it() -> None:
-    registry = Registry.load()
-
-    quirks = quirks_that_set("engine.logprobs_mode", registry, {"rollout-logprobs-processed"}, set())
-
-    assert [(quirk.id, quirk.state) for quirk in quirks] == [
-        ("min-tokens-renormalises", "in force in neither"),
-        ("rollout-logprobs-processed", "in force in A"),
-    ]
-    assert quirks_that_set("engine.quantization", registry, (), ()) == ()
-
-
-def test_every_slot_that_a_cause_names_is_one_of_the_installed_engine() -> None:
-    known = [name for name in causes.KNOWN if not name.startswith("env.")]
-
-    slots = {name: causes.slot_of(name if not name.endswith("_") else f"{name}cache_dtype") for name in known}
-
-    assert {name: slot for name, slot in slots.items() if installed_slot(slot) is None and slot != "engine.head_dtype"} == {}
-    assert slots["cache_config.cache_dtype"] == "engine.kv_cache_dtype"
-    assert causes.slot_of("compilation_config.pass_config.fuse") == slots["compilation_config."] == "engine.compilation_config"
-    assert causes.slot_of("env.OMP_NUM_THREADS") == "env.OMP_NUM_THREADS"
 
 
 # ---- what cannot be compared

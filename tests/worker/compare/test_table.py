@@ -9,7 +9,6 @@ from rich.cells import cell_len
 
 from worker.lab.compare.compare import Comparison, compare
 from worker.lab.compare.table import show_comparison
-from worker.lab.parity.records import Coverage
 
 EVIL = "\x1b[31m[red]:x:\nfail forged"
 
@@ -27,8 +26,7 @@ def differing(dumped) -> Comparison:
         rows, scored_for=a, versions={"vllm": "0.32.0", "torch": "2.13.0"}, quirks=("v1-runtime", "acme/one"),
         settings={"engine.dtype": "bfloat16", "sampling.temperature": 0.7}, effective=effective,
     )  # fmt: skip
-    quirk = Coverage(id="acme/mode", state="in force in A", because="", switch="")
-    return compare(a, b, cover=lambda slot: (quirk,) if slot == "engine.logprobs_mode" else ())
+    return compare(a, b)
 
 
 def test_a_comparison_is_shown_in_lines_of_one_thing_each(differing, screened):
@@ -42,8 +40,6 @@ def test_a_comparison_is_shown_in_lines_of_one_thing_each(differing, screened):
         "sampled fail 2 of 2 6 of 6 0.500 0.500 0.107",
         "teacher-forced ok - 11 scored 0 0 0",
         "model_config.logprobs_mode: A processed_logprobs, B raw_logprobs",
-        "set it with engine.logprobs_mode",
-        "quirk acme/mode: in force in A",
         "vllm A 0.30.0, B 0.32.0",
         "engine.dtype A float32, B bfloat16",
         "quirk acme/one: in force only in B",

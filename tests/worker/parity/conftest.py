@@ -79,7 +79,7 @@ def _report(**fields: Any) -> Report:
         _tried("engine.enable_prefix_caching", True, False, raw),
         _tried("engine.kv_cache_dtype", None, "fp8", error="EngineStartError: no fp8"),
     )  # fmt: skip
-    quirk = Coverage(id="rollout-logprobs-processed", state="disabled", because="you disabled it", switch="remove --disable")
+    quirk = Coverage(id="rollout-logprobs-processed", state="disabled", because="switched off by --disable")
     attributions = (
         _moves(mode, raw, "mean_abs_delta", restores=("temperature",), quirks=(quirk,)),
         _moves(cleared, stale, "max_abs_delta", restores=("in-flight-kept",)),
@@ -101,7 +101,7 @@ def _hostile() -> Report:
     bad = Sample(prompt=(1,), tokens=(1, 2), rollout=(-1.0, -math.inf), trainer=(-1.0, -1.0))
     some = _of("cold-start", [bad], title=HOSTILE, notes={HOSTILE: HOSTILE})
     figures = {"mean_abs_delta": math.nan, "max_abs_delta": math.inf}
-    empty = {"by_position": (), "by_probability": (), "histogram": None, "worst": ()}
+    empty = {"by_position": (), "by_probability": (), "worst": ()}
     odd = some.model_copy(
         update={
             "scenario": f"odd {HOSTILE}", "metrics": {**some.metrics, **figures, "acme": -math.inf},
@@ -109,7 +109,7 @@ def _hostile() -> Report:
         }
     )  # fmt: skip
     step = _tried("engine.dtype", None, "float32", odd)
-    quirk = Coverage(id=HOSTILE, state=HOSTILE, because=HOSTILE, switch=HOSTILE)
+    quirk = Coverage(id=HOSTILE, state=HOSTILE, because=HOSTILE)
     return _report(
         model=HOSTILE,
         versions={HOSTILE: HOSTILE},

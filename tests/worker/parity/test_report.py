@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from worker.lab.parity.records import Report
 from worker.lab.parity.report import show_report, write_report
+from worker.lab.parity.summary import crossed
 
 
 @pytest.fixture
@@ -56,10 +57,10 @@ def test_the_ablation_has_every_step_with_its_effect(crowded, shown):
     assert all(effect in text for effect in effects)
 
 
-def test_a_quirk_that_does_the_same_is_named_with_its_switch(faulty, shown):
+def test_a_quirk_that_does_the_same_is_named_with_its_state(faulty, shown):
     text = " ".join(shown(faulty).split())
 
-    assert "quirk rollout-logprobs-processed sets it; disabled: you disabled it. To activate it: remove --disable" in text
+    assert "quirk rollout-logprobs-processed sets it; disabled: switched off by --disable" in text
 
 
 def test_the_last_line_is_the_verdict(faulty, sound, make_report, shown):
@@ -116,12 +117,12 @@ def test_everything_that_was_found_is_in_the_page(faulty, page):
     expected += [f"{name} {version}" for name, version in faulty.versions.items()]
     for result in faulty.results:
         expected += [result.scenario, result.reason]
-        expected += [part for verdict in result.verdicts for part in (verdict.threshold, verdict.metric, verdict.source)]
+        expected += [verdict.threshold for verdict in crossed(result.verdicts)[:3]]
     for result in faulty.measured:
         expected += [result.title, *(token.text for token in result.worst), *(item.label for item in result.by_position)]
     expected += [part for step in faulty.steps for part in (step.setting, step.error)]
     for item in faulty.attributions:
-        quirks = [part for quirk in item.quirks for part in (quirk.id, quirk.state, quirk.because, quirk.switch)]
+        quirks = [part for quirk in item.quirks for part in (quirk.id, quirk.state, quirk.because)]
         expected += quirks
     assert [part for part in expected if part not in text] == []
 

@@ -1,4 +1,4 @@
-"""What a parity run finds out before any engine starts, and what it keeps for the next one."""
+"""What a parity run finds out before any engine starts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from quirks_core.base.errors import UsageError
 from worker import GenerationConfig
 from worker.lab.attribution.run import run as ablate
 from worker.lab.kit import checkpoints
-from worker.lab.parity.records import Result
 from worker.lab.parity.run import Options, ParityRun, run
-from worker.lab.parity.store import Store, write_text
 
 UNLOADABLE = {"attn_implementation": "flash_attention_2"}  # which is not installed
 
@@ -67,48 +65,3 @@ async def test_what_is_wrong_is_reported_at_once(model, options, message):
 async def test_a_setting_that_does_not_exist_is_reported_at_once(model):
     with pytest.raises(UsageError, match=r"no setting of that name: 'engine\.logprob_mode'"):
         await ablate(configured(model), Options(), settings=["engine.logprob_mode"])
-
-
-# ---- what is kept
-
-RUN = {"plan": "abc", "tokens": 32}
-RESULT = Result(
-    scenario="cold-start", title="the engine after its start, before any update", metrics={"max_abs_delta": float("nan")}
-)
-
-
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "deep" / "state.json"
-
-
-def test_a_piece_is_found_again(file):
-    Store(file, RUN).put("cold-start", RESULT)
-
-    again = Store(file, RUN)
-
-    assert again.found == 1
-    found = again.get("cold-start", Result)
-    assert (found.scenario, str(found.metrics["max_abs_delta"])) == ("cold-start", "nan")
-    assert again.get("temperature", Result) is None
-
-
-def test_runs_that_differ_keep_their_results_side_by_side(file):
-    first = Store(file, RUN)
-    first.put("cold-start", RESULT)
-
-    other = Store(file, {**RUN, "tokens": 64})
-    other.put("temperature", RESULT)
-
-    assert other.found == 0
-    assert Store(file, RUN).get("cold-start", Result) is not None
-    assert Store(file, {**RUN, "tokens": 64}).get("temperature", Result) is not None
-
-
-def test_a_failed_write_leaves_only_the_old_file(file):
-    file.mkdir(parents=True)
-
-    with pytest.raises(UsageError, match="cannot be written"):
-        write_text(file, "new")
-
-    assert list(file.parent.iterdir()) == [file]

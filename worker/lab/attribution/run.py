@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from quirks_core.base.errors import QuirksError
@@ -19,7 +18,6 @@ from worker.lab.attribution.variant import Start, Variant, variants
 from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.records import Attribution, Notify, Report, Result, Step, worst_level
 from worker.lab.parity.run import Options, ParityRun
-from worker.lab.parity.store import Store
 
 #: Metric of a scenario that failed to run: 1 if it did. Not one of `METRICS`, because nothing was measured.
 FAILED = "failed"
@@ -28,10 +26,6 @@ FAILED = "failed"
 _NOISE = 1e-5
 #: A metric whose distance to its ideal changes by less than this factor has not moved, unless it crosses a threshold.
 _LEAST_FACTOR = 1.5
-#: Most settings that are changed together.
-_MOST_TOGETHER = 3
-#: A setting that reduces a scenario's distance from parity by less than this share is not combined with others.
-_LEAST_GAIN = 0.02
 
 #: Measures scenarios with a variant's change applied. If it raises a `QuirksError`, the ablation continues with the next
 #: variant.
@@ -43,19 +37,17 @@ async def run(
     options: Options,
     *,
     settings: Sequence[str] = (),
-    every: bool = False,
-    state: Path | None = None,
     notify: Notify = lambda _: None,
 ) -> Report:
     """Measures parity as `worker.lab.parity.run` does, then the effect of each of these settings (all if empty), changed alone.
 
     It starts no engine for settings that are left when others have restored every scenario that failed, unless `every` one is
-    wanted, or `settings` are given. The file of finished results is shared with `worker.lab.parity.run`.
+    wanted, or `settings` are given.
 
     Raises:
         UsageError, RefusedError, EngineStartError: As for `worker.lab.parity.run`; also if a setting does not exist.
     """
-    parity = ParityRun(config, options, state=state, notify=notify)
+    parity = ParityRun(config, options, notify=notify)
     start = Start(parity.config, parity.plan, parity.registry, options.planning)
     variants(start, only=settings)  # fails here if a setting does not exist
     results = await parity.baseline()
@@ -67,10 +59,8 @@ async def run(
             return await parity.rescored([before[name] for name in names], variant.plan)
         return await parity.on_another_engine(variant.config, variant.planning, names)
 
-    reported = {**parity.engine.values, "engine.dtype": parity.engine.dtype}
-    found = variants(start, only=settings, engine=reported)
-    every = every or bool(settings)
-    steps = await run_variants(found, results, measure, every=every, notify=notify, store=parity.store)
+    found = variants(start, only=settings, engine={**parity.reported, "engine.dtype": parity.dtype})
+    steps = await run_variants(found, results, measure, every=bool(settings), notify=notify)
     return parity.report(results, steps, attributions(results, steps, parity.plan, parity.registry))
 
 
@@ -81,20 +71,13 @@ async def run_variants(
     *,
     every: bool = False,
     notify: Notify = lambda _: None,
-    store: Store | None = None,
 ) -> list[Step]:
-    """Measures every variant in this order, then combinations for scenarios that no single setting restores.
-
-    The store keeps steps that were measured; those that could not be are tried again.
-    """
-    ablation = _Ablation(variants, baseline, measure, notify, store or Store(None, {}))
+    """Measures every variant in this order."""
+    ablation = _Ablation(baseline, measure, notify)
     for number, variant in enumerate(variants, start=1):
         ablation.place = f"{number}/{len(variants)} "
         restored = "" if every or variant.how != "restart" else ablation.restored_by
         await ablation.step(variant, unless=restored)
-    ablation.place = ""
-    for scenario in ablation.failing:
-        await ablation.combine(scenario)
     return list(ablation.steps.values())
 
 
@@ -102,11 +85,9 @@ async def run_variants(
 class _Ablation:
     """The state of an ablation while variants are measured."""
 
-    variants: Sequence[Variant]
     baseline: Sequence[Result]
     measure: Measure
     notify: Notify
-    store: Store
     steps: dict[str, Step] = field(default_factory=dict)  # by the variants' keys
     measured: dict[tuple[str, str], str] = field(default_factory=dict)  # a variant's key by its effect
     place: str = ""  # which of how many variants is tried, as the beginning of a line
@@ -132,18 +113,11 @@ class _Ablation:
             names[setting] = None
         return " and ".join(names)
 
-    async def step(self, variant: Variant, *, unless: str = "") -> Step:
-        """Tries a variant, unless an earlier run did, or the settings `unless` made it unnecessary."""
-        name = f"ablation: {variant.key}: {', '.join(self.scenarios)}"
-        found = self.store.get(name, Step)
-        if found is None:
-            found = await self._step(variant, unless)
-            if not found.error:
-                self.store.put(name, found)
-        self.steps[variant.key] = found
+    async def step(self, variant: Variant, *, unless: str = "") -> None:
+        """Tries a variant, unless the settings `unless` made it unnecessary."""
+        found = self.steps[variant.key] = await self._step(variant, unless)
         if not found.error:
             self.measured.setdefault((variant.how, variant.effect), variant.key)
-        return found
 
     async def _step(self, variant: Variant, unless: str) -> Step:
         step = Step(setting=variant.setting, before=variant.before, after=variant.after, how=variant.how, error=variant.error)
@@ -154,7 +128,7 @@ class _Ablation:
             self.notify(f"{self.place}{variant.key}: gives the same run as {same}")
             return step.model_copy(update={"results": self.steps[same].results})
         if unless:
-            return step.model_copy(update={"error": f"all that failed is restored by {unless}; --every-setting tries it"})
+            return step.model_copy(update={"error": f"all that failed is restored by {unless}; --setting NAME tries it"})
         also = ", ".join(f"{slot}: {before} to {after}" for slot, (before, after) in variant.also.items())
         self.notify(f"{self.place}{variant.key} ({variant.how}){f'; quirks then change {also}' if also else ''}")
         begun = time.monotonic()
@@ -163,31 +137,6 @@ class _Ablation:
         except QuirksError as error:
             return step.model_copy(update={"error": str(error)})
         return step.model_copy(update={"results": results, "seconds": time.monotonic() - begun})
-
-    async def combine(self, scenario: str) -> None:
-        """Adds the settings that help a scenario to each other, the best first, until it is restored."""
-        if any(_restores(step, scenario) for step in self.steps.values()):
-            return
-        together: Variant | None = None
-        for variant in self._by_gain(scenario):
-            more = variant if together is None else together.combined(variant)
-            if more is None or len(more.changes) > _MOST_TOGETHER:
-                continue
-            if together is not None and _restores(self.steps.get(more.key) or await self.step(more), scenario):
-                return
-            together = more
-
-    def _by_gain(self, scenario: str) -> list[Variant]:
-        """The variants that bring a scenario nearer to parity, the best first."""
-        left = [(self._left(self.steps[variant.key], scenario), variant) for variant in self.variants]
-        return [variant for share, variant in sorted(left, key=lambda item: item[0]) if share < 1 - _LEAST_GAIN]
-
-    def _left(self, step: Step, scenario: str) -> float:
-        """The share of the distance from parity that is left in a scenario; infinite if it was not measured."""
-        pair = [result for result in (*self.baseline, *step.results) if result.scenario == scenario]
-        if len(pair) != 2 or any(result.status != "measured" for result in pair):
-            return math.inf
-        return distance(*pair)
 
 
 def _restores(step: Step, scenario: str) -> bool:
@@ -207,17 +156,6 @@ class _Move(NamedTuple):
     metric: str
     before: float
     after: float
-
-
-def distance(before: Result, after: Result) -> float:
-    """Returns the share of a scenario's distance from parity that is left: the geometric mean over the metrics that failed.
-
-    Returns:
-        1 if nothing moved, less if it is nearer.
-    """
-    failed = {verdict.metric for verdict in before.verdicts if verdict.level == "fail"}
-    logs = [math.log(_far(name, after) / _far(name, before)) for name in sorted(failed) if _is_judged(name, before, after)]
-    return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
 
 def attributions(baseline: Sequence[Result], steps: Sequence[Step], plan: Plan, registry: Registry) -> tuple[Attribution, ...]:

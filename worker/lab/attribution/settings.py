@@ -51,11 +51,6 @@ class InForce:
         """Returns the value of a setting; None if it is not known."""
         return self.values.get(path)
 
-    @property
-    def is_refitted(self) -> bool:
-        """Whether a trainer sends weights."""
-        return self.context.purpose == "rollout"
-
     def dtype(self, side: str) -> str | None:
         """The dtype of ``engine`` or ``train``; None if it is unknown. An unset ``train.dtype`` is the engine's."""
         wanted: str | None = self.value(f"{side}.dtype")
@@ -121,7 +116,7 @@ def _other(path: str, first: str, second: str) -> Alternatives:
 
 
 def _if_refitted(alternatives: Alternatives) -> Alternatives:
-    return lambda now: alternatives(now) if now.is_refitted else []
+    return lambda now: alternatives(now) if now.context.purpose == "rollout" else []
 
 
 def _logprobs_modes(now: InForce) -> list[tuple[Any, ...]]:

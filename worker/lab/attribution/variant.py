@@ -101,12 +101,6 @@ class Variant:
         others = sorted((old.keys() | new.keys()) - self.values.keys())
         return {slot: (old.get(slot), new.get(slot)) for slot in others if old.get(slot) != new.get(slot)}
 
-    def combined(self, other: Variant) -> Variant | None:
-        """Returns both together; None if they change the same setting."""
-        if {change.setting for change in self.changes} & {change.setting for change in other.changes}:
-            return None
-        return Variant.of(self.start, (*self.changes, *other.changes), max(self.how, other.how, key=_COSTS.__getitem__))
-
     def _takes(self) -> Iterator[How]:
         for slot in self.also:
             yield "rescore" if slot_named(slot).family == "train" else "restart"
@@ -124,8 +118,7 @@ def variants(start: Start, *, only: Sequence[str] = (), engine: Mapping[str, Any
     known = [*SETTINGS, *(QUIRK + item.quirk.id for item in start.registry.loaded)]
     if wrong := [f"{name!r}{nearest(name, known)}" for name in sorted(wanted) if name not in known]:
         raise UsageError(f"no setting of that name: {', '.join(wrong)}; there are {', '.join(SETTINGS)}, and 'quirk ID'")
-    of_settings = list(_of_settings(start, InForce.of(start.config, start.plan, engine), wanted))
-    found = [*_of_quirks(start, wanted), *_without_twins(of_settings)]
+    found = [*_of_quirks(start, wanted), *_of_settings(start, InForce.of(start.config, start.plan, engine), wanted)]
     return [variant for _, variant in sorted(found, key=lambda item: item[0])]
 
 
@@ -148,14 +141,6 @@ def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterato
             later = is_eager and variant.plan is not None and not variant.plan.value("engine.enforce_eager")
             likely = 0 if typed & set(setting.paths) else 2 if planned & set(setting.paths) else 1
             yield (_COSTS[variant.how], int(later), likely, number), variant
-
-
-def _without_twins(found: Sequence[_Ordered]) -> list[_Ordered]:
-    """Drops variants that give the same run because a quirk adds the rest; keeps the one that names all changes."""
-    most: dict[str, int] = {}
-    for _, variant in found:
-        most[variant.effect] = max(most.get(variant.effect, 0), len(variant.changes))
-    return [(order, variant) for order, variant in found if not variant.effect or len(variant.changes) == most[variant.effect]]
 
 
 def _of_quirks(start: Start, wanted: Collection[str]) -> Iterator[_Ordered]:

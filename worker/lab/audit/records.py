@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from quirks_core.base.errors import QuirksError
@@ -84,42 +83,6 @@ class Refit(Record):
     differs: tuple[str, ...] = ()  #: names of the tensors and modules that differ from the checkpoint's
 
 
-class Logits(Record):
-    """Comparison of logprobs of the same tokens: a refitted engine against one that loaded the checkpoint."""
-
-    tokens: int  #: how many were compared
-    max_abs_delta: float  #: largest difference, in nats
-    mean_abs_delta: float  #: mean difference, in nats
-    nonfinite: int  #: how many were NaN or infinite; the other numbers do not include them
-    tolerance: float  #: the largest difference that equal weights explain
-
-    @property
-    def close(self) -> bool:
-        """Equal weights explain the differences."""
-        return self.nonfinite == 0 and self.max_abs_delta <= self.tolerance
-
-    @classmethod
-    def of(cls, got: Sequence[float], expected: Sequence[float], tolerance: float) -> Logits:
-        """Compares N logprobs with N others."""
-        apart = [abs(one - other) for one, other in zip(got, expected, strict=True)]
-        finite = [delta for delta in apart if delta < float("inf")]  # false for NaN as well
-        return cls(
-            tokens=len(apart),
-            max_abs_delta=max(finite, default=0.0),
-            mean_abs_delta=sum(finite) / max(len(finite), 1),
-            nonfinite=len(apart) - len(finite),
-            tolerance=tolerance,
-        )
-
-
-class Disagreement(Record):
-    """How an engine that loaded the checkpoint from disk, without any refit, differs from transformers."""
-
-    logits: Logits  #: logprobs of the engine against those of transformers in float32
-    layer: str | None  #: the first layer whose output differs, such as ``layers.3``; None if no compared layer differs
-    compared: int  #: number of layers that were compared; 0 with a compiled engine
-
-
 class Audit(Record):
     """A refit audit."""
 
@@ -132,20 +95,12 @@ class Audit(Record):
     quirks: tuple[str, ...]  #: the active quirks that could affect the weights after a refit; the first engine ran without them
     refits: tuple[Refit, ...]  #: every refit, in order
     hazards: tuple[Hazard, ...]  #: what differs after one of `REFITS`
-    #: after the first refit without quirks; None if the worker refuses to generate then, or logprobs were not compared
-    logits: Logits | None = None
-    #: after the refits with the plan in force; None if there were none, or logprobs were not compared
-    planned_logits: Logits | None = None
-    #: how the engine's model differs from transformers before any refit; it does not count for `passed`, which is about
-    #: refits; None if they agree, or without `logits`
-    disagreement: Disagreement | None = None
     seconds: float = 0.0  #: how long it took
 
     @property
     def clean(self) -> bool:
-        """A refit without quirks is right: no tensor, no computation and no logprob differs, and the worker generates."""
-        refused = any(refit.refused for refit in self.refits if refit.label == FIRST)
-        return not self.hazards and not refused and (self.logits is None or self.logits.close)
+        """A refit without quirks is right: no tensor and no computation differs, and the worker generates."""
+        return not self.hazards and not any(refit.refused for refit in self.refits if refit.label == FIRST)
 
     @property
     def passed(self) -> bool:
@@ -154,5 +109,4 @@ class Audit(Record):
             return True
         planned = [refit for refit in self.refits if refit.label in PLANNED_REFITS]
         right = bool(planned) and not any(refit.refused or refit.differs for refit in planned)
-        right = right and all(hazard.is_covered for hazard in self.hazards)
-        return right and (self.planned_logits is None or self.planned_logits.close)
+        return right and all(hazard.is_covered for hazard in self.hazards)

@@ -2,8 +2,8 @@
 
 An engine without the quirks of weight transfer is refitted from the checkpoint, as a trainer would do it, and compared with
 the same checkpoint loaded from disk, in the engine's own processes: every parameter and buffer by value, every linear layer and
-embedding by its output, and the model by logprobs. Every difference is a hazard. The same is repeated with the plan in force,
-so that a hazard is reported as covered only if it did not occur.
+embedding by its output. Every difference is a hazard. The same is repeated with the plan in force, so that a hazard is reported
+as covered only if it did not occur.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from worker.async_worker import VllmAsyncGenerationWorker
 from worker.errors import RefitError, RefitRejectedError, TransferError, WorkerCallError
 from worker.lab.attribution.coverage import setters
 from worker.lab.audit import tensor_audit
-from worker.lab.audit.logprobs import Logprobs, disagreement_of
-from worker.lab.audit.records import FIRST, PLANNED_REFITS, REFITS, Audit, AuditError, Hazard, Logits, Refit
+from worker.lab.audit.records import PLANNED_REFITS, REFITS, Audit, AuditError, Hazard, Refit
 from worker.lab.parity.records import Notify
 from worker.lab.parity.session import running
 from worker.lab.parity.trainer import TrainerLoadError, TrainerOptions, load_model
@@ -51,16 +50,14 @@ async def audit(
     config: GenerationConfig,
     planning: PlanOptions | None = None,
     *,
-    logits: bool = True,
     notify: Notify = lambda _: None,
 ) -> Audit:
     """Audits the refits of one model.
 
-    Starts one to three engines one after the other: one that loads the checkpoint (for `logits`), one from dummy weights
-    without the quirks that could concern refits, and, if that one shows hazards and the plan does something about weights, one
-    with the plan in force. Each comparison loads the checkpoint beside the engine's model, so there must be room for a second
-    one on the engine's device (`engine.gpu_memory_utilization`); the transformers model is in this process, in float32. Quirks
-    that the options force are active only on the engine with the plan in force.
+    Starts an engine from dummy weights without the quirks that could concern refits, and, if that one shows hazards and the
+    plan does something about weights, one with the plan in force. Each comparison loads the checkpoint beside the engine's
+    model, so there must be room for a second one on the engine's device (`engine.gpu_memory_utilization`); the transformers
+    model is in this process, in float32. Quirks that the options force are active only on the engine with the plan in force.
 
     Raises:
         AuditError: transformers cannot load the model, the engine has no room for a second one, or its workers do not answer.
@@ -73,34 +70,15 @@ async def audit(
     planned = VllmAsyncGenerationWorker(config, options=planning)  # before anything runs, so that a refusal comes first
     plan = planned.plan
     off = planning.switches.under(SwitchNames([*FLAGS, *candidates(plan)]), "the audit")
-
-    def bare(load_format: str) -> VllmAsyncGenerationWorker:
-        """Returns an engine without the quirks of weight transfer, from dummy weights or from the checkpoint (``auto``)."""
-        return VllmAsyncGenerationWorker(opened(config, load_format), options=replace(planning, switches=off))
-
     notify("loading the model with transformers")
     trainer = load_trainer(config)
-    expected, disagreement = Logprobs(), None
-    if logits:
-        notify("starting an engine from the checkpoint, for its logprobs")
-        async with running(bare("auto")) as engine:
-            await expected.take(engine, trainer.config.get_text_config().vocab_size)
-            disagreement = await disagreement_of(engine, trainer, expected)
     notify("starting an engine from dummy weights, without quirks of weight transfer")
-    findings, without = await _refits(bare("dummy"), trainer, REFITS, expected, FIRST, notify)
-    suspicious = any(item.rows or item.refit.refused for item in findings) or bool(without and not without.close)
-    with_plan = None
-    if suspicious and changes_weights(plan):
+    bare = VllmAsyncGenerationWorker(opened(config), options=replace(planning, switches=off))
+    findings = await _refits(bare, trainer, REFITS, notify)
+    if any(item.rows or item.refit.refused for item in findings) and changes_weights(plan):
         notify("starting an engine with the plan in force")
         scope = RefitScope(plan.value("refit.scope"))
-        refits = [(label, scope) for label in PLANNED_REFITS]
-        more, with_plan = await _refits(planned, trainer, refits, expected, PLANNED_REFITS[-1], notify)
-        findings += more
-    logprobs = {"logits": without, "planned_logits": with_plan, "disagreement": disagreement}
-    return _record(plan, findings, **logprobs, seconds=time.monotonic() - start)
-
-
-def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
+        findings += await _refits(planned, trainer, [(label, scope) for label in PLANNED_REFITS], notify)
     context = plan.context
     return Audit(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -112,7 +90,7 @@ def _record(plan: Plan, findings: Sequence[_Finding], **values: Any) -> Audit:
         quirks=candidates(plan),
         refits=tuple(item.refit for item in findings),
         hazards=tuple(_hazards(findings, plan)),
-        **values,
+        seconds=time.monotonic() - start,
     )
 
 
@@ -133,29 +111,24 @@ def load_trainer(config: GenerationConfig) -> PreTrainedModel:
         ) from error
 
 
-def opened(config: GenerationConfig, load_format: str) -> GenerationConfig:
+def opened(config: GenerationConfig) -> GenerationConfig:
     """Returns a configuration without the user's own settings against hazards, so that a refit shows all of them."""
-    return config.overridden({"engine.load_format": load_format, "refit.scope": OPEN["refit.scope"]})
+    return config.overridden(OPEN)
 
 
 async def _refits(
     worker: VllmAsyncGenerationWorker,
     trainer: PreTrainedModel,
     refits: Iterable[tuple[str, RefitScope]],
-    expected: Logprobs,
-    scored: str,
     notify: Notify,
-) -> tuple[list[_Finding], Logits | None]:
-    """Starts an engine and refits it; compares logprobs after the refit labelled `scored`, if it may generate then."""
+) -> list[_Finding]:
+    """Starts an engine and refits it."""
     found: list[_Finding] = []
-    logits = None
     async with running(worker):
         for label, scope in refits:
             notify(f"refit: {label}")
             found.append(await _refit(worker, trainer, label, scope))
-            if label == scored and expected and not found[-1].refit.refused:
-                logits = await expected.compare(worker)
-    return found, logits
+    return found
 
 
 async def _refit(worker: VllmAsyncGenerationWorker, trainer: PreTrainedModel, label: str, scope: RefitScope) -> _Finding:

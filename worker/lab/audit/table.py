@@ -6,21 +6,16 @@ import re
 from collections.abc import Iterable
 
 from quirks_core.reporting.terminal import Screen, line
-from worker.lab.audit.records import Audit, Disagreement, Hazard, Logits
+from worker.lab.audit.records import Audit, Hazard
 
 
 def show_audit(screen: Screen, audit: Audit) -> None:
-    """Prints an audit: each kind of hazard, the logprobs, the verdict."""
+    """Prints an audit: each kind of hazard, what was refused, the verdict."""
     if audit.hazards:
         _show_hazards(screen, audit)
     for refit in audit.refits:
         if refit.refused:
             screen.say(f"[yellow]refused[/] after refit '{line(refit.label)}': {line(refit.refused)}")
-    if audit.disagreement is not None:
-        screen.say(_disagreement(audit.disagreement))
-    for title, logits in (("without quirks", audit.logits), ("with the plan in force", audit.planned_logits)):
-        if logits is not None:
-            screen.say(f"logprobs after a refit {title}: {_logits(logits)}")
     screen.say(verdict(audit))
 
 
@@ -73,28 +68,3 @@ def _show_group(screen: Screen, group: list[Hazard]) -> None:
     else:
         stays = "no quirk covers it" if first.planned is None else "it stays with the plan in force"
         screen.say(f"[bold red]{stays}[/]; {line(first.remedy)}", indent=4)
-
-
-def _disagreement(found: Disagreement) -> str:
-    logits = found.logits
-    apart = f"up to {logits.max_abs_delta:.3g} nats" if logits.nonfinite < logits.tokens else "NaN or infinity"
-    where = (
-        f"the first layer that differs is {found.layer}"
-        if found.layer
-        else f"the outputs of all {found.compared} layers agree, so the difference is in the final norm or the head"
-        if found.compared
-        else "compiled layers cannot be compared; --set engine.enforce_eager=true names the first layer that differs"
-    )
-    return (
-        f"[bold red]not the refit[/]: the engine's model itself, loaded from disk, differs from transformers by {apart} "
-        f"(tolerance {logits.tolerance:g}); {line(where)}"
-    )
-
-
-def _logits(logits: Logits) -> str:
-    colour, word = ("green", "as with equal weights") if logits.close else ("bold red", "the weights differ")
-    if logits.nonfinite == logits.tokens:
-        return f"[{colour}]{word}[/]: {logits.tokens} tokens, and no logprob is a number"
-    odd = f", {logits.nonfinite} not finite" if logits.nonfinite else ""
-    largest = f"at most {logits.max_abs_delta:.3g} nats apart, {logits.mean_abs_delta:.3g} on average"
-    return f"[{colour}]{word}[/]: {logits.tokens} tokens, {largest}{odd} (tolerance {logits.tolerance:g})"

@@ -14,13 +14,12 @@ from worker.lab.cli.arguments import add_verbose
 from worker.lab.cli.display import quiet_engine, stages
 
 #: Steps of a complete audit; other audits end earlier.
-_STEPS = 9
+_STEPS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the model and what to leave out."""
+    """Adds the model."""
     parser.add_argument("checkpoint", nargs="?", metavar="MODEL", help="model folder or hub id; the same as --model")
-    parser.add_argument("--no-logits", action="store_true", help="compare only tensors; starts one engine less")
     add_verbose(parser)
 
 
@@ -37,9 +36,9 @@ def run_audit(options: argparse.Namespace) -> int:
     from worker.lab.audit.table import show_audit
 
     console = Screen(stderr=options.json)  # with --json standard output holds the JSON alone
-    with stages(console, _STEPS - options.no_logits) as notify:
+    with stages(console, _STEPS) as notify:
         try:
-            found = asyncio.run(audit(config, plan_options(options, config), logits=not options.no_logits, notify=notify))
+            found = asyncio.run(audit(config, plan_options(options, config), notify=notify))
         except QuirksError as error:
             error.exit_code = max(error.exit_code, AuditError.exit_code)  # 1 means that hazards were found
             raise

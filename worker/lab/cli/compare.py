@@ -69,20 +69,11 @@ def run_compare(options: argparse.Namespace, files: Sequence[str]) -> int:
 
 
 def compared(options: argparse.Namespace, a: Dump, b: Dump) -> Comparison:
-    """Compares two dumps, with the installed quirks that set what differs."""
-    from quirks_core.plugins.registry import Registry
-    from worker.lab.attribution.coverage import quirks_that_set
+    """Compares two dumps by the thresholds that the options name."""
     from worker.lab.compare.compare import compare
     from worker.lab.parity.thresholds import DEFAULT_PROFILE
 
-    registry = Registry.load()
-    return compare(
-        a,
-        b,
-        profile=options.profile or DEFAULT_PROFILE,
-        thresholds=options.threshold,
-        cover=lambda slot: quirks_that_set(slot, registry, a.quirks, b.quirks),
-    )
+    return compare(a, b, profile=options.profile or DEFAULT_PROFILE, thresholds=options.threshold)
 
 
 def show(options: argparse.Namespace, console: Screen, found: Comparison) -> None:

@@ -35,7 +35,6 @@ def run_migrate(options: argparse.Namespace) -> int:
     """Makes both dumps and compares them; 1 if a threshold is crossed."""
     installed_only(options, "name them with --from and --to")
     from worker.lab.compare.migrate import Environment, dumps
-    from worker.lab.parity.store import write_text
     from worker.lab.parity.thresholds import chosen_thresholds
 
     chosen_thresholds(options.profile, options.threshold)  # fails here, not after half an hour
@@ -47,7 +46,7 @@ def run_migrate(options: argparse.Namespace) -> int:
         a, b = Environment.of(options.a), Environment.of(options.b)
         with stages(console) as notify:
             found = compared(options, *dumps(a, b, given, folder, notify=notify))
-        write_text(folder / "comparison.json", found.model_dump_json(indent=2) + "\n")
+        (folder / "comparison.json").write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
     show(options, console, found)
     if options.output and not options.json:
         console.say(f"written: A.json, B.json and comparison.json in {line(options.output)}")

@@ -58,17 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ablation.add_argument(
         "--setting", metavar="NAME", action="append", default=[], help="with --attribute: only this setting (repeatable)"
     )
-    ablation.add_argument(
-        "--every-setting", action="store_true",
-        help="with --attribute: start an engine for every setting, also when others have restored all scenarios that failed",
-    )  # fmt: skip
     dump = parser.add_argument_group("dump")
     dump.add_argument("--tokens-of", metavar="FILE", type=Path, help="score the tokens of that dump, too")
     output = parser.add_argument_group("output")
-    output.add_argument(
-        "--output", metavar="FOLDER", type=Path,
-        help="write report.json and report.html; rerun the same command to resume an interrupted one",
-    )  # fmt: skip
+    output.add_argument("--output", metavar="FOLDER", type=Path, help="write report.json and report.html")
     add_verbose(output)
 
 
@@ -87,14 +80,12 @@ def run_parity(options: argparse.Namespace) -> int:
         return run_explain(options)
     if options.setting and not options.attribute:
         raise UsageError("--setting says which settings --attribute changes; give --attribute as well")
-    if options.every_setting and not options.attribute:
-        raise UsageError("--every-setting says which settings --attribute changes; give --attribute as well")
     if options.steps and (options.attribute or options.scenario):
         raise UsageError("--steps measures no scenarios: leave out --scenario and --attribute")
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     console = Screen(stderr=options.json)
     with stages(console) as notify:
-        report = asyncio.run(_measure(options, config, folder / "state.json" if folder else None, notify)).without_samples()
+        report = asyncio.run(_measure(options, config, notify)).without_samples()
     if folder:
         from worker.lab.parity.report import write_report
 
@@ -110,7 +101,7 @@ def run_parity(options: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-async def _measure(options: argparse.Namespace, config: GenerationConfig, state: Path | None, notify: Notify) -> Report:
+async def _measure(options: argparse.Namespace, config: GenerationConfig, notify: Notify) -> Report:
     from worker.lab.attribution import run as ablation
     from worker.lab.parity import run as parity
 
@@ -125,9 +116,8 @@ async def _measure(options: argparse.Namespace, config: GenerationConfig, state:
         planning=plan_options(options, config),
     )
     if options.attribute:
-        every = options.every_setting
-        return await ablation.run(config, chosen, settings=options.setting, every=every, state=state, notify=notify)
-    return await parity.run(config, chosen, state=state, notify=notify)
+        return await ablation.run(config, chosen, settings=options.setting, notify=notify)
+    return await parity.run(config, chosen, notify=notify)
 
 
 # ---- explain

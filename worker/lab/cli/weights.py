@@ -67,19 +67,18 @@ def _values(found: Weights) -> dict[str, Any]:
 def _show(screen: Screen, found: Weights) -> None:
     label = f", weights {line(repr(found.version))}" if found.version else ""
     screen.say(f"[bold]{line(found.target)}[/]{f': {line(found.model)}' if found.model else ''}{label}")
-    if found.account is not None:
-        count = found.account.updates
-        screen.say(f"  ledger: {count} update{'s' * (count != 1)}")
-        for one in found.account.lines:
-            version = f" {line(repr(one.version))}" if one.version else ""
-            screen.say(
-                f"  {one.number:>5} {one.way:<8} rank {one.rank}: {one.changed} of {one.held} tensors changed{version} "
-                f"[dim]{one.digest}[/]"
-            )
-        for verdict in found.account.problems:
-            screen.say(f"  [{'bold red' if verdict.is_grave else 'yellow'}]{verdict.kind}[/]: {line(verdict.text)}")
+    count = found.account.updates
+    screen.say(f"  ledger: {count} update{'s' * (count != 1)}")
+    for one in found.account.lines:
+        version = f" {line(repr(one.version))}" if one.version else ""
+        screen.say(
+            f"  {one.number:>5} {one.way:<8} rank {one.rank}: {one.changed} of {one.held} tensors changed{version} "
+            f"[dim]{one.digest}[/]"
+        )
+    for verdict in found.account.problems:
+        screen.say(f"  [{'bold red' if verdict.is_grave else 'yellow'}]{verdict.kind}[/]: {line(verdict.text)}")
     for match in found.matches:
-        screen.say(f"  {_STATES[match.status]} {line(match.folder)}: {line(match)} [dim](by {found.by})[/]")
+        screen.say(f"  {_STATES[match.status]} {line(match.folder)}: {line(match)}")
 
 
 COMMAND = Command("show what a running vllm serve has for weights, and which checkpoint they are", run_weights, add_arguments)

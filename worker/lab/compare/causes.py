@@ -1,4 +1,4 @@
-"""Settings that are known to change tokens or logprobs: what each of them affects, and where a user sets it."""
+"""Settings that are known to change tokens or logprobs: and what each of them affects."""
 
 from __future__ import annotations
 
@@ -65,41 +65,17 @@ KNOWN: Mapping[str, tuple[Concern, str]] = MappingProxyType(
         "env.OMP_NUM_THREADS": ("computation", "sums are split over another number of threads"),
     }
 )  # fmt: skip
-#: The slots whose name differs from the engine's own setting, by prefix of the setting's name.
-_SLOTS = {
-    "sampling_defaults.": "engine.generation_config",
-    "cache_config.cache_dtype": "engine.kv_cache_dtype",
-    "model_config.hf_text_config.": "engine.hf_overrides",
-}
 _ORDER = list(KNOWN)
-#: Parts of the sections above that only decide when or where something is compiled.
-_HARMLESS = frozenset(
-    {
-        "compilation_config.compile_cache_save_format",
-        "compilation_config.cudagraph_num_of_warmups",
-        "kernel_config.enable_cutedsl_warmup",
-        "kernel_config.enable_jit_warmup",
-    }
-)
 
 
 def key(name: str) -> str | None:
     """Returns the key of `KNOWN` for a setting; None if nothing is known about it."""
     if name in KNOWN:
         return name
-    return next((key for key in KNOWN if key.endswith((".", "_")) and name.startswith(key) and name not in _HARMLESS), None)
+    return next((key for key in KNOWN if key.endswith((".", "_")) and name.startswith(key)), None)
 
 
 def rank(name: str) -> int:
     """Returns the position of a known setting in `KNOWN`; the most important come first."""
     found = key(name)
     return len(_ORDER) if found is None else _ORDER.index(found)
-
-
-def slot_of(name: str) -> str:
-    """Returns where a user sets a known setting: a part of a section is a key of the section."""
-    if name.startswith("env."):
-        return name
-    found = key(name) or name
-    section, _, argument = name.partition(".")
-    return _SLOTS.get(found) or f"engine.{section if found == f'{section}.' else argument or section}"

@@ -6,22 +6,20 @@ trainer), so ``delta`` is A - B.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.plan.diff import Change, changes
-from worker.lab.compare.causes import KNOWN, Concern, key, rank, slot_of
+from worker.lab.compare.causes import KNOWN, Concern, key, rank
 from worker.lab.compare.dump import Dump, Row
 from worker.lab.parity.metrics import measured
-from worker.lab.parity.records import Bin, Coverage, Histogram, Level, ParityRecord, Sample, Verdict, WorstToken, worst_level
+from worker.lab.parity.records import Level, ParityRecord, Sample, Verdict, WorstToken, worst_level
 from worker.lab.parity.thresholds import DEFAULT_PROFILE, Threshold, chosen_thresholds, judge
 
 #: Version of the comparisons' format.
-COMPARISON_FORMAT = 1
+COMPARISON_FORMAT = 2
 Kind = Literal["greedy", "sampled", "teacher-forced"]
-#: Gives the quirks that set a slot.
-Cover = Callable[[str], tuple[Coverage, ...]]
 
 _GENERATED: tuple[Literal["greedy", "sampled"], ...] = ("greedy", "sampled")
 
@@ -50,8 +48,6 @@ class Compared(ParityRecord):
     equal_tokens: int  #: those before the first difference
     metrics: dict[str, float]  #: values by the names of `worker.lab.parity.metrics.METRICS`, over the equal tokens
     verdicts: tuple[Verdict, ...] = ()  #: one per threshold
-    by_position: tuple[Bin, ...] = ()  #: by position among the generated tokens
-    histogram: Histogram | None = None  #: tokens by log ratio
     worst: tuple[WorstToken, ...] = ()  #: the tokens with the largest differences
 
     @property
@@ -68,8 +64,6 @@ class Cause(ParityRecord):
     b: Any  #: B's value; likewise
     concern: Concern  #: what it changes: what a logprob ``meaning``s, its ``computation``, or the ``draw`` of tokens
     why: str
-    slot: str = ""  #: where a user sets it
-    quirks: tuple[Coverage, ...] = ()  #: the quirks that cover it
 
 
 class Comparison(ParityRecord):
@@ -103,7 +97,6 @@ def compare(
     *,
     profile: str = DEFAULT_PROFILE,
     thresholds: Iterable[str] = (),
-    cover: Cover = lambda _: (),
 ) -> Comparison:
     """Compares the dump of the reference with that of a candidate, which may have scored the reference's tokens too.
 
@@ -129,7 +122,7 @@ def compare(
         settings=tuple(changes(a.settings, b.settings, str)),
         versions=tuple(changes(a.versions, b.versions, str)),
         quirks=tuple(changes(dict.fromkeys(a.quirks, "in force"), dict.fromkeys(b.quirks, "in force"), str)),
-        causes=_causes(effective, forced is None or forced.level == "ok", cover),
+        causes=_causes(effective, forced is None or forced.level == "ok"),
         reading=_reading(kinds),
     )
 
@@ -197,8 +190,6 @@ def _compared(
         equal_tokens=sum(len(sample.tokens) for sample in samples),
         metrics=found.metrics,
         verdicts=judge(found.metrics, limits),
-        by_position=found.by_position,
-        histogram=found.histogram,
         worst=found.worst,
     )
 
@@ -214,7 +205,7 @@ def _first_difference(a: Sequence[Any], b: Sequence[Any]) -> int | None:
 # ---- conclusions
 
 
-def _causes(effective: Iterable[Change], prefill_agrees: bool, cover: Cover) -> tuple[Cause, ...]:
+def _causes(effective: Iterable[Change], prefill_agrees: bool) -> tuple[Cause, ...]:
     """Returns the changed settings that are known to matter.
 
     If prefill agrees, the meaning of a logprob or the drawing of tokens is a likelier cause than the computation, and comes
@@ -224,10 +215,8 @@ def _causes(effective: Iterable[Change], prefill_agrees: bool, cover: Cover) -> 
     found = []
     for change in effective:
         if (known := key(change.name)) is not None and not _is_idle(change):
-            (concern, why), slot = KNOWN[known], slot_of(change.name)
-            found.append(
-                Cause(name=change.name, a=change.a, b=change.b, concern=concern, why=why, slot=slot, quirks=cover(slot))
-            )
+            concern, why = KNOWN[known]
+            found.append(Cause(name=change.name, a=change.a, b=change.b, concern=concern, why=why))
     return tuple(sorted(found, key=lambda cause: (order.index(cause.concern), rank(cause.name), cause.name)))
 
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
+from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError, words
 from quirks_core.plan.receipt import Receipt
 from worker.lab.parity.records import ParityRecord
-from worker.lab.parity.store import write_text
 
 #: Version of the dumps' format; one of another is refused.
 DUMP_FORMAT = 1
@@ -94,7 +94,11 @@ class Dump(ParityRecord):
         Raises:
             UsageError: It cannot be written there.
         """
-        write_text(file, self.model_dump_json() + "\n")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            whole_file.write(file, self.model_dump_json() + "\n")
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror or error}") from None
 
 
 def digest(sequences: Sequences) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
+from quirks_core.apply.read_back import UNREADABLE, plain
 from quirks_core.configuration.variables import is_secret
 from quirks_core.facts.packages import device, installed_versions
 
@@ -29,12 +30,16 @@ _IGNORED = frozenset(
         "cache_config.gpu_memory_utilization",
         "compilation_config.bs_to_padded_graph_size",
         "compilation_config.compilation_time",
+        "compilation_config.compile_cache_save_format",
+        "compilation_config.cudagraph_num_of_warmups",
         "compilation_config.disabled_custom_ops",
         "compilation_config.enabled_custom_ops",
         "compilation_config.encoder_compilation_time",
         "compilation_config.static_all_moe_layers",
         "compilation_config.static_forward_context",
         "compilation_config.traced_files",
+        "kernel_config.enable_cutedsl_warmup",
+        "kernel_config.enable_jit_warmup",
         "load_config.use_tqdm_on_load",
         "model_config.hf_config",  # of the text model there is hf_text_config
         "model_config.hf_overrides",  # part of the configuration, which the settings contain
@@ -58,7 +63,6 @@ _PLACES = {
 #: Variables besides vLLM's own that change how numbers are computed; listed where they are set.
 _NUMERIC = ("CUBLAS_", "CUDNN_", "NCCL_", "NVIDIA_TF32", "OMP_NUM", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_")
 _DEEPEST = 3
-_NOTHING = object()
 
 
 def effective(vllm_config: Any) -> dict[str, Any]:
@@ -69,9 +73,9 @@ def effective(vllm_config: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for section in _SECTIONS:
-        found.update(_walk(section, getattr(vllm_config, section, _NOTHING), _DEEPEST))
+        found.update(_walk(section, getattr(vllm_config, section, UNREADABLE), _DEEPEST))
     model = vllm_config.model_config
-    found.update(_walk("model_config.head_dtype", getattr(model, "head_dtype", _NOTHING), 0))  # a property, no field
+    found.update(_walk("model_config.head_dtype", getattr(model, "head_dtype", UNREADABLE), 0))  # a property, no field
     found["quantization"] = type(quantized).__name__ if (quantized := getattr(vllm_config, "quant_config", None)) else None
     if found.get("model_config.generation_config") not in (None, "auto", "vllm"):
         found["model_config.generation_config"] = "a folder"  # which one is this machine's business
@@ -115,24 +119,12 @@ def _walk(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         for field in dataclasses.fields(value) if depth else ():
             if not field.name.startswith("_"):
                 yield from _walk(f"{name}.{field.name}", getattr(value, field.name, None), depth - 1)
-    elif (found := _plain(value)) is not _NOTHING:
+    elif (found := _plain(value)) is not UNREADABLE:
         yield name, found
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON can hold it, enumeration members and dtypes by name; `_NOTHING` for anything else."""
+    """Returns a value as JSON can hold it, enumeration members by name; `UNREADABLE` for anything else."""
     if isinstance(value, enum.Enum):
         return value.value if isinstance(value.value, str) else value.name
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if type(value).__name__ == "dtype":
-        return str(value).removeprefix("torch.")
-    if isinstance(value, list | tuple):
-        items = [_plain(item) for item in value]
-        return _NOTHING if _NOTHING in items else items
-    if isinstance(value, set | frozenset):
-        return sorted(map(str, value))
-    if isinstance(value, dict):
-        pairs = {str(key): _plain(item) for key, item in value.items()}
-        return _NOTHING if _NOTHING in pairs.values() else pairs
-    return _NOTHING
+    return plain(value)

@@ -56,10 +56,6 @@ def _show_causes(screen: Screen, causes: Sequence[Cause]) -> None:
     for cause in causes:
         screen.say(f"[bold]{line(cause.name)}[/]: A {_value(cause.a)}, B {_value(cause.b)}", indent=2)
         screen.say(f"[dim]{cause.concern}: {line(cause.why)}[/]", indent=4, hang=0)
-        if cause.slot:
-            screen.say(f"set it with {line(cause.slot)}", indent=4)
-        for quirk in cause.quirks:
-            screen.say(f"quirk {line(quirk.id)}: {line(quirk.state)}", indent=4)
 
 
 def _show_differences(screen: Screen, found: Comparison) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -50,10 +50,9 @@ class Judge:
     def judged(self, result: Result, samples: Sequence[Sample]) -> Result:
         """Returns a result with these samples, their metrics and verdicts."""
         found = measured(samples, decode=self.decode)
-        verdicts, rounding = judge(found.metrics, self.thresholds), result.rounding
-        if worst_level(verdicts) == "fail":
-            if not rounding and self.trainer is not None and result.scenario not in WITHOUT_TRAINER:
-                rounding = rounding_of(self.trainer, self.options, self.dtype, samples)
+        verdicts, rounding = judge(found.metrics, self.thresholds), {}
+        if worst_level(verdicts) == "fail" and self.trainer is not None and result.scenario not in WITHOUT_TRAINER:
+            rounding = rounding_of(self.trainer, self.options, self.dtype, samples)
             verdicts = told_from_rounding(verdicts, found.metrics, rounding)
         update = {**found._asdict(), "verdicts": verdicts, "rounding": rounding, "samples": tuple(samples)}
         return result.model_copy(update=update)
@@ -90,9 +89,8 @@ async def measure(
     thresholds: Sequence[Threshold],
     *,
     notify: Notify = lambda _: None,
-    done: Callable[[Result], object] = lambda _: None,
 ) -> list[Result]:
-    """Runs scenarios one after the other; `done` is called with each result as soon as it is known.
+    """Runs scenarios one after the other.
 
     Raises:
         EngineDiedError: The engine died, so the remaining scenarios cannot run.
@@ -103,7 +101,6 @@ async def measure(
     for name in chosen(names):
         notify(name)
         results.append(await _run(session, SCENARIOS[name], judging))
-        done(results[-1])
     return results
 
 

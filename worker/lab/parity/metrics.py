@@ -8,7 +8,6 @@ or reweighted: an importance-sampling correction would hide the differences that
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.lab.parity.records import Bin, Histogram, Sample, WorstToken
+from worker.lab.parity.records import Bin, Sample, WorstToken
 
 #: Turns token ids into text; None if it cannot.
 Decode: TypeAlias = Callable[[list[int]], str | None]
@@ -33,11 +32,6 @@ _LARGEST_LOG_RATIO = 1e100
 #: Half the width of a trainer's clip range.
 _CLIPPED = 0.2
 _PROBABILITIES = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 0.9, 1.0)
-_HISTOGRAM_BINS = 41
-#: Share of the tokens that the histogram's range holds; one bad token must not squeeze all others into one bin.
-_HISTOGRAM_SHARE = 0.995
-#: Half the histogram's range, in nats, if all log ratios are 0.
-_SMALLEST_RANGE = 1e-6
 _WORST_TOKENS = 10
 #: Tokens shown before each of the worst.
 _CONTEXT = 16
@@ -89,7 +83,6 @@ class Measured(NamedTuple):
     metrics: dict[str, float]  #: values by the names of `METRICS`; all are finite
     by_position: tuple[Bin, ...]  #: by position among the generated tokens, in bins that double; empty ones are left out
     by_probability: tuple[Bin, ...]  #: by the trainer's probability of the token; empty ones are left out
-    histogram: Histogram  #: tokens by log ratio, symmetric around 0
     #: the 10 tokens with the largest differences, the largest first; before them those that are not finite
     worst: tuple[WorstToken, ...]
 
@@ -143,7 +136,6 @@ def measured(samples: Sequence[Sample], *, decode: Decode | None = None) -> Meas
         {"tokens": float(len(finite.position)), "nonfinite": float(nonfinite), **_metrics(finite)},
         _by_position(finite),
         _by_probability(finite),
-        _histogram(finite.log_ratio),
         _worst(samples, tokens, decode),
     )
 
@@ -212,21 +204,6 @@ def _bin(label: str, tokens: _Tokens) -> Bin:
         mean_abs_delta=float(size.mean()),
         max_abs_delta=float(size.max()),
     )
-
-
-def _histogram(log_ratio: _Floats) -> Histogram:
-    sizes = np.abs(log_ratio)
-    reach = float(np.quantile(sizes, _HISTOGRAM_SHARE) or sizes.max()) if len(sizes) else 0.0
-    reach = _rounded_up(max(reach, _SMALLEST_RANGE))
-    edges = np.linspace(-reach, reach, _HISTOGRAM_BINS + 1)
-    counts, _ = np.histogram(np.clip(log_ratio, -reach, reach), edges)
-    return Histogram(edges=tuple(map(float, edges)), counts=tuple(map(int, counts)))
-
-
-def _rounded_up(value: float) -> float:
-    """Returns the next of …, 1, 2, 5, 10, 20, …: a readable end of an axis."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(power * factor for factor in (1, 2, 5, 10) if value <= power * factor * (1 + 1e-9))
 
 
 def _worst(samples: Sequence[Sample], tokens: _Tokens, decode: Decode | None) -> tuple[WorstToken, ...]:

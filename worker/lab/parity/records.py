@@ -1,6 +1,6 @@
 """What a parity run found, as records that travel as JSON: samples, results by scenario, steps of an ablation, the report.
 
-Throughout, P, G and N are numbers of prompt tokens, of generated tokens and of bins; logprobs and deltas are in nats.
+Throughout, P and G are numbers of prompt tokens and of generated tokens; logprobs and deltas are in nats.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-#: Version of the format of stored results.
-FORMAT: Final = 2
+#: Version of the format of reports.
+FORMAT: Final = 3
 #: Separates the names of settings that are changed together.
 JOINT: Final = " + "
 #: Labels of the checkpoint's weights, and of those that stand for the policy after an optimizer step.
@@ -66,13 +66,6 @@ class Bin(ParityRecord):
     max_abs_delta: float
 
 
-class Histogram(ParityRecord):
-    """Tokens by log ratio, trainer - rollout."""
-
-    edges: tuple[float, ...]  #: [N + 1], rising; the outermost bins also hold values beyond them
-    counts: tuple[int, ...]  #: [N]
-
-
 class WorstToken(ParityRecord):
     """A token on which the sides disagree most."""
 
@@ -118,7 +111,6 @@ class Result(ParityRecord):
     rounding: dict[str, float] = {}
     by_position: tuple[Bin, ...] = ()  #: by position among the generated tokens
     by_probability: tuple[Bin, ...] = ()  #: by the trainer's probability of the token
-    histogram: Histogram | None = None
     worst: tuple[WorstToken, ...] = ()  #: those with the largest differences, the largest first
     notes: dict[str, Any] = {}  #: further facts by name: how far the weights were changed, …
     samples: tuple[Sample, ...] = ()  #: left out of what people read
@@ -165,8 +157,7 @@ class Coverage(ParityRecord):
 
     id: str
     state: str  #: in the user's plan: ``active``, ``disabled``, ``not_matched``, …
-    because: str  #: why it has that state
-    switch: str = ""  #: what to do to activate it: the option or key to remove or add; empty if nothing prevents it
+    because: str  #: why it has that state, or why its value is not in force
 
 
 class Attribution(Change):

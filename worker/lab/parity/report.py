@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from quirks_core.reporting.terminal import Screen, line
-from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.notation import bound, label, number, plain
 from worker.lab.parity.records import Attribution, Bin, Level, Report, Result, WorstToken, worst_level
 from worker.lab.parity.summary import Tried, changes, crossed, headline, limits_of, metrics_of, state_of, tried, value_of
@@ -38,8 +35,7 @@ pre {{ font: 13px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Writes ``report.json`` without samples, and ``report.html``, which needs and fetches no other file."""
-    report = report.without_samples()
+    """Writes ``report.json``, and ``report.html``, which needs and fetches no other file."""
     page = _Page()
     show_report(page, report, whole=True)
     (folder / "report.json").write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -56,7 +52,7 @@ class _Page(Screen):
 def show_report(screen: Screen, report: Report, *, whole: bool = False) -> None:
     """Prints a report: scenarios, crossed limits, the ablation with the quirks that cover it, and the verdict.
 
-    The `whole` of it has every setting, metric and limit, and the breakdowns and worst tokens of each scenario.
+    The `whole` of it has every setting and metric, and the breakdowns and worst tokens of each scenario.
     """
     if whole:
         _show_verdict(screen, report)
@@ -79,7 +75,6 @@ def show_report(screen: Screen, report: Report, *, whole: bool = False) -> None:
     _show_metrics(screen, report)
     for result in report.measured:
         _show_tokens(screen, result)
-    _show_limits(screen, report)
     _show_settings(screen, report)
 
 
@@ -150,8 +145,7 @@ def _show_attribution(screen: Screen, item: Attribution) -> None:
     screen.say("; ".join(f"[bold]{line(name)}: {line(old)} → {line(new)}[/]" for name, old, new in changes(item)))
     screen.say(_moved(item, item.metric), indent=2)
     for quirk in item.quirks:
-        switch = f". To activate it: {line(quirk.switch)}" if quirk.switch else ""
-        screen.say(f"quirk {line(quirk.id)} sets it; {line(state_of(quirk))}: {line(quirk.because)}{switch}", indent=2)
+        screen.say(f"quirk {line(quirk.id)} sets it; {line(state_of(quirk))}: {line(quirk.because)}", indent=2)
     if item.is_uncovered:
         screen.say("no quirk sets it for this run; quirks new NAME starts one", indent=2)
 
@@ -173,21 +167,10 @@ def _show_tokens(screen: Screen, result: Result) -> None:
     screen.say(f"\n[bold]{line(result.scenario)}[/]: {line(result.title)}")
     notes = [f"{name}: {number(value) if isinstance(value, float) else plain(value)}" for name, value in result.notes.items()]
     screen.say(line("; ".join([f"{number(result.seconds)} s", *notes])))
-    if result.histogram is not None and any(result.histogram.counts):
-        edge = number(result.histogram.edges[-1])
-        screen.say(
-            f"tokens by log ratio, from -{edge} to {edge} nats, on a logarithmic scale: {_bars(result.histogram.counts)}"
-        )
     for title, bins in (("position", result.by_position), ("probability", result.by_probability)):
         screen.grid(title, ["tokens", "mean Δ", "mean |Δ|", "max |Δ|"], [(line(item.label), _bin(item)) for item in bins])
     headings = ["token id", "sample", "position", "rollout", "trainer", "Δ", "in context"]
     screen.grid("worst token", headings, [(line(token.text or token.token), _token(token)) for token in result.worst])
-
-
-def _bars(counts: Sequence[int]) -> str:
-    """Draws counts as a line of bars; a count of 0 is a blank."""
-    steps = [round(7 * math.log1p(count) / math.log1p(max(counts))) for count in counts]
-    return "".join("▁▂▃▄▅▆▇█"[step] if count else " " for step, count in zip(steps, counts, strict=True))
 
 
 def _bin(item: Bin) -> list[str]:
@@ -199,15 +182,6 @@ def _token(token: WorstToken) -> list[str]:
     values = map(number, (token.rollout, token.trainer, token.rollout - token.trainer))
     note = f" ({token.note})" if token.note else ""
     return [*place, *values, line(f"{token.before[-_CONTEXT:]}{note}")]
-
-
-def _show_limits(screen: Screen, report: Report) -> None:
-    screen.say(f"\n[bold]limits[/] of the profile {line(report.profile)}")
-    for item in limits_of(report.results):
-        metric = METRICS.get(item.metric)
-        what = f"{f' {metric.unit}' if metric.unit else ''}: {metric.help}" if metric else ""
-        screen.say(f"{line(item.threshold)}: {line(item.metric)} {bound(item)}{line(what)}", indent=2)
-        screen.say(f"[dim]{line(item.source)}[/]", indent=4)
 
 
 def _show_settings(screen: Screen, report: Report) -> None:

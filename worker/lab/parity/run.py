@@ -24,16 +24,13 @@ from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
 from worker.lab.parity.measure import WITHOUT_TRAINER, Judge, chosen, measure, measure_steps
 from worker.lab.parity.prompts import load_prompts
-from worker.lab.parity.records import Attribution, Notify, ParityRecord, Report, Result, Step
+from worker.lab.parity.records import Attribution, Notify, Report, Result, Step
 from worker.lab.parity.session import Session, running
-from worker.lab.parity.store import Store
 from worker.lab.parity.thresholds import DEFAULT_PROFILE, STEPS_PROFILE, chosen_thresholds
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 #: Slots whose value in force the report shows.
 _SHOWN = ("engine", "refit", "sampling", "train")
-#: Key under which a run stores what its engine reported.
-_ENGINE = "engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +47,16 @@ class Options:
     planning: PlanOptions = field(default_factory=PlanOptions)  #: plan options
 
 
-async def run(
-    config: GenerationConfig, options: Options, *, state: Path | None = None, notify: Notify = lambda _: None
-) -> Report:
+async def run(config: GenerationConfig, options: Options, *, notify: Notify = lambda _: None) -> Report:
     """Measures parity of a configuration; `worker.lab.attribution.run` also finds the settings that affect it.
-
-    The file of `state` stores finished results, so that a second call resumes an interrupted one. Its name gets a part of a
-    digest of the run's configuration, plan, versions and variables (`state-1a2b3c4d5e6f.json`).
 
     Raises:
         UsageError: Something in configuration, prompts or options is wrong.
         RefusedError: The configuration cannot work.
         EngineStartError: The engine died while it started.
     """
-    parity = ParityRun(config, options, state=state, notify=notify)
-    return parity.report(await (parity.over_steps() if options.steps else parity.baseline()))
-
-
-class EngineValues(ParityRecord):
-    """What the engine of the user's configuration reported: values by slot, and its dtype, such as ``bfloat16``."""
-
-    values: dict[str, Any]
-    dtype: str
+    parity = ParityRun(config, options, notify=notify)
+    return parity.report(await parity.baseline())
 
 
 class ParityRun:
@@ -81,12 +66,11 @@ class ParityRun:
         config: The configuration; its engine loads the checkpoint if there is no trainer's model.
         plan: The plan for it.
         registry: The quirks.
-        store: The finished results.
+        reported: After the baseline, the values that the engine of the user's configuration reported, by slot.
+        dtype: Likewise its dtype, such as ``bfloat16``.
     """
 
-    def __init__(
-        self, config: GenerationConfig, options: Options, *, state: Path | None = None, notify: Notify = lambda _: None
-    ) -> None:
+    def __init__(self, config: GenerationConfig, options: Options, *, notify: Notify = lambda _: None) -> None:
         """Checks everything; see `run` for arguments and errors."""
         self._options = options
         self._notify = notify
@@ -103,28 +87,20 @@ class ParityRun:
         if longest := self.plan.value("engine.max_model_len"):  # otherwise the engine reports it
             self._prompts.check(longest, options.new_tokens)
         self._warnings += [*self._prompts.warnings, *worker.warnings]
-        self.store = Store(state, self._identity())
+        self.reported: dict[str, Any] = {}
+        self.dtype = "auto"
 
     # ---- measuring
 
     async def baseline(self) -> list[Result]:
-        """Measures what the store does not contain yet."""
-        if self.store.found:
-            self._notify(f"resuming an earlier run; {self.store.found} results are stored")
-        found = {name: stored for name in self._names if (stored := self._stored(name)) is not None}
-        if missing := [name for name in self._names if name not in found]:
-            async with self._engine_of(self.config, self._options.planning) as session:
-                self.store.put(_ENGINE, _values_of(session))
-                keep = {"done": lambda result: self.store.put(result.scenario, result)}
-                made = await measure(session, missing, self._thresholds, notify=self._notify, **keep)
-            found.update((result.scenario, result) for result in made)
-        return [found[name] for name in self._names]
-
-    async def over_steps(self) -> list[Result]:
-        """Measures the steps; an interrupted run begins again, because each step's weights build on the last one's."""
+        """Measures the scenarios, or the steps, with the user's configuration."""
         async with self._engine_of(self.config, self._options.planning) as session:
-            self.store.put(_ENGINE, _values_of(session))
-            return await measure_steps(session, self._options.steps, self._thresholds, notify=self._notify)
+            plan = session.worker.plan
+            self.reported = read_configuration(session.llm.vllm_config, {*plan.context.settings, *plan.changes})
+            self.dtype = vllm_adapter.model_dtype(session.llm)
+            if self._options.steps:
+                return await measure_steps(session, self._options.steps, self._thresholds, notify=self._notify)
+            return await measure(session, self._names, self._thresholds, notify=self._notify)
 
     async def on_another_engine(self, config: GenerationConfig, planning: PlanOptions, names: Sequence[str]) -> list[Result]:
         """Measures scenarios on an engine of another configuration."""
@@ -135,11 +111,6 @@ class ParityRun:
         """Has the trainer, configured by another plan, score the samples that the engine has generated already."""
         return [await asyncio.to_thread(self._rescored, result, plan) for result in results]
 
-    @property
-    def engine(self) -> EngineValues:
-        """What the user's engine reported; available after the baseline."""
-        return self.store.get(_ENGINE, EngineValues) or EngineValues(values={}, dtype="auto")
-
     def report(self, results: Sequence[Result], steps: Sequence[Step] = (), attributions: Sequence[Attribution] = ()) -> Report:
         """Builds the report."""
         context = self.plan.context
@@ -149,7 +120,7 @@ class ParityRun:
             model_type=context.model.model_type or "unknown",
             platform=context.platform or "unknown",
             versions=_versions(self.plan),
-            settings={**self.engine.values, **_settings(self.plan)},
+            settings={**self.reported, **_settings(self.plan)},
             active_quirks=tuple(verdict.id for verdict in self.plan.active),
             plan=self.plan.digest,
             profile=self._profile,
@@ -162,20 +133,10 @@ class ParityRun:
     def _rescored(self, result: Result, plan: Plan) -> Result:
         if self._trainer is None or result.scenario in WITHOUT_TRAINER or result.status != "measured":
             return result
-        judge = self._judge(plan)
-        samples = self._trainer.score(result.samples, judge.options)
-        return judge.judged(result.model_copy(update={"rounding": {}}), samples)
-
-    def _judge(self, plan: Plan) -> Judge:
         options = self._trainer_options(plan)
-        options = replace(options, dtype=options.dtype or self.engine.dtype)
-        return Judge(self._thresholds, self._prompts.decode, self._trainer, options, self.engine.dtype)
-
-    def _stored(self, name: str) -> Result | None:
-        result = self.store.get(name, Result)
-        if result is None or result.status != "measured":
-            return result
-        return self._judge(self.plan).judged(result, result.samples)
+        options = replace(options, dtype=options.dtype or self.dtype)
+        judge = Judge(self._thresholds, self._prompts.decode, self._trainer, options, self.dtype)
+        return judge.judged(result, self._trainer.score(result.samples, options))
 
     # ---- engine and trainer
 
@@ -207,24 +168,6 @@ class ParityRun:
     def _trainer_options(self, plan: Plan) -> TrainerOptions:
         keys = ("dtype", "attn_implementation", "head_dtype", "autocast")
         return TrainerOptions(**{key: plan.value(f"train.{key}") for key in keys}, device=self._device)
-
-    def _identity(self) -> dict[str, Any]:
-        """Everything that affects the measurement; thresholds do not."""
-        options = self._options
-        return {
-            "variables": dict(self.plan.context.environment),
-            "plan": self.plan.digest,
-            "config": self.config.model_dump(mode="json"),
-            "versions": _versions(self.plan),
-            "prompts": self._prompts.rows,
-            "options": (options.new_tokens, options.seed, self._device),
-        }
-
-
-def _values_of(session: Session) -> EngineValues:
-    plan = session.worker.plan
-    values = read_configuration(session.llm.vllm_config, {*plan.context.settings, *plan.changes})
-    return EngineValues(values=values, dtype=vllm_adapter.model_dtype(session.llm))
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

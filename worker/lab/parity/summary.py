@@ -72,7 +72,7 @@ def headline(report: Report) -> Headline:
         unknown = "Nothing that counts was measured, so parity is unknown."
         return Headline("fail", unknown, "Each scenario shows why it was left out.")
     if broken := [result for result in counted if result.level == "fail"]:
-        return Headline("fail", _broken(broken, counted), f"{_remedy(report, broken)}{_overridden(report)}")
+        return Headline("fail", _broken(broken, counted), _remedy(report, broken))
     if rounded := [result for result in counted if result.level == "rounding"]:
         return Headline("rounding", *_rounding(rounded, counted))
     where = "in the one scenario that counts" if len(counted) == 1 else f"in all {len(counted)} scenarios that count"
@@ -122,21 +122,10 @@ def _remedy(report: Report, broken: list[Result]) -> str:
         return "To find the setting, run it again with --attribute."
     if _wrong_from_disk(report, broken):
         return (
-            "Not the refit: the engine's model itself, loaded from disk, differs in cold-start; no setting restores it alone; "
-            "quirks audit MODEL names the first layer that differs."
+            "Not the refit: the engine's model itself, loaded from disk, differs in cold-start; no setting restores it alone: "
+            "compare it with another version of vLLM (quirks migrate)."
         )
     return "No setting restores it alone: look at the worst tokens, and at the weights with quirks audit MODEL."
-
-
-def _overridden(report: Report) -> str:
-    """Names ``engine.hf_overrides`` as typed: the ablation does not change them, and the trainer's model has none of them."""
-    typed = report.settings.get("engine.hf_overrides")
-    if not typed or any(item.restores for item in report.attributions):
-        return ""
-    return (
-        f" engine.hf_overrides = {plain(typed)} changes the engine's model and not the trainer's: remove it, or change the "
-        "checkpoint's config.json, which both read."
-    )
 
 
 def _wrong_from_disk(report: Report, broken: list[Result]) -> bool:
@@ -150,7 +139,7 @@ def _covering(cure: Attribution) -> str:
     if cure.is_uncovered:
         return "No quirk sets it for this run; quirks new NAME starts one."
     quirk = cure.quirks[0]
-    return f"Quirk {quirk.id} sets it ({state_of(quirk)}){f': {quirk.switch}' if quirk.switch else ''}".rstrip(".") + "."
+    return f"Quirk {quirk.id} sets it ({state_of(quirk)}): {quirk.because}."
 
 
 # ---- the ablation
