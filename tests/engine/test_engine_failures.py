@@ -20,7 +20,6 @@ from patience import HUNG_S, until
 
 from quirks_core.apply import process
 from quirks_core.base.errors import ReceiptError, UsageError
-from quirks_core.plan.records import RefusedError
 from worker import VllmAsyncGenerationWorker
 from worker.engine import engine
 from worker.errors import EngineDiedError, EngineStartError
@@ -162,22 +161,6 @@ def test_shared_memory_that_is_too_small_is_named(checkpoint, unshared, tmp_path
     kind, text = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith("[")))
     assert kind == "EngineStartError"
     assert "Insufficient space in /dev/shm" in text
-
-
-def test_contradictions_are_refused_all_at_once(checkpoint):
-    """Contradictions are refused all at once before any engine starts."""
-    values = {
-        "model": str(checkpoint("gemma3")),
-        "engine": {"runtime": "v0"},
-        "train": {"context_parallel_size": 2, "sequence_packing": True},
-    }
-
-    with pytest.raises(RefusedError) as caught:
-        VllmAsyncGenerationWorker(values)
-
-    refused = {quirk.id for refusal in caught.value.refusals for quirk in refusal.quirks}
-    assert refused == {"cp-gemma3", "cp-sequence-packing", "v1-runtime"}
-    assert all(f"--disable {name}" in str(caught.value) for name in refused)
 
 
 def test_a_folder_without_weights_is_refused(checkpoint, tmp_path):

@@ -1,8 +1,10 @@
-"""One Gemma-3 engine from dummy weights: the main line, the worker's promises, and two quirks in a paired run."""
+"""One Gemma-3 engine from dummy weights: the main line, and two quirks in a paired run.
+
+What else a worker promises is in `worker_calls`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 import pytest
@@ -12,8 +14,6 @@ import torch
 from quirks_core import ModelFlag
 from quirks_core.base.errors import QuirksError
 from quirks_core.plan.records import State, Status
-from worker.batch import collate
-from worker.errors import BatchError, GenerationTimeoutError
 
 _TEMPERATURE = 0.5
 
@@ -98,120 +98,6 @@ async def test_samples_come_back_with_every_promised_field(worker, lab):
         assert output["truncated"].tolist() == [True]
 
 
-async def test_finished_samples_can_be_put_back_into_one_batch(worker, lab):
-    samples = [item async for item in worker.generate_async(lab.batch_of(lab.PROMPTS))]
-
-    whole = collate(samples, pad_token_id=0)
-
-    longest = max(map(len, lab.PROMPTS)) + lab.NEW_TOKENS
-    assert whole["output_ids"].shape == whole["logprobs"].shape == (3, longest)
-    assert whole["output_ids"][1, : len(lab.PROMPTS[1])].tolist() == list(lab.PROMPTS[1])
-
-
-async def test_a_prompt_that_fills_the_context_generates_nothing(worker, lab):
-    """A prompt that fills the context comes back with nothing generated."""
-    prompt = [7] * 256
-
-    outputs = [item async for item in worker.generate_async(lab.batch_of([prompt]))]
-
-    ((index, output),) = outputs
-    assert (index, output["generation_lengths"].tolist(), output["truncated"].tolist()) == (0, [0], [False])
-    assert output["output_ids"].tolist() == [prompt]
-
-
-async def test_a_prompt_near_the_end_generates_what_fits(worker, lab):
-    """A prompt near the end of the context generates as much as fits."""
-    outputs = [item async for item in worker.generate_async(lab.batch_of([[7] * 250]))]
-
-    assert outputs[0][1]["generation_lengths"].tolist() == [6]
-
-
-async def test_greedy_generation_repeats_itself(worker, lab):
-    assert await lab.generate(worker) == await lab.generate(worker)
-
-
-async def test_text_comes_back_for_text(worker):
-    prompts = ["Hello world", "one, two"]
-
-    texts = {index: output async for index, output in worker.generate_text_async({"prompts": prompts}, greedy=True)}
-
-    assert sorted(texts) == [0, 1]
-    assert all(isinstance(output["texts"][0], str) and output["texts"][0] for output in texts.values())
-
-
-@pytest.mark.parametrize(
-    ("batch", "message"),
-    [
-        ({}, "'input_ids' is missing; 'input_lengths' is missing"),
-        ({"input_ids": torch.ones(2, 3), "input_lengths": torch.tensor([3, 3])}, "integer tensor with 2 dimensions"),
-        ({"input_ids": torch.ones(2, 3, dtype=torch.int64), "input_lengths": torch.tensor([3, 4])}, r"row 1: input length 4"),
-        ({"input_ids": torch.ones(1, 300, dtype=torch.int64), "input_lengths": torch.tensor([300])}, "longer than"),
-    ],
-)
-async def test_a_wrong_batch_is_refused_before_anything_is_sent(worker, batch, message):
-    with pytest.raises(BatchError, match=message):
-        await anext(worker.generate_async(batch))
-
-
-@pytest.fixture
-def sampling(worker, monkeypatch):
-    """Changes how the running worker samples, for one test."""
-
-    def change(**values):
-        monkeypatch.setattr(worker.requests, "sampling", worker.requests.sampling.model_copy(update=values))
-
-    return change
-
-
-def unfinished(worker):
-    """How many requests the engine still works on."""
-    return worker.engine.llm.output_processor.get_num_unfinished_requests()
-
-
-async def test_a_generation_that_ends_at_a_stop_token_is_not_truncated(worker, lab, sampling):
-    third = (await lab.generate(worker))[0].tokens[2]
-    sampling(stop_token_ids=(third,))
-
-    ((_, output),) = [item async for item in worker.generate_async(lab.batch_of(lab.PROMPTS[:1]), greedy=True)]
-
-    assert output["output_ids"][0, -1].item() == third
-    assert output["generation_lengths"].item() <= 3
-    assert output["truncated"].tolist() == [False]
-
-
-async def test_leaving_the_loop_early_aborts_the_rest(worker, lab, sampling):
-    """Leaving the loop early aborts the rest without harm to the engine."""
-    sampling(max_new_tokens=200)
-    rows = worker.generate_async(lab.batch_of([[7] * 254, *lab.PROMPTS]))  # the first has room for two tokens
-
-    index, _ = await anext(rows)
-    before = unfinished(worker)
-    await rows.aclose()
-
-    assert (index, before, unfinished(worker)) == (0, 3, 0)
-    assert len(await lab.generate(worker)) == 3
-
-
-async def test_a_request_over_its_time_limit_says_how_to_raise_it(worker, lab, monkeypatch):
-    monkeypatch.setattr(worker.requests, "timeout_s", 0.001)
-
-    with pytest.raises(GenerationTimeoutError, match=r"request\.timeout_s = 0\.001 s, .* NRL_VLLM_ASYNC_TIMEOUT_SECONDS"):
-        await lab.generate(worker)
-
-
-async def test_requests_in_flight_survive_a_refit(worker, trainer, lab, sampling):
-    sampling(max_new_tokens=200)
-    rows = asyncio.create_task(_lengths(worker, lab))
-    while not unfinished(worker):  # noqa: ASYNC110 - the engine offers no event for it
-        await asyncio.sleep(0.01)
-
-    await worker.refit_async(trainer)
-    in_flight = unfinished(worker)
-
-    assert in_flight == 3
-    assert await rows == [200] * 3
-
-
 async def test_a_second_start_of_the_same_worker_is_refused(worker):
     with pytest.raises(QuirksError, match="running already"):
         await worker.post_init_async()
@@ -223,7 +109,3 @@ async def test_a_second_engine_in_the_same_process_is_refused(worker, checkpoint
             pass
 
     assert "MODEL_QUIRKS_PLAN" in os.environ
-
-
-async def _lengths(worker, lab):
-    return [int(output["generation_lengths"]) async for _, output in worker.generate_async(lab.batch_of(lab.PROMPTS))]

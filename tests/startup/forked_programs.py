@@ -10,6 +10,7 @@ A program that reads its command line or environment before vLLM's import, as `q
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import os
 import signal
@@ -39,6 +40,8 @@ import fork_server
 #: What most programs ask for: two engine cores with an API server each, and a coordinator; and below each of these, workers.
 _SPARES, _SPARES_BELOW = 5, 2
 _MOST_FDS = 64
+#: What makes a process take its spare ones: in force as long as somebody holds it.
+_PATCHES = contextlib.ExitStack()
 
 
 class Program:
@@ -243,7 +246,7 @@ def with_spares(count: int) -> None:
             os._exit(_wait(theirs))
         theirs.close()
         _Popen.spares.append((pid, ours))
-    fork_server.instead_of_spawning(_Context()).__enter__()
+    _PATCHES.enter_context(fork_server.instead_of_spawning(_Context()))
 
 
 def _wait(connection: socket.socket) -> int:

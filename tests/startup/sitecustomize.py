@@ -43,11 +43,13 @@ if os.environ.get("TESTS_CPU") == "avx2":
         when_imported("torch.cpu", _without_avx512)
         when_imported("quirks_core.facts.packages", _flags_without_avx512)
 
-is_ray_worker = any(word.endswith("default_worker.py") for word in sys.orig_argv)
-if is_ray_worker and os.path.exists(server := os.environ.get("TESTS_FORK_SERVER", "")):  # noqa: PTH110 - no import for it
+forked = tuple(os.environ.get("TESTS_FORKED", "").split())  # scripts that programs start; their only option is -u
+is_forked = any(word.endswith("default_worker.py") for word in sys.orig_argv)  # a worker of Ray's that will be an engine
+is_forked |= any(word.endswith(forked) for word in sys.orig_argv[1:3])
+if is_forked and os.path.exists(server := os.environ.get("TESTS_FORK_SERVER", "")):  # noqa: PTH110 - no import for it
     from forked_programs import handed_over
 
-    os._exit(handed_over(server))  # a worker of Ray's that will be an engine
+    os._exit(handed_over(server))
 
 gc.set_threshold(50_000, 20, 20)
 gc.unfreeze = lambda: None  # vLLM calls it when an engine ends, and then collects what is freed with the process anyway

@@ -92,16 +92,17 @@ def test_an_unadjusted_engine_gets_only_its_own_arguments(launch, model):
     }
 
 
-def test_everything_that_the_user_typed_reaches_the_engine(launch, model):
+def test_everything_that_the_user_typed_reaches_the_engine(launch, model, tmp_path):
+    tokenizer = str(tmp_path)  # a folder: facts of one on the hub are asked of the hub
     found = launch(
         model("qwen3_moe", num_experts=4),
-        model={"tokenizer": "some/tokenizer", "revision": "abc"},
+        model={"tokenizer": tokenizer, "revision": "abc"},
         engine={**EVERYTHING, "vllm_kwargs": {"distributed_executor_backend": "uni"}},
         parallel={"dp_strategy": "engine"},
         quirks={"disable": ["sleep-on-cpu"]},
     ).arguments
 
-    typed = {**EVERYTHING, "tokenizer": "some/tokenizer", "revision": "abc", "distributed_executor_backend": "uni"}
+    typed = {**EVERYTHING, "tokenizer": tokenizer, "revision": "abc", "distributed_executor_backend": "uni"}
     assert {key: found.get(key) for key in typed} == typed
 
 

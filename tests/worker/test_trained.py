@@ -39,8 +39,9 @@ socket.socket.connect = lambda _, address: print(address)
 """
 #: Ends as the kernel ends a process, when the conversion begins to write.
 _KILLED = """
-import os, signal, transformers
-transformers.PreTrainedModel.save_pretrained = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+import os, signal
+from worker.lab import trained
+trained._convert = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 

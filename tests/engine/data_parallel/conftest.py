@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import fork_server
@@ -20,16 +19,12 @@ from worker.lab.kit.lab import batch_of, configuration
 
 @pytest.fixture(scope="package", autouse=True)
 def own_ray():
-    """Groups use a Ray that runs already, and leave it running; its workers have imported vLLM, as long as this path exists."""
-    address = Path(fork_server.address())
-    link = address.with_name("workers")
-    link.symlink_to(address)
+    """Groups use a Ray that runs already, and leave it running; its workers have imported vLLM."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TESTS_FORK_SERVER", str(link))
+        patch.setenv("TESTS_FORK_SERVER", fork_server.address())
         ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
-        yield link
+        yield
         ray.shutdown()
-    link.unlink()
 
 
 @pytest.fixture(scope="package")

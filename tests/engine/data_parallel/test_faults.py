@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from patience import HUNG_S
+from patience import HUNG_S, until
 
 from worker import WorkerGroup
 from worker.engine import leftovers
@@ -43,6 +43,9 @@ async def tokens(group):
     found = [item async for item in group.generate_async(batch_of(PROMPTS), greedy=True)]
     return [output["output_ids"][0, len(PROMPTS[index]):].tolist() for index, output in sorted(found, key=lambda item: item[0])]
 
+def pids(group):
+    return [one.pid for receipt in group.receipts for one in receipt.processes]
+
 async def main():
     from worker import WorkerGroup
     from worker.errors import RankError
@@ -50,9 +53,8 @@ async def main():
     _, values, limit, *victims = sys.argv
     async with WorkerGroup(json.loads(values)) as group:
         for victim in victims:
-            below = psutil.Process().children(recursive=True)
-            engines = [one for one in below if any(name in " ".join(one.cmdline()) for name in ("VLLM", "EngineActor"))]
-            next(process for process in below if process.name() == victim).kill()
+            engines = [psutil.Process(pid) for pid in pids(group)]
+            next(process for process in psutil.Process().children(recursive=True) if process.name() == victim).kill()
             while True:  # Ray ends this process a minute after it has lost the control service
                 try:
                     await tokens(group)
@@ -63,7 +65,7 @@ async def main():
             await group.restart()
             _, left = psutil.wait_procs(engines, timeout=float(limit))
             found = {"said": said, "problem": problem, "engines": [len(engines), len(left)], "tokens": await tokens(group)}
-            print(json.dumps(found), flush=True)
+            print(json.dumps({**found, "pids": pids(group)}), flush=True)
         await asyncio.sleep(3600)
 
 if __name__ == "__main__":
@@ -76,15 +78,6 @@ _LOSSES = {
     "gcs_server": r"Ray's control service \(GCS\) at \S+ has not answered for 10 s",
     "raylet": r"rank 0: its actor .* died",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def started_workers(own_ray):
-    """Ray starts its workers itself here: what is looked for is below it."""
-    address = own_ray.readlink()
-    own_ray.unlink()
-    yield
-    own_ray.symlink_to(address)
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +117,8 @@ def test_a_group_names_a_lost_process_of_rays_until_a_restart(driver, checkpoint
 
 
 def test_nothing_of_a_killed_driver_outlives_the_next_start(driver, place):
-    process, _ = driver
-    engines = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_ours(child)]
+    process, found = driver
+    engines = [psutil.Process(pid) for pid in found[-1]["pids"]]
     assert len(engines) == 2
 
     process.send_signal(signal.SIGKILL)
@@ -160,8 +153,11 @@ async def test_a_rank_that_never_comes_up_is_named_without_leftovers(checkpoint,
             await group.start()
 
     assert str(caught.value).startswith("the group did not start: rank 0 did not start within")
-    left = [process for process in psutil.Process().children(recursive=True) if process.pid not in before]
-    assert [process for process in left if _is_ours(process)] == []
+
+    def is_over():
+        return not [one for one in psutil.Process().children(recursive=True) if one.pid not in before and _is_ours(one)]
+
+    until(is_over, "the end of the actors and engines that were started")
     assert not any(map(os.path.exists, (rank.folder for rank in ranks)))
 
 
@@ -198,9 +194,9 @@ async def test_a_node_with_another_plan_is_refused(checkpoint, lean, monkeypatch
 
 
 def _is_ours(process: psutil.Process) -> bool:
-    """An engine's process, or the actor that holds it."""
+    """An engine's process, or the actor that holds it; both may be forked."""
     try:
         command = " ".join(process.cmdline())
     except psutil.Error:
         return False
-    return any(name in command for name in ("EngineActor", "VLLM", "multiprocessing.spawn"))
+    return any(name in command for name in ("EngineActor", "VLLM", "multiprocessing.spawn", "multiprocessing.forkserver"))

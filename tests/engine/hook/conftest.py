@@ -19,11 +19,14 @@ from typing import Any, ClassVar
 import fork_server
 import openai
 import pytest
+import torch
 from forked_programs import Program
 from patience import HUNG_S, until
 
+from quirks_core.cli import main
 from quirks_core.facts.packages import installed_version
 from quirks_core.hook.receipts import Receipts
+from worker.lab.kit.lab import Lab
 from worker.refit.transport.channel import free_port
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -155,6 +158,12 @@ class Programs:
         finally:
             end(program)
 
+    def send(self, url: str, model: Path, *options: str, ranks: int = 1) -> Ended:
+        """Sends a model to a server, as a trainer of one process or of two that share it does."""
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
+        command = launcher if ranks > 1 else [sys.executable]
+        return self.run(*command, _ROOT / "examples" / "send_weights.py", model, url, *options, OMP_NUM_THREADS="1")
+
     def worker(
         self, model: Path, port: int, key: str, *, env: dict[str, str] | None = None, name: str = "", **engine: Any
     ) -> contextlib.AbstractContextManager[Server]:
@@ -245,15 +254,11 @@ def started_programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 
 
 @pytest.fixture(scope="session")
-def programs(started_programs: Programs) -> Programs:
-    """Starts programs; a module whose programs may be forked has a fixture of this name."""
-    return started_programs
-
-
-@pytest.fixture(scope="session")
-def forked_programs(started_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    """Starts programs as copies of a process that has imported vLLM, where neither start nor import is the law."""
-    return replace(started_programs, folder=tmp_path_factory.mktemp("forked"), forks=True)
+def programs(started_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """Starts programs as copies of a process that has imported vLLM: neither start nor import is the law of most tests."""
+    forks = {"TESTS_FORK_SERVER": fork_server.address(), "TESTS_FORKED": "planted_faults.py send_weights.py"}
+    environment = {**started_programs.environment, **forks}
+    return replace(started_programs, folder=tmp_path_factory.mktemp("forked"), environment=environment, forks=True)
 
 
 @pytest.fixture(scope="session")
@@ -284,6 +289,36 @@ def port() -> int:
 def models(checkpoint: Callable[..., Path]) -> list[Path]:
     """Three checkpoints of one kind."""
     return [checkpoint("qwen3", seed=seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="session")
+def greedy(shared_lab: Lab) -> Callable[[Path, Sequence[Sequence[int]], int], list[list[int]]]:
+    """Returns what transformers' model of a folder says after each prompt, as token ids."""
+
+    def completed(model: Path, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        trainer, found = shared_lab.trainer(model), []
+        for prompt in prompts:
+            made = trainer.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False)
+            found.append(made[0, len(prompt) :].tolist())
+        return found
+
+    return completed
+
+
+@pytest.fixture
+def weights(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, str]]:
+    """Runs ``quirks weights``; returns its exit code, what it printed, and its error."""
+
+    def run(*arguments: object) -> tuple[object, str, str]:
+        capsys.readouterr()
+        try:
+            code: object = main(["weights", *map(str, arguments)])
+        except SystemExit as error:
+            code = error.code
+        printed = capsys.readouterr()
+        return code, printed.out, " ".join(printed.err.split())
+
+    return run
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from safetensors.torch import load_file, save_file
 
 _BEFORE = """
 import json, os, sys
@@ -232,56 +229,3 @@ def test_a_faulty_update_of_an_adapter_is_named(programs, checkpoint, receipts, 
     assert described(found[3]) == [("adapter-names", True)]
     assert "'policy-4': 4 of its 4 modules are no modules of this model" in found[3]["verdicts"][0]["text"]
     assert [described(account)[1:] for account in found[4:]] == [[], [("unchanged", False)], [("unchanged", False)]]
-
-
-FAULTS = (
-    _BEFORE
-    + """
-from vllm.lora.request import LoRARequest
-
-if __name__ == "__main__":
-    llm = start(enable_lora=True, max_lora_rank=8, max_loras=2)
-    found = []
-    for number, folder in enumerate(sys.argv[2:], 1):
-        request = LoRARequest(f"policy-{number}", number, folder)
-        llm.llm_engine.add_lora(request)
-        generate(llm)  # as a reference
-        if "unused" not in folder:
-            generate(llm, lora_request=request)
-            generate(llm)
-        found.append([[problem["kind"], problem["is_grave"]] for problem in account()["problems"]])
-    print("RESULT", json.dumps(found), flush=True)
-"""
-)
-
-
-#: Adapters in the order in which they come; the third in a row of a faulty kind is named, and the fourth that nobody uses.
-KINDS = [
-    *("right", *["alpha-zero"] * 3, "right", *["a-zero"] * 3),
-    *("right", *["alpha-tiny"] * 3, "right", *["unused"] * 4),
-]
-
-
-@pytest.fixture
-def faulty(tmp_path):
-    """Adapters of those kinds."""
-    from quirks_plugins.lora.evidence import write_adapter
-
-    folders = [write_adapter(tmp_path / f"{number}-{kind}", number) for number, kind in enumerate(KINDS)]
-    for folder, kind in zip(folders, KINDS, strict=True):
-        file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
-        factors = {"lora_A": 0.0 if kind == "a-zero" else 1.0, "lora_B": 1.0}
-        save_file({name: tensor * factors[name.split(".")[-2]] for name, tensor in load_file(file).items()}, file)
-        values = json.loads(config.read_text())
-        alpha = {"alpha-zero": 0, "alpha-tiny": 1e-9}.get(kind, values["lora_alpha"])
-        config.write_text(json.dumps({**values, "lora_alpha": alpha}))
-    return folders
-
-
-def test_adapters_that_change_nothing_for_requests_are_named(programs, checkpoint, receipts, faulty, worker_in_core):
-    variables = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_RECEIPT": str(receipts.file), **worker_in_core}
-
-    found = programs.script(FAULTS, checkpoint("qwen3"), *faulty, **variables).result()
-
-    zero, unused = [["adapter-zero", True]], [["adapter-unused", True]]
-    assert found == [*[[], [], [], zero] * 3, [], [], [], [], unused]

@@ -6,13 +6,6 @@ import math
 
 import pytest
 
-
-@pytest.fixture(scope="module")
-def programs(forked_programs):
-    """The engines are the law here, not how their processes start."""
-    return forked_programs
-
-
 SCRIPT = """
 import json, sys
 import torch

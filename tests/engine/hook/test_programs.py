@@ -6,17 +6,9 @@ import json
 import sys
 
 import psutil
-import pytest
 
 from quirks_core.hook.receipts import Receipts
 from worker.refit.transport.channel import free_port
-
-
-@pytest.fixture(scope="module")
-def programs(forked_programs):
-    """The engines are the law here, not how their processes start."""
-    return forked_programs
-
 
 #: The second engine is not started while the first is there: what it wants is refused before.
 SCRIPT = """
@@ -115,6 +107,7 @@ DOOR = """
 import asyncio, json, os, sys
 
 async def main():
+    import ray  # sets variables of its own
     from vllm import AsyncEngineArgs, SamplingParams
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM

@@ -48,11 +48,11 @@ def platform(tmp_path):
     return tmp_path
 
 
-def test_a_worker_that_ray_starts_for_vllm_acknowledges_the_plan(programs, checkpoint, platform, receipts):
-    path = os.pathsep.join([programs.environment["PYTHONPATH"], str(platform)])
+def test_a_worker_that_ray_starts_for_vllm_acknowledges_the_plan(started_programs, checkpoint, platform, receipts):
+    path = os.pathsep.join([started_programs.environment["PYTHONPATH"], str(platform)])
     variables = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
-    ended = programs.script(_SCRIPT, checkpoint("qwen3"), PYTHONPATH=path, **variables)
+    ended = started_programs.script(_SCRIPT, checkpoint("qwen3"), PYTHONPATH=path, **variables)
 
     assert ended.result() == 4
     (engine,) = receipts().engines

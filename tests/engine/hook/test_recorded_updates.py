@@ -4,13 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-
-@pytest.fixture(scope="module")
-def programs(forked_programs):
-    """The engines are the law here, not how their processes start."""
-    return forked_programs
-
-
 SCRIPT = """
 import hashlib, json, os, sys
 import torch

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import re
+from functools import partial
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from patience import HUNG_S
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from worker.refit.transport.channel import free_port
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "send_weights.py"
 KEY = "the-trainer-s"
 #: As TRL sends them.
 SAMPLED = {
@@ -53,12 +52,6 @@ print("RESULT " + json.dumps({
     "problem": problem,
 }))
 """
-
-
-@pytest.fixture(scope="module")
-def programs(forked_programs):
-    """The routes are the law here, not how a server starts."""
-    return forked_programs
 
 
 @pytest.fixture(scope="module")
@@ -214,12 +207,37 @@ def test_trl_s_client_samples_until_it_needs_a_gpu(programs, server):
     }
 
 
-def test_a_trainer_s_weights_are_in_force_after_its_last_step(models, programs, server, said):
-    before, after = said(), []
-    for model in (models[1], models[0]):
-        ended = programs.run(sys.executable, EXAMPLE, model, server.url, OMP_NUM_THREADS="1")
-        assert ended.code == 0, ended.text[-3000:]
-        after.append(said())
+@pytest.fixture
+def send(programs, server):
+    """Sends a model to the server as a trainer without our worker does, whose model may be in two shards."""
+    return partial(programs.send, server.url)
 
-    assert after[0] != before
-    assert after[1] == before
+
+@pytest.mark.parametrize(("number", "options", "ranks"), [(1, (), 1), (2, (), 2), (1, ("--transport", "collective"), 1)])
+def test_a_trainer_s_weights_are_in_force_after_its_last_step(models, send, said, greedy, number, options, ranks):
+    ended = send(models[number], *options, "--port", str(free_port("127.0.0.1")), ranks=ranks)
+
+    assert ended.code == 0, ended.text[-3000:]
+    assert re.search(r"sent \d+ tensors by", ended.text)
+    assert said() == greedy(models[number], SAMPLED["prompt"], SAMPLED["max_tokens"])
+
+
+@pytest.fixture
+def wider(models, tmp_path):
+    """The model with another width of its MLP."""
+    config = AutoConfig.from_pretrained(models[0])
+    config.intermediate_size *= 2
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_weights_of_another_model_are_rejected_with_the_engine_s_reason(call, said, send, wider):
+    before = said()
+
+    ended = send(wider)
+
+    assert ended.code != 0
+    assert "refit rejected, nothing was loaded" in ended.text, ended.text[-3000:]
+    assert "model.layers.0.mlp.gate_proj.weight" in ended.text
+    assert call("POST", "/resume")[0] == 200
+    assert said() == before

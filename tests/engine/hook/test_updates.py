@@ -9,13 +9,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-
-@pytest.fixture(scope="module")
-def programs(forked_programs):
-    """The engines are the law here, not how their processes start."""
-    return forked_programs
-
-
 SCRIPT = """
 import json, os, sys
 from safetensors.torch import load_file

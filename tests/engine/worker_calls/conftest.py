@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
+import fork_server
 import pytest
 import torch
+from forked_programs import Program
 from patience import HUNG_S
 from safetensors.torch import save_file
 
@@ -24,9 +28,10 @@ import sys, time
 from safetensors.torch import load_file
 from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
 
-how, *where = sys.argv[1:]
+orders, how, *where = sys.argv[1:]
+lines = open(orders)  # before anything that waits for the engine
 sender = CollectiveSender("127.0.0.1", int(where[0]), world_size=2, timeout_s=3600) if how == "collective" else None
-for line in sys.stdin:
+for line in lines:
     file, stop_after = line.split()
     weights = load_file(file)
 
@@ -48,37 +53,40 @@ for line in sys.stdin:
 
 
 class Trainer:
-    """A trainer in a process of its own."""
+    """A trainer in a process of its own, which was forked from one that has imported what it needs."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
+    def __init__(self, process, orders, answers) -> None:
+        self.process, self._orders, self._answers = process, orders, answers
 
     def send(self, file, *, stop_after=-1):
         """Begins to send; with `stop_after` it hangs after so many tensors."""
-        self.process.stdin.write(f"{file} {stop_after}\n".encode())
+        print(file, stop_after, file=self._orders, flush=True)
 
     async def says(self):
         """What it says next: ``sent``, ``half-way``, or what went wrong."""
         async with asyncio.timeout(HUNG_S):
-            return (await self.process.stdout.readline()).decode().strip()
+            return (await asyncio.to_thread(self._answers.readline)).strip()
 
 
 @pytest.fixture(scope="session")
-def trainer_process():
+def trainer_process(tmp_path_factory):
     """Starts a trainer, given a transport and where its engine is; ends it afterwards."""
 
     @asynccontextmanager
     async def start(how, *where):
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _TRAINER, how, *map(str, where), stdin=pipe, stdout=pipe
-        )
+        orders = tmp_path_factory.mktemp("trainer") / "orders"
+        os.mkfifo(orders)
+        answers, output = os.pipe()
+        words = [sys.executable, "-c", _TRAINER, str(orders), how, *map(str, where)]
+        fork_server.start()
+        process = Program(words, env=os.environ, cwd=Path.cwd(), stdout=output, stderr=2)
+        os.close(output)
         try:
-            yield Trainer(process)
+            with os.fdopen(answers) as reader, await asyncio.to_thread(orders.open, "w") as writer:
+                yield Trainer(process, writer, reader)
         finally:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
+            process.kill()
+            process.wait()
 
     return start
 

@@ -117,6 +117,7 @@ async def test_a_stop_token_waits_for_the_fewest_tokens(worker, lab, policies, s
         sampling(stop_token_ids=(stop,), min_new_tokens=fewest)
         (output,), _ = await collected(worker, lab.batch_of(lab.PROMPTS[:1]))
         lengths.append(int(output["generation_lengths"]))
+        assert output["truncated"].item() == (lengths[-1] == NEW_TOKENS)
 
     assert lengths[0] <= 3
     assert lengths[1] >= 12
