@@ -23,16 +23,12 @@ class ReferenceCalls(WorkerLifecycle):
     def configure_worker(
         num_gpus: float, bundle_indices: tuple[int, Sequence[int]] | None = None, num_gpus_per_node: int | None = None
     ) -> tuple[dict[str, Any], dict[str, str], dict[str, Any], dict[str, Any]]:
-        """Returns how a Ray actor of this worker is made.
+        """Returns resources, variables, constructor's arguments and ``runtime_env`` of a Ray actor with this worker.
 
         Args:
-            num_gpus: GPUs of each bundle.
-            bundle_indices: The node and its bundles that the engine gets; None for an actor that only holds a bundle.
-            num_gpus_per_node: For ports that fit on nodes which an engine shares with others.
-
-        Returns:
-            Resources, where the processes of several bundles take the GPUs themselves; variables; arguments of the
-            constructor; an empty ``runtime_env``.
+            num_gpus: GPUs of each bundle. An actor with several bundles takes none, because its engine's processes do.
+            bundle_indices: Its node and bundles; None for an actor that only keeps a bundle for another one.
+            num_gpus_per_node: For ports on nodes that several engines share.
         """
         variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_SKIP_P2P_CHECK": "1"}
         arguments: dict[str, Any] = {}
@@ -74,8 +70,9 @@ class ReferenceCalls(WorkerLifecycle):
     # ---- statistics: vLLM keeps them with engine.disable_log_stats: false
 
     def _start_vllm_metrics_logger(self) -> None:
-        """Samples the engine's statistics from now on; it does from its start on if it keeps any."""
-        self._parts.metrics.start()
+        """Raises a `QuirksError` if the engine keeps no statistics; else they are sampled from its start on."""
+        if not self._parts.metrics.kept:
+            raise QuirksError("the engine keeps no statistics; set engine.disable_log_stats: false")
 
     def get_vllm_logger_metrics(self) -> dict[str, Any]:
         """Returns lists of what was sampled (`worker.metrics.EngineMetrics`); empty if the engine keeps no statistics."""

@@ -81,9 +81,7 @@ class WorkerGroup(RefitCalls):
             locked: As for the worker; read only here, because every engine's plan is compared with the group's.
 
         Raises:
-            UsageError: Something in the configuration is wrong.
-            RefusedError: The configuration cannot work; the error lists all reasons.
-            LockError, BrokenPluginsError: As for the worker.
+            UsageError, RefusedError, LockError, BrokenPluginsError: As for the worker.
         """
         self._typed = launch.parsed(config)
         self._call = SwitchNames(disable, force)
@@ -198,22 +196,15 @@ class WorkerGroup(RefitCalls):
     async def generate_async(
         self, data: Mapping[str, Any], greedy: bool = False, rank: int | None = None
     ) -> AsyncGenerator[tuple[int, Batch], None]:
-        """Generates from a batch of prompts; each goes to the engine with the least to do.
+        """Generates from a batch of prompts, each on the engine with the least to do; else as the worker does.
 
         Args:
             data: As for the worker.
             greedy: Take the most probable token instead of sampling.
             rank: The data-parallel rank that all of them go to; the group chooses if None.
 
-        Yields:
-            ``(original_index, output)`` as each sample finishes, as for the worker.
-
         Raises:
-            BatchError: The batch does not have that form; nothing was sent.
-            NotReadyError: Engines sleep, or their weights are not those of one policy.
-            GenerationTimeoutError: Samples took too long; raised after all others were yielded.
-            GenerationAbortedError: A refit failed half-way meanwhile, or the group was shut down.
-            RankError: An engine died.
+            RankError: An engine died. Further errors are the worker's.
         """
         rows = prompts(data)
         actors = self._ready(rank)
