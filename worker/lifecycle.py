@@ -282,15 +282,7 @@ class WorkerLifecycle:
         from worker.server import OpenAIServer
         from worker.server.trainer_client import TrainerClient
 
-        engine = self.engine
-        return OpenAIServer(
-            engine.llm,
-            self.config,
-            check=engine.readiness.check,
-            watched=engine.watched,
-            listener=listener,
-            trainer=TrainerClient(self),
-        )
+        return OpenAIServer(self.engine, self.config, listener=listener, trainer=TrainerClient(self))
 
     # ---- parts
 
