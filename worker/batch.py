@@ -184,6 +184,34 @@ def sample(
     }
 
 
+def routed_experts(found: Any, length: int, experts: int) -> Batch:
+    """Aligns the experts that an engine chose with the tokens of a sample, for router replay.
+
+    Args:
+        found: [N, L, K], for the first N tokens the K experts in each of L MoE layers.
+        length: Tokens of the sample; the engine need not have computed the last one.
+        experts: How many experts a layer has.
+
+    Returns:
+        ``routed_experts`` [1, length, L, K] in the smallest signed integers that hold them: -1 for tokens without, and 0 to K-1
+        for the last token; ``r3_routed_experts_missing_routes``, ``…_expected_routes`` and ``…_actual_routes`` [1] int64.
+
+    Raises:
+        BatchError: There are more than tokens.
+    """
+    routed = torch.from_numpy(found.astype("int32"))
+    actual, expected = len(routed), length - 1
+    if actual > length:
+        raise BatchError(f"the engine returned the experts of {actual} tokens for a sample of {length}")
+    kind = next(kind for kind in (torch.int8, torch.int16, torch.int32) if experts - 1 <= torch.iinfo(kind).max)
+    aligned = torch.arange(routed.shape[2], dtype=kind).repeat(length, routed.shape[1], 1)
+    aligned[:expected] = -1
+    aligned[: min(actual, expected)] = routed[:expected]
+    counts = {"missing": max(expected - actual, 0), "expected": expected, "actual": actual}
+    named = {f"r3_routed_experts_{name}_routes": torch.tensor([count]) for name, count in counts.items()}
+    return {"routed_experts": aligned.unsqueeze(0), **named}
+
+
 def scores(logprobs: Sequence[float]) -> Batch:
     """Puts the logprobs of given tokens into the form of a sample: ``logprobs`` [1, S] float32."""
     return {"logprobs": torch.tensor([list(logprobs)], dtype=torch.float32)}
@@ -194,7 +222,7 @@ def collate(samples: Sequence[tuple[int, Batch]], pad_token_id: int) -> Batch:
 
     Args:
         samples: ``(original_index, sample)`` pairs in any order, as ``generate_async`` yields them.
-        pad_token_id: Fills ``output_ids`` on the right; ``logprobs`` are filled with 0.0.
+        pad_token_id: Fills ``output_ids`` on the right; ``logprobs`` are filled with 0.0, ``routed_experts`` with -1.
 
     Returns:
         The fields of `sample` with B rows, padded to the longest.
@@ -202,14 +230,17 @@ def collate(samples: Sequence[tuple[int, Batch]], pad_token_id: int) -> Batch:
     rows = [row for _, row in sorted(samples, key=lambda item: item[0])]
     if not rows:
         raise BatchError("batch: no samples to put together")
+    _refuse(f"only some samples have {name!r}" for name in sorted(set().union(*rows)) if not all(name in row for row in rows))
+    fills = {"output_ids": pad_token_id, "logprobs": 0.0, "routed_experts": -1}
     joined: Batch = {}
     for name, first in rows[0].items():
         if isinstance(first, list):
             joined[name] = [item for row in rows for item in row[name]]
         elif first.dim() == 1:
             joined[name] = torch.cat([row[name] for row in rows])
-    for name, fill in (("output_ids", pad_token_id), ("logprobs", 0.0)):
-        joined[name] = torch.nn.utils.rnn.pad_sequence([row[name][0] for row in rows], batch_first=True, padding_value=fill)
+        else:
+            unpadded = [row[name][0] for row in rows]
+            joined[name] = torch.nn.utils.rnn.pad_sequence(unpadded, batch_first=True, padding_value=fills[name])
     return joined
 
 

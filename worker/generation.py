@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from quirks_core.configuration.sections import SamplingSection
-from worker.batch import Batch, sample
+from worker.batch import Batch, routed_experts, sample
 from worker.engine import vllm_adapter
 from worker.engine.engine import Engine
 from worker.errors import GenerationAbortedError, GenerationTimeoutError
@@ -25,11 +25,15 @@ class Requests:
     Attributes:
         sampling: How to sample, as planned.
         timeout_s: Seconds after which a request is aborted; None for never.
+        returns_experts: Whether samples have the experts that the engine chose for their tokens.
     """
 
-    def __init__(self, engine: Engine, sampling: SamplingSection, timeout_s: float | None) -> None:
+    def __init__(
+        self, engine: Engine, sampling: SamplingSection, timeout_s: float | None, *, returns_experts: bool = False
+    ) -> None:
         self.sampling = sampling
         self.timeout_s = timeout_s
+        self.returns_experts = returns_experts
         self._engine = engine
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -59,7 +63,8 @@ class Requests:
                 return index, sample(row, [], [], truncated=False)
             output = await self._complete(index, row, stop, rank, greedy=greedy, seed=seeds.get(index), sampling=sampling)
             completion = output.outputs[0]
-            return index, sample(
+            experts = self._experts(output, index) if self.returns_experts else {}
+            return index, experts | sample(
                 row,
                 list(completion.token_ids),  # a copy, because the engine changes its list
                 vllm_adapter.sampled_logprobs(completion),
@@ -105,6 +110,12 @@ class Requests:
         self.abort(why)
         if self._running:
             await asyncio.wait(tuple(self._running))
+
+    def _experts(self, output: Any, index: int) -> Batch:
+        if (found := vllm_adapter.routed_experts(output)) is None:
+            raise GenerationAbortedError(f"the engine returned no experts with sample {index}, which a trainer would replay")
+        length = len(output.prompt_token_ids) + len(output.outputs[0].token_ids)
+        return routed_experts(found, length, self._engine.llm.model_config.get_num_experts())
 
     async def _complete(
         self,

@@ -21,6 +21,8 @@ from worker.refit.engine.transfer import BACKEND
 
 #: Bundles of a Ray placement group, or the node's number and the bundles.
 Bundles = Sequence[int] | tuple[int, Sequence[int]]
+#: Names of variables that vLLM hands to its processes in Ray actors.
+_COPIED_BY_RAY = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ def prepare(
     bundle_indices: Bundles | None = None,
     fraction_of_gpus: float = 1.0,
     seed: int | None = None,
+    extra_env_vars: Sequence[str] = (),
     engine_rank: EngineRank | None = None,
 ) -> Launch:
     """Makes the plan and builds what the engine needs; see `worker.VllmAsyncGenerationWorker` for arguments and errors."""
@@ -69,6 +72,9 @@ def prepare(
     if bundles is not None:
         environment["VLLM_RAY_BUNDLE_INDICES"] = ",".join(map(str, bundles))
         environment["VLLM_RAY_PER_WORKER_GPUS"] = str(fraction_of_gpus)
+    if extra_env_vars:
+        named = {*extra_env_vars, *filter(None, os.environ.get(_COPIED_BY_RAY, "").split(","))}
+        environment[_COPIED_BY_RAY] = ",".join(sorted(named))
     check_engine_environment({**os.environ, **config.env})
     if plan.value("engine.load_format") != "dummy":
         require_weights(config.model.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +23,7 @@ def config_of(*, cluster=None, **section):
 
 
 def server_of(**section):
-    return OpenAIServer(SimpleNamespace(), config_of(**section), check=lambda: None, watched=nullcontext)
+    return OpenAIServer(SimpleNamespace(), config_of(**section))
 
 
 @pytest.fixture

@@ -50,6 +50,11 @@ class Readiness:
             return self._problem
         return f"the engine sleeps ({', '.join(sorted(self._asleep))}); call wake_up_async first" if self._asleep else None
 
+    @property
+    def asleep(self) -> bool:
+        """Whether some of the engine's memory is given back."""
+        return bool(self._asleep)
+
     def check(self) -> None:
         """Makes sure that tokens may be generated.
 
@@ -96,10 +101,8 @@ class Readiness:
         """Returns tags that the engine knows.
 
         Raises:
-            SleepError: One is unknown, or the engine does not sleep.
+            SleepError: One is unknown.
         """
-        if not self._asleep:
-            raise SleepError("wake_up_async: the engine does not sleep")
         if tags is None:
             return None
         if isinstance(tags, str) or set(tags) - {WEIGHTS, KV_CACHE}:

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.sections import SamplingSection
 from quirks_core.configuration.slots import Place, placed
@@ -189,6 +191,25 @@ def sampled_logprobs(completion: Any) -> list[float]:
         return []
     # With logprobs=0 each position holds exactly one entry, the sampled token's.
     return [float(value) for value in completion.logprobs.logprobs]
+
+
+def routed_experts(output: Any) -> Any:
+    """Returns the experts of each token of a vLLM ``RequestOutput``, [tokens, MoE layers, top-k]; None if it has none."""
+    parts = getattr(output, "prompt_routed_experts", None), output.outputs[0].routed_experts  # the first one until vLLM 0.30
+    found = [part for part in parts if part is not None]
+    return np.concatenate(found) if found else None
+
+
+def statistics() -> dict[str, list[Any]]:
+    """Returns every counter and gauge of the engine in this process: by vLLM's name, the value of each data-parallel rank."""
+    from vllm.v1.metrics.reader import get_metrics_snapshot
+
+    found: dict[str, list[Any]] = {}
+    for metric in get_metrics_snapshot():
+        value = getattr(metric, "values", getattr(metric, "value", None))
+        if value is not None:  # a histogram has none
+            found.setdefault(metric.name, []).append(value)
+    return found
 
 
 async def generated_so_far(engine: Any, *, coalesces: bool) -> list[int]:

@@ -28,6 +28,7 @@ from worker.group.actor_set import ActorSet
 from worker.group.ranks import Rank, Ranks
 from worker.group.refits import GroupRefits
 from worker.refit.weights.scope import RefitScope
+from worker.refit_calls import RefitCalls
 from worker.server.server import bearer_key
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _STOP_S = 30.0
 
 
-class WorkerGroup:
+class WorkerGroup(RefitCalls):
     """Generates with several vLLM engines, each in a Ray actor, and takes new weights from a trainer.
 
     ``parallel.dp_strategy`` defines how the engines belong together. The constructor resolves the plan, so a refused
@@ -80,9 +81,7 @@ class WorkerGroup:
             locked: As for the worker; read only here, because every engine's plan is compared with the group's.
 
         Raises:
-            UsageError: Something in the configuration is wrong.
-            RefusedError: The configuration cannot work; the error lists all reasons.
-            LockError, BrokenPluginsError: As for the worker.
+            UsageError, RefusedError, LockError, BrokenPluginsError: As for the worker.
         """
         self._typed = launch.parsed(config)
         self._call = SwitchNames(disable, force)
@@ -197,22 +196,15 @@ class WorkerGroup:
     async def generate_async(
         self, data: Mapping[str, Any], greedy: bool = False, rank: int | None = None
     ) -> AsyncGenerator[tuple[int, Batch], None]:
-        """Generates from a batch of prompts; each goes to the engine with the least to do.
+        """Generates from a batch of prompts, each on the engine with the least to do; else as the worker does.
 
         Args:
             data: As for the worker.
             greedy: Take the most probable token instead of sampling.
             rank: The data-parallel rank that all of them go to; the group chooses if None.
 
-        Yields:
-            ``(original_index, output)`` as each sample finishes, as for the worker.
-
         Raises:
-            BatchError: The batch does not have that form; nothing was sent.
-            NotReadyError: Engines sleep, or their weights are not those of one policy.
-            GenerationTimeoutError: Samples took too long; raised after all others were yielded.
-            GenerationAbortedError: A refit failed half-way meanwhile, or the group was shut down.
-            RankError: An engine died.
+            RankError: An engine died. Further errors are the worker's.
         """
         rows = prompts(data)
         actors = self._ready(rank)
@@ -238,21 +230,14 @@ class WorkerGroup:
 
     # ---- refit
 
+    @property
+    def _refits(self) -> GroupRefits:
+        return self.refits
+
     async def prepare_refit_info_async(self, state_dict_info: Mapping[str, Any]) -> None:
         """Announces what every refit from now on will send, as for the worker."""
         await self._running().everybody("prepare_refit_info_async", dict(state_dict_info))
         self._announced = dict(state_dict_info)
-
-    async def report_refit_addresses_async(self) -> list[str]:
-        """Returns the path of every engine process' socket; a sender connects to all of them."""
-        return await self.refits.addresses()
-
-    async def update_weights_via_ipc_zmq_async(self, version: str | None = None, clear_cache: bool | None = None) -> bool:
-        """Has every engine take new weights from a trainer on this machine; arguments and errors as for the worker.
-
-        If it fails on some of them, nothing is generated before a complete refit of all, or `restart`.
-        """
-        return await self.refits.receive("ipc_zmq", version, clear_cache)
 
     async def init_collective_async(self, ip: str, port: int, world_size: int, train_world_size: int = 1) -> None:
         """Joins the trainer's collective; the ranks of the engines follow those of the trainer.
@@ -264,21 +249,6 @@ class WorkerGroup:
             train_world_size: Trainer ranks; they come first.
         """
         await self.refits.join(ip, port, world_size, train_world_size)
-
-    async def update_weights_from_collective_async(self, version: str | None = None, clear_cache: bool | None = None) -> bool:
-        """Takes new weights from the collective; else as `update_weights_via_ipc_zmq_async`."""
-        return await self.refits.receive("collective", version, clear_cache)
-
-    async def refit_async(
-        self,
-        model: torch.nn.Module,
-        scope: RefitScope | str | None = None,
-        *,
-        version: str | None = None,
-        clear_cache: bool | None = None,
-    ) -> None:
-        """Gives every engine the weights of a model in this process, by ``refit.transport``; arguments as for the worker."""
-        await self.refits.from_model(model, scope, version, clear_cache)
 
     async def verify_refit_async(self, model: torch.nn.Module, scope: RefitScope | str | None = None) -> dict[str, str]:
         """Compares what every engine holds with a model of this process.
@@ -309,6 +279,31 @@ class WorkerGroup:
     async def reset_prefix_cache_async(self) -> bool:
         """Drops the KV cache of past requests; False if an engine could not."""
         return all(await self._running().everybody("reset_prefix_cache_async"))
+
+    # ---- a phase of generation, by NeMo RL's names; engines that may sleep share their GPUs with the trainer
+
+    @property
+    def requires_kv_scale_sync(self) -> bool:
+        """Whether a trainer must send scales of the KV cache with its weights: the cache is in FP8."""
+        return str(self.plan.value("engine.kv_cache_dtype")).startswith("fp8")
+
+    async def prepare_for_generation(self, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
+        """Wakes engines that sleep; True. ``tags`` as for `wake_up_async`."""
+        await self.wake_up_async(**kwargs)
+        return True
+
+    async def finish_generation(self, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
+        """Puts engines to sleep that may (``engine.enable_sleep_mode``), else drops the KV cache of past requests."""
+        if not self.plan.value("engine.enable_sleep_mode"):
+            return await self.reset_prefix_cache_async()
+        await self.sleep_async()
+        return True
+
+    async def invalidate_kv_cache(self) -> bool:
+        """Drops the KV cache of past requests, after an update; False if an engine could not."""
+        return await self.reset_prefix_cache_async()
+
+    # ---- servers
 
     async def report_dp_openai_server_base_urls(self) -> list[str]:
         """Returns the base URL of every OpenAI-compatible server, in the order of the ranks.

@@ -90,7 +90,7 @@ class GroupRefits:
         await self.lock.run(lambda: self._join(ip, port, world_size, train_world_size))
 
     async def from_model(
-        self, model: torch.nn.Module, scope: RefitScope | str | None, version: str | None, clear_cache: bool | None
+        self, model: torch.nn.Module, scope: RefitScope | str | None, *, version: str | None, clear_cache: bool | None
     ) -> None:
         """Sends a model of this process to every engine."""
         method = _METHODS[self.sender.section.transport]

@@ -58,32 +58,16 @@ class Routes:
             app: The application.
             completions: Add ``/v1/completions`` too, from which trainers sample by token ids.
         """
-        for path, method, endpoint in (
-            *([("/v1/completions", "POST", self.complete)] if completions else ()),
-            ("/v1/chat/completions", "POST", self.chat),
-            ("/tokenize", "POST", self.tokenize),
-            ("/detokenize", "POST", self.detokenize),
-            ("/v1/models", "GET", self.models),
-            (_OPEN, "GET", self.health),
-        ):
-            app.add_api_route(path, endpoint, methods=[method], response_model=None)
+        generating = {"/v1/chat/completions": self._serving.chat}
+        if completions:
+            generating["/v1/completions"] = self._serving.complete
+        others = {"/tokenize": self._serving.tokenize, "/detokenize": self._serving.detokenize}
+        for path, handler in (generating | others).items():
+            check = self._check if path in generating else None
+            app.add_api_route(path, self._answer(handler, check), methods=["POST"], response_model=None)
+        app.add_api_route("/v1/models", self.models, methods=["GET"], response_model=None)
+        app.add_api_route(_OPEN, self.health, methods=["GET"], response_model=None)
         app.add_exception_handler(HTTPException, http_error)
-
-    async def chat(self, request: Request) -> Response:
-        """``POST /v1/chat/completions``."""
-        return await self._answer(request, self._serving.chat, self._check)
-
-    async def complete(self, request: Request) -> Response:
-        """``POST /v1/completions``."""
-        return await self._answer(request, self._serving.complete, self._check)
-
-    async def tokenize(self, request: Request) -> Response:
-        """``POST /tokenize``."""
-        return await self._answer(request, self._serving.tokenize)
-
-    async def detokenize(self, request: Request) -> Response:
-        """``POST /detokenize``."""
-        return await self._answer(request, self._serving.detokenize)
 
     async def models(self) -> Response:
         """``GET /v1/models``."""
@@ -98,17 +82,21 @@ class Routes:
             healthy = False
         return Response(status_code=200 if healthy else 503)
 
-    async def _answer(self, request: Request, handler: _Handler, check: Callable[[], None] = lambda: None) -> Response:
-        async def reply(body: dict[str, Any]) -> Any:
-            check()
-            found = await handler(body, request)
-            return await begun(found, self.running, self._serving.error) if isinstance(found, AsyncGenerator) else found
+    def _answer(self, handler: _Handler, check: Callable[[], None] | None) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            async def reply(body: dict[str, Any]) -> Any:
+                if check is not None:
+                    check()
+                found = await handler(body, request)
+                return await begun(found, self.running, self._serving.error) if isinstance(found, AsyncGenerator) else found
 
-        async def finished() -> Any:
-            body = await _read(request, self._max_body)
-            return await self.running.finish(reply(body), request.receive)
+            async def finished() -> Any:
+                body = await _read(request, self._max_body)
+                return await self.running.finish(reply(body), request.receive)
 
-        return await self._replied(finished())
+            return await self._replied(finished())
+
+        return answer
 
     async def _replied(self, work: Coroutine[Any, Any, Any]) -> Response:
         """Runs a handler; every error becomes an error body of OpenAI's form."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import socket
 import sys
 
@@ -35,7 +34,7 @@ class Listener:
         section = config.server
         everywhere = config.cluster.num_nodes > 1 and not section.rl_routes
         self.host = section.host or ("0.0.0.0" if everywhere else "127.0.0.1")  # noqa: S104
-        self.socket = _listen(self.host, range(section.port, section.port + 1))
+        self.socket = _listen(self.host, section.port)
         self._same = self.socket.dup()  # uvicorn closes `socket` when it stops
         name = section.advertised_host or (_own_address() if self.host in _EVERY_INTERFACE else self.host)
         self.base_url = f"http://{f'[{name}]' if ':' in name else name}:{self.socket.getsockname()[1]}/v1"
@@ -49,33 +48,29 @@ class Listener:
         self.socket.close()
 
 
-def _listen(host: str, ports: range) -> socket.socket:
-    """Returns a socket that listens on the first free one of these ports, tried in random order.
+def _listen(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens there; 0 is a free port.
 
     Raises:
-        ServerStartError: There is none, or the host is no address of this machine.
+        ServerStartError: It is taken, or the host is no address of this machine.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
         raise ServerStartError(f"server.host = {host!r} cannot be resolved: {error.strerror or error}") from None
-    reason: OSError | None = None
-    for port in random.sample(ports, len(ports)):  # replicas on one machine would all try the first one first
-        # asyncio sets TCP_NODELAY only if the socket has this protocol. Without it each event of a stream waits for an ACK.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind((address[0], port, *address[2:]))
-            found.listen(BACKLOG)
-        except OSError as error:
-            found.close()
-            reason = error
-            continue
-        found.setblocking(False)
-        return found
-    tried = f"port {ports[0]}" if len(ports) == 1 else f"none of the ports {ports[0]} to {ports[-1]}"
-    cause = reason.strerror if reason is not None and reason.strerror else str(reason)
-    raise ServerStartError(f"the server cannot listen on {host}, {tried}: {cause}; change server.host or server.port")
+    # asyncio sets TCP_NODELAY only if the socket has this protocol. Without it each event of a stream waits for an ACK.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((address[0], port, *address[2:]))
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        raise ServerStartError(
+            f"the server cannot listen on {host}, port {port}: {error.strerror or error}; change server.host or server.port"
+        ) from None
+    found.setblocking(False)
+    return found
 
 
 def _own_address() -> str:

@@ -7,8 +7,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from quirks_core.configuration.config import GenerationConfig
     from quirks_core.configuration.sections import ServerSection
+    from worker.engine.engine import Engine
     from worker.server.streams import Running
     from worker.server.trainer_client import TrainerClient
 
@@ -38,10 +38,8 @@ class OpenAIServer:
     health, with ``server.rl_routes`` also completions and vLLM's routes for trainers, and nothing else.
 
     Args:
-        engine: vLLM's ``AsyncLLM``.
+        engine: The engine; what it must not do now, or its death, is status 503 with that message.
         config: The configuration; its ``server`` section is ours.
-        check: Raises a `QuirksError` when the engine must not generate; the client gets its message with status 503.
-        watched: Returns a context that raises a `QuirksError` if the engine dies in it.
         listener: The address, if it is reserved already; the server closes it.
         trainer: The engine for vLLM's routes for trainers, if ``server.rl_routes`` is set.
 
@@ -51,18 +49,14 @@ class OpenAIServer:
 
     def __init__(
         self,
-        engine: Any,
+        engine: Engine,
         config: GenerationConfig,
         *,
-        check: Callable[[], None],
-        watched: Callable[[], AbstractAsyncContextManager[Any]],
         listener: Listener | None = None,
         trainer: TrainerClient | None = None,
     ) -> None:
         self._engine = engine
         self._config = config
-        self._check = check
-        self._watched = watched
         self._key = bearer_key(config.server)
         self._trainer = trainer if config.server.rl_routes else None
         self._rl_key = (config.server.rl_api_key or _new_key()) if self._trainer else None
@@ -104,9 +98,10 @@ class OpenAIServer:
         from worker.server.supervision import Supervision
 
         section = self._config.server
-        allow_media(self._engine.model_config, section.allowed_media_domains)
-        serving = Serving(self._engine, self._config, Supervision(self._watched, self._config.request.timeout_s))
-        routes = Routes(serving, self._check, max_body=int(section.max_body_mb * 1e6))
+        allow_media(self._engine.llm.model_config, section.allowed_media_domains)
+        supervision = Supervision(self._engine.watched, self._config.request.timeout_s)
+        serving = Serving(self._engine.llm, self._config, supervision)
+        routes = Routes(serving, self._engine.readiness.check, max_body=int(section.max_body_mb * 1e6))
         routes.add_to(app, completions=self._trainer is not None)
         self._requests = routes.running
         if self._trainer is not None and self._rl_key is not None:

@@ -5,24 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Protocol
+from typing import Any
 
 from worker.engine import vllm_adapter
-from worker.engine.engine import Engine
 from worker.errors import SleepError
-
-
-class _Worker(Protocol):
-    """What a trainer's calls need of `worker.VllmAsyncGenerationWorker`, which starts the server."""
-
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def refitting(self) -> Any: ...
-    async def pause_async(self, mode: str = ..., clear_cache: bool = ...) -> None: ...
-    async def resume_async(self) -> None: ...
-    async def sleep_async(self, level: int = ...) -> None: ...
-    async def wake_up_async(self, **kwargs: Any) -> None: ...
 
 
 class TrainerClient:
@@ -32,10 +18,10 @@ class TrainerClient:
     Everything else is the engine's, and ends with an error if the engine does.
 
     Args:
-        worker: The worker of the engine.
+        worker: The `worker.VllmAsyncGenerationWorker` of the engine.
     """
 
-    def __init__(self, worker: _Worker) -> None:
+    def __init__(self, worker: Any) -> None:
         self._worker = worker
 
     @property  # type: ignore[misc]
@@ -72,7 +58,7 @@ class TrainerClient:
 
     async def get_weight_version(self) -> str:
         """Returns the label of the weights, also meanwhile."""
-        return self._worker.engine.readiness.version
+        return str(self._worker.engine.readiness.version)
 
     async def resume_generation(self) -> None:
         """Resumes."""

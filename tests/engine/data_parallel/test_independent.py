@@ -74,3 +74,14 @@ async def test_a_text_that_begins_with_bos_gets_no_second_one(group):
     found = dict([item async for item in group.generate_text_async(texts, greedy=True)])
 
     assert found[0] == found[1]
+
+
+async def test_a_phase_of_generation_begins_and_ends(group, tokens):
+    """NeMo RL's driver prepares, generates, finishes and drops caches; engines that cannot sleep go on."""
+    assert await group.prepare_for_generation(tags=["kv_cache"])
+    await tokens(group, PROMPTS)
+
+    assert await group.finish_generation()
+    assert await group.invalidate_kv_cache()
+    assert await group.prepare_for_generation()
+    assert not group.requires_kv_scale_sync

@@ -79,8 +79,8 @@ def second(served):
         asked = {**config.model_dump(mode="json"), "purpose": purpose, "server": {**values()["server"], **section}}
         asked["sampling"].update(sampling or {})
         asked["request"].update(request or {})
-        watched, trainer = served.worker.engine.watched, TrainerClient(served.worker)
-        server = OpenAIServer(served.llm, GenerationConfig.parse(asked), check=check, watched=watched, trainer=trainer)
+        engine = SimpleNamespace(llm=served.llm, watched=served.worker.engine.watched, readiness=SimpleNamespace(check=check))
+        server = OpenAIServer(engine, GenerationConfig.parse(asked), trainer=TrainerClient(served.worker))
         await server.start()
         try:
             yield server

@@ -142,3 +142,13 @@ async def test_a_pause_whose_caller_is_cancelled_is_carried_out(worker):
 
     assert await paused(worker)
     await worker.resume_async()
+
+
+async def test_waking_an_engine_that_is_awake_leaves_it_paused(worker):
+    """A trainer may prepare for generation at any time; vLLM alone would resume the engine."""
+    await worker.pause_async()
+
+    await worker.wake_up_async()
+
+    assert await paused(worker)
+    await worker.resume_async()
