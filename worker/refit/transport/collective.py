@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order,
 from worker.refit.weights.packing import Packing
 from worker.refit.weights.resident import InPlace
 from worker.refit.weights.source import Source
+from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, can_be_compared, in_turn
 
 #: Rank that sends.
 SOURCE = 0
@@ -33,6 +34,18 @@ SOURCE = 0
 _LOOK_S = 50e-6
 #: Returns where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
 RoomFor: TypeAlias = Callable[[Chunk], torch.Tensor | None]
+
+
+class Patches(Protocol):
+    """What an engine does with changed words alone (`worker.refit.engine.patch.Patch`)."""
+
+    votes: list[int]
+
+    def holds(self, name: str) -> bool:
+        """Returns whether the engine still has what the trainer calls by a name."""
+
+    def apply(self, items: Sequence[Item], changed: Changed) -> None:
+        """Writes changed words."""
 
 
 class Group:
@@ -43,6 +56,8 @@ class Group:
         world_size: Trainer ranks and engine ranks.
         device: Where weights are broadcast from and to.
         packing: What was announced last.
+        upcoming: What the trainer calls the values that it sends, for the next refit to compare with; None if none is to.
+        base: What it calls those that it compares with; None if it has none.
     """
 
     def __init__(
@@ -72,6 +87,8 @@ class Group:
             ) from error
         self.rank, self.world_size, self.device = rank, world_size, torch.empty(0, device=device).device  # with its number
         self.packing: Packing | None = None
+        self.upcoming: str | None = None
+        self.base: str | None = None
         self._timeout_s = timeout_s
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
@@ -88,16 +105,19 @@ class Group:
             with torch.cuda.device(self.device):
                 self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
 
-    def announce(self, packing: Packing | None = None) -> Packing:
+    def announce(self, packing: Packing | None = None, sent: Sent | None = None) -> Packing:
         """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
 
         Args:
             packing: What is sent, on rank 0.
+            sent: What it is compared with there, if it is.
         """
-        message = None
+        message: dict[str, Any] | None = None
         if packing is not None:
             message = {"again": True} if packing is self.packing else packing.encode()
+            message |= {"upcoming": sent.upcoming, "base": sent.name} if sent is not None else {}
         message = self.broadcast_json(message)
+        self.upcoming, self.base = message.get("upcoming"), message.get("base")
         if packing is None:
             packing = self.packing if "again" in message else Packing.decode(message)
         if packing is None:
@@ -155,11 +175,32 @@ class Group:
 
     def agree(self, accepted: bool) -> bool:
         """Returns whether every rank accepts."""
-        vote = torch.tensor([int(accepted)])
+        return bool(self.least([int(accepted)])[0])
+
+    def least(self, votes: Sequence[int]) -> list[int]:
+        """Returns the least of all ranks' votes, from 0 to 255, on each of several things."""
+        vote = torch.tensor(votes, dtype=torch.uint8)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
         self._do("a vote", lambda group: group.allreduce([vote], options))
-        return bool(vote.item())
+        return vote.tolist()  # type: ignore[no-any-return]
+
+    def broadcast_changed(self, changed: Changed | None = None) -> Changed | None:
+        """Gives every rank the changed words of rank 0; None if all are to come.
+
+        Args:
+            changed: The words, on rank 0.
+        """
+        count = self.broadcast_json(None if changed is None else len(changed.places))
+        if count is None:
+            return None
+        if self.rank != SOURCE:
+            places, words = (torch.empty(count, dtype=dtype, device=self.device) for dtype in (torch.int32, torch.int64))
+            changed = Changed(places, words)
+        if count:
+            for tensor in changed or ():
+                self.broadcast_weights(tensor.view(torch.uint8))
+        return changed
 
     def close(self) -> None:
         """Leaves the group."""
@@ -199,6 +240,7 @@ class CollectiveSender:
         rank: int = 0,
         device: torch.device | str = "cpu",
         timeout_s: float = 120.0,
+        sparse: bool = False,
     ) -> None:
         """Joins the engine's ranks, while the worker's ``init_collective_async`` runs with the same address.
 
@@ -209,11 +251,14 @@ class CollectiveSender:
             rank: This trainer rank.
             device: Where the engine's ranks run: a GPU of this process for NCCL, the CPU for gloo.
             timeout_s: Seconds to wait for the others at each step.
+            sparse: Send only what changed since the last refit, where that is little; rank 0 keeps what it sent, which takes
+                as much memory on the device as the engine's weights.
 
         Raises:
             TransferError: Not all came.
         """
         self._group = Group(ip, port, rank=rank, world_size=world_size, timeout_s=timeout_s, device=device)
+        self._sent = Sent() if sparse and rank == SOURCE else None
 
     def send(
         self,
@@ -242,12 +287,18 @@ class CollectiveSender:
         except BaseException:
             self.close()  # the others wait for an announcement
             raise
-        packing = self._group.announce(packing if self._group.rank == SOURCE else None)
+        if self._sent is not None:
+            self._sent.begin(packing)
+        packing = self._group.announce(packing if self._group.rank == SOURCE else None, self._sent)
         if not self._group.agree(True):
             raise RefitRejectedError("refit rejected by the engine, nothing was sent; the worker's error says why")
         try:
-            for memory in self._memory(tensors, packing, in_place):
-                self._group.broadcast_weights(memory)
+            memories = self._memory(tensors, packing, in_place)
+            if self._group.upcoming is None:
+                for memory in memories:
+                    self._group.broadcast_weights(memory)
+            else:
+                self._send_changed(packing, memories)
             self._group.wait(given_up)
             self._group.agree(True)
         except BaseException:
@@ -257,6 +308,23 @@ class CollectiveSender:
     def close(self) -> None:
         """Leaves the group."""
         self._group.close()
+
+    def _send_changed(self, packing: Packing, memories: Iterable[torch.Tensor]) -> None:
+        """Sends what changed, as far as every engine rank can take it and has what it is compared with."""
+        group, sent = self._group, self._sent
+        kinds = group.least([ANY if can_be_compared(chunk) else DENSE for chunk in packing.chunks()])
+        kinds = [DENSE if kind == ANY else kind for kind in kinds]
+        is_sparse = group.base is not None and group.agree(sent is None or sent.holds(kinds))
+        for broadcasts in in_turn(packing, kinds, memories):
+            if broadcasts[0][0].kind != DENSE:
+                if is_sparse and group.broadcast_changed(sent.changed(broadcasts) if sent is not None else None) is not None:
+                    continue
+                if sent is not None and not is_sparse:
+                    sent.keep(broadcasts)
+            for _, memory in broadcasts:
+                group.broadcast_weights(memory)
+        if sent is not None:
+            sent.end(kinds)
 
     def _packing(
         self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest | None, buffer_bytes: int
@@ -268,7 +336,8 @@ class CollectiveSender:
         manifest = manifest or Manifest.of(tensors())
         packing = self._group.packing
         if packing is None or packing.manifest is not manifest or packing.buffer_bytes != buffer_bytes:
-            packing = Packing.of(manifest, buffer_bytes, in_place.places if in_place is not None else {})
+            made = Packing.of(manifest, buffer_bytes, in_place.places if in_place is not None else {})
+            return made if made != packing else packing, in_place
         return packing, in_place
 
     def _memory(
@@ -284,7 +353,7 @@ class CollectiveSender:
                 parts = [self._part(spec, in_place, others) for spec, _ in chunk]
                 memory = parts[0]
                 if len(parts) > 1:
-                    memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device)
+                    memory = torch.zeros(size_of(chunk), dtype=torch.uint8, device=self._group.device)  # between them, too
                     for (spec, offset), part in zip(chunk, parts, strict=True):
                         memory[offset : offset + spec.nbytes].copy_(part)
             yield memory if self._group.rank == SOURCE else torch.empty_like(memory)
@@ -335,25 +404,58 @@ class CollectiveStream:
         for tensors in self.borrowed():
             yield from tensors
 
-    def borrowed(self, room_for: RoomFor = lambda _: None, placed: bool = True) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yields the same, broadcast by broadcast.
+    @property
+    def packing(self) -> Packing:
+        """What one broadcast after the other holds."""
+        return self._packing
+
+    @property
+    def upcoming(self) -> str | None:
+        """What the trainer calls these values, if it will compare the next ones with them."""
+        return self._group.upcoming
+
+    def borrowed(
+        self, room_for: RoomFor = lambda _: None, placed: bool = True, patches: Patches | None = None
+    ) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Yields the same, broadcast by broadcast; nothing, but once an empty list, for changed words.
 
         Args:
             room_for: Returns where a broadcast belongs as it is; it is received there. The first never is: by it the trainer
                 shows that it sends at all.
-            placed: Yield those, too, that were received in their place.
+            placed: Yield those, too, that were received in their place, and let no words come alone.
+            patches: Takes changed words, if this rank can.
         """
-        for number, chunk in enumerate(self._packing.chunks()):
-            room = room_for(chunk) if number else None
-            memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
-            self._group.broadcast_weights(memory)
-            if not number:
-                self._group.wait()
-            if room is None or placed:
-                yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
+        has_begun = False
+        for items, changed in self._received(None if placed else patches, [] if patches is None else patches.votes):
+            if changed is not None and patches is not None:
+                has_begun = True
+                yield []
+                patches.apply(items, changed)
+                continue
+            for _, _, chunk in items:
+                room = room_for(chunk) if has_begun else None
+                memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
+                self._group.broadcast_weights(memory)
+                if not has_begun:
+                    self._group.wait()
+                has_begun = True
+                if room is None or placed:
+                    yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
         self._group.wait()
         self._group.agree(True)
         self.complete = True
+
+    def _received(self, patches: Patches | None, votes: list[int]) -> Iterator[tuple[list[Item], Changed | None]]:
+        """Yields what comes next, as changed words if that is how it came."""
+        group, packing = self._group, self._packing
+        kinds = [DENSE] * len(packing.offsets)
+        is_sparse = False
+        if group.upcoming is not None:
+            kinds = [DENSE if kind == ANY else kind for kind in group.least(votes or kinds)]
+            is_sparse = group.base is not None and group.agree(patches is not None and patches.holds(group.base))
+        for broadcasts in in_turn(packing, kinds, kinds):
+            items = [item for item, _ in broadcasts]
+            yield items, group.broadcast_changed() if is_sparse and items[0].kind != DENSE else None
 
     def __enter__(self) -> CollectiveStream:
         return self
