@@ -54,6 +54,8 @@ class RefitTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
         timeout_s: Seconds to wait for the other side at each step.
         dummy: The engine started with ``load_format=dummy``: a first update that leaves a tensor out is refused.
         finite: Refuse weights that are NaN or infinite.
+        sparse: Send only what changed since the last update, where that is little, for ``collective``; what was sent is kept,
+            which takes as much memory on the device as the engine's weights.
     """
 
     backend: ClassVar[str] = BACKEND
@@ -68,6 +70,7 @@ class RefitTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
     timeout_s: float = 120.0
     dummy: bool = False
     finite: bool = True
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         """Checks what cannot work.
@@ -104,7 +107,9 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             init_info = {"ip": info.ip, "port": info.port, "rank_offset": 1, "world_size": size, "timeout_s": limit}
             with ThreadPoolExecutor(max_workers=1) as pool:
                 joining = pool.submit(self.client.init_weight_transfer_engine, init_info)
-                self._collective = CollectiveSender(info.ip, info.port, world_size=size, device=info.device, timeout_s=limit)
+                self._collective = CollectiveSender(
+                    info.ip, info.port, world_size=size, device=info.device, timeout_s=limit, sparse=info.sparse
+                )
                 joining.result()
         elif self.is_sender:
             self._folder = private_folder.make("model-quirks-refit-")
