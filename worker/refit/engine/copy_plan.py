@@ -191,10 +191,6 @@ class CopyPlan:
             return None
         return [(target.taken.offset, target.written) for target in targets]
 
-    def destination(self, name: str) -> torch.Tensor:
-        """Returns the engine's memory for the first part of one of the trainer's tensors."""
-        return self._copies[name][0].written
-
     @cached_property
     def alone(self) -> dict[str, str]:
         """The names of those of them that fill a tensor of the engine alone, and the name of that tensor."""

@@ -52,6 +52,7 @@ class Patch:
         self._digests: dict[str, str] = {}
         self._standing = Standing(whole=True)
         self._parts: list[list[_Part]] = []
+        self._hidden: dict[str, torch.Tensor] = {}
         self.votes: list[int] = []
         for chunk in packing.chunks():
             vote, parts = self._place(chunk)
@@ -88,8 +89,8 @@ class Patch:
             if first < last:
                 part.words[(changed.places[first:last] - start).long()] = changed.words[first:last]
         if self.see is not None:
-            for name in (spec.name for item in items for spec, _ in item.chunk if spec.name in self.plan.hidden):
-                self.see(name, self.plan.destination(name))
+            for name in (spec.name for item in items for spec, _ in item.chunk if spec.name in self._hidden):
+                self.see(name, self._hidden[name])
 
     def _digest(self) -> dict[str, str]:
         parts = (part for parts in self._parts for part in parts)
@@ -104,6 +105,8 @@ class Patch:
             found = self.plan.in_own_order(spec)
             if found is None:
                 return DENSE, []
+            if spec.name in self.plan.hidden:
+                self._hidden[spec.name] = found[0][1]
             targets += [(offset + place * spec.torch_dtype.itemsize, written) for place, written in found]
         dtypes = {written.dtype for _, written in targets}
         if not dtypes:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -34,18 +34,6 @@ SOURCE = 0
 _LOOK_S = 50e-6
 #: Returns where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
 RoomFor: TypeAlias = Callable[[Chunk], torch.Tensor | None]
-
-
-class Patches(Protocol):
-    """What an engine does with changed words alone (`worker.refit.engine.patch.Patch`)."""
-
-    votes: list[int]
-
-    def holds(self, name: str) -> bool:
-        """Returns whether the engine still has what the trainer calls by a name."""
-
-    def apply(self, items: Sequence[Item], changed: Changed) -> None:
-        """Writes changed words."""
 
 
 class Group:
@@ -298,7 +286,7 @@ class CollectiveSender:
                 for memory in memories:
                     self._group.broadcast_weights(memory)
             else:
-                self._send_changed(packing, memories)
+                self._send_changed(packing, memories, given_up)
             self._group.wait(given_up)
             self._group.agree(True)
         except BaseException:
@@ -309,7 +297,7 @@ class CollectiveSender:
         """Leaves the group."""
         self._group.close()
 
-    def _send_changed(self, packing: Packing, memories: Iterable[torch.Tensor]) -> None:
+    def _send_changed(self, packing: Packing, memories: Iterable[torch.Tensor], given_up: Callable[[], bool]) -> None:
         """Sends what changed, as far as every engine rank can take it and has what it is compared with."""
         group, sent = self._group, self._sent
         kinds = group.least([ANY if can_be_compared(chunk) else DENSE for chunk in packing.chunks()])
@@ -317,6 +305,7 @@ class CollectiveSender:
         is_sparse = group.base is not None and group.agree(sent is None or sent.holds(kinds))
         for broadcasts in in_turn(packing, kinds, memories):
             if broadcasts[0][0].kind != DENSE:
+                group.wait(given_up)  # to compare waits for the device without a limit
                 if is_sparse and group.broadcast_changed(sent.changed(broadcasts) if sent is not None else None) is not None:
                     continue
                 if sent is not None and not is_sparse:
@@ -368,6 +357,8 @@ class CollectiveStream:
 
     Attributes:
         manifest: What the trainer will send; every rank has accepted it.
+        packing: What one broadcast after the other holds.
+        upcoming: What the trainer calls these values, if it will compare the next ones with them.
         complete: Whether everything was yielded.
     """
 
@@ -385,8 +376,8 @@ class CollectiveStream:
             TransferError: The trainer died or took too long.
         """
         self._group = group
-        self._packing = group.announce()
-        self.manifest = self._packing.manifest
+        self.packing = group.announce()
+        self.manifest, self.upcoming = self.packing.manifest, group.upcoming
         problem = None
         try:
             self.manifest.check(expected)
@@ -404,18 +395,8 @@ class CollectiveStream:
         for tensors in self.borrowed():
             yield from tensors
 
-    @property
-    def packing(self) -> Packing:
-        """What one broadcast after the other holds."""
-        return self._packing
-
-    @property
-    def upcoming(self) -> str | None:
-        """What the trainer calls these values, if it will compare the next ones with them."""
-        return self._group.upcoming
-
     def borrowed(
-        self, room_for: RoomFor = lambda _: None, placed: bool = True, patches: Patches | None = None
+        self, room_for: RoomFor = lambda _: None, placed: bool = True, patch: Any = None
     ) -> Iterator[list[tuple[str, torch.Tensor]]]:
         """Yields the same, broadcast by broadcast; nothing, but once an empty list, for changed words.
 
@@ -423,14 +404,15 @@ class CollectiveStream:
             room_for: Returns where a broadcast belongs as it is; it is received there. The first never is: by it the trainer
                 shows that it sends at all.
             placed: Yield those, too, that were received in their place, and let no words come alone.
-            patches: Takes changed words, if this rank can.
+            patch: Takes changed words, if this rank can: a `worker.refit.engine.patch.Patch`.
         """
         has_begun = False
-        for items, changed in self._received(None if placed else patches, [] if patches is None else patches.votes):
-            if changed is not None and patches is not None:
+        for items, changed in self._received(patch, placed):
+            if changed is not None:
                 has_begun = True
                 yield []
-                patches.apply(items, changed)
+                self._group.wait()
+                patch.apply(items, changed)
                 continue
             for _, _, chunk in items:
                 room = room_for(chunk) if has_begun else None
@@ -445,15 +427,15 @@ class CollectiveStream:
         self._group.agree(True)
         self.complete = True
 
-    def _received(self, patches: Patches | None, votes: list[int]) -> Iterator[tuple[list[Item], Changed | None]]:
+    def _received(self, patch: Any, placed: bool) -> Iterator[tuple[list[Item], Changed | None]]:
         """Yields what comes next, as changed words if that is how it came."""
-        group, packing = self._group, self._packing
-        kinds = [DENSE] * len(packing.offsets)
+        group = self._group
+        kinds = [DENSE] * len(self.packing.offsets)
         is_sparse = False
         if group.upcoming is not None:
-            kinds = [DENSE if kind == ANY else kind for kind in group.least(votes or kinds)]
-            is_sparse = group.base is not None and group.agree(patches is not None and patches.holds(group.base))
-        for broadcasts in in_turn(packing, kinds, kinds):
+            kinds = [DENSE if kind == ANY else kind for kind in group.least(kinds if patch is None else patch.votes)]
+            is_sparse = group.base is not None and group.agree(patch is not None and not placed and patch.holds(group.base))
+        for broadcasts in in_turn(self.packing, kinds, kinds):
             items = [item for item, _ in broadcasts]
             yield items, group.broadcast_changed() if is_sparse and items[0].kind != DENSE else None
 

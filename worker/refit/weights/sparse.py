@@ -114,14 +114,12 @@ class Sent:
         self._packing: Packing | None = None
         self._held: dict[int, torch.Tensor] = {}
         self._rest = 0
-        self._words = self._compared = 0
 
     def begin(self, packing: Packing) -> None:
         """Begins a refit."""
         if packing is not self._packing:
             self._forget()
             self._packing = packing
-        self._words = self._compared = 0
         self._rest = max(0, self._rest - 1)
         self.upcoming = None if self._rest else uuid.uuid4().hex
 
@@ -153,10 +151,9 @@ class Sent:
             torch.ne(words, self._held[item.number], out=is_other[start:end])
         places = is_other.nonzero().view(-1)
         del is_other
-        self._compared += ends[-1]
         if len(places) > _LARGEST_SHARE * ends[-1]:
-            self._words += ends[-1]
             self.keep(items)
+            self._rest = _REST + 1
             return None
         cuts = torch.searchsorted(places, torch.tensor([0, *ends], device=places.device)).tolist()
         found = torch.empty_like(places)
@@ -174,9 +171,8 @@ class Sent:
             return
         self._held = {number: held for number, held in self._held.items() if number in able}
         self.name = self.upcoming
-        if self._words > self._compared / 2:
+        if self._rest:
             self._forget()
-            self._rest = _REST + 1
 
     def _forget(self) -> None:
         self.name, self._held = None, {}
