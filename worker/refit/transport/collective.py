@@ -166,8 +166,8 @@ class Group:
         return bool(self.least([int(accepted)])[0])
 
     def least(self, votes: Sequence[int]) -> list[int]:
-        """Returns the least of all ranks' votes, from 0 to 255, on each of several things."""
-        vote = torch.tensor(votes, dtype=torch.uint8)
+        """Returns the least of all ranks' votes on each of several things."""
+        vote = torch.tensor(votes)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
         self._do("a vote", lambda group: group.allreduce([vote], options))
