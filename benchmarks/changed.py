@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,21 +33,14 @@ _QUESTIONS = (
     "What is 17 plus 25?",
 )
 _ANSWERS, _TOKENS, _TEXTS = 4, 16, 2
-#: One row of so many of each matrix is looked at.
-_ROWS = 8
-#: Steps at the end that are looked at, beside the first.
-_LOOKED_AT = 3
+#: One row of so many of each matrix is looked at, after the first step and after so many at the end.
+_ROWS, _LOOKED_AT = 8, 3
 #: Elements of a word that is sent whole if one of them changed.
 _WORDS = (1, 2, 4)
-_RATES = (1e-6, 5e-6, 2e-5)
 
 
-class Views:
-    """What an engine gets of the masters: their casts.
-
-    Attributes:
-        shares: By view, words' elements and kind of tensor, the shares of words that changed, at each look.
-    """
+class _Views:
+    """What an engine gets of the masters, their casts; and which shares of it changed, at each look."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         parameters = model.named_parameters()
@@ -131,7 +123,7 @@ def _runs(steps: int, rates: list[float], dtypes: list[str], objectives: list[st
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
-        views, start = Views(model), time.monotonic()
+        views = _Views(model)
         for step in range(steps):
             with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "float32"):
                 loss = (_rollouts if objective == "rollouts" else _text)(model, tokenizer, step)
@@ -145,13 +137,12 @@ def _runs(steps: int, rates: list[float], dtypes: list[str], objectives: list[st
             cells = [views.shares[view, 1, "all"][0], later[1, "all"], later[2, "all"], later[4, "all"]]
             cells += [later[1, kind] for kind in ("embed", "attn", "mlp", "norm")]
             yield f"| {dtype} | {objective} | {rate:g} | {view} | {' | '.join(f'{100 * cell:.3g} %' for cell in cells)} |"
-        yield f"<!-- {steps} steps in {time.monotonic() - start:.0f} s -->"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--rates", type=float, nargs="+", default=list(_RATES))
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-6, 5e-6, 2e-5])
     parser.add_argument("--masters", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--objectives", nargs="+", default=["rollouts", "text"])
     options = parser.parse_args()
