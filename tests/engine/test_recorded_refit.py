@@ -14,6 +14,7 @@ import torch
 
 from quirks_core.source.vllm_source import INSTALLED
 from worker.errors import NotReadyError, RefitError
+from worker.refit.weights import sparse
 
 _TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
 _MODULE = """
@@ -161,3 +162,18 @@ async def test_trainers_memory_is_given_back_on_request(worker, policies, shared
     await worker.refitting.forget()
     assert mapped() < size
     assert await refitted(worker, policies[1], shared_lab)
+
+
+async def test_only_what_changed_is_sent_where_everything_is_copied(worker, policies, refit_section, shared_lab, monkeypatch):
+    refit_section(worker.refitting.sender, transport="collective", sparse=True, verify_every=0, buffer_mb=0)
+    sent, changed = copy.deepcopy(policies[0]), []
+    real = sparse.Sent.changed
+    monkeypatch.setattr(sparse.Sent, "changed", lambda *given: changed.append(found := real(*given)) or found)
+    for number in range(4):  # one may be recorded, another compared with the loaders
+        with torch.no_grad():
+            sent.model.layers[1].mlp.gate_proj.weight[0, number] += 1
+        await worker.refit_async(sent)
+
+    assert [len(one.places) for one in changed[-2:]] == [1, 1]
+    assert await worker.verify_refit_async(sent) == {}
+    assert shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(sent)).passed

@@ -32,7 +32,7 @@ _TRAINER = """
     import os, sys, torch
     from transformers import AutoModelForCausalLM
     from worker.refit import CollectiveSender, Source, send_ipc_zmq
-    from worker.refit.transport.collective import Group
+    from worker.refit.transport.group import Group
 
     def then_die(broadcast):
         left = [None] * 3

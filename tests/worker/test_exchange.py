@@ -11,8 +11,8 @@ import torch
 from patience import HUNG_S
 
 from worker.refit.transport.channel import free_port
-from worker.refit.transport.collective import Group
 from worker.refit.transport.exchange import agree_to_receive, agree_to_send
+from worker.refit.transport.group import Group
 from worker.refit.weights import pieces
 from worker.refit.weights.box import Box, View, Wanted
 from worker.refit.weights.manifest import Manifest

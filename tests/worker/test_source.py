@@ -7,8 +7,11 @@ import weakref
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import Shard, distribute_tensor
 
+from worker.errors import RefitError
 from worker.refit import Manifest, Source, tensors
 from worker.refit.weights import scope
 from worker.refit.weights.snapshot import Snapshot
@@ -32,6 +35,14 @@ def layouts(monkeypatch):
 
     monkeypatch.setattr("worker.refit.weights.source.layout", layout)
     return seen
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    """One rank that is all of a trainer."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    yield dist.init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
 
 
 def test_a_source_has_what_is_sent(model):
@@ -131,15 +142,24 @@ def test_each_scope_has_a_description_of_its_own(model):
         Source(model, "everything")
 
 
-def test_a_sharded_tensor_is_made_anew_for_each_refit(model, layouts):
-    class Sharded(nn.Parameter):
-        def full_tensor(self):
-            return self.detach() * 2
+def test_a_sharded_model_is_described_once_and_gathered_for_each_pass(model, layouts, mesh):
+    """Of a sharded tensor a rank has a part; what is sent is whole, and as it is now."""
+    whole = model[0].weight.detach().clone()
+    model[0].weight = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
+    first = Source(model, "parameters")
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    second = Source(model, "parameters")
 
-    model[0].weight = Sharded(model[0].weight.data)
-    for number in (1, 2):
-        Source(model, "parameters")
-        assert len(layouts) == number
+    assert second.manifest is first.manifest
+    assert second.shards is first.shards
+    assert first.manifest == Manifest.of(first())
+    assert torch.equal(dict(second())["0.weight"], 2 * whole)
+    assert not layouts
+    model[0].weight.data = model[0].weight.data.clone()
+    assert Source(model, "parameters").shards is not first.shards
+    with pytest.raises(RefitError, match="make a Source for every refit"):
+        first.held(CPU, 0)
 
 
 def test_nothing_keeps_a_model_alive_that_its_trainer_has_dropped():

@@ -17,7 +17,8 @@ from transfers import FOREVER_S, error_of, many, same
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit import CollectiveSender, Manifest, Source, send_ipc_zmq
 from worker.refit.transport.channel import free_port
-from worker.refit.transport.collective import CollectiveStream, Group
+from worker.refit.transport.collective import CollectiveStream
+from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights.packing import Packing
 
@@ -30,7 +31,8 @@ _STUCK = """
 import sys, time, torch
 from pathlib import Path
 from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
-from worker.refit.transport.collective import CollectiveStream, Group
+from worker.refit.transport.collective import CollectiveStream
+from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 
 role, how, *where = sys.argv[1:]

@@ -54,6 +54,8 @@ class RefitTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
         timeout_s: Seconds to wait for the other side at each step.
         dummy: The engine started with ``load_format=dummy``: a first update that leaves a tensor out is refused.
         finite: Refuse weights that are NaN or infinite.
+        sparse: Send only what changed since the last update, where that is little, for ``collective``; what was sent is kept,
+            which takes as much memory on the device as the engine's weights.
     """
 
     backend: ClassVar[str] = BACKEND
@@ -68,6 +70,7 @@ class RefitTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
     timeout_s: float = 120.0
     dummy: bool = False
     finite: bool = True
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         """Checks what cannot work.
@@ -110,7 +113,14 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
     def _joined(self, info: RefitTrainerInitInfo, senders: int) -> CollectiveSender:
         size, limit = senders + info.engine_ranks, info.timeout_s
         opening = partial(
-            CollectiveSender, info.ip, info.port, world_size=size, rank=info.rank, device=info.device, timeout_s=limit
+            CollectiveSender,
+            info.ip,
+            info.port,
+            world_size=size,
+            rank=info.rank,
+            device=info.device,
+            timeout_s=limit,
+            sparse=info.sparse,
         )
         if not self.is_sender:
             return opening()

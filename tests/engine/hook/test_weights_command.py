@@ -8,7 +8,6 @@ import sys
 from contextlib import contextmanager
 
 import httpx
-import pytest
 import torch
 from patience import HUNG_S, until
 from safetensors.torch import load_file, save_file

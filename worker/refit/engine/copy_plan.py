@@ -205,6 +205,19 @@ class CopyPlan:
         """Names of those that are copied in another way, and loaded by nobody."""
         return self.copied - self.in_place - self.reloaded
 
+    def in_own_order(self, spec: TensorSpec) -> list[tuple[int, torch.Tensor]] | None:
+        """Returns where parts of one of the trainer's tensors go, whose elements stay one after the other.
+
+        Returns:
+            The place of each part's first element, and the engine's memory for it; none if the tensor is for nothing here; None
+            if something of it goes in another order or is loaded, or its bytes are to be seen and are nowhere (`hidden`).
+        """
+        targets = self._copies.get(spec.name, ())
+        is_shown = spec.name not in self.hidden or self._as_it_is(spec) is not None
+        if spec.name in self.reloaded or not is_shown or not all(target.linear for target in targets):
+            return None
+        return [(target.taken.offset, target.written) for target in targets]
+
     @cached_property
     def alone(self) -> dict[str, str]:
         """The names of those of them that fill a tensor of the engine alone, and the name of that tensor."""

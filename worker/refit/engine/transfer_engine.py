@@ -30,9 +30,11 @@ from worker.refit.advice import with_counts
 from worker.refit.engine import verify
 from worker.refit.engine.copy_plan import Copier, CopyPlan, See
 from worker.refit.engine.finite import NotFinite
+from worker.refit.engine.patch import Patch
 from worker.refit.engine.reload import Reload, lacking
 from worker.refit.transport.channel import socket_path
-from worker.refit.transport.collective import CollectiveStream, Group
+from worker.refit.transport.collective import CollectiveStream
+from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
 from worker.refit.weights.manifest import Manifest
@@ -112,6 +114,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         super().__init__(*arguments)
         self._group: Group | None = None
         self._plan: CopyPlan | None = None
+        self._patch: Patch | None = None
         self._resident: Imported | OpenedPool | None = None
         self._announced: tuple[list[Any] | None, Manifest | None] = None, None
         self._slots: set[str] = set()
@@ -187,6 +190,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._not_finite.after_casts(self.model)
         self.ways["not_finite"] = dict(self._not_finite)
         self._check_finite(update_info)
+        if self._patch is not None and self._patch.plan is self.copied and isinstance(stream, CollectiveStream):
+            self._patch.keep(stream.upcoming)
 
     def finish_weight_update(self) -> None:
         """Does nothing any more: vLLM would take no further refit after an error here."""
@@ -307,6 +312,16 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self.ways["bytes"] = sum(tensor.nbytes for tensor in stream.manifest.tensors)
         return reload
 
+    def _patched(self, stream: CollectiveStream, plan: CopyPlan) -> Patch | None:
+        """Returns how changed words go into the model; None if the trainer does not compare."""
+        if stream.upcoming is None:
+            self._patch = None
+        elif self._patch is None or self._patch.plan is not plan or self._patch.packing is not stream.packing:
+            self._patch = Patch(plan, stream.packing)
+        if self._patch is not None:
+            self._patch.see = self.see
+        return self._patch
+
     def _check_finite(self, info: RefitUpdateInfo) -> None:
         if info.finite and self._not_finite:
             dtype = str(self.model_config.dtype).removeprefix("torch.")
@@ -344,7 +359,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
         copier = Copier(self.model, plan, check=plan.begin(info.verify_every), see=self.see)
         self.copied = plan
-        room = (plan.room_for, copier.check) if isinstance(stream, CollectiveStream) else ()
+        room = (plan.room_for, copier.check, self._patched(stream, plan)) if isinstance(stream, CollectiveStream) else ()
         buffers = _begun(stream.borrowed(*room))
         self.ways = {
             "copied": len(plan.copied),

@@ -27,7 +27,7 @@ from worker.refit.weights.pieces import (
 )
 
 if TYPE_CHECKING:
-    from worker.refit.transport.collective import Group
+    from worker.refit.transport.group import Group
 
 #: Buffers for each other rank: one is filled, or emptied, while the other is on its way.
 _BUFFERS = 2

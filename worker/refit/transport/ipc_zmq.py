@@ -80,7 +80,9 @@ def send(
         source = tensors if isinstance(tensors, Source) else None
         manifest = source.manifest if source is not None else manifest or Manifest.of(tensors())
         _wait_for(device)  # what is read in place must be there
-        pool = SharedPool.of(source, device) if source is not None and source.shards is not None else None
+        pool = None
+        if source is not None and source.shards is not None:
+            pool = SharedPool.of(source.shared(device), source.pools, device)
         with pool.together() if pool is not None else nullcontext():
             if pool is not None and _read_by_pieces(peers, pool, manifest):
                 peers.send({"done": True})

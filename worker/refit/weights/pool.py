@@ -24,7 +24,6 @@ from worker.refit.weights.pieces import Holders, Piece, as_one, at_equal_distanc
 
 if TYPE_CHECKING:
     from worker.refit.engine.copy_plan import CopyPlan
-    from worker.refit.weights.source import Source
 
 #: Votes of the trainer's ranks.
 _FAILED, _WHOLE, _BY_PIECES = -1, 0, 1
@@ -72,15 +71,15 @@ class SharedPool:
         self.tables = tables
 
     @classmethod
-    def of(cls, source: Source, device: torch.device) -> SharedPool | None:
+    def of(cls, own: Mapping[str, Any] | None, known: dict[torch.device, Any], device: torch.device) -> SharedPool | None:
         """Shares this rank's shards, together with all other ranks; None if the memory of any cannot be shared.
 
         Args:
-            source: What is sent.
-            device: Where this rank's shards must lie.
+            own: This rank's `shared_table`; None if its memory cannot be shared.
+            known: What is known of all ranks of the same model, by device; this adds to it.
+            device: Where this rank's shards lie.
         """
         ranks = Ranks(device)
-        own, known = source.shared(device), source.pools
         keys = ranks.gather(own["key"] if own is not None else "")
         if device not in known or known[device][0] != keys:
             tables = ranks.gather(own)

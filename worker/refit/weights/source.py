@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -27,11 +27,11 @@ _described: weakref.WeakKeyDictionary[nn.Module, _Description] = weakref.WeakKey
 class _Description:
     """What is true of a model while it stays as it was."""
 
-    def __init__(self, model: nn.Module, scope: RefitScope) -> None:
+    def __init__(self, model: nn.Module, scope: RefitScope, state: Callable[[], Mapping[str, torch.Tensor]]) -> None:
         self.snapshot = Snapshot(model)
         self.scope = scope
         self.shards = Shards.of(model, scope)
-        self.manifest = self.shards.manifest if self.shards is not None else Manifest.of(layout(model, scope).items())
+        self.manifest = self.shards.manifest if self.shards is not None else Manifest.of(state().items())
         self.exported: dict[torch.device, Exported | None] = {}
         self.places: dict[torch.device, Mapping[str, Place]] = {}
         self.held: dict[tuple[torch.device, int], Held | None] = {}
@@ -66,7 +66,7 @@ class Source:
         self.scope = RefitScope(scope)
         known = _described.get(model)
         if known is None or known.scope is not self.scope or not known.snapshot.holds(model):
-            known = _described[model] = _Description(model, self.scope)
+            known = _described[model] = _Description(model, self.scope, lambda: self._state)
         self._known = known
         self.manifest = known.manifest
         self.shards = known.shards

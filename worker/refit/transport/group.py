@@ -1,0 +1,287 @@
+"""The process group of a refit: trainer ranks and engine ranks, gloo for what they agree on, NCCL or gloo for weights."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from quirks_core.base.errors import words
+from worker.errors import TransferError
+from worker.refit.transport.channel import free_port
+from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.packing import Packing
+from worker.refit.weights.sparse import Changed, Sent
+
+_T = TypeVar("_T")
+#: Rank that sends.
+SOURCE = 0
+#: A rank's vote: broadcasts, pieces, or the pieces of the last refit that had some; 0 refuses.
+_BROADCAST, _BY_PIECES, _AS_BEFORE = 1, 2, 3
+#: Seconds between two looks at the device.
+_LOOK_S = 50e-6
+
+
+class Group:
+    """A gloo group of its own, beside whatever process group the trainer has, and NCCL if the ranks are on GPUs.
+
+    Attributes:
+        rank: This process.
+        world_size: Trainer ranks and engine ranks.
+        device: Where weights are broadcast from and to.
+        packing: What was announced last.
+        upcoming: What the trainer calls the values that it sends, for the next refit to compare with; None if none is to.
+        base: What it calls those that it compares with; None if it has none.
+    """
+
+    def __init__(
+        self, ip: str, port: int, *, rank: int, world_size: int, timeout_s: float, device: torch.device | str = "cpu"
+    ) -> None:
+        """Joins the group; every rank must come within the time limit.
+
+        Args:
+            ip: Address of trainer rank 0, which waits there.
+            port: Its port.
+            rank: This process; trainer ranks come first.
+            world_size: Number of all ranks.
+            timeout_s: Seconds to wait for the others, here and in every later step.
+            device: A GPU of this process for NCCL, the CPU for gloo; of one kind on all ranks.
+
+        Raises:
+            TransferError: Not all came, or the port is taken.
+        """
+        limit = timedelta(seconds=timeout_s)
+        try:
+            store = dist.TCPStore(ip, port, world_size, is_master=rank == SOURCE, timeout=limit)
+            self._group: Any = dist.ProcessGroupGloo(dist.PrefixStore("model-quirks", store), rank, world_size, limit)
+        except (RuntimeError, ValueError) as error:
+            raise TransferError(
+                f"refit: rank {rank} of {world_size} could not join the group at {ip}:{port} within {timeout_s:g} s: "
+                f"{words(error)}; the trainer's ranks and every engine rank must join at the same time"
+            ) from error
+        self.rank, self.world_size, self.device = rank, world_size, torch.empty(0, device=device).device  # with its number
+        self.packing: Packing | None = None
+        self._exchange: tuple[object, Any] | None = None
+        self._checked: tuple[Manifest, Manifest | None] | None = None
+        self.upcoming: str | None = None
+        self.base: str | None = None
+        self._timeout_s = timeout_s
+        self._nccl: Any = None
+        self._started: deque[torch.cuda.Event] = deque()
+        place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
+        if place[0] != self.device.type:
+            self.close()
+            raise TransferError(
+                f"refit: the trainer's rank 0 sends from {place[0]}, rank {rank} computes on {self.device.type}; "
+                "give CollectiveSender a device of the kind that the engine runs on"
+            )
+        if self.device.type == "cuda":
+            from vllm.distributed.weight_transfer.nccl_common import stateless_init_process_group
+
+            with torch.cuda.device(self.device):
+                self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
+
+    def vote(self, subject: object | None) -> int:
+        """Returns this rank's vote for the next refit, to be given to `agree`.
+
+        Args:
+            subject: What this rank would send or receive by pieces; None if it takes part in broadcasts alone.
+        """
+        if subject is None:
+            return _BROADCAST
+        return _AS_BEFORE if self._exchange is not None and self._exchange[0] is subject else _BY_PIECES
+
+    def agreed(self, vote: int, subject: object, agree: Callable[[], _T | None]) -> _T | None:
+        """Returns what is sent or received by pieces; None for broadcasts.
+
+        Args:
+            vote: The least vote of all ranks.
+            subject: What this rank voted about.
+            agree: Finds out with all ranks what is sent.
+        """
+        if vote == _BROADCAST:
+            return None
+        if vote == _BY_PIECES or self._exchange is None:
+            self._exchange = subject, agree()
+        found: _T | None = self._exchange[1]
+        return found
+
+    def check(self, manifest: Manifest, expected: Manifest | None) -> None:
+        """Makes sure, as `Manifest.check`, that a refit may begin; what was checked last need not be again."""
+        if self._checked is None or self._checked[0] is not manifest or self._checked[1] is not expected:
+            manifest.check(expected)
+            self._checked = manifest, expected
+
+    def forget(self) -> None:
+        """Has the next refit agree on pieces again."""
+        self._exchange = None
+
+    def announce(self, packing: Packing | None = None, sent: Sent | None = None) -> Packing:
+        """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
+
+        Args:
+            packing: What is sent, on rank 0.
+            sent: What it is compared with there, if it is.
+        """
+        message: dict[str, Any] | None = None
+        if packing is not None:
+            message = {"again": True} if packing is self.packing else packing.encode()
+            message |= {"upcoming": sent.upcoming, "base": sent.name} if sent is not None else {}
+        message = self.broadcast_json(message)
+        self.upcoming, self.base = message.get("upcoming"), message.get("base")
+        if packing is None:
+            packing = self.packing if "again" in message else Packing.decode(message)
+        if packing is None:
+            raise TransferError("refit: the trainer reuses a packing that this process has not received")
+        self.packing = packing
+        return packing
+
+    def broadcast_weights(self, memory: torch.Tensor) -> None:
+        """Starts to broadcast rank 0's bytes; `wait` returns when they have arrived.
+
+        Args:
+            memory: [nbytes] uint8, on the group's device; read on rank 0, overwritten elsewhere.
+
+        Raises:
+            TransferError: A rank died or took too long.
+        """
+        if self._nccl is None:
+            self._broadcast(memory)
+            return
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream()
+            self._nccl.broadcast(memory, SOURCE, stream)
+            self._started.append(stream.record_event())
+
+    def wait(self, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Waits until all weights are there; leaves the group if that fails, which ends the broadcasts on the device.
+
+        Args:
+            given_up: Called while it waits; True ends the wait.
+
+        Raises:
+            TransferError: A rank died or took too long, or the wait was given up.
+        """
+        while self._started:
+            event = self._started.popleft()
+            end = time.monotonic() + self._timeout_s
+            while not event.query():
+                if given_up() or time.monotonic() > end:
+                    self.close()
+                    raise TransferError(
+                        f"refit: a broadcast by NCCL did not end within refit.timeout_s = {self._timeout_s:g} s, "
+                        "or the other side failed; a rank died or took too long"
+                    )
+                time.sleep(_LOOK_S)
+
+    def broadcast_json(self, value: Any = None) -> Any:
+        """Gives every rank the JSON value of rank 0."""
+        return self._json_of(SOURCE, value)
+
+    def gather_json(self, value: Any) -> list[Any]:
+        """Gives every rank the JSON values of all, in their order."""
+        return [self._json_of(rank, value) for rank in range(self.world_size)]
+
+    def exchange(
+        self, memory: Sequence[tuple[int, torch.Tensor]], *, is_sender: bool, stream: torch.cuda.Stream | None
+    ) -> None:
+        """Sends bytes to other ranks, or receives some; on GPUs they have been when the stream is so far.
+
+        Args:
+            memory: For each of them its number and [nbytes] uint8, on the group's device.
+            is_sender: Whether this rank sends.
+            stream: Where NCCL works; None on the CPU.
+
+        Raises:
+            TransferError: A rank died or took too long.
+        """
+        if stream is not None:
+            with torch.cuda.device(self.device):
+                self._nccl.group_start()
+                for rank, part in memory:
+                    (self._nccl.send if is_sender else self._nccl.recv)(part, rank, stream)
+                self._nccl.group_end()
+            return
+        verb = "send" if is_sender else "recv"
+        self._do("a message", lambda group: _All([getattr(group, verb)([part], rank, 0) for rank, part in memory]))
+
+    def note(self, event: torch.cuda.Event) -> None:
+        """Has `wait` wait for an event, too."""
+        self._started.append(event)
+
+    def agree(self, accepted: int) -> int:
+        """Returns the least that any rank votes for; 0 is no."""
+        return self.least([int(accepted)])[0]
+
+    def least(self, votes: Sequence[int]) -> list[int]:
+        """Returns the least of all ranks' votes on each of several things."""
+        vote = torch.tensor(votes)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MIN
+        self._do("a vote", lambda group: group.allreduce([vote], options))
+        return vote.tolist()  # type: ignore[no-any-return]
+
+    def broadcast_changed(self, changed: Changed | None = None) -> Changed | None:
+        """Gives every rank the changed words of rank 0; None if all are to come.
+
+        Args:
+            changed: The words, on rank 0.
+        """
+        count = self.broadcast_json(None if changed is None else len(changed.places))
+        if count is None:
+            return None
+        if self.rank != SOURCE:
+            places, words = (torch.empty(count, dtype=dtype, device=self.device) for dtype in (torch.int32, torch.int64))
+            changed = Changed(places, words)
+        if count:
+            for tensor in changed or ():
+                self.broadcast_weights(tensor.view(torch.uint8))
+        return changed
+
+    def close(self) -> None:
+        """Leaves the group."""
+        nccl, self._nccl = self._nccl, None
+        if nccl is not None:
+            self._started.clear()
+            nccl.destroy()
+        self._exchange = None
+        self._group = None  # its end closes the connections; its `shutdown` leaves them open
+
+    def _json_of(self, rank: int, value: Any) -> Any:
+        payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        size = torch.tensor([len(payload)])
+        self._broadcast(size, rank)
+        if self.rank != rank:
+            payload = torch.empty(int(size), dtype=torch.uint8)
+        self._broadcast(payload, rank)
+        return json.loads(bytes(payload.numpy()))
+
+    def _broadcast(self, tensor: torch.Tensor, rank: int = SOURCE) -> None:
+        self._do("a broadcast", lambda group: group.broadcast(tensor, rank))
+
+    def _do(self, what: str, start: Callable[[Any], Any]) -> None:
+        if self._group is None:
+            raise TransferError("refit: the collective was left after a failure; trainer and engine must open a new one")
+        try:
+            start(self._group).wait()
+        except RuntimeError as error:
+            raise TransferError(
+                f"refit: {what} of the collective failed, a rank died or took too long: {words(error)}"
+            ) from error
+
+
+class _All(NamedTuple):
+    """Works of a process group, as one."""
+
+    works: list[Any]
+
+    def wait(self) -> None:
+        """Waits for all."""
+        for work in self.works:
+            work.wait()
