@@ -156,7 +156,7 @@ def test_a_sharded_model_is_described_once_and_gathered_for_each_pass(model, lay
     assert first.manifest == Manifest.of(first())
     assert torch.equal(dict(second())["0.weight"], 2 * whole)
     assert not layouts
-    model[0].weight.data = model[0].weight.data.clone()
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
     assert Source(model, "parameters").shards is not first.shards
     with pytest.raises(RefitError, match="make a Source for every refit"):
         first.held(CPU, 0)
