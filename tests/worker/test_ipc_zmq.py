@@ -147,9 +147,9 @@ def test_a_file_that_a_killed_process_left_is_replaced(background, address):
     [
         (b"\x80\x04pickle", "sent something that is no JSON"),
         (b"[1, 2]", "sent list instead of a message"),
-        (b'{"protocol": 99}', "the trainer speaks protocol 99, this engine 3"),
-        (b'{"protocol": 3}', "the trainer's first message makes no sense: KeyError: 'manifest'"),
-        (b'{"protocol": 3, "manifest": [["a", "int9", [1]]]}', "the trainer's first message makes no sense: ValueError"),
+        (b'{"protocol": 99}', "the trainer speaks protocol 99, this engine 4"),
+        (b'{"protocol": 4}', "the trainer's first message makes no sense: KeyError: 'manifest'"),
+        (b'{"protocol": 4, "manifest": [["a", "int9", [1]]]}', "the trainer's first message makes no sense: ValueError"),
     ],
 )
 def test_a_wrong_message_gets_an_answer_that_names_the_problem(background, address, stranger, message, words):
