@@ -130,5 +130,6 @@ class ReferenceCalls(WorkerLifecycle):
 def _no_reshard() -> RefitError:
     return RefitError(
         "nccl_reshard takes NeMo RL's extension of vLLM's worker, which this engine does not have: call init_collective_async "
-        "and update_weights_from_collective_async, while the trainer sends whole tensors by worker.refit.CollectiveSender"
+        "and update_weights_from_collective_async, while each rank of the trainer sends its shards by "
+        "worker.refit.CollectiveSender"
     )

@@ -85,7 +85,7 @@ for line in sys.stdin:
 """
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", params=["qwen3", "qwen3_moe"])
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=["llama_tied", "qwen3_moe"])
 async def worker(request, third_party, checkpoint, running):
     """An engine of two tensor-parallel ranks, one thread each: without that, vLLM's CPU build wants a NUMA node per rank."""
     source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_MODULE}"
