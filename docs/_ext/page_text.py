@@ -29,6 +29,11 @@ def prose(text: str) -> str:
     return _THREAD.sub(r"[\1#\2](https://github.com/\1/issues/\2)", text)
 
 
+def plain(text: str) -> str:
+    """Makes Markdown of a text without any: a regular expression among the facts is no footnote and no emphasis."""
+    return re.sub(r"([\\\[\]*])", r"\\\1", text)
+
+
 def link(reference: Reference) -> str:
     """A link that reads ``owner/repo#n`` where it is a GitHub thread."""
     thread = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", reference.url)

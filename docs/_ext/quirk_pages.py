@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from declared import ENGINES, LEGEND, models, sign, stage
-from page_text import link, page, prose, table
+from page_text import link, page, plain, prose, table
 
 from quirks_core.cli.showing import describe
 from quirks_core.declaration import evidence
@@ -26,7 +26,7 @@ def quirk_page(item: Loaded) -> str:
         ["flag", f"`{quirk.flag}`"],
         ["without it", f"`{quirk.severity}`"],
         ["models", ", ".join(models(quirk)) or "any"],
-        ["concerns", prose(record["match"])],
+        ["concerns", plain(record["match"])],
         ["affected versions" if quirk.kind is Kind.WORKAROUND else "versions", record["affected"]],
         ["status", f"{stage(item)} on vLLM {ENGINES[-1]}"],
         ["costs", record["cost"]],
