@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from declared import ENGINES, LEGEND, models, sign, stage
+from declared import ENGINES, LEGEND, acts_alone, models, sign, stage
 from page_text import link, page, plain, prose, table
 
 from quirks_core.cli.showing import describe
@@ -29,6 +29,7 @@ def quirk_page(item: Loaded) -> str:
         ["concerns", plain(record["match"])],
         ["affected versions" if quirk.kind is Kind.WORKAROUND else "versions", record["affected"]],
         ["status", f"{stage(item)} on vLLM {ENGINES[-1]}"],
+        ["put in force by", "`MODEL_QUIRKS=on`" if quirk.kind is Kind.WORKAROUND and acts_alone(item) else ""],
         ["costs", record["cost"]],
         ["supersedes", ", ".join(f"`{name}`" for name in quirk.supersedes)],
         ["added in", record["since"]],
