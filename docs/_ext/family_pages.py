@@ -163,11 +163,11 @@ class Planner:
             "number is no reason against a version; without it, take the smallest. ✓ and ✗ are the "
             "[sweep](results/sweep.md): a tiny model of the kind was right, or not, after two weight updates on a CPU with "
             f"vLLM {ENGINES[-2]}; the others were not run as a whole.",
-            table((*_SUPPORTED, "`model_type`"), rows),
+            table((*_SUPPORTED, "`model_type` in `config.json`"), rows),
             "For your model and your versions:",
             "<!-- MODEL is yours. -->\n```console notest\n"
-            "$ quirks plan --model MODEL --vllm 0.26.0,0.32.0,0.33.0      # what each version needs; nothing is installed\n"
-            "$ quirks upgrade --to 0.33 --model MODEL                     # what changes on the way there\n```",
+            "$ quirks plan --model MODEL --vllm 0.26.0,0.32.0,0.33.0 --assume platform==cuda  # nothing is installed\n"
+            "$ quirks upgrade --from 0.32.0 --to 0.33.0 --model MODEL    # what changes; needs the extra upgrade\n```",
             "The site has a page for each family, with what applies to a rollout, to LoRA and to serving. Whether a version "
             "computes a model as the trainer does is a measurement: [parity](parity.md), and "
             "[`quirks migrate`](parity.md#two-engines).",

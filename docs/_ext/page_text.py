@@ -29,8 +29,8 @@ def prose(text: str) -> str:
     return _THREAD.sub(r"[\1#\2](https://github.com/\1/issues/\2)", text)
 
 
-def literal(text: str) -> str:
-    """Makes Markdown of a text in which nothing is meant as such: a match can hold a regular expression."""
+def plain(text: str) -> str:
+    """Makes Markdown of a text without any: a regular expression among the facts is no footnote and no emphasis."""
     return re.sub(r"([\\\[\]^*_])", r"\\\1", text)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from declared import ENGINES, LEGEND, models, sign, stage
-from page_text import link, literal, page, prose, table
+from declared import ENGINES, LEGEND, acts_alone, models, sign, stage
+from page_text import link, page, plain, prose, table
 
 from quirks_core.cli.showing import describe
 from quirks_core.declaration import evidence
@@ -26,9 +26,10 @@ def quirk_page(item: Loaded) -> str:
         ["flag", f"`{quirk.flag}`"],
         ["without it", f"`{quirk.severity}`"],
         ["models", ", ".join(models(quirk)) or "any"],
-        ["concerns", literal(record["match"])],
+        ["concerns", plain(record["match"])],
         ["affected versions" if quirk.kind is Kind.WORKAROUND else "versions", record["affected"]],
         ["status", f"{stage(item)} on vLLM {ENGINES[-1]}"],
+        ["put in force by", "`MODEL_QUIRKS=on`" if quirk.kind is Kind.WORKAROUND and acts_alone(item) else ""],
         ["costs", record["cost"]],
         ["supersedes", ", ".join(f"`{name}`" for name in quirk.supersedes)],
         ["added in", record["since"]],
