@@ -7,7 +7,6 @@ import weakref
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -35,14 +34,6 @@ def layouts(monkeypatch):
 
     monkeypatch.setattr("worker.refit.weights.source.layout", layout)
     return seen
-
-
-@pytest.fixture
-def mesh(tmp_path):
-    """One rank that is all of a trainer."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
-    yield dist.init_device_mesh("cpu", (1,))
-    dist.destroy_process_group()
 
 
 def test_a_source_has_what_is_sent(model):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 #: Votes of the trainer's ranks.
 _FAILED, _WHOLE, _BY_PIECES = -1, 0, 1
+
+
+class _FailedElsewhereError(TransferError):
+    """All ranks know that one has failed."""
 
 
 class Ranks:
@@ -71,27 +75,41 @@ class SharedPool:
         self.tables = tables
 
     @classmethod
-    def of(cls, own: Mapping[str, Any] | None, known: dict[torch.device, Any], device: torch.device) -> SharedPool | None:
+    def of(
+        cls, shared: Callable[[], Mapping[str, Any] | None], known: dict[torch.device, Any], device: torch.device
+    ) -> SharedPool | None:
         """Shares this rank's shards, together with all other ranks; None if the memory of any cannot be shared.
 
         Args:
-            own: This rank's `shared_table`; None if its memory cannot be shared.
+            shared: Returns this rank's `shared_table`; None if its memory cannot be shared.
             known: What is known of all ranks of the same model, by device; this adds to it.
             device: Where this rank's shards lie.
+
+        Raises:
+            TransferError: Another rank's shards cannot be described.
         """
         ranks = Ranks(device)
+        try:
+            own = shared()
+        except BaseException:
+            ranks.gather(None)
+            raise
         keys = ranks.gather(own["key"] if own is not None else "")
+        if None in keys:
+            raise _failed_elsewhere()
+        if "" in keys:
+            return None
         if device not in known or known[device][0] != keys:
-            tables = ranks.gather(own)
-            known[device] = keys, None if None in tables else tables
-        found = known[device][1]
-        return None if found is None else cls(ranks, ".".join(keys), found)
+            known[device] = keys, ranks.gather(own)
+        return cls(ranks, ".".join(keys), known[device][1])
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Has all ranks fail where one does, and stay until none reads their memory any more."""
         try:
             yield
+        except _FailedElsewhereError:
+            raise
         except BaseException:
             self._ranks.agree(_FAILED)
             raise
@@ -109,7 +127,11 @@ class SharedPool:
 
     def _check(self, vote: int) -> None:
         if vote == _FAILED:
-            raise TransferError("refit: it failed on another rank of the trainer, whose error says why")
+            raise _failed_elsewhere()
+
+
+def _failed_elsewhere() -> TransferError:
+    return _FailedElsewhereError("refit: it failed on another rank of the trainer, whose error says why")
 
 
 def shared_table(held: Held) -> dict[str, Any]:

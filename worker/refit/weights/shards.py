@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -102,16 +103,31 @@ def _held(tensor: Any) -> tuple[Box, torch.Tensor]:
 
 
 def _box(tensor: Any) -> Box | None:
-    """Returns which part of a tensor this rank has; None if its values are in no rank as they are."""
+    """Returns which part of a tensor this rank has; None if the ranks' values are no such parts."""
     if not is_sharded(tensor):
         return Box.whole(tensor.shape)
-    if any(placement.is_partial() for placement in tensor.placements):
+    if any(placement.is_partial() for placement in tensor.placements) or _is_scattered(tensor):
         return None
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     size, start = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     box = Box(tuple(start), tuple(size))
     return box if box.size == tuple(tensor.to_local().shape) else None
+
+
+def _is_scattered(tensor: Any) -> bool:
+    """Returns whether a rank may have rows that do not follow each other.
+
+    FSDP2 beside tensor parallelism deals out strided shards, of which a later dimension of the mesh takes one part each.
+    """
+    placements, sizes = tensor.placements, tensor.device_mesh.shape
+    for number, placement in enumerate(placements):
+        dimension = getattr(placement, "dim", None)
+        later = zip(placements[number + 1 :], sizes[number + 1 :], strict=True)
+        parts = math.prod(size for other, size in later if getattr(other, "dim", None) == dimension)
+        if getattr(placement, "split_factor", parts) != parts:
+            return True
+    return False
 
 
 def _shown(view: View, local: torch.Tensor, box: Box) -> torch.Tensor:
