@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from patience import HUNG_S
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -161,6 +162,19 @@ def test_each_rank_knows_from_one_answer_whether_there_will_be_another(monkeypat
 
     assert SharedPool.of(lambda: None, known, CPU) is None
     assert others.said == [""]
+
+
+@pytest.mark.parametrize(("ranks", "kind", "found"), [(2, "cpu", True), (4, "cpu", False), (2, "cuda", False)])
+def test_memory_is_shared_where_the_default_group_is_the_models(ranks, kind, found):
+    """Other ranks would not come, and NCCL carries nothing on the host: such a trainer gathers."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    mesh = DeviceMesh("cpu", [0, 1])
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(distribute_tensor(torch.zeros(4), mesh, [Shard(0)], src_data_rank=None))
+
+    assert Shards.of(model, "parameters").has_all_ranks(torch.device(kind)) == found
+
+    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,22 @@ def test_a_sharded_model_is_described_once_and_gathered_for_each_pass(model, lay
         first.held(CPU, 0)
 
 
+def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
+    """An engine would read what the weights were."""
+    plain = Source(model, "parameters")
+    plain.exported(CPU)
+    sharded = nn.Linear(4, 4)
+    sharded.weight = nn.Parameter(distribute_tensor(sharded.weight.detach(), mesh, [Shard(0)]))
+    source = Source(sharded, "parameters")
+    source.shared(CPU)
+    model[0].weight.data = model[0].weight.data.clone()
+    sharded.weight = nn.Parameter(sharded.weight.detach().clone())
+
+    for offer in (plain.exported, source.shared):
+        with pytest.raises(RefitError, match="make a Source for every refit"):
+            offer(CPU)
+
+
 def test_nothing_keeps_a_model_alive_that_its_trainer_has_dropped():
     model = nn.Linear(4, 4).share_memory()
     Source(model, "parameters").exported(CPU)

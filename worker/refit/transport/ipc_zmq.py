@@ -82,7 +82,7 @@ def send(
         manifest = source.manifest if source is not None else manifest or Manifest.of(tensors())
         _wait_for(device)  # what is read in place must be there
         pool = None
-        if source is not None and source.shards is not None:
+        if source is not None and source.shards is not None and source.shards.has_all_ranks(device):
             pool = SharedPool.of(partial(source.shared, device), source.pools, device)
         if pool is not None and _read_by_pieces(peers, pool, manifest):
             return

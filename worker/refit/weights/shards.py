@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from worker.refit.weights.box import Box, View
 from worker.refit.weights.manifest import Manifest
@@ -74,6 +75,18 @@ class Shards:
     def is_sharded(self, name: str) -> bool:
         """Returns whether a tensor is a part of a ``DTensor``."""
         return is_sharded(self._state[self._parts[name].parent])
+
+    def has_all_ranks(self, device: torch.device) -> bool:
+        """Returns whether each rank of the default process group has a part, and the groups work on a kind of device.
+
+        All ranks of the model find the same.
+
+        Args:
+            device: One of that kind.
+        """
+        meshes = [tensor.device_mesh for tensor in self._state.values() if is_sharded(tensor)]
+        size = dist.get_world_size()
+        return all(mesh.device_type == device.type for mesh in meshes) and any(mesh.size() == size for mesh in meshes)
 
     def gathered(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole, contiguous tensors; all ranks have to iterate together.
