@@ -39,25 +39,25 @@ class Ranks:
     def __init__(self, device: torch.device) -> None:
         """Takes the device of this rank's shards, with which that group works."""
         self._device = device
-        self._size = dist.get_world_size()
 
     def gather(self, value: Any) -> list[Any]:
         """Gives every rank the JSON values of all, in their order."""
         payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        sizes = torch.zeros(self._size, dtype=torch.int64, device=self._device)
-        dist.all_gather_into_tensor(sizes, torch.tensor([len(payload)], device=self._device))
-        longest = int(sizes.max())
-        found = torch.zeros(self._size * longest, dtype=torch.uint8, device=self._device)
-        padded = torch.nn.functional.pad(payload, (0, longest - len(payload))).to(self._device)
-        dist.all_gather_into_tensor(found, padded)
-        rows = found.cpu().view(self._size, longest)
-        return [json.loads(bytes(row[: int(size)].numpy())) for row, size in zip(rows, sizes, strict=True)]
+        sizes = [int(size) for size in self._all(torch.tensor([len(payload)]))]
+        rows = self._all(torch.nn.functional.pad(payload, (0, max(sizes) - len(payload))))
+        return [json.loads(bytes(row[:size].cpu().numpy())) for row, size in zip(rows, sizes, strict=True)]
 
     def agree(self, vote: int) -> int:
         """Returns the least that any rank votes for."""
         least = torch.tensor([vote], device=self._device)
         dist.all_reduce(least, dist.ReduceOp.MIN)
         return int(least)
+
+    def _all(self, own: torch.Tensor) -> list[torch.Tensor]:
+        own = own.to(self._device)
+        found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(found, own)
+        return found
 
 
 class SharedPool:
