@@ -242,7 +242,7 @@ def test_experts_are_stacked():
 def test_experts_that_were_the_trainers_have_to_be_so_again():
     """What was copied has not passed a loader, and an engine may lay experts out in another way than the trainer."""
     items, late, early = experts(), Arrivals(), Arrivals()
-    wrong = {name: -tensor if "down_proj" in name else tensor for name, tensor in items.items()}
+    wrong = {name: tensor + 1 if "down_proj" in name else tensor for name, tensor in items.items()}
 
     def entry(held, number):
         return [Entry(number=number, rank=0, way="transfer", digests=digests(stacked(held).items(), whole=False))]
