@@ -53,11 +53,6 @@ class Mention:
     file: str
     line: int
 
-    @property
-    def is_option(self) -> bool:
-        """It is an option of the server."""
-        return self.name.startswith("--")
-
 
 def recipes_in(folder: Path) -> Iterator[Path]:
     """Yields the files that may be recipes, in order; hidden folders and packages of others are left out.
@@ -186,9 +181,14 @@ def _is_vllms(values: Mapping[str, yaml.Node]) -> bool:
 
 
 def _below(nodes: list[yaml.Node]) -> Iterator[yaml.Node]:
-    for node in nodes:
-        yield node
-        yield from _below(_items(node))
+    """Yields nodes and all below them, each once: an anchor can stand in many places, and below itself."""
+    seen: dict[int, yaml.Node] = {}
+    left = nodes[::-1]
+    while left:
+        if id(node := left.pop()) not in seen:
+            seen[id(node)] = node
+            left += _items(node)[::-1]
+            yield node
 
 
 def _items(node: yaml.Node) -> list[yaml.Node]:

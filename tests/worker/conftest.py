@@ -56,6 +56,16 @@ def screened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.fixture
+def mesh(tmp_path):
+    """One rank that is all of a trainer."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    yield dist.init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.fixture
 def background():
     """Runs something in a thread; a test that leaves one running fails by its time limit."""
     with ThreadPoolExecutor() as pool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from quirks_core.base.errors import UsageError
 from quirks_core.ledger.account import COMPUTES, Entry
 from worker.lab.kit.checkpoints import build
-from worker.refit import Arrivals, digest
+from worker.refit import Arrivals, digest, trl_callback
 from worker.refit.weights.digest import digests, form
 from worker.refit.weights.expected import common, expected
 
@@ -240,7 +242,7 @@ def test_experts_are_stacked():
 def test_experts_that_were_the_trainers_have_to_be_so_again():
     """What was copied has not passed a loader, and an engine may lay experts out in another way than the trainer."""
     items, late, early = experts(), Arrivals(), Arrivals()
-    wrong = {name: -tensor if "down_proj" in name else tensor for name, tensor in items.items()}
+    wrong = {name: tensor + 1 if "down_proj" in name else tensor for name, tensor in items.items()}
 
     def entry(held, number):
         return [Entry(number=number, rank=0, way="transfer", digests=digests(stacked(held).items(), whole=False))]
@@ -263,3 +265,25 @@ def test_a_model_in_parts_of_another_library_is_an_error():
 
     with pytest.raises(UsageError, match="DeepSpeed ZeRO-3 keeps weight in parts"):
         digest(model)
+
+
+@pytest.mark.parametrize("is_sharded", [True, False])
+def test_a_rank_that_looks_no_more_still_gathers_with_the_others(monkeypatch, mesh, is_sharded):
+    model, made = nn.Linear(2, 2), []
+    if is_sharded:
+        model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Shard(0)]))
+    monkeypatch.setattr(trl_callback, "digest", lambda *_, **__: made.append(1) or object())
+    llm = SimpleNamespace(llm_engine=SimpleNamespace(vllm_config=SimpleNamespace(additional_config={})))  # without a ledger
+    trainer = SimpleNamespace(
+        model=model,
+        args=SimpleNamespace(gradient_accumulation_steps=1),
+        accelerator=SimpleNamespace(scaler=None),
+        vllm_generation=SimpleNamespace(mode="colocate", llm=llm),
+    )
+    callback, state = trl_callback.LedgerCallback(trainer), SimpleNamespace(global_step=1)
+
+    for _ in range(2):
+        callback.on_step_begin(None, state, None)
+        callback.on_step_end(None, state, None)
+
+    assert len(made) == 1 + is_sharded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -87,7 +88,7 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
             if not box.numel:
                 continue
             room = memory[start : start + box.numel].view(box.size)
-            dtype = tensor.dtype if generator.random() < 0.7 else torch.float32
+            dtype = tensor.dtype if generator.random() < 0.7 else generator.choice([torch.bfloat16, torch.float32])
             place = room.to(dtype) if dtype != room.dtype else room
             start += box.numel + generator.choice([0, 0, 3])
             wants.append(Wanted(name, View(box, tuple(range(len(box.size)))), place))
@@ -121,6 +122,40 @@ def test_the_same_for_many_engines_is_broadcast(background):
     held = [{"t": (Box((0,), (8,)), tensor)}]
 
     assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]] * 2) == [None, None]
+
+
+def test_what_changes_on_one_rank_is_agreed_on_again_by_all(background):
+    """A trainer's rank whose tensors have moved, an engine's rank that needs them whole for once, and one with a new plan."""
+    tensor, port = torch.arange(8.0), free_port(IP)
+    manifest, boxes = Manifest.of([("t", tensor)]), [Box((0,), (4,)), Box((4,), (4,))]
+    first, moved = ([{"t": (box, part(tensor + shift, box).clone())} for box in boxes] for shift in (0, 100))
+    plans = [[Wanted("t", View(Box.whole((8,)), (0,)), torch.zeros(8))] for _ in range(2)]
+    refits = [  # what each rank votes about
+        (first[0], first[1], plans[0]),
+        (first[0], first[1], plans[0]),
+        (first[0], moved[1], plans[0]),
+        (moved[0], moved[1], None),
+        (moved[0], moved[1], plans[0]),
+        (moved[0], moved[1], plans[1]),
+    ]
+
+    def run(rank):
+        group, found = Group(IP, port, rank=rank, world_size=3, timeout_s=HUNG_S), []
+        agree = agree_to_receive if rank == 2 else agree_to_send
+        for subject in (refit[rank] for refit in refits):
+            agreeing = partial(agree, group, manifest, subject or [])
+            exchange = group.agreed(group.agree(group.vote(subject)), subject, agreeing)
+            for _ in exchange.run() if exchange is not None else ():
+                pass
+            found.append([memory.tolist() for [(_, _, memory)] in plans] if exchange is not None else None)
+        group.close()
+        return found
+
+    *_, engine = [future.result(HUNG_S) for future in [background(run, rank) for rank in range(3)]]
+
+    old, new, nothing = tensor.tolist(), (tensor + 100).tolist(), [0.0] * 8
+    expected = [[old, nothing], [old, nothing], [old[:4] + new[4:], nothing], None, [new, nothing], [new, new]]
+    assert engine == expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import weakref
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -35,14 +34,6 @@ def layouts(monkeypatch):
 
     monkeypatch.setattr("worker.refit.weights.source.layout", layout)
     return seen
-
-
-@pytest.fixture
-def mesh(tmp_path):
-    """One rank that is all of a trainer."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
-    yield dist.init_device_mesh("cpu", (1,))
-    dist.destroy_process_group()
 
 
 def test_a_source_has_what_is_sent(model):
@@ -160,6 +151,22 @@ def test_a_sharded_model_is_described_once_and_gathered_for_each_pass(model, lay
     assert Source(model, "parameters").shards is not first.shards
     with pytest.raises(RefitError, match="make a Source for every refit"):
         first.held(CPU, 0)
+
+
+def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
+    """An engine would read what the weights were."""
+    plain = Source(model, "parameters")
+    plain.exported(CPU)
+    sharded = nn.Linear(4, 4)
+    sharded.weight = nn.Parameter(distribute_tensor(sharded.weight.detach(), mesh, [Shard(0)]))
+    source = Source(sharded, "parameters")
+    source.shared(CPU)
+    model[0].weight.data = model[0].weight.data.clone()
+    sharded.weight = nn.Parameter(sharded.weight.detach().clone())
+
+    for offer in (plain.exported, source.shared):
+        with pytest.raises(RefitError, match="make a Source for every refit"):
+            offer(CPU)
 
 
 def test_nothing_keeps_a_model_alive_that_its_trainer_has_dropped():

@@ -198,6 +198,23 @@ def test_only_words_that_changed_travel(opened, dtype, held, ranks):
         assert one.whole[0] == sum(tensor.nbytes for name, tensor in one.trainer.sent().items() if name in dense)
 
 
+@pytest.mark.parametrize(
+    ("votes", "kind"),
+    [
+        ([1, 1], 1),
+        ([1, sparse.ANY], 1),
+        ([sparse.ANY] * 2, sparse.DENSE),
+        ([1, sparse.DENSE], sparse.DENSE),
+        ([1, 3], sparse.DENSE),
+    ],
+)
+def test_words_are_of_the_dtype_that_all_ranks_have(votes, kind):
+    """A pipeline's stages may have parts of one broadcast in different dtypes; each would read the words as its own."""
+    ballots = [sparse.ballot([vote]) for vote in (*votes, sparse.ANY)]
+
+    assert sparse.kinds_of([min(column) for column in zip(*ballots, strict=True)]) == [kind]
+
+
 def test_every_bit_of_a_value_counts(opened):
     one = opened()
     with torch.no_grad():

@@ -346,6 +346,36 @@ def test_a_model_that_is_described_once_is_sent_from_where_it_lies(background, o
     assert [memory.data_ptr() for group, memory in broadcast if group.rank == 0] == own * 2
 
 
+def test_a_trainer_whose_model_has_moved_ends_the_refit_on_both_sides(background, opened):
+    wire = opened(Collective)
+    model = torch.nn.Linear(4, 4)
+    source = Source(model, "parameters")
+    model.weight.data = model.weight.data.clone()
+    receiving = background(receive, wire)
+
+    with pytest.raises(RefitError, match="make a Source for every refit"):
+        wire.send(source)
+
+    assert wire.gone in error_of(receiving)
+
+
+def test_an_engine_that_fails_before_the_vote_ends_the_refit_on_both_sides(background, opened):
+    wire = opened(Collective)
+
+    def no_plan(_):
+        raise RuntimeError("no such layer")
+
+    def fail():
+        group = Group(IP, wire.port, rank=1, world_size=2, timeout_s=FOREVER_S)
+        CollectiveStream(group, None, no_plan)
+
+    failing = background(fail)
+
+    with pytest.raises(TransferError, match=wire.gone):
+        wire.send(many().items)
+    assert isinstance(failing.exception(HUNG_S), RuntimeError)
+
+
 def _noting(call, seen):
     def noted(*arguments):
         seen.append(arguments)

@@ -17,6 +17,7 @@ from worker.refit.agreement import agree
 from worker.refit.arrivals import Arrival, Arrivals
 from worker.refit.running import Server, look
 from worker.refit.weights.expected import Expected, digest
+from worker.refit.weights.shards import is_sharded
 
 
 class LedgerCallback(TrainerCallback):  # type: ignore[misc]
@@ -75,8 +76,8 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
             self._file.write_text("", encoding="utf-8")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Makes the digest of what this step's rollout should come from."""
-        if not self._is_off:
+        """Makes the digest of what this step's rollout should come from; other ranks of a sharded model wait for this one."""
+        if not self._is_off or any(map(is_sharded, self._trainer.model.parameters())):
             self._sent = digest(self._trainer.model, whole=self._whole, **self._facts)
             self._scale = self._scale_now()
 

@@ -240,7 +240,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """
         self._resident = None
         if plan:
-            self._plan = None
+            self._plan = self._patch = None
             if self._group is not None:
                 self._group.forget()
 

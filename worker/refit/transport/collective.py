@@ -23,7 +23,7 @@ from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order,
 from worker.refit.weights.packing import Packing
 from worker.refit.weights.resident import InPlace
 from worker.refit.weights.source import Source
-from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, can_be_compared, in_turn
+from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, ballot, can_be_compared, in_turn, kinds_of
 
 if TYPE_CHECKING:
     from worker.refit.engine.copy_plan import CopyPlan
@@ -67,7 +67,7 @@ class CollectiveSender:
             TransferError: Not all came.
         """
         self._group = Group(ip, port, rank=rank, world_size=world_size, timeout_s=timeout_s, device=device)
-        self._alike: tuple[int, int] | None = None
+        self._alike: tuple[Manifest, Packing] | None = None
         self._sent = Sent() if sparse and rank == SOURCE else None
 
     def send(
@@ -95,38 +95,32 @@ class CollectiveSender:
         try:
             manifest = tensors.manifest if isinstance(tensors, Source) else manifest or Manifest.of(tensors())
             packing, in_place = self._packing(tensors, manifest, buffer_bytes)
-        except BaseException:
-            self.close()  # the others wait for an announcement
-            raise
-        if self._sent is not None:
-            self._sent.begin(packing)
-        packing = self._group.announce(packing if self._group.rank == SOURCE else None, self._sent)
-        held = None  # what is compared with the last refit is broadcast
-        if isinstance(tensors, Source) and self._group.upcoming is None:
-            held = tensors.held(self._group.device, self._group.rank)
-        problem = ""
-        if self._alike != (id(manifest), id(packing)):  # which takes milliseconds for thousands of tensors
-            problem = _unlike(manifest, packing.manifest, self._group.rank)
-        self._alike = (id(manifest), id(packing)) if not problem else None
-        vote = self._group.agree(0 if problem else self._group.vote(held))
-        if not vote:
-            why = problem or "rejected by the engine, nothing was sent; the worker's error says why"
-            raise RefitRejectedError(f"refit {why}")
-        try:
-            exchange = self._group.agreed(vote, held, lambda: agree_to_send(self._group, packing.manifest, held or {}))
-            memories = self._memory(tensors, packing, in_place)
-            if exchange is not None:
-                deque(exchange.run(), maxlen=0)
-            elif self._group.upcoming is None:
-                for memory in memories:
-                    self._group.broadcast_weights(memory)
-            else:
-                self._send_changed(packing, memories, given_up)
-            self._group.wait(given_up)
-            self._group.agree(True)
+            if self._sent is not None:
+                self._sent.begin(packing)
+            packing = self._group.announce(packing if self._group.rank == SOURCE else None, self._sent)
+            held = None  # what is compared with the last refit is broadcast
+            if isinstance(tensors, Source) and self._group.upcoming is None:
+                held = tensors.held(self._group.device, self._group.rank)
+            problem = self._problem(manifest, packing)
+            vote = self._group.agree(0 if problem else self._group.vote(held))
+            if vote:
+                exchange = self._group.agreed(vote, held, lambda: agree_to_send(self._group, packing.manifest, held or {}))
+                memories = self._memory(tensors, packing, in_place)
+                if exchange is not None:
+                    deque(exchange.run(), maxlen=0)
+                elif self._group.upcoming is None:
+                    for memory in memories:
+                        self._group.broadcast_weights(memory)
+                else:
+                    self._send_changed(packing, memories, given_up)
+                self._group.wait(given_up)
+                self._group.agree(True)
         except BaseException:
             self.close()  # so that no rank waits for this one
             raise
+        if not vote:  # by all ranks together, which stay
+            why = problem or "rejected by the engine, nothing was sent; the worker's error says why"
+            raise RefitRejectedError(f"refit {why}")
 
     def close(self) -> None:
         """Leaves the group."""
@@ -135,8 +129,7 @@ class CollectiveSender:
     def _send_changed(self, packing: Packing, memories: Iterable[torch.Tensor], given_up: Callable[[], bool]) -> None:
         """Sends what changed, as far as every engine rank can take it and has what it is compared with."""
         group, sent = self._group, self._sent
-        kinds = group.least([ANY if can_be_compared(chunk) else DENSE for chunk in packing.chunks()])
-        kinds = [DENSE if kind == ANY else kind for kind in kinds]
+        kinds = kinds_of(group.least(ballot([ANY if can_be_compared(chunk) else DENSE for chunk in packing.chunks()])))
         is_sparse = group.base is not None and bool(group.agree(sent is None or sent.holds(kinds)))
         for broadcasts in in_turn(packing, kinds, memories):
             if broadcasts[0][0].kind != DENSE:
@@ -149,6 +142,14 @@ class CollectiveSender:
                 group.broadcast_weights(memory)
         if sent is not None:
             sent.end(kinds)
+
+    def _problem(self, manifest: Manifest, packing: Packing) -> str:
+        """Returns how this rank's tensors are not rank 0's; compared once, which takes milliseconds for thousands of them."""
+        if self._alike is not None and self._alike[0] is manifest and self._alike[1] is packing:
+            return ""
+        problem = _unlike(manifest, packing.manifest, self._group.rank)
+        self._alike = (manifest, packing) if not problem else None
+        return problem
 
     def _packing(
         self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest, buffer_bytes: int
@@ -223,20 +224,25 @@ class CollectiveStream:
             TransferError: The trainer died or took too long.
         """
         self._group = group
-        self.packing = group.announce()
-        self.manifest, self.upcoming = self.packing.manifest, group.upcoming
-        problem = None
         try:
-            group.check(self.manifest, expected)
-        except RefitRejectedError as error:
-            problem = error
-        found = plan(self.manifest) if problem is None and self.upcoming is None else None
-        vote = group.agree(group.vote(found) if problem is None else 0)
-        if not vote:
+            self.packing = group.announce()
+            self.manifest, self.upcoming = self.packing.manifest, group.upcoming
+            problem = None
+            try:
+                group.check(self.manifest, expected)
+            except RefitRejectedError as error:
+                problem = error
+            found = plan(self.manifest) if problem is None and self.upcoming is None else None
+            vote = group.agree(group.vote(found) if problem is None else 0)
+            if vote:
+                self._exchange = group.agreed(
+                    vote, found, lambda: agree_to_receive(group, self.manifest, found.wanted() if found is not None else [])
+                )
+        except BaseException:
+            group.close()  # so that no rank waits for this one
+            raise
+        if not vote:  # by all ranks together, which stay
             raise problem or RefitRejectedError("refit rejected by another rank; nothing was loaded")
-        self._exchange = group.agreed(
-            vote, found, lambda: agree_to_receive(group, self.manifest, found.wanted() if found is not None else [])
-        )
 
     @property
     def by_pieces(self) -> bool:
@@ -255,7 +261,7 @@ class CollectiveStream:
     def borrowed(
         self, room_for: RoomFor = lambda _: None, placed: bool = True, patch: Any = None
     ) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yields the same, broadcast by broadcast; nothing, but once an empty list, for changed words.
+        """Yields the same, broadcast by broadcast; nothing, but an empty list before the first, for parts and changed words.
 
         Args:
             room_for: Returns where a broadcast belongs as it is; it is received there. The first never is: by it the trainer
@@ -264,6 +270,7 @@ class CollectiveStream:
             patch: Takes changed words, if this rank can: a `worker.refit.engine.patch.Patch`.
         """
         if self._exchange is not None:
+            yield []
             yield from ([pair] for pair in self._exchange.run())
             self._end()
             return
@@ -297,7 +304,7 @@ class CollectiveStream:
         kinds = [DENSE] * len(self.packing.offsets)
         is_sparse = False
         if group.upcoming is not None:
-            kinds = [DENSE if kind == ANY else kind for kind in group.least(kinds if patch is None else patch.votes)]
+            kinds = kinds_of(group.least(ballot(kinds if patch is None else patch.votes)))
             is_able = patch is not None and not placed and group.base is not None and patch.holds(group.base)
             is_sparse = group.base is not None and bool(group.agree(is_able))
         for broadcasts in in_turn(self.packing, kinds, kinds):

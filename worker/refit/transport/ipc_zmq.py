@@ -18,7 +18,8 @@ agree with it rejects it before its model is touched. Tensors that lie in memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -81,51 +82,47 @@ def send(
         manifest = source.manifest if source is not None else manifest or Manifest.of(tensors())
         _wait_for(device)  # what is read in place must be there
         pool = None
-        if source is not None and source.shards is not None:
-            pool = SharedPool.of(source.shared(device), source.pools, device)
-        with pool.together() if pool is not None else nullcontext():
-            if pool is not None and _read_by_pieces(peers, pool, manifest):
-                peers.send({"done": True})
-                peers.receive()
-                return
-            resident = source.exported(device) if source is not None and pool is None else None
-            rest = manifest.without(resident.names) if resident is not None else manifest
-            size = rest.buffer_size(buffer_bytes)
-            needed = _BUFFERS if rest.tensors else 0
-            buffers = [stack.enter_context(shared_buffer(size, device)) for _ in range(needed)]
-            hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
-            if pool is not None:
-                peers.send({**hello, "by_pieces": False})
-                peers.receive()
-            elif source is None or resident is None:
-                peers.send({**hello, "manifest": manifest.encode()})
-                peers.receive()
-            else:
-                peers.send({**hello, "resident": resident.key})
-                _explain(peers, {"manifest": manifest.encode(), "memory": resident.table(source.model)})
-            others = (
-                tensor for name, tensor in in_order(tensors(), manifest) if resident is None or name not in resident.names
-            )
-            for index, chunk in enumerate(rest.chunks(size)):
-                memory = buffers[index % _BUFFERS].memory
-                for spec, offset in chunk:
-                    view(memory, spec, offset).copy_(next(others), non_blocking=True)
-                _wait_for(device)
-                peers.receive()
-                peers.send({"chunk": index})
+        if source is not None and source.shards is not None and source.shards.has_all_ranks(device):
+            pool = SharedPool.of(partial(source.shared, device), source.pools, device)
+        if pool is not None and _read_by_pieces(peers, pool, manifest):
+            return
+        resident = source.exported(device) if source is not None and pool is None else None
+        rest = manifest.without(resident.names) if resident is not None else manifest
+        size = rest.buffer_size(buffer_bytes)
+        needed = _BUFFERS if rest.tensors else 0
+        buffers = [stack.enter_context(shared_buffer(size, device)) for _ in range(needed)]
+        hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
+        if pool is not None:
+            peers.send({**hello, "by_pieces": False})
             peers.receive()
-            peers.send({"done": True})
+        elif source is None or resident is None:
+            peers.send({**hello, "manifest": manifest.encode()})
             peers.receive()
+        else:
+            peers.send({**hello, "resident": resident.key})
+            _explain(peers, {"manifest": manifest.encode(), "memory": resident.table(source.model)})
+        others = (tensor for name, tensor in in_order(tensors(), manifest) if resident is None or name not in resident.names)
+        for index, chunk in enumerate(rest.chunks(size)):
+            memory = buffers[index % _BUFFERS].memory
+            for spec, offset in chunk:
+                view(memory, spec, offset).copy_(next(others), non_blocking=True)
+            _wait_for(device)
+            peers.receive()
+            peers.send({"chunk": index})
+        peers.receive()
+        peers.send({"done": True})
+        peers.receive()
 
 
 def _read_by_pieces(peers: _Channels, pool: SharedPool, manifest: Manifest) -> bool:
-    """Offers the memory of all of the trainer's ranks; returns whether all engine processes read what they hold there."""
-    peers.send({"shards": pool.key, "protocol": PROTOCOL})
-    answers = _explain(peers, {"manifest": manifest.encode(), "ranks": pool.tables})
-    by_pieces = pool.agree(all(answer["by_pieces"] for answer in answers))
-    if by_pieces:
-        peers.send({"by_pieces": True})
-        peers.receive()
+    """Offers the memory of all of the trainer's ranks; returns whether all engine processes have read there what they hold."""
+    with pool.together():
+        peers.send({"shards": pool.key, "protocol": PROTOCOL})
+        answers = _explain(peers, {"manifest": manifest.encode(), "ranks": pool.tables})
+        by_pieces = pool.agree(all(answer["by_pieces"] for answer in answers))
+        for message in ({"by_pieces": True}, {"done": True}) if by_pieces else ():
+            peers.send(message)
+            peers.receive()
     return by_pieces
 
 
@@ -268,9 +265,10 @@ class IpcZmqStream:
     def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
         """Yields names and tensors where they are, valid until the next are requested; errors as above.
 
-        By pieces it yields those alone that do not go where a plan has them.
+        By pieces it yields an empty list first, and then those alone that do not go where a plan has them.
         """
         if self.by_pieces and self._copies is not None:
+            yield []
             yield from self._copied(self._copies)
         if self.resident:
             yield list(self.resident.items())
@@ -300,7 +298,8 @@ class IpcZmqStream:
             self.pool = OpenedPool(key, reply["ranks"], Manifest.decode(reply["manifest"]), self._device)
         self.pool.manifest.check(expected)
         found = plan(self.pool.manifest)
-        self._copies = self.pool.copies(found) if found is not None else None
+        with suppress(LookupError):  # the ranks hold some of it not at all, so all of it is to come whole
+            self._copies = self.pool.copies(found) if found is not None else None
         self._peer.send({"by_pieces": self._copies is not None})
         decision = self._peer.receive()
         self.by_pieces = bool(decision["by_pieces"])

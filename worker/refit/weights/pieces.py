@@ -81,7 +81,7 @@ class Holders:
             engine: Its number among the engine ranks.
 
         Raises:
-            LookupError: The trainer ranks hold some of it not at all, or in parts that overlap.
+            LookupError: What the trainer ranks hold of it has not as many elements.
         """
         found: dict[int, list[Piece]] = defaultdict(list)
         for number, (index, box) in enumerate(wanted):
@@ -91,7 +91,7 @@ class Holders:
                     found[ranks[(number + engine) % len(ranks)]].append(Piece(index, part))
                     missing -= part.numel
             if missing:
-                raise LookupError(f"tensor {index}: {missing} elements of {box} are held by no rank, or by several in part")
+                raise LookupError(f"tensor {index}: {missing} elements of {box} are held by no rank (below 0: by several)")
         return dict(found)
 
 

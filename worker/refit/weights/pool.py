@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,31 +29,35 @@ if TYPE_CHECKING:
 _FAILED, _WHOLE, _BY_PIECES = -1, 0, 1
 
 
+class _FailedElsewhereError(TransferError):
+    """All ranks know that one has failed."""
+
+
 class Ranks:
     """All ranks of a trainer, in its own default process group."""
 
     def __init__(self, device: torch.device) -> None:
         """Takes the device of this rank's shards, with which that group works."""
         self._device = device
-        self._size = dist.get_world_size()
 
     def gather(self, value: Any) -> list[Any]:
         """Gives every rank the JSON values of all, in their order."""
         payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        sizes = torch.zeros(self._size, dtype=torch.int64, device=self._device)
-        dist.all_gather_into_tensor(sizes, torch.tensor([len(payload)], device=self._device))
-        longest = int(sizes.max())
-        found = torch.zeros(self._size * longest, dtype=torch.uint8, device=self._device)
-        padded = torch.nn.functional.pad(payload, (0, longest - len(payload))).to(self._device)
-        dist.all_gather_into_tensor(found, padded)
-        rows = found.cpu().view(self._size, longest)
-        return [json.loads(bytes(row[: int(size)].numpy())) for row, size in zip(rows, sizes, strict=True)]
+        sizes = [int(size) for size in self._all(torch.tensor([len(payload)]))]
+        rows = self._all(torch.nn.functional.pad(payload, (0, max(sizes) - len(payload))))
+        return [json.loads(bytes(row[:size].cpu().numpy())) for row, size in zip(rows, sizes, strict=True)]
 
     def agree(self, vote: int) -> int:
         """Returns the least that any rank votes for."""
         least = torch.tensor([vote], device=self._device)
         dist.all_reduce(least, dist.ReduceOp.MIN)
         return int(least)
+
+    def _all(self, own: torch.Tensor) -> list[torch.Tensor]:
+        own = own.to(self._device)
+        found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(found, own)
+        return found
 
 
 class SharedPool:
@@ -71,27 +75,41 @@ class SharedPool:
         self.tables = tables
 
     @classmethod
-    def of(cls, own: Mapping[str, Any] | None, known: dict[torch.device, Any], device: torch.device) -> SharedPool | None:
+    def of(
+        cls, shared: Callable[[], Mapping[str, Any] | None], known: dict[torch.device, Any], device: torch.device
+    ) -> SharedPool | None:
         """Shares this rank's shards, together with all other ranks; None if the memory of any cannot be shared.
 
         Args:
-            own: This rank's `shared_table`; None if its memory cannot be shared.
+            shared: Returns this rank's `shared_table`; None if its memory cannot be shared.
             known: What is known of all ranks of the same model, by device; this adds to it.
             device: Where this rank's shards lie.
+
+        Raises:
+            TransferError: Another rank's shards cannot be described.
         """
         ranks = Ranks(device)
+        try:
+            own = shared()
+        except BaseException:
+            ranks.gather(None)
+            raise
         keys = ranks.gather(own["key"] if own is not None else "")
+        if None in keys:
+            raise _failed_elsewhere()
+        if "" in keys:
+            return None
         if device not in known or known[device][0] != keys:
-            tables = ranks.gather(own)
-            known[device] = keys, None if None in tables else tables
-        found = known[device][1]
-        return None if found is None else cls(ranks, ".".join(keys), found)
+            known[device] = keys, ranks.gather(own)
+        return cls(ranks, ".".join(keys), known[device][1])
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Has all ranks fail where one does, and stay until none reads their memory any more."""
         try:
             yield
+        except _FailedElsewhereError:
+            raise
         except BaseException:
             self._ranks.agree(_FAILED)
             raise
@@ -109,7 +127,11 @@ class SharedPool:
 
     def _check(self, vote: int) -> None:
         if vote == _FAILED:
-            raise TransferError("refit: it failed on another rank of the trainer, whose error says why")
+            raise _failed_elsewhere()
+
+
+def _failed_elsewhere() -> TransferError:
+    return _FailedElsewhereError("refit: it failed on another rank of the trainer, whose error says why")
 
 
 def shared_table(held: Held) -> dict[str, Any]:

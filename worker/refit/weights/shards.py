@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from worker.refit.weights.box import Box, View
 from worker.refit.weights.manifest import Manifest
@@ -74,6 +76,18 @@ class Shards:
         """Returns whether a tensor is a part of a ``DTensor``."""
         return is_sharded(self._state[self._parts[name].parent])
 
+    def has_all_ranks(self, device: torch.device) -> bool:
+        """Returns whether each rank of the default process group has a part, and the groups work on a kind of device.
+
+        All ranks of the model find the same.
+
+        Args:
+            device: One of that kind.
+        """
+        meshes = [tensor.device_mesh for tensor in self._state.values() if is_sharded(tensor)]
+        size = dist.get_world_size()
+        return all(mesh.device_type == device.type for mesh in meshes) and any(mesh.size() == size for mesh in meshes)
+
     def gathered(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole, contiguous tensors; all ranks have to iterate together.
 
@@ -102,16 +116,31 @@ def _held(tensor: Any) -> tuple[Box, torch.Tensor]:
 
 
 def _box(tensor: Any) -> Box | None:
-    """Returns which part of a tensor this rank has; None if its values are in no rank as they are."""
+    """Returns which part of a tensor this rank has; None if the ranks' values are no such parts."""
     if not is_sharded(tensor):
         return Box.whole(tensor.shape)
-    if any(placement.is_partial() for placement in tensor.placements):
+    if any(placement.is_partial() for placement in tensor.placements) or _is_scattered(tensor):
         return None
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     size, start = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     box = Box(tuple(start), tuple(size))
     return box if box.size == tuple(tensor.to_local().shape) else None
+
+
+def _is_scattered(tensor: Any) -> bool:
+    """Returns whether a rank may have rows that do not follow each other.
+
+    FSDP2 beside tensor parallelism deals out strided shards, of which a later dimension of the mesh takes one part each.
+    """
+    placements, sizes = tensor.placements, tensor.device_mesh.shape
+    for number, placement in enumerate(placements):
+        dimension = getattr(placement, "dim", None)
+        later = zip(placements[number + 1 :], sizes[number + 1 :], strict=True)
+        parts = math.prod(size for other, size in later if getattr(other, "dim", None) == dimension)
+        if getattr(placement, "split_factor", parts) != parts:
+            return True
+    return False
 
 
 def _shown(view: View, local: torch.Tensor, box: Box) -> torch.Tensor:

@@ -80,7 +80,11 @@ class Source:
 
         Args:
             device: The device that trainer and engine share.
+
+        Raises:
+            RefitError: The model's memory has moved since it was described.
         """
+        self._check()
         if device not in self._known.exported:
             self._known.exported[device] = Exported.of(self.model, lambda: self._plain, device)
         return self._known.exported[device]
@@ -101,8 +105,7 @@ class Source:
         Raises:
             RefitError: The model's memory has moved since it was described.
         """
-        if not self._known.snapshot.holds(self.model):
-            raise RefitError("refit: the model has changed since it was described; make a Source for every refit")
+        self._check()
         if (device, rank) not in self._known.held:
             self._known.held[device, rank] = self._held(device, rank)
         return self._known.held[device, rank]
@@ -123,9 +126,12 @@ class Source:
 
         Args:
             device: Where it must lie.
+
+        Raises:
+            RefitError: The model's memory has moved since it was described.
         """
+        held = self.held(device, 0)
         if device not in self._known.shared:
-            held = self.held(device, 0)
             usable = held is not None and all(can_be_shared(tensor, device) for _, tensor in held.values())
             self._known.shared[device] = shared_table(held) if held is not None and usable else None
         return self._known.shared[device]
@@ -134,6 +140,10 @@ class Source:
     def pools(self) -> dict[torch.device, Any]:
         """What is known of the memory of all ranks of a sharded model, by device (`worker.refit.weights.pool`)."""
         return self._known.pools
+
+    def _check(self) -> None:
+        if not self._known.snapshot.holds(self.model):
+            raise RefitError("refit: the model has changed since it was described; make a Source for every refit")
 
     @cached_property
     def _state(self) -> dict[str, torch.Tensor]:

@@ -76,6 +76,21 @@ def can_be_compared(chunk: Chunk) -> bool:
     return alike and first in DTYPES.values()
 
 
+def kinds_of(least: Sequence[int]) -> list[int]:
+    """Returns a kind for each broadcast, `DENSE` where ranks have it in several dtypes.
+
+    Args:
+        least: The least of all ranks' `ballot`.
+    """
+    half = len(least) // 2
+    return [low if low == ANY - high else DENSE for low, high in zip(least[:half], least[half:], strict=True)]
+
+
+def ballot(votes: Sequence[int]) -> list[int]:
+    """Returns a rank's votes on all broadcasts so that the least of all ranks' shows the least and the greatest of each."""
+    return [*votes, *(ANY if vote == ANY else ANY - vote for vote in votes)]
+
+
 def in_turn(packing: Packing, kinds: Sequence[int], with_each: Iterable[_T]) -> Iterator[list[tuple[Item, _T]]]:
     """Yields the broadcasts of a packing in the order in which they are sent: what can be compared together, the others alone.
 
@@ -124,9 +139,9 @@ class Sent:
         self.upcoming = None if self._rest else uuid.uuid4().hex
 
     def holds(self, kinds: Sequence[int]) -> bool:
-        """Returns whether all that is to be compared was sent before in the same dtype."""
-        wanted = {number: DTYPES[kind] for number, kind in enumerate(kinds) if kind != DENSE}
-        return bool(wanted) and wanted.keys() == self._held.keys()
+        """Returns whether all that is to be compared was sent before."""
+        wanted = {number for number, kind in enumerate(kinds) if kind != DENSE}
+        return bool(wanted) and wanted == self._held.keys()
 
     def keep(self, items: Sequence[tuple[Item, torch.Tensor]]) -> None:
         """Keeps what is sent whole."""

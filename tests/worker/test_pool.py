@@ -1,0 +1,209 @@
+"""Refits from the memory of all ranks of a sharded trainer: which parts they have, and that none waits for one that failed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from patience import HUNG_S
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transfers import FOREVER_S
+
+from worker.errors import TransferError
+from worker.refit import Source, send_ipc_zmq
+from worker.refit.transport.channel import free_port
+from worker.refit.transport.collective import CollectiveSender, CollectiveStream
+from worker.refit.transport.group import Group
+from worker.refit.transport.ipc_zmq import IpcZmqStream
+from worker.refit.weights import pool
+from worker.refit.weights.box import Box, View, Wanted
+from worker.refit.weights.pool import OpenedPool, SharedPool
+from worker.refit.weights.shards import Shards
+
+CPU = torch.device("cpu")
+
+
+class Plan:
+    """Wants all of a layer in memory of its own."""
+
+    def __init__(self, model):
+        self.memory = {name: torch.zeros(tensor.shape) for name, tensor in model.named_parameters()}
+
+    def wanted(self):
+        """What a `CopyPlan` says."""
+        whole = {name: View(Box.whole(tensor.shape), tuple(range(tensor.ndim))) for name, tensor in self.memory.items()}
+        return [Wanted(name, whole[name], tensor) for name, tensor in self.memory.items()]
+
+
+class Others:
+    """Stands for the trainer's other ranks, which answer as they are told."""
+
+    def __init__(self, *answers):
+        self.said, self._answers = [], list(answers)
+
+    def gather(self, value):
+        """What all say."""
+        self.said.append(value)
+        return self._answers.pop(0)
+
+    agree = gather
+
+
+@pytest.fixture
+def sharded(mesh):
+    """A layer that is sharded, in shared memory."""
+    layer = torch.nn.Linear(4, 4)
+    for name, parameter in list(layer.named_parameters()):
+        setattr(layer, name, torch.nn.Parameter(distribute_tensor(parameter.detach().clone(), mesh, [Shard(0)])))
+        getattr(layer, name).to_local().share_memory_()
+    return layer
+
+
+@pytest.fixture
+def address(tmp_path_factory):
+    """Where a socket may be; pytest's own folders can be too deep for one."""
+    return tmp_path_factory.mktemp("s") / "rank-0.sock"
+
+
+def arrived(layer, plan):
+    return all(torch.equal(plan.memory[name], parameter.full_tensor()) for name, parameter in layer.named_parameters())
+
+
+def test_nothing_is_written_before_a_caller_knows_that_something_will_be(background, sharded, address):
+    """Whoever is told of an error before the first tensors takes the model to be as it was."""
+    plan = Plan(sharded)
+
+    def receive():
+        with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: plan) as stream:
+            coming = stream.borrowed()
+            first = next(coming)
+            untouched = not any(map(torch.count_nonzero, plan.memory.values()))
+            return stream.by_pieces, first, untouched, list(coming)
+
+    receiving = background(receive)
+    send_ipc_zmq(Source(sharded, "parameters"), [address], timeout_s=FOREVER_S)
+
+    assert receiving.result(HUNG_S) == (True, [], True, [])
+    assert arrived(sharded, plan)
+
+
+def test_the_same_holds_for_a_collective(background):
+    layer, port = torch.nn.Linear(4, 4), free_port("127.0.0.1")
+    plan = Plan(layer)
+
+    def receive():
+        group = Group("127.0.0.1", port, rank=1, world_size=2, timeout_s=FOREVER_S)
+        stream = CollectiveStream(group, None, lambda _: plan)
+        coming = stream.borrowed()
+        first = next(coming)
+        untouched = not any(map(torch.count_nonzero, plan.memory.values()))
+        found = stream.by_pieces, first, untouched, list(coming)
+        group.close()
+        return found
+
+    receiving = background(receive)
+    sender = CollectiveSender("127.0.0.1", port, world_size=2, timeout_s=FOREVER_S)
+    sender.send(Source(layer, "parameters"))
+    sender.close()
+
+    assert receiving.result(HUNG_S) == (True, [], True, [])
+    assert all(torch.equal(plan.memory[name], parameter) for name, parameter in layer.named_parameters())
+
+
+def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch):
+    def lacking(*_):
+        raise LookupError
+
+    monkeypatch.setattr(OpenedPool, "copies", lacking)
+
+    def receive():
+        with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: Plan(sharded)) as stream:
+            return dict(stream)
+
+    receiving = background(receive)
+    send_ipc_zmq(Source(sharded, "parameters"), [address], timeout_s=FOREVER_S)
+
+    found = receiving.result(HUNG_S)
+    assert all(torch.equal(found[name], parameter.full_tensor()) for name, parameter in sharded.named_parameters())
+
+
+def test_a_failure_elsewhere_is_voted_on_once():
+    """A second vote would wait for ranks that have left the refit."""
+    others = Others(-1)
+    shared = SharedPool(others, "", [])
+
+    with pytest.raises(TransferError, match="failed on another rank"), shared.together():
+        shared.agree(by_pieces=True)
+
+    assert others.said == [1]
+
+
+def test_a_rank_whose_shards_cannot_be_described_says_so_to_the_others(monkeypatch):
+    others = Others([None, "a"])
+    monkeypatch.setattr(pool, "Ranks", lambda _: others)
+
+    def fail():
+        raise RuntimeError("the model has changed")
+
+    with pytest.raises(RuntimeError, match="the model has changed"):
+        SharedPool.of(fail, {}, CPU)
+
+    assert others.said == [None]
+
+
+@pytest.mark.parametrize("known", [{}, {CPU: (["", "a"], None)}])
+def test_each_rank_knows_from_one_answer_whether_there_will_be_another(monkeypatch, known):
+    """However much a rank remembers: a model that was described anew on one rank was not on the others."""
+    others = Others(["", "a"], [None, {}])
+    monkeypatch.setattr(pool, "Ranks", lambda _: others)
+
+    assert SharedPool.of(lambda: None, known, CPU) is None
+    assert others.said == [""]
+
+
+@pytest.mark.parametrize(("ranks", "kind", "found"), [(2, "cpu", True), (4, "cpu", False), (2, "cuda", False)])
+def test_memory_is_shared_where_the_default_group_is_the_models(ranks, kind, found):
+    """Other ranks would not come, and NCCL carries nothing on the host: such a trainer gathers."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    mesh = DeviceMesh("cpu", [0, 1])
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(distribute_tensor(torch.zeros(4), mesh, [Shard(0)], src_data_rank=None))
+
+    assert Shards.of(model, "parameters").has_all_ranks(torch.device(kind)) == found
+
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("placements", "is_taken"),
+    [
+        ([Replicate(), Shard(0)], True),
+        ([Shard(0), Replicate()], True),
+        ([Shard(0), Shard(0)], True),
+        ([Shard(1), Shard(0)], True),
+        ([_StridedShard(0, split_factor=2), Shard(0)], True),
+        ([_StridedShard(0, split_factor=2), Replicate()], False),
+        ([Shard(0), _StridedShard(0, split_factor=2)], False),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 3, 4, 7])
+def test_the_parts_of_all_ranks_are_the_tensor_or_none_has_a_part(placements, is_taken, rows):
+    """Even and uneven shards, empty ones, replicas; and rows that do not follow each other, which are no part."""
+    whole, count = torch.arange(rows * 4.0).reshape(rows, 4), torch.zeros(rows, 4)
+    for rank in range(4):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=4)
+        names = (f"outer {rank}", f"inner {rank}")  # torch takes meshes of the same names for one, with one rank's coordinate
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+        model = torch.nn.Module()
+        model.weight = torch.nn.Parameter(distribute_tensor(whole, mesh, placements, src_data_rank=None))
+        shards = Shards.of(model, "parameters")
+        dist.destroy_process_group()
+        assert (shards is not None) == is_taken
+        for box, part in shards.held.values() if shards is not None else ():
+            rows_here, columns = (slice(start, start + size) for start, size in zip(*box, strict=True))
+            assert torch.equal(whole[rows_here, columns], part)
+            count[rows_here, columns] += 1
+    assert not is_taken or len(count.unique()) == 1
