@@ -141,15 +141,39 @@ def test_a_failure_elsewhere_is_voted_on_once():
     assert others.said == [1]
 
 
+_RANK = """
+import sys, time, torch
+import torch.distributed as dist
+from worker.errors import TransferError
+from worker.refit.weights.pool import Ranks
+
+rank, port = map(int, sys.argv[1:])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+if rank:
+    time.sleep(3600)
+try:
+    Ranks(torch.device("cpu"), 0.5).agree(1)
+except TransferError as error:
+    print(error, flush=True)
+"""
+
+
+def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_limit(start):
+    port = free_port("127.0.0.1")
+    waiting, _ = (start(_RANK, rank, port) for rank in range(2))
+
+    assert waiting.stdout.readline().startswith("refit: a rank of the trainer died or took too long: ")
+
+
 def test_a_rank_whose_shards_cannot_be_described_says_so_to_the_others(monkeypatch):
     others = Others([None, "a"])
-    monkeypatch.setattr(pool, "Ranks", lambda _: others)
+    monkeypatch.setattr(pool, "Ranks", lambda *_: others)
 
     def fail():
         raise RuntimeError("the model has changed")
 
     with pytest.raises(RuntimeError, match="the model has changed"):
-        SharedPool.of(fail, {}, CPU)
+        SharedPool.of(fail, {}, CPU, 60)
 
     assert others.said == [None]
 
@@ -158,9 +182,9 @@ def test_a_rank_whose_shards_cannot_be_described_says_so_to_the_others(monkeypat
 def test_each_rank_knows_from_one_answer_whether_there_will_be_another(monkeypatch, known):
     """However much a rank remembers: a model that was described anew on one rank was not on the others."""
     others = Others(["", "a"], [None, {}])
-    monkeypatch.setattr(pool, "Ranks", lambda _: others)
+    monkeypatch.setattr(pool, "Ranks", lambda *_: others)
 
-    assert SharedPool.of(lambda: None, known, CPU) is None
+    assert SharedPool.of(lambda: None, known, CPU, 60) is None
     assert others.said == [""]
 
 

@@ -83,7 +83,7 @@ def send(
         _wait_for(device)  # what is read in place must be there
         pool = None
         if source is not None and source.shards is not None and source.shards.has_all_ranks(device):
-            pool = SharedPool.of(partial(source.shared, device), source.pools, device)
+            pool = SharedPool.of(partial(source.shared, device), source.pools, device, timeout_s)
         if pool is not None and _read_by_pieces(peers, pool, manifest):
             return
         resident = source.exported(device) if source is not None and pool is None else None

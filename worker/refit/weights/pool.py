@@ -10,12 +10,14 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.weights.box import Box, Held
 from worker.refit.weights.buffers import open_memory, share_memory
@@ -36,9 +38,10 @@ class _FailedElsewhereError(TransferError):
 class Ranks:
     """All ranks of a trainer, in its own default process group."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Takes the device of this rank's shards, with which that group works."""
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
+        """Takes the device of this rank's shards, with which that group works, and the seconds to wait for the others."""
         self._device = device
+        self._limit = timedelta(seconds=timeout_s)
 
     def gather(self, value: Any) -> list[Any]:
         """Gives every rank the JSON values of all, in their order."""
@@ -50,14 +53,20 @@ class Ranks:
     def agree(self, vote: int) -> int:
         """Returns the least that any rank votes for."""
         least = torch.tensor([vote], device=self._device)
-        dist.all_reduce(least, dist.ReduceOp.MIN)
+        self._wait(dist.all_reduce(least, dist.ReduceOp.MIN, async_op=True))
         return int(least)
 
     def _all(self, own: torch.Tensor) -> list[torch.Tensor]:
         own = own.to(self._device)
         found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        dist.all_gather(found, own)
+        self._wait(dist.all_gather(found, own, async_op=True))
         return found
+
+    def _wait(self, work: Any) -> None:
+        try:
+            work.wait(self._limit)
+        except RuntimeError as error:
+            raise TransferError(f"refit: a rank of the trainer died or took too long: {words(error)}") from error
 
 
 class SharedPool:
@@ -76,7 +85,11 @@ class SharedPool:
 
     @classmethod
     def of(
-        cls, shared: Callable[[], Mapping[str, Any] | None], known: dict[torch.device, Any], device: torch.device
+        cls,
+        shared: Callable[[], Mapping[str, Any] | None],
+        known: dict[torch.device, Any],
+        device: torch.device,
+        timeout_s: float,
     ) -> SharedPool | None:
         """Shares this rank's shards, together with all other ranks; None if the memory of any cannot be shared.
 
@@ -84,15 +97,17 @@ class SharedPool:
             shared: Returns this rank's `shared_table`; None if its memory cannot be shared.
             known: What is known of all ranks of the same model, by device; this adds to it.
             device: Where this rank's shards lie.
+            timeout_s: Seconds to wait for the other ranks at each step.
 
         Raises:
-            TransferError: Another rank's shards cannot be described.
+            TransferError: Another rank's shards cannot be described, or a rank died or took too long.
         """
-        ranks = Ranks(device)
+        ranks = Ranks(device, timeout_s)
         try:
             own = shared()
         except BaseException:
-            ranks.gather(None)
+            with suppress(TransferError):
+                ranks.gather(None)
             raise
         keys = ranks.gather(own["key"] if own is not None else "")
         if None in keys:
@@ -111,7 +126,8 @@ class SharedPool:
         except _FailedElsewhereError:
             raise
         except BaseException:
-            self._ranks.agree(_FAILED)
+            with suppress(TransferError):
+                self._ranks.agree(_FAILED)
             raise
         self._check(self._ranks.agree(_BY_PIECES))
 

@@ -130,7 +130,7 @@ class Source:
         Raises:
             RefitError: The model's memory has moved since it was described.
         """
-        held = self.held(device, 0)
+        held = self.held(device, torch.distributed.get_rank())  # of what is not sharded, rank 0's is read
         if device not in self._known.shared:
             usable = held is not None and all(can_be_shared(tensor, device) for _, tensor in held.values())
             self._known.shared[device] = shared_table(held) if held is not None and usable else None
