@@ -60,7 +60,7 @@ def test_what_only_the_program_can_do_comes_first(quirks, model):
     assert ", for vllm serve, plan " in shown[1]
     assert own.startswith("undecided: rollout-precision: A rollout ")
     assert "; decided by --set train." in own
-    assert re.match(r"undecided: \d+ quirks: decided by --set .* and \d+ more$", rest)
+    assert re.match(r"undecided: \d+ quirks: decided by --(set|assume) .* and \d+ more$", rest)
     assert len(shown) <= 20
 
 
