@@ -181,7 +181,11 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
         yield from (Finding("undecided", "", note.text) for note in plan.warnings if note.kind is NoteKind.UNDECIDED)
         return
     open_ = {fact: names for fact, names in plan.undecided.items() if not _is_the_trainers(plan, fact)}
-    of_model, titles = {one.id for one in plan.verdicts if _is_of_model(one)}, {one.id: one.title for one in plan.verdicts}
+    of_model = {one.id for one in plan.verdicts if _is_of_model(one)}
+    titles = {one.id: one.title for one in plan.verdicts}
+    # Where something of it is settled, the title would read as if nothing were.
+    settled = [line for line in plan.adjustments if line.status in (Status.APPLIED, Status.ALREADY_SET)]
+    titles |= {quirk.id: "in force but for one condition" for line in settled for quirk in line.quirks}
     every = {name for names in open_.values() for name in names}
     own = sorted(every & of_model)[:MOST]
     for group in filter(None, [*([name] for name in own), sorted(every.difference(own))]):
