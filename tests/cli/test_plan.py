@@ -98,6 +98,13 @@ def test_a_trainer_may_start_the_server_of_a_command_line_but_our_worker_does_no
     assert (ours.code, "leave one of them out" in ours.err) == (2, True)
 
 
+def test_what_is_in_force_but_for_a_condition_says_so(quirks, model):
+    """Its title would read as if nothing of it were."""
+    shown = quirks("plan", "--trainer", "trl", "--model", model()).out
+
+    assert "undecided: rollout-logprobs-processed: in force but for one condition; decided by --set sampling.top_k" in shown
+
+
 def test_the_options_that_a_plan_names_decide_what_is_undecided(quirks, model):
     (line,) = (
         line for line in quirks(*SERVE, model("gemma4")).out.splitlines() if line.startswith("undecided: rollout-precision")
