@@ -98,6 +98,7 @@ def test_a_trainer_may_start_the_server_of_a_command_line_but_our_worker_does_no
     assert (ours.code, "leave one of them out" in ours.err) == (2, True)
 
 
+@needs_vllm
 def test_what_is_in_force_but_for_a_condition_says_so(quirks, model):
     """Its title would read as if nothing of it were."""
     shown = quirks("plan", "--trainer", "trl", "--model", model()).out
