@@ -27,7 +27,13 @@ async def deferred(checkpoint, lean, tmp_path_factory):
     engine = {
         "load_format": "auto",
         "disable_log_stats": False,
-        "profiler_config": {"profiler": "torch", "torch_profiler_dir": str(traces), "torch_profiler_with_stack": False},
+        # Not of this process: a profile of pytest's own threads ended it once.
+        "profiler_config": {
+            "profiler": "torch",
+            "torch_profiler_dir": str(traces),
+            "torch_profiler_with_stack": False,
+            "ignore_frontend": True,
+        },
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3},
     }
     server = {"enabled": True, "rl_routes": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 
@@ -34,6 +35,10 @@ def third_party(site_of):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n", encoding="utf-8")
     points = "[model_quirks]\nacme-variable = acme_variable:QUIRK\nacme-broken = acme_broken:QUIRK\n"
     (info / "entry_points.txt").write_text(points, encoding="utf-8")
+    yield
+    shutil.rmtree(info)  # other modules' programs have the same folder
+    for name in ("acme_variable.py", "acme_broken.py"):
+        (site_of / name).unlink()
 
 
 def completion(server, key="none"):
