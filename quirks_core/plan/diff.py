@@ -37,7 +37,7 @@ class PlanDiff(Record):
 
     Attributes:
         facts: Model, purpose, packages, platform, environment and plugins' facts that differ.
-        slots: Settings that differ: their ``value``, ``who`` set it, and whether the user ``typed`` one.
+        slots: Settings that differ: their ``value``, ``who`` set it, what was ``before``, and whether it was ``typed``.
         quirks: Quirks that differ: ``state`` with its reason in ``because``, ``distribution``, ``version``.
     """
 
@@ -108,7 +108,7 @@ def _slot(plan: Plan, slot: str) -> dict[str, Any]:
     who = sorted({quirk.id for item in items if item.status is Status.APPLIED for quirk in item.quirks})
     if not who:
         who = ["the user"] if context.is_typed(slot) else ["the configuration's default"] if slot in context.settings else []
-    return {"value": plan.changes.get(slot, before), "who": who, "typed": context.is_typed(slot)}
+    return {"value": plan.changes.get(slot, before), "who": who, "before": before, "typed": context.is_typed(slot)}
 
 
 def _is_reason_alone(change: Change) -> bool:

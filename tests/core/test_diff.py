@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quirks_core import Affected, Default, Require
@@ -36,6 +36,7 @@ FACTS = st.fixed_dictionaries(
 
 @settings(max_examples=200)
 @given(first=FACTS, second=FACTS)
+@example(first={}, second={"settings": {EAGER: 0}})
 def test_facts_that_differ_are_shown(first, second, make_context, make_plan, make_quirk):
     quirk = make_quirk(adjustments=(Default(EAGER, True), Require("engine.max_num_seqs", at_most=8), Default("env.NAME", "1")))
     a, b = (make_plan(quirk, context=make_context(**facts)) for facts in (first, second))
@@ -88,7 +89,10 @@ def test_a_slot_shows_both_values_with_their_origin(plan_of):
 
     (change,) = diff(plan_of(wanted, untyped={slot: 9}), plan_of(wanted, typed={slot: 9})).slots
 
-    left, right = {"value": 8, "who": ["q0"], "typed": False}, {"value": 9, "who": ["the user"], "typed": True}
+    left, right = (
+        {"value": 8, "who": ["q0"], "before": 9, "typed": False},
+        {"value": 9, "who": ["the user"], "before": 9, "typed": True},
+    )
     assert (change.a, change.b) == (left, right)
 
 
