@@ -140,7 +140,7 @@ def _key(name: str, by_layer: Mapping[str, list[str]]) -> tuple[str, Sequence[st
 
 
 def _must_agree(entry: Entry, name: str, key: str, expected: Expected) -> bool:
-    """Returns whether a tensor's bytes must be the trainer's; an engine's checksums come without a form."""
+    """Returns whether a tensor's bytes must be the trainer's; a ledger's entry may lack its form."""
     forms = expected.forms.get(key, ())
     return not name.endswith(COMPUTES) and bool(forms) and entry.forms.get(name, next(iter(forms))) in forms
 

@@ -141,7 +141,6 @@ def expected(
     dtype: torch.dtype | None = None,
     tensor_parallel_size: int = 1,
     whole: bool = False,
-    digester: Digester | None = None,
 ) -> Expected:
     """Returns what an engine should have of these tensors, by their names in a checkpoint.
 
@@ -150,9 +149,8 @@ def expected(
         dtype: As for `digest`.
         tensor_parallel_size: As for `digest`.
         whole: As for `digest`.
-        digester: Makes the digests; the ledger's if None.
     """
-    digester = digester or Digester(whole=whole)
+    digester = Digester(whole=whole)
     samples: dict[str, torch.Tensor] = {}
     sizes: dict[str, int] = {}
     laid: list[tuple[_Laid, str]] = []
