@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +21,14 @@ Output = IO[bytes] | int | Callable[[str], None]
 GRACE_S = 5.0
 #: The commands that threads of this process wait for, each the leader of its group.
 _running: set[subprocess.Popen[bytes]] = set()
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+#: Starts a command that the system kills when the process that started it is killed (`man 2 prctl`: PR_SET_PDEATHSIG is 1).
+#: A program of its own: Python code between fork and exec (`preexec_fn`) can wait for ever for a lock of another thread.
+_ENDING_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 def run(
@@ -54,8 +61,8 @@ def run(
     """
     with _descriptor(output) as descriptor:
         process = subprocess.Popen(  # noqa: S603 - what the caller wants to run
-            command, env=environ, stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True,
-            preexec_fn=_end_with_parent,
+            _ending_with_parent(command, environ), env=environ,
+            stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True,
         )  # fmt: skip
         _running.add(process)
         try:
@@ -95,10 +102,12 @@ def _read(descriptor: int, notify: Callable[[str], None]) -> None:
             notify(line.rstrip("\n"))
 
 
-def _end_with_parent() -> None:
-    """Lets the system kill this process when the one that started it is killed."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _ending_with_parent(command: Sequence[str], environ: Mapping[str, str] | None) -> Sequence[str]:
+    if sys.platform != "linux":
+        return command
+    if shutil.which(command[0], path=(os.environ if environ is None else environ).get("PATH")) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+    return [sys.executable, "-I", "-S", "-c", _ENDING_WITH_PARENT, str(os.getpid()), *command]
 
 
 def _end(process: subprocess.Popen[bytes], ask: signal.Signals, grace_s: float) -> None:

@@ -84,7 +84,7 @@ def test_a_command_is_asked_before_it_is_killed():
     cleans_up = "import time\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    print('cleaned up')"
     lines: list[str] = []
 
-    child_process.run(python(cleans_up), limit_s=4, ask=signal.SIGINT, output=lines.append)
+    child_process.run(python(cleans_up), limit_s=12, ask=signal.SIGINT, output=lines.append)
 
     assert lines == ["cleaned up"]
 
@@ -111,6 +111,27 @@ def test_a_command_does_not_outlive_a_process_that_is_killed(family):
 
     until(lambda: not runs(found[0]), "the end of the command")
     os.kill(found[1], signal.SIGKILL)
+
+
+def test_a_command_starts_whatever_the_threads_of_this_process_hold():
+    """Python code between fork and exec would wait for a lock whose holder the fork does not have."""
+    caller = """if True:
+    import os, threading
+    from quirks_core.base import child_process
+    held = threading.Lock()
+    held.acquire()
+    os.register_at_fork(after_in_child=held.acquire)
+    raise SystemExit(child_process.run(["true"]))
+    """
+
+    done = subprocess.run(python(caller), cwd=Path(child_process.__file__).parents[2], timeout=HUNG_S, check=False)
+
+    assert done.returncode == 0
+
+
+def test_a_command_that_does_not_exist_is_an_error_of_the_system():
+    with pytest.raises(FileNotFoundError, match="acme"):
+        child_process.run(["acme"])
 
 
 def test_commands_that_threads_wait_for_end_together(family):
