@@ -119,19 +119,21 @@ async def _after_refit(session: Session) -> Observed:
 
 def _in_flight(clear_cache: bool) -> Callable[[Session], Awaitable[Observed]]:
     async def observe(session: Session) -> Observed:
-        longest = max(map(len, session.prompts.rows))
-        new_tokens = min(session.max_model_len - longest, max(_BEFORE + _AFTER, 4 * session.sampling.max_new_tokens))
-        sampling = _sampling(session, max_new_tokens=new_tokens)
-        async with session.under_way(session.prompts.rows, sampling, _BEFORE) as generating:
-            await session.refit(NEW, clear_cache=clear_cache)
-            samples, _ = await generating
-        after = sum(end - start for sample in samples for label, start, end in sample.scoring.weights if label == NEW)
-        if not after:
-            raise RefitError(
-                f"all requests had generated their {new_tokens} tokens before the new weights arrived; generate more (--tokens)"
-            )
-        await session.hold(OLD)
-        return Observed(samples, {"tokens under the new weights": after, "of": sum(len(sample.tokens) for sample in samples)})
+        room = session.max_model_len - max(map(len, session.prompts.rows))
+        for times in (4, 8, 16):  # on a busy machine the first requests may end before the update begins
+            new_tokens = min(room, max(_BEFORE + _AFTER, times * session.sampling.max_new_tokens))
+            sampling = _sampling(session, max_new_tokens=new_tokens)
+            async with session.under_way(session.prompts.rows, sampling, _BEFORE) as generating:
+                await session.refit(NEW, clear_cache=clear_cache)
+                samples, _ = await generating
+            await session.hold(OLD)
+            after = sum(end - start for sample in samples for label, start, end in sample.scoring.weights if label == NEW)
+            if after:
+                notes = {"tokens under the new weights": after, "of": sum(len(sample.tokens) for sample in samples)}
+                return Observed(samples, notes)
+        raise RefitError(
+            f"all requests had generated their {new_tokens} tokens before the new weights arrived; generate more (--tokens)"
+        )
 
     return observe
 
