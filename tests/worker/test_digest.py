@@ -34,6 +34,25 @@ def test_any_change_of_a_tensor_changes_its_digest(shape, whole):
     assert len({digest(one, whole=whole) for one in (tensor, other, moved, tensor.flip(0))}) == 4
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("shape", [(4096, 4096), (8192, 1024), (896, 4864), (1024, 3072)])
+@pytest.mark.parametrize("size", [64, 128])
+def test_heads_that_change_places_change_a_digest(shape, size, whole):
+    tensor = torch.randn(shape).bfloat16()
+    columns, rows = tensor.clone(), tensor.clone()
+    columns[:, :size], columns[:, size : 2 * size] = tensor[:, size : 2 * size], tensor[:, :size]
+    rows[:size], rows[size : 2 * size] = tensor[size : 2 * size], tensor[:size]
+
+    assert len({digest(one, whole=whole) for one in (tensor, columns, rows)}) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_another_sign_changes_the_digest_of_a_few_values(dtype):
+    tensors = [torch.randn(size).to(dtype) for size in (2, 8, 24, 96) for _ in range(1000)]
+
+    assert all(digest(tensor) != digest(-tensor) for tensor in tensors)
+
+
 def test_one_bit_anywhere_changes_a_whole_digest():
     tensor = torch.randn(600_001)
     for index in (0, 299_999, 600_000):

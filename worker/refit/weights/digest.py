@@ -16,6 +16,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 #: Rows that a tensor is cut into, at most; words are weighted by their row. Up to 128 KiB a row is one word.
 _ROWS = 2**14
+#: Rows when all words of a larger tensor are read: every so many words belong to one row. Words of one row may change places
+#: unseen, so that the distance is one that no layout of a model has: 4 (words that a GPU loads at once) times a prime.
+_APART = 4 * 4093
+#: Mixes the bits of a row's sum, so that sums do not cancel: an odd number (that of SplitMix64).
+_ODD = 0x9E3779B97F4A7C15 - 2**64
 #: Words of each row that a sample reads: 128 bytes, what a GPU fetches at once.
 _SAMPLED = 16
 _WORD = torch.int64.itemsize
@@ -182,10 +187,14 @@ def _tables(tensor: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
     width = 1
     while count > width * _ROWS:
         width *= 2
-    rows = count // width
-    tables = [words[: rows * width].view(rows, width)[:, : width if whole else _SAMPLED]]
-    if rows * width < count:
-        tables.append(words[rows * width :][None])
+    if whole and width > 1:
+        known = count - count % _APART
+        tables = [words[:known].view(-1, _APART).t()]
+    else:
+        known = count - count % width
+        tables = [words[:known].view(-1, width)[:, :_SAMPLED]]
+    if known < count:
+        tables.append(words[known:, None])
     if rest.numel():
         padded = rest.new_zeros(_WORD)
         padded[: rest.numel()] = rest
@@ -195,7 +204,8 @@ def _tables(tensor: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
 
 def _totals(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     """Returns the sum of each tensor's rows, and their sum weighted by position, as int64 [tensors, 2]."""
-    padded = pad_sequence(list(rows), batch_first=True)
+    padded = pad_sequence(list(rows), batch_first=True).mul_(_ODD)
+    padded ^= padded >> 32
     return torch.stack([padded.sum(1), (padded * torch.arange(padded.shape[1], device=padded.device)).sum(1)], 1)
 
 
