@@ -7,6 +7,7 @@ tensor once. It distinguishes changes, and does not withstand a forger.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -14,11 +15,15 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-#: Rows that a tensor is cut into, at most; words are weighted by their row. Up to 128 KiB a row is one word.
+#: Rows that words are summed in; the sums are weighted by their place. Up to 128 KiB each word is a row.
 _ROWS = 2**14
-#: Rows when all words of a larger tensor are read: every so many words belong to one row. Words of one row may change places
-#: unseen, so that the distance is one that no layout of a model has: 4 (words that a GPU loads at once) times a prime.
+#: Rows of a larger tensor that is read whole: every so many words belong to one row. Words of one row may change places unseen,
+#: so that their distance is one that no layout of a model has: 4 (words that a GPU loads at once) times a prime.
 _APART = 4 * 4093
+#: Words that a sample has at least, and those of each row that it reads at least: 128 bytes, what a GPU fetches at once.
+_SAMPLED, _FETCHED = 2**18, 16
+#: Samples are 4 * n words apart, where n has none of these factors: each matrix row is read at other columns.
+_FACTORS = math.prod((2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31))
 #: Mixes the bits of a row's sum, so that sums do not cancel: an odd number (that of SplitMix64).
 _ODD = 0x9E3779B97F4A7C15 - 2**64
 #: Words of each row that a sample reads: 128 bytes, what a GPU fetches at once.
@@ -184,15 +189,17 @@ def _tables(tensor: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
         data = data.clone()
     count = data.numel() // _WORD
     words, rest = data[: count * _WORD].view(torch.int64), data[count * _WORD :]
-    width = 1
-    while count > width * _ROWS:
-        width *= 2
-    if whole and width > 1:
+    if count <= _ROWS:
+        known, tables = count, [words[:, None]]
+    elif whole or count <= _SAMPLED:
         known = count - count % _APART
         tables = [words[:known].view(-1, _APART).t()]
     else:
-        known = count - count % width
-        tables = [words[:known].view(-1, width)[:, :_SAMPLED]]
+        apart = count // (4 * _ROWS) + 1
+        while math.gcd(apart, _FACTORS) > 1:
+            apart += 1
+        known = count - count % (4 * apart)
+        tables = [words[:known].view(-1, 4 * apart)[:, : max(_FETCHED, 4 * apart * _SAMPLED // count)]]
     if known < count:
         tables.append(words[known:, None])
     if rest.numel():
