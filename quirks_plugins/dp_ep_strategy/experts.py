@@ -116,30 +116,6 @@ EP_FLAG = Quirk(
     cost="with experts on several ranks, every MoE layer moves tokens between them",
 )
 
-EP_MULTIPLE_OF_TP = Quirk(
-    id="ep-multiple-of-tp",
-    title="vLLM's expert-parallel group is made of whole replicas: its size is a multiple of TP",
-    kind=Kind.RULE,
-    match=EP.above(1) & EP.indivisible_by(TP),
-    adjustments=Refuse(
-        "the expert-parallel group is made of all tensor-parallel ranks of every replica, so its size is a multiple of TP",
-        "set parallel.expert_parallel_size to a multiple of engine.tensor_parallel_size: that times "
-        "engine.data_parallel_size, or that itself",
-    ),
-    severity=Severity.CRASH,
-    references=report("NVIDIA-NeMo/RL/pull/1081"),
-    evidence=_group_spans_data_and_tensor,
-    examples=[
-        yes(QWEN3_MOE, parallel(tp=4, ep=6), refuses="parallel.expert_parallel_size"),
-        yes(QWEN3_MOE, parallel(tp=4, ep=2)),
-        no(QWEN3_MOE, parallel(tp=4, ep=8)),
-        no(QWEN3_MOE, parallel(tp=4, ep=4)),
-        no(QWEN3_MOE, parallel(tp=1, ep=3)),
-        no(QWEN3_MOE, parallel(tp=4, ep=1)),
-        no(QWEN3_MOE, parallel(tp=4)),
-    ],
-)
-
 _not_the_group = described(
     run.one_group & EP.differs_from(EXPERT_GROUP),
     "the replicas are one data-parallel group and the size is not DP x TP",
@@ -156,7 +132,7 @@ _neither = described(
     "a strategy is set, or the size is TP or DP x TP",
 )
 
-# A size above TP with `independent` is left to `dp-independent-experts`.
+# A size above TP with `independent` is left to `dp-independent-experts`. One that is no multiple of TP is always another one.
 EP_SIZE = Quirk(
     id="ep-size",
     title="vLLM takes no expert-parallel size: it forms DP x TP, whatever the configuration calls it",
@@ -183,10 +159,11 @@ EP_SIZE = Quirk(
         ),
     ],
     severity=Severity.SLOW,
-    references=[_ATTEMPT, _SIZE_WANTED],
+    references=[_ATTEMPT, _SIZE_WANTED, report("NVIDIA-NeMo/RL/pull/1081")],
     evidence=_group_spans_data_and_tensor,
     examples=[
         yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4), refuses="is neither"),
+        yes(QWEN3_MOE, parallel(tp=4, ep=6), refuses="is neither"),
         yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4, strategy="actors"), refuses="is not that"),
         yes(QWEN3_MOE, parallel(dp=2, tp=2, ep=2, strategy="engine")),
         yes(QWEN3_MOE, parallel(dp=2, tp=4, ep=2, strategy="independent"), refuses="is less"),

@@ -22,10 +22,7 @@ ONE_SEED = Quirk(
     id="one-seed",
     title="Engines that share one seed return the same samples for the same prompts",
     kind=Kind.RULE,
-    match=purpose("rollout")
-    & several_replicas
-    & setting(_SLOT).one_of(False)
-    & ~setting("sampling.temperature").one_of(0.0),
+    match=purpose("rollout") & several_replicas & setting(_SLOT).one_of(False) & ~setting("sampling.temperature").one_of(0.0),
     adjustments=Advise(
         f"all engines have one seed and return the same samples for the same prompts: set {_SLOT}: true, unless that is wanted"
     ),

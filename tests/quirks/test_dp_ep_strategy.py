@@ -77,8 +77,6 @@ def violations(run: Run) -> Iterator[str]:
         }.get(run.strategy, {run.dp * run.tp})
         if asked not in possible:
             yield "ep-size"
-        if asked % run.tp:
-            yield "ep-multiple-of-tp"
         if run.strategy == "independent" and asked > run.tp:
             yield "dp-independent-experts"
     if run.ep is not None and run.flag is not None and run.flag is not (asked > 1):
