@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402 - torch may be missing
 
 from quirks_plugins.dtype.apertus_xielu_bfloat16 import wrap_init  # noqa: E402 - torch may be missing
-from quirks_plugins.runtime.v2_limits_patches import wrap_process_inputs  # noqa: E402 - torch may be missing
+from quirks_plugins.runtime.v2_request_limits import wrap_process_inputs  # noqa: E402 - torch may be missing
 from quirks_plugins.timeout.dp_coordinator_timeout import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.dummy_tied_head import wrap_initialize_model  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.packed_broadcast_order import wrap_consumer  # noqa: E402 - torch may be missing
