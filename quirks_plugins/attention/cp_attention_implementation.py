@@ -1,8 +1,6 @@
 """Context parallelism and sequence packing each work with one attention implementation of the trainer only.
 
-What happens: another implementation gives wrong gradients without an error. Packed rows need the variable-length kernels of
-flash-attention-2; without them the packed sequences attend to each other. PyTorch's context parallelism, with FSDP2, works by
-replacing SDPA, so it needs SDPA.
+What happens: another implementation gives wrong gradients without an error: packed sequences attend to each other.
 
 Evidence: the rule is NeMo RL's; no trainer with context parallelism runs in our tests, so there is no paired run.
 """

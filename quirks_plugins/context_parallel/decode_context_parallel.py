@@ -1,8 +1,8 @@
 """Decode context parallelism with latent attention: random tokens, or gibberish that grows with the context.
 
-What happens: nothing fails. GLM-5.3 (sparse latent attention) with ``decode_context_parallel_size`` 4 was right on vLLM 0.27,
-crashed on 0.28 and returns vocabulary soup from some 128 tokens on on 0.29 (vllm-project/vllm#54300). Kimi-K2.6 with 8 on A100
-drifts into gibberish on 0.21 (vllm-project/vllm#41623); DeepSeek-V2-Lite with 4 was right up to 12 000 tokens.
+What happens: GLM-5.3 (sparse latent attention) with ``decode_context_parallel_size`` 4 was right on vLLM 0.27, crashed on 0.28
+and returns vocabulary soup from some 128 tokens on on 0.29 (vllm-project/vllm#54300). Kimi-K2.6 with 8 on A100 drifts into
+gibberish on 0.21 (vllm-project/vllm#41623); DeepSeek-V2-Lite with 4 was right up to 12 000 tokens.
 
 When it can go: when both reports are closed with a cause.
 

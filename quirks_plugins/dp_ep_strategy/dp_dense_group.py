@@ -1,8 +1,8 @@
 """A dense model cannot be spread over the engines of one vLLM data-parallel group.
 
-What happens: every engine raises an error. vLLM's external load balancing (one engine per rank) exists for models whose ranks
-share experts. Inside one engine (the strategy ``engine``) data parallelism works for dense models too: vLLM runs the ranks as
-engine cores that share nothing.
+What happens: vLLM's external load balancing (one engine per rank) exists for models whose ranks share experts. Inside one
+engine (the strategy ``engine``) data parallelism works for dense models too: vLLM runs the ranks as engine cores that share
+nothing.
 
 When it can go: when vLLM accepts dense models in such a group; the static probe will show it.
 """

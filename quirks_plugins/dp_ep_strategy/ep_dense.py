@@ -1,7 +1,6 @@
 """Expert parallelism for a dense model: the engine does not start.
 
-What happens: vLLM raises a ``ValueError`` in the process that starts the engine. The refusal comes before any actor or engine
-is started, and lists everything else that is wrong with the run.
+What happens: vLLM raises a ``ValueError`` in the process that starts the engine.
 
 When it can go: when vLLM ignores the flag on dense models; the paired run will show it.
 """

@@ -5,7 +5,7 @@ A configuration that expects another group runs without a message: the outputs a
 what it says. Experts that the ranks cannot share evenly are another matter, which depends on the backend.
 
 When it can go: when vLLM has a setting for the size (requested in vllm-project/vllm#28889); ``ep-alone`` when vLLM itself
-warns, ``ep-expert-count`` when every backend uses the offsets of the expert map, ``dp-independent-experts`` never.
+warns, ``ep-expert-count`` when every backend uses the offsets of the expert map.
 
 Evidence: static probes of vLLM's definitions. They show how vLLM works, not a defect. No run with DeepEP was made.
 """
@@ -31,30 +31,6 @@ _group_spans_data_and_tensor = StaticProbe(
 _flag_alone_decides = StaticProbe(
     "vllm.model_executor.layers.fused_moe.config",
     r"dp_size_ \* pcp_size_ \* tp_size_ > 1\s+and vllm_parallel_config\.enable_expert_parallel",
-)
-
-# EleutherAI/lm-evaluation-harness#3734 forbids such engines because scores fell to about 5 percent, which this rule does not
-# explain: the outputs are right, and each engine needs the memory for all experts.
-DP_INDEPENDENT_EXPERTS = Quirk(
-    id="dp-independent-experts",
-    title="Independent engines form expert-parallel groups of their own TP ranks only, silently",
-    kind=Kind.RULE,
-    match=run.independent & EP.above(TP),
-    adjustments=Refuse(
-        "engines that share nothing cannot share experts: each would hold all of them and log EP rank 0 of 1 "
-        "(of TP, where that is above 1)",
-        "set parallel.dp_strategy: actors (or leave it open) with engine.data_parallel_size x engine.tensor_parallel_size "
-        "equal to parallel.expert_parallel_size; or lower parallel.expert_parallel_size to engine.tensor_parallel_size",
-    ),
-    severity=Severity.SLOW,
-    references=[_ATTEMPT, report("NVIDIA-NeMo/RL#1101"), report("EleutherAI/lm-evaluation-harness/pull/3734")],
-    evidence=_group_spans_data_and_tensor,
-    examples=[
-        yes(QWEN3_MOE, parallel(dp=2, tp=1, strategy="independent", ep=2), refuses="parallel.dp_strategy: actors"),
-        no(QWEN3_MOE, parallel(dp=2, tp=2, strategy="independent", ep=2)),
-        no(QWEN3_MOE, parallel(dp=2, tp=1, strategy="actors", ep=2)),
-        no(QWEN3_MOE, parallel(dp=2, tp=1, strategy="independent")),
-    ],
 )
 
 # It only advises: the same configuration may serve one rank and many.
@@ -116,30 +92,6 @@ EP_FLAG = Quirk(
     cost="with experts on several ranks, every MoE layer moves tokens between them",
 )
 
-EP_MULTIPLE_OF_TP = Quirk(
-    id="ep-multiple-of-tp",
-    title="vLLM's expert-parallel group is made of whole replicas: its size is a multiple of TP",
-    kind=Kind.RULE,
-    match=EP.above(1) & EP.indivisible_by(TP),
-    adjustments=Refuse(
-        "the expert-parallel group is made of all tensor-parallel ranks of every replica, so its size is a multiple of TP",
-        "set parallel.expert_parallel_size to a multiple of engine.tensor_parallel_size: that times "
-        "engine.data_parallel_size, or that itself",
-    ),
-    severity=Severity.CRASH,
-    references=report("NVIDIA-NeMo/RL/pull/1081"),
-    evidence=_group_spans_data_and_tensor,
-    examples=[
-        yes(QWEN3_MOE, parallel(tp=4, ep=6), refuses="parallel.expert_parallel_size"),
-        yes(QWEN3_MOE, parallel(tp=4, ep=2)),
-        no(QWEN3_MOE, parallel(tp=4, ep=8)),
-        no(QWEN3_MOE, parallel(tp=4, ep=4)),
-        no(QWEN3_MOE, parallel(tp=1, ep=3)),
-        no(QWEN3_MOE, parallel(tp=4, ep=1)),
-        no(QWEN3_MOE, parallel(tp=4)),
-    ],
-)
-
 _not_the_group = described(
     run.one_group & EP.differs_from(EXPERT_GROUP),
     "the replicas are one data-parallel group and the size is not DP x TP",
@@ -150,18 +102,24 @@ _not_the_replica = described(
     "the replicas are independent engines and the size is below TP",
     "the size is at least TP, or the replicas are no independent engines",
 )
+_beyond_the_replica = described(
+    run.independent & EP.above(TP),
+    "the replicas are independent engines and the size is above TP",
+    "the size is at most TP, or the replicas are no independent engines",
+)
 _neither = described(
     run.no_strategy & EP.differs_from(TP) & EP.differs_from(EXPERT_GROUP),
     "no strategy is set and the size is neither TP nor DP x TP",
     "a strategy is set, or the size is TP or DP x TP",
 )
 
-# A size above TP with `independent` is left to `dp-independent-experts`.
+# A size that is no multiple of TP is always another one. EleutherAI/lm-evaluation-harness#3734 forbids independent engines with
+# a size above TP because scores fell to about 5 percent, which this does not explain: outputs are right.
 EP_SIZE = Quirk(
     id="ep-size",
     title="vLLM takes no expert-parallel size: it forms DP x TP, whatever the configuration calls it",
     kind=Kind.RULE,
-    match=EP.above(1) & (_not_the_group | _not_the_replica | _neither),
+    match=EP.above(1) & (_not_the_group | _not_the_replica | _beyond_the_replica | _neither),
     adjustments=[
         Refuse(
             "in one data-parallel group all DP x TP ranks share the experts, and parallel.expert_parallel_size is not that",
@@ -175,6 +133,13 @@ EP_SIZE = Quirk(
             when=_not_the_replica,
         ),
         Refuse(
+            "engines that share nothing cannot share experts: each would hold all of them and log EP rank 0 of 1 "
+            "(of TP, where that is above 1)",
+            "set parallel.dp_strategy: actors (or leave it open) with engine.data_parallel_size x engine.tensor_parallel_size "
+            "equal to parallel.expert_parallel_size; or lower parallel.expert_parallel_size to engine.tensor_parallel_size",
+            when=_beyond_the_replica,
+        ),
+        Refuse(
             "vLLM shares the experts over TP ranks (an engine of its own) or over DP x TP ranks (one data-parallel group), and "
             "parallel.expert_parallel_size is neither",
             "set parallel.expert_parallel_size to engine.tensor_parallel_size or to engine.data_parallel_size x "
@@ -183,13 +148,21 @@ EP_SIZE = Quirk(
         ),
     ],
     severity=Severity.SLOW,
-    references=[_ATTEMPT, _SIZE_WANTED],
+    references=[
+        _ATTEMPT,
+        _SIZE_WANTED,
+        report("NVIDIA-NeMo/RL#1101"),
+        report("NVIDIA-NeMo/RL/pull/1081"),
+        report("EleutherAI/lm-evaluation-harness/pull/3734"),
+    ],
     evidence=_group_spans_data_and_tensor,
     examples=[
         yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4), refuses="is neither"),
+        yes(QWEN3_MOE, parallel(tp=4, ep=6), refuses="is neither"),
         yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4, strategy="actors"), refuses="is not that"),
         yes(QWEN3_MOE, parallel(dp=2, tp=2, ep=2, strategy="engine")),
         yes(QWEN3_MOE, parallel(dp=2, tp=4, ep=2, strategy="independent"), refuses="is less"),
+        yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=2, strategy="independent"), refuses="parallel.dp_strategy: actors"),
         yes(QWEN3_MOE, parallel(dp=1, tp=1, ep=2)),
         no(QWEN3_MOE, parallel(dp=2, tp=1, ep=2)),
         no(QWEN3_MOE, parallel(dp=2, tp=2, ep=4, strategy="actors")),

@@ -16,6 +16,7 @@ from quirks_plugins.conditions import GPUS_PER_NODE, NUM_GPUS, NUM_RANKS, PP, RE
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
 _STRATEGY = "parallel.dp_strategy"
+_OURS = {"engine.generate_from_dummy": False}
 _ASSERTED = report("NVIDIA-NeMo/RL/pull/1081")
 
 # Trainers do not choose: one passed DP on only with EP > 1, and dense models hung (verl-project/verl#5607); another forbids the
@@ -66,25 +67,26 @@ DP_STRATEGY = Quirk(
     cost="in one group, idle ranks step along with busy ones; independent engines each hold all experts",
 )
 
-# The engine of vLLM V0 raised NotImplementedError (vllm-project/vllm#7413). V1 does not, and NeMo RL still asserts the rule,
-# because its synchronous worker does not support several stages.
+# The engine of vLLM V0 raised NotImplementedError (vllm-project/vllm#7413). V1 does not, in a program's own `LLM`. NeMo
+# RL still asserts the rule, because its synchronous worker does not support several stages, and our own worker has none.
 PP_NEEDS_ASYNC = Quirk(
     id="pp-needs-async",
-    title="Pipeline parallelism with the synchronous engine is refused, or leaves stages idle",
+    title="Pipeline parallelism with a trainer's synchronous engine is refused, or leaves stages idle",
     kind=Kind.RULE,
-    match=PP.above(1) & run.synchronous,
+    match=run.our_worker & PP.above(1) & run.synchronous,
     adjustments=Refuse(
         "pipeline stages are kept busy by requests that keep coming, which is what the asynchronous engine is for; "
-        "vLLM V0 refuses the synchronous one, and trainers do not run it",
+        "trainers do not run the synchronous one over several stages",
         "set engine.async_engine: true, or engine.pipeline_parallel_size: 1",
     ),
     severity=Severity.CRASH,
     references=[report("vllm-project/vllm#7413"), _ASSERTED],
     examples=[
-        yes(settings=parallel(pp=2, asynchronous=False), refuses="engine.async_engine: true"),
-        no(settings=parallel(pp=2, asynchronous=True)),
-        no(settings=parallel(pp=1, asynchronous=False)),
-        no(settings=parallel(pp=2)),
+        yes(settings=_OURS | parallel(pp=2, asynchronous=False), refuses="engine.async_engine: true"),
+        no(settings=parallel(pp=2, asynchronous=False)),
+        no(settings=_OURS | parallel(pp=2, asynchronous=True)),
+        no(settings=_OURS | parallel(pp=1, asynchronous=False)),
+        no(settings=_OURS | parallel(pp=2)),
     ],
 )
 
@@ -96,8 +98,6 @@ _owns_all_ranks = described(
     "each data-parallel rank is an engine",
 )
 _engine_too_large = _owns_all_ranks & NUM_RANKS.above(GPUS_PER_NODE)
-
-_OURS = {"engine.generate_from_dummy": False}
 
 # An engine of our group starts its ranks as processes on the GPUs that its actor sees, and an actor has one node. VLLM has no
 # such limit: NVIDIA-NeMo/RL#1380 runs replicas over several nodes.

@@ -1,8 +1,7 @@
 """If the tensor-parallel size does not divide the model's attention heads, every engine fails after it was placed.
 
-What happens: the error comes minutes late, after the cluster has placed the actors and each of them has imported vLLM, and in a
-trainer's log it stands below the traces of all ranks. Examples are 28 heads on 8 GPUs (Qwen2.5-7B and its distillations) and 40
-heads on 3.
+What happens: the error comes minutes late, and in a trainer's log it stands below the traces of all ranks. Examples: 28 heads
+on 8 GPUs (Qwen2.5-7B and its distillations) and 40 heads on 3.
 
 When it can go: when vLLM supports such a number of heads; vllm-project/vllm#11797, which requested it, was closed as stale.
 """

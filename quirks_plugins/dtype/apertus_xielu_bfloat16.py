@@ -5,8 +5,7 @@ the model fails with "expected m1 and m2 to have the same dtype". vLLM creates t
 default of its dtype is bfloat16. Its four parameters and constants (``alpha_p``, ``alpha_n``, ``beta``, ``eps``) are therefore
 rounded to 8 bits, and their product with float16 activations is float32, which the next layer does not accept.
 
-When it can go: when vLLM's Apertus gives its activation the model's dtype, as transformers does since
-huggingface/transformers#42864. vLLM has had the model since 0.10.2, always so.
+When it can go: when vLLM's Apertus gives its activation the model's dtype, as transformers does.
 """
 
 from __future__ import annotations

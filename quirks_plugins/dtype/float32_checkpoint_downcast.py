@@ -3,9 +3,9 @@
 What happens: a trainer that computes in float32 gets logprobs of rounded weights. On a tiny model they differ from the
 trainer's own by between 0.02 and 0.05 nats on average; those of the same engine in float32 differ by 1e-5. vLLM's ``auto`` uses
 the checkpoint's dtype, except for float32, which it replaces by the platform's preferred dtype (bfloat16 on CPUs and current
-GPUs). Trainers that build their engine without a dtype, as TRL's colocate mode does, give no way to set it. Float32 doubles the
-memory, and many trainers compute in bfloat16 by autocast, so the engine follows only a trainer that is known to compute in
-float32. If no dtype stands in ``config.json``, vLLM looks into the weight files, and this quirk does not.
+GPUs). Float32 doubles the memory, and many trainers compute in bfloat16 by autocast, so the engine follows only a trainer that
+is known to compute in float32. If no dtype stands in ``config.json``, vLLM looks into the weight files, and this quirk does
+not.
 
 When it can go: when vLLM's ``auto`` keeps float32 for a float32 checkpoint.
 """

@@ -2,11 +2,10 @@
 
 What happens: in a bfloat16 rollout each logit of the router carries a relative error of up to 2^-9, and where two experts are
 close to each other, a token can go to another expert than in the trainer. vLLM's router gives its logits in the model's dtype
-(``_get_moe_router_dtype`` of deepseek_v2); transformers casts both factors to float32, and so do the trainers. vLLM's setting
-for the router's dtype is a key of ``config.json``, which these checkpoints do not have. It has a kernel for float32 logits from
-0.29.0 on with every NVIDIA GPU (vllm-project/vllm#54048), before with Hopper and data-center Blackwell alone, and from 0.28.0
-on with ROCm (vllm-project/vllm#50268). Elsewhere it rounds before it casts, and the key has no effect. EXAONE-MoE and A.X-K1
-round in the same way and do not read the key.
+(``_get_moe_router_dtype`` of deepseek_v2); trainers cast both factors to float32. vLLM's setting for the router's dtype is a
+key of ``config.json``, which these checkpoints do not have. It has a kernel for float32 logits from 0.29.0 on with every NVIDIA
+GPU, before with Hopper and data-center Blackwell alone, and from 0.28.0 on with ROCm. Elsewhere it rounds before it casts, and
+the key has no effect. EXAONE-MoE and A.X-K1 do not read the key.
 
 When it can go: when vLLM uses float32 for these models, too. How many tokens go to other experts was not measured by us.
 """

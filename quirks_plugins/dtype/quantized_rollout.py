@@ -1,11 +1,9 @@
 """A rollout with quantised weights: its logprobs are those of rounded weights, and a trainer's are not.
 
 What happens: every importance ratio carries the rounding of weights and activations, also where the policy has not changed.
-With ``quantization: fp8`` and a checkpoint in bfloat16, vLLM quantises what it loads; of a quantised checkpoint the layers are
-quantised as it states. NeMo RL refuses FP8 rollouts unless the loss corrects for this. With Qwen3-0.6B,
-PrimeIntellect-ai/prime-rl#1962 measured a perplexity that is 2 % higher than in bfloat16. Quantised rollouts are faster and
-smaller, so they are a choice, and no mistake. A trainer that computes with the checkpoint's own rounded weights (QLoRA) can
-ignore the note.
+NeMo RL refuses FP8 rollouts unless the loss corrects for this. With Qwen3-0.6B, PrimeIntellect-ai/prime-rl#1962 measured a
+perplexity that is 2 % higher than in bfloat16. Quantised rollouts are faster and smaller, so they are a choice, and no mistake.
+A trainer that computes with the checkpoint's own rounded weights (QLoRA) can ignore the note.
 
 When it can go: never; two programs that round differently differ.
 

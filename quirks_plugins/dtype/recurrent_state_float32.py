@@ -1,11 +1,10 @@
 """vLLM keeps the recurrent state of Qwen3-Next, OLMo-Hybrid and most Mamba-2 models in the model's dtype.
 
-What happens: rollouts compute the logprobs of another model than the trainer, and more so the longer a sample is. A layer with
-a recurrent state reads and writes it at every token. ``mamba_ssm_cache_dtype: auto`` stores it in the model's dtype, so that
-bfloat16 rounds it at every step; a trainer's state is float32. vLLM itself takes float32 for Nemotron-H ("the only one known to
-have no accuracy issues"), and what ``config.json`` declares for Qwen3.5. For the models below it does neither;
-vllm-project/vllm#34489 says that Qwen3-Next should be started with float32. Engines in float16 are left alone, because a
-float32 state overflows there (vllm-project/vllm#54308).
+What happens: logprobs differ from the trainer's, and more so the longer a sample is. ``mamba_ssm_cache_dtype: auto`` stores the
+state in the model's dtype, which rounds it at every token; a trainer's is float32. vLLM itself takes float32 for Nemotron-H
+("the only one known to have no accuracy issues"), and what ``config.json`` declares for Qwen3.5. For the models below it does
+neither; vllm-project/vllm#34489 says that Qwen3-Next should be started with float32. Engines in float16 are left alone, because
+a float32 state overflows there (vllm-project/vllm#54308).
 
 When it can go: when vLLM's default for these models is float32.
 """

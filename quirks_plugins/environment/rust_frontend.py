@@ -1,12 +1,12 @@
 """``VLLM_USE_RUST_FRONTEND=1``: ``vllm serve`` answers requests in another program, which quirks do not reach.
 
 What happens: the program ``vllm-rs`` tokenises and checks requests in the place of vLLM's Python code, so quirks that patch
-that code do nothing there. Quirks that patch the engine act as before. Before 0.30.0 the program had no HTTP routes for weight
-updates: a trainer's ``POST /init_weight_transfer_engine`` ends with 404 (vllm-project/vllm#51220). Programs that call ``LLM``
-or ``AsyncLLM`` can ignore the advice, because only ``vllm serve`` reads the variable.
+that code do nothing there; those that patch the engine act as before. Before 0.30.0 the program had no HTTP routes for weight
+updates: a trainer's ``POST /init_weight_transfer_engine`` ends with 404. Programs that call ``LLM`` or ``AsyncLLM`` can ignore
+the advice, because only ``vllm serve`` reads the variable.
 
-When it can go: the routes are there from vLLM 0.30.0 on (vllm-project/vllm#56567). The rest stays as long as requests are
-checked in that program. No server was run with it by us.
+When it can go: when requests are checked in Python again; the routes are there from vLLM 0.30.0 on. No server was run with it
+by us.
 """
 
 from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, fix, no, report, unknown, yes

@@ -1,8 +1,7 @@
 """Environment variables that the user set and the installed vLLM does not read have no effect.
 
 What happens: a recipe that sets a variable's old name (``VLLM_USE_V1``, ``VLLM_ATTENTION_BACKEND``,
-``VLLM_USE_FLASHINFER_MOE_FP8`` …) runs without the setting and without an error; vLLM only logs one line. vLLM drops and
-renames variables between releases.
+``VLLM_USE_FLASHINFER_MOE_FP8`` …) runs without the setting and without an error; vLLM only logs one line.
 """
 
 from quirks_core import Advise, Fact, Kind, Quirk, RunContext, Severity, no, report, unknown, yes

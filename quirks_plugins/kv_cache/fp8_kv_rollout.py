@@ -1,11 +1,11 @@
 """A rollout with a quantised KV cache: its logprobs are those of rounded keys and values, and a trainer's are not.
 
-What happens: every importance ratio carries the rounding of keys and values to eight bits or fewer, also where the policy has
-not changed. The user sets such a cache, or the checkpoint does: where the setting is open, vLLM follows ``kv_cache_scheme`` of
-compressed-tensors and ``kv_cache_quant_algo`` of ModelOpt. GLM-5 from vLLM 0.32 on, and GLM-5.3 from 0.33 on, have an FP8 cache
-by default on GPUs of capability 10.x. The scales stay while the policy moves, unless the trainer calculates and sends others,
-as NeMo RL does (NVIDIA-NeMo/RL#1212). An FP8 KV cache holds twice as many tokens, so it is a choice, and no mistake.
-DeepSeek-V4 is left out: which cache it has depends on its attention backend.
+What happens: every importance ratio carries that rounding, also where the policy has not changed. The user sets such a cache,
+or the checkpoint does: where the setting is open, vLLM follows ``kv_cache_scheme`` of compressed-tensors and
+``kv_cache_quant_algo`` of ModelOpt. GLM-5 from vLLM 0.32 on, and GLM-5.3 from 0.33 on, have an FP8 cache by default on GPUs of
+capability 10.x. The scales stay while the policy moves, unless the trainer calculates and sends others, as NeMo RL does
+(NVIDIA-NeMo/RL#1212). An FP8 KV cache holds twice as many tokens, so it is a choice, and no mistake. DeepSeek-V4 is left out:
+which cache it has depends on its attention backend.
 
 When it can go: never; two programs that round differently differ.
 

@@ -1,10 +1,10 @@
 """A KV connector that cannot be cleared: after a weight update, prompts get the KV cache of old policies.
 
-What happens: from the second step on rollouts drift away from the trainer, for prompts that were seen before an update,
-although the update cleared all caches. ``pause_generation(clear_cache=True)`` clears vLLM's own blocks and calls the connector,
-which should clear its store. A connector without ``reset_cache`` inherits one that does nothing and returns None
-(``KVConnectorBase_V1``), and ``Scheduler.reset_connector_cache`` treats every result except False as success. vLLM logs this at
-the level DEBUG only. Connectors that only carry a request from one engine to the next keep nothing, and neither does HiSparse.
+What happens: from the second step on rollouts drift away from the trainer, for prompts that were seen before an update.
+``pause_generation(clear_cache=True)`` clears vLLM's own blocks and calls the connector, which should clear its store. A
+connector without ``reset_cache`` inherits one that does nothing and returns None (``KVConnectorBase_V1``), and
+``Scheduler.reset_connector_cache`` treats every result except False as success. vLLM logs this at the level DEBUG only.
+Connectors that only carry a request from one engine to the next keep nothing, and neither does HiSparse.
 
 When it can go: when vLLM treats a connector that did not clear its cache as a failure, or these connectors learn to clear it.
 """

@@ -4,9 +4,9 @@ What happens: in bfloat16 the last product of a model rounds its logits to a gri
 model's logits. On a trained SmolLM2-135M in bfloat16 on a CPU (vLLM 0.32.0, ``quirks parity explain``) the logprobs of vLLM and
 a trainer under autocast differ by 0.038 nats on average with a float32 head on neither side, by 0.033 with one in the engine,
 by 0.035 with one in the trainer, and by 0.027 with both. Where the layers of both sides agree exactly, a float32 head on one
-side makes the difference larger: from 0 to 0.01 nats on a model made for it (tests/engine/test_parity.py); NVIDIA-NeMo/RL#3936
-describes that. In vLLM ``head_dtype`` is obeyed from 0.26.0 on (vllm-project/vllm#48390). It is no requirement, because one
-side alone did no harm to a trained model, and no default, because it costs speed (in that engine a third).
+side makes the difference larger: from 0 to 0.01 nats on a model made for it (tests/engine/test_parity.py). In vLLM
+``head_dtype`` is obeyed from 0.26.0 on. It is no requirement, because one side alone did no harm to a trained model, and no
+default, because it costs speed (in that engine a third).
 
 When it can go: never; two programs that round differently differ.
 

@@ -1,12 +1,12 @@
 """Mistral's vision models are loaded in Mistral's own format, and trainers send the names of transformers.
 
-What happens: a refit fails, or leaves the projector of images at its old values, silently. A repository such as Mistral Small's
-holds the model twice: ``params.json`` with ``consolidated*.safetensors``, and ``config.json`` with files for transformers. With
-``config_format`` and ``load_format`` "auto" vLLM takes the first, and builds ``PixtralForConditionalGeneration``. Its loader
-fails at the names of a trainer's parameters (``model.language_model…``), takes those that transformers saves for the language
-model and the tower, and drops ``multi_modal_projector.…``, because Pixtral's projector has other names. Three formats of a
-start with images belong together, so such a run is only advised: with ``config_format: hf`` alone the engine fails when it
-profiles images. A trainer that sends Mistral's own names is right with ``mistral``.
+What happens: a repository such as Mistral Small's holds the model twice: ``params.json`` with ``consolidated*.safetensors``,
+and ``config.json`` with files for transformers. With ``config_format`` and ``load_format`` "auto" vLLM takes the first, and
+builds ``PixtralForConditionalGeneration``. Its loader fails at the names of a trainer's parameters (``model.language_model…``),
+takes those that transformers saves for the language model and the tower, and drops ``multi_modal_projector.…``, because
+Pixtral's projector has other names. Three formats of a start with images belong together, so such a run is only advised: with
+``config_format: hf`` alone the engine fails when it profiles images. A trainer that sends Mistral's own names is right with
+``mistral``.
 
 When it can go: when the loader of Pixtral takes the names of transformers, or refuses those that it does not know.
 

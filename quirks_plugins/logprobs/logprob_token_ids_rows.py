@@ -1,12 +1,12 @@
 """A request with ``logprob_token_ids`` takes the top logprobs away from all other requests of its batch.
 
-What happens: while one request has ``logprob_token_ids`` (the logprobs of given tokens, as in generative scoring), every
-other request gets its sampled token and, in the place of its top k, token 0 with -inf (over HTTP: ``-9999.0``). Text and
-sampled logprobs stay right, so a distillation loss or a reward that reads the top k is wrong only while such requests share a
-batch. vLLM's V1 sampler (``Sampler.forward``) computes either the top k or the given tokens, for the batch as a whole. The V2
-runner does it for each request.
+What happens: while one request has ``logprob_token_ids`` (the logprobs of given tokens, as in generative scoring), every other
+request gets its sampled token and, in the place of its top k, token 0 with -inf (over HTTP: ``-9999.0``). Text and sampled
+logprobs stay right, so a distillation loss or a reward that reads the top k is wrong only while such requests share a batch.
+vLLM's V1 sampler (``Sampler.forward``) computes either the top k or the given tokens, for the batch as a whole. The V2 runner
+does it for each request.
 
-When it can go: with vllm-project/vllm#51789, which is open, or when no platform uses the V1 runner.
+When it can go: with vllm-project/vllm#51789, or when no platform uses the V1 runner.
 """
 
 from typing import Any

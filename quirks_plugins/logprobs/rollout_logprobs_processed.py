@@ -4,8 +4,7 @@ What happens: at any temperature except 1 the logprobs of the behaviour policy a
 a trainer computes from them. vLLM's default, ``raw_logprobs``, computes logprobs before it applies the temperature.
 
 From vLLM 0.28 on ``return_sampling_mask`` returns which tokens top-p and top-k kept. The quirk does not set it: vLLM takes it
-on model runner V2 alone, refuses each request without a top-k above 0 and a temperature above 0, and nothing is gained unless
-the trainer reads the mask.
+on model runner V2 alone, and the trainer must read the mask.
 
 When it can go: when ``processed_logprobs`` becomes vLLM's default.
 """

@@ -4,9 +4,9 @@ What happens: vLLM wraps the layers of a model for LoRA, and the wrapper becomes
 (``down_proj.base_layer.weight``). From 0.28 on the wrappers pass a checkpoint's names on, but the experts of a MoE model wait
 for names like ``experts.0.up_proj.base_layer.weight``, which only a PEFT model has, and pass over all others
 (``RoutedExperts.get_expert_mapping``). After ``reload_weights``, a weight update, or a sleep at level 2 the model runs on its
-old experts, or on what the memory holds. Before 0.28 ``load_weights`` ends with an error (vllm-project/vllm#39934). So it does
-later for dense models that look a name up among all their parameters (MiniCPM, dense Granite-4 and openPangu, Hunyuan in 0.28);
-Gemma-4 passes over such names until 0.30.
+old experts, or on what the memory holds. Before 0.28 ``load_weights`` ends with an error. So it does later for dense models
+that look a name up among all their parameters (MiniCPM, dense Granite-4 and openPangu, Hunyuan in 0.28); Gemma-4 passes over
+such names until 0.30.
 
 When it can go: when vLLM loads experts by a checkpoint's names with LoRA on; 0.33.0 does not.
 """

@@ -2,11 +2,11 @@
 
 What happens: after ``/v1/load_lora_adapter`` with ``load_inplace: true``, each step of every request of that adapter reads and
 activates its files again. Throughput drops, on network storage to almost nothing. As soon as the trainer writes the next
-adapter to the same folder, running requests continue with it, before the trainer loads it; a half-written file ends the
-engine. The server keeps the request that loaded the adapter, with its flag, and gives it to every later request
+adapter to the same folder, running requests continue with it, before the trainer loads it; a half-written file ends the engine.
+The server keeps the request that loaded the adapter, with its flag, and gives it to every later request
 (``OpenAIServingModels.load_lora_adapter``); the worker obeys the flag at each step (``LRUCacheWorkerLoRAManager.add_adapter``).
 
-When it can go: when vLLM 0.32 is no longer supported; 0.33.0 does the same.
+When it can go: when vLLM 0.32 is no longer supported.
 """
 
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes

@@ -1,10 +1,10 @@
 """After a LoRA adapter is updated under the same name, requests reuse prefixes that the previous adapter computed.
 
 What happens: after an update of the adapter, samples whose prompt was seen before have logprobs that match neither adapter:
-their first KV blocks come from the old one, the rest from the new one. The error grows with every update. After a restart of
-the engine it is gone, because the cache is empty. vLLM keys cached blocks by the adapter's name (``_gen_lora_extra_hash_keys``
-in v1/core/kv_cache_utils.py), and from 0.31.0 on by name and path. The contents of the files are not part of the key. Trainers
-that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load it again, keep name and path.
+their first KV blocks come from the old one, the rest from the new one. vLLM keys cached blocks by the adapter's name
+(``_gen_lora_extra_hash_keys`` in v1/core/kv_cache_utils.py), and from 0.31.0 on by name and path. The contents of the files are
+not part of the key. Trainers that save each step's adapter to one folder, and load it with ``load_inplace`` or unload and load
+it again, keep name and path.
 
 When it can go: when the cache's key includes a version of the adapter that changes with each update (vllm-project/vllm#48352).
 """

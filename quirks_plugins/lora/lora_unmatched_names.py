@@ -1,12 +1,12 @@
 """A LoRA adapter whose names match no module of the model is loaded without an error, and requests get the base model.
 
-What happens: loading succeeds, ``/v1/models`` lists the adapter, and its requests return what the base model returns. It
-happens if an adapter was trained on a language model alone and is served in a model that wraps it (``language_model.``), if a
-trainer's names have a prefix that vLLM does not know, or if ``lora_target_modules`` excludes all of its modules. vLLM checks
-only the last part of each name (``q_proj``), and goes on without the weights that it does not find
-(``LoRAModelManager.activate_adapter``). With pipeline or expert parallelism a rank may have none of an adapter's modules. If an
-adapter comes with a request and was not loaded before, the error ends the engine, as every other error of such a load does. Of
-an adapter that matches in part, the modules without effect are named in the log: an adapter may hold more on purpose.
+What happens: ``/v1/models`` lists the adapter. It happens if an adapter was trained on a language model alone and is served in
+a model that wraps it (``language_model.``), if a trainer's names have a prefix that vLLM does not know, or if
+``lora_target_modules`` excludes all of its modules. vLLM checks only the last part of each name (``q_proj``), and goes on
+without the weights that it does not find (``LoRAModelManager.activate_adapter``). With pipeline or expert parallelism a rank
+may have none of an adapter's modules. If an adapter comes with a request and was not loaded before, the error ends the engine,
+as every other error of such a load does. Of an adapter that matches in part, the modules without effect are named in the log:
+an adapter may hold more on purpose.
 
 When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 """

@@ -1,13 +1,11 @@
 """A new LoRA adapter under an id that is loaded already never arrives: vLLM keeps the old one.
 
-What happens: the trainer saves its adapter after every step and calls ``add_lora`` with the same ``lora_int_id``. The call
-succeeds, and the engine stays at the adapter that it read first. vLLM keeps an adapter by its number alone: if that is loaded,
-``LRUCacheWorkerLoRAManager.add_adapter`` looks neither at the path nor at the files, unless the request contains
-``load_inplace=True`` (vllm-project/vllm#31326). Requests still name an adapter by its number and load nothing: call
+What happens: the trainer saves its adapter after every step and calls ``add_lora`` with the same ``lora_int_id``. vLLM keeps an
+adapter by its number alone: if that is loaded, ``LRUCacheWorkerLoRAManager.add_adapter`` looks neither at the path nor at the
+files, unless the request contains ``load_inplace=True``. Requests still name an adapter by its number and load nothing: call
 ``add_lora`` before the first request after an update. Cached prefixes are another matter (``lora-reload-cache``).
 
-When it can go: when vLLM refuses an id that is in use with another path or other files, or loads it. vllm-project/vllm#48297
-proposes versions of adapters.
+When it can go: when vLLM refuses an id that is in use with another path or other files, or loads it.
 """
 
 from quirks_core import Affected, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes

@@ -1,9 +1,8 @@
 """TRL with PEFT and a base in bfloat16 or float16: each weight update moves the frozen base a little, and it never comes back.
 
-What happens: the reference of the KL, the saved adapter's base and the policy drift apart from each other over the run, and
-nothing fails. Where vLLM takes no adapters, TRL merges them into its own model, sends it, and takes them out again
-(``merge_adapter``, ``unmerge_adapter``); in 16 bits the difference is rounded twice. In float32 it does not grow. An adapter
-that is loaded elsewhere meets a base that it was not trained with.
+What happens: the reference of the KL, the saved adapter's base and the policy drift apart over the run, and nothing fails.
+Where vLLM takes no adapters, TRL merges them into its own model, sends it, and takes them out again (``merge_adapter``,
+``unmerge_adapter``); in 16 bits the difference is rounded twice. In float32 it does not grow.
 
 When it can go: when TRL restores a copy, as verl does, or sends the adapter (huggingface/trl#6007, open). Read in TRL 1.16.0.
 

@@ -11,11 +11,18 @@ values from another engine (a KV connector), a forced reset still fails, with a 
 When it can go: when trainers pass ``reset_running_requests=True``, or vLLM raises instead of returning False.
 """
 
+from __future__ import annotations
+
 import asyncio
+import logging
+from typing import TYPE_CHECKING
 
 from quirks_core import Affected, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.core import EngineCoreProc
 
 QUIRK = Quirk(
     id="prefix-reset-refused",
@@ -24,7 +31,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.engine.core:EngineCoreProc.reset_prefix_cache",
-        adds="quirks_plugins.prefix_cache.prefix_reset_patches:reset_prefix_cache",
+        adds="quirks_plugins.prefix_cache.prefix_reset_refused:reset_prefix_cache",
         reason="whether running requests are preempted is an argument of the trainer's call, which no setting reaches",
     ),
     severity=Severity.WRONG_OUTPUT,
@@ -43,6 +50,24 @@ QUIRK = Quirk(
     ],
     cost="at each reset, requests in flight are computed anew: their prompts and all that they generated so far",
 )
+
+_LOG = logging.getLogger("model_quirks")
+
+
+def reset_prefix_cache(self: EngineCoreProc, reset_running_requests: bool = True, reset_connector: bool = False) -> bool:
+    """Reset the prefix cache, and preempt running requests, whose blocks vLLM would otherwise not give up.
+
+    It returns whether the cache is reset. The arguments are those of vLLM's method; `reset_running_requests` counts as true.
+    """
+    from vllm.v1.engine.core import EngineCoreProc
+
+    del reset_running_requests
+    reset = super(EngineCoreProc, self).reset_prefix_cache
+    try:
+        return bool(reset(True, reset_connector))
+    except RuntimeError as error:  # requests that wait for keys and values from another engine keep their blocks
+        _LOG.warning("reset_prefix_cache: %s", error)
+        return False
 
 
 async def scenario(lab: Lab) -> Outcome:

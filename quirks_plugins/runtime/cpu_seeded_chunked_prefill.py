@@ -9,9 +9,16 @@ sequence.
 When it can go: when vLLM restores the generators of such rows in another way than by an offset.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from quirks_core import Affected, Patch, Quirk, Severity, no, platform, report, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 QUIRK = Quirk(
     id="cpu-seeded-chunked-prefill",
@@ -20,7 +27,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.worker.cpu_model_runner:CPUModelRunner.sample_tokens",
-        adds="quirks_plugins.runtime.cpu_seeded_patches:sample_tokens",
+        adds="quirks_plugins.runtime.cpu_seeded_chunked_prefill:sample_tokens",
         reason="vLLM winds the generator of a seeded request back by an offset, which torch's CPU generator does not have",
     ),
     severity=Severity.CRASH,
@@ -35,6 +42,23 @@ QUIRK = Quirk(
         unknown("qwen3", vllm="0.32.0"),
     ],
 )
+
+
+def sample_tokens(self: CPUModelRunner, *args: Any, **kwargs: Any) -> Any:
+    """Sample, without the seeded generators of requests whose token of this step is thrown away.
+
+    Rows whose prompt is not complete yet (``discard_request_mask`` ``[requests]``) are sampled, and the token is discarded. On
+    GPUs vLLM then winds the row's generator back; here the row draws from the process's own.
+    """
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    batch = self.input_batch
+    discarded = self.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist()
+    hidden = {row: batch.generators.pop(row) for row in discarded if row in batch.generators}
+    try:
+        return super(CPUModelRunner, self).sample_tokens(*args, **kwargs)
+    finally:
+        batch.generators.update(hidden)
 
 
 async def scenario(lab: Lab) -> Outcome:

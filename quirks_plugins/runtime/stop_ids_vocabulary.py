@@ -9,6 +9,9 @@ the logits while a minimum length holds, and vLLM checks them nowhere.
 When it can go: when vLLM 0.28 is no longer supported (vllm-project/vllm#54196).
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from quirks_core import Affected, Patch, Quirk, Severity, SymbolProbe, fix, no, purpose, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runtime.evidence import answer
@@ -20,7 +23,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0", fixed="0.29.0"),
     adjustments=Patch(
         "vllm.sampling_params:SamplingParams.verify",
-        wrapper="quirks_plugins.runtime.stop_ids_patches:wrap_verify",
+        wrapper="quirks_plugins.runtime.stop_ids_vocabulary:wrap_verify",
         expects=("6d0abb01e1b9", "e8539372ce55", "68f947da8220"),
         reason="what a request may hold is checked in code, and no setting adds a check",
     ),
@@ -37,6 +40,20 @@ QUIRK = Quirk(
     ],
     cost="microseconds for each request",
 )
+
+
+def wrap_verify(verify: Callable[..., None]) -> Callable[..., None]:
+    """Returns a `SamplingParams.verify` that refuses stop ids outside of the model's vocabulary."""
+
+    def verify_stop_ids(self: Any, model_config: Any, *args: Any, **kwargs: Any) -> None:
+        size = model_config.get_vocab_size()
+        if outside := [token for token in self.stop_token_ids or () if not 0 <= token < size]:
+            from vllm.exceptions import VLLMValidationError
+
+            raise VLLMValidationError(f"stop_token_ids {outside} are outside of the model's vocabulary of {size} tokens")
+        verify(self, model_config, *args, **kwargs)
+
+    return verify_stop_ids
 
 
 async def scenario(lab: Lab) -> Outcome:

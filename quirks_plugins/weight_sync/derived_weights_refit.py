@@ -19,17 +19,17 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from quirks_core import Advise, Affected, Patch, Quirk, Severity, StaticProbe, model_type, no, purpose, report, unknown, yes
+from quirks_core import Advise, Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core.declaration.match import model_type, platform, purpose
 from quirks_plugins.conditions import our_worker
 
 if TYPE_CHECKING:
     import torch
 
 _OURS = {"engine.generate_from_dummy": False}
-_TYPES = (
-    *("alice_ai", "deepseek_v4", "deepseek_v41", "glm5_next", "glm5_next_text", "muse_spark"),
-    *("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text"),
-)
+_TYPES = ("deepseek_v4", "deepseek_v41", "glm5_next", "glm5_next_text", "muse_spark")
+#: Only where vLLM fuses shared experts.
+_WITH_AITER = ("alice_ai", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text")
 _LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
 _PATCHES = "quirks_plugins.weight_sync.derived_weights_refit"
 _REASON = "a reload does not know of copies that a model made of its weights"
@@ -38,7 +38,7 @@ _BOTH = ("initialize_layerwise_reload", "finalize_layerwise_processing")
 QUIRK = Quirk(
     id="derived-weights-refit",
     title="A refit leaves copies that a model made of its weights at the old values",
-    match=model_type(*_TYPES) & purpose("rollout"),
+    match=(model_type(*_TYPES) | (model_type(*_WITH_AITER) & platform("rocm"))) & purpose("rollout"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
         Patch(
@@ -67,10 +67,11 @@ QUIRK = Quirk(
     examples=[
         yes("glm5_next", vllm="0.32.0", patches=_BOTH),
         yes("deepseek_v4", vllm="0.26.0", patches=_BOTH),
-        yes("qwen3_5_moe_text", vllm="0.33.0", patches=_BOTH),
-        yes({"model_type": "acme", "architectures": ["AliceAIForCausalLM"]}, vllm="0.33.0"),
-        yes("qwen3_next", _OURS, vllm="0.32.0", advises="keep copies of its weights"),
-        no("qwen3_next", vllm="0.32.0", purpose="serve"),
+        yes("qwen3_5_moe_text", vllm="0.33.0", platform="rocm", patches=_BOTH),
+        yes({"model_type": "acme", "architectures": ["AliceAIForCausalLM"]}, vllm="0.33.0", platform="rocm"),
+        yes("qwen3_next", _OURS, vllm="0.32.0", platform="rocm", advises="keep copies of its weights"),
+        no("qwen3_next", _OURS, vllm="0.32.0", platform="cuda"),
+        no("glm5_next", vllm="0.32.0", purpose="serve"),
         no("qwen3_moe", vllm="0.32.0"),
         unknown("glm5_next"),
     ],

@@ -9,8 +9,18 @@ When it can go: when vLLM loads or refuses a tensor that it does not know there;
 ``docs/upstream/laguna-router-bias.md``.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
 from quirks_core import Affected, Patch, Quirk, Severity, model_type, no, report, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
+
+if TYPE_CHECKING:
+    import torch
+
+    Weights = Iterable[tuple[str, torch.Tensor]]
 
 QUIRK = Quirk(
     id="laguna-router-bias",
@@ -19,7 +29,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts.load_weights",
-        wrapper="quirks_plugins.weight_sync.laguna_patches:wrap_load_weights",
+        wrapper="quirks_plugins.weight_sync.laguna_router_bias:wrap_load_weights",
         expects=("4c935079e68c", "f16604b8d023", "e3039228fc2d", "a7de59bf6938", "b9e4ef31237a"),
         reason="the loader passes over the tensor, and no setting names it",
     ),
@@ -33,6 +43,31 @@ QUIRK = Quirk(
         unknown("laguna"),
     ],
 )
+
+_NAME = "e_score_correction_bias"
+
+
+def wrap_load_weights(load: Callable[[Any, Weights], Iterable[str]]) -> Callable[[Any, Weights], Iterable[str]]:
+    """Returns a `RoutedExperts.load_weights` that loads the correction bias as well."""
+
+    def load_with_bias(self: Any, weights: Weights) -> Iterator[str]:
+        from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+
+        loaded = []
+
+        def without_bias() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in weights:
+                if name == _NAME and getattr(self, _NAME, None) is not None:
+                    parameter = getattr(self, _NAME)
+                    getattr(parameter, "weight_loader", default_weight_loader)(parameter, tensor)
+                    loaded.append(name)
+                else:
+                    yield name, tensor
+
+        yield from load(self, without_bias())
+        yield from loaded
+
+    return load_with_bias
 
 
 async def scenario(lab: Lab) -> Outcome:

@@ -151,15 +151,6 @@ def counts(requests):
     return [count for request in requests for count in request.counts]
 
 
-async def test_a_rollouts_samples_arrive_in_one_output_each(front, lab, shared_lab, checkpoint):
-    front.arrived.clear()
-
-    outcome = shared_lab.same_tokens(await lab.generate(front.worker), lab.reference(checkpoint("qwen3")))
-
-    assert outcome.passed, outcome
-    assert list(front.arrived.values()) == [1, 1, 1]
-
-
 @each_kind
 async def test_coalesced_outputs_are_those_that_arrive_step_by_step(front, lab):
     held, sent = await front.both(lab.PROMPTS, max_tokens=200)

@@ -15,7 +15,7 @@ from quirks_plugins.weight_sync.partial_layer_patches import (
     wrap_make_loader,
     wrap_process_with_buffers,
 )
-from quirks_plugins.weight_sync.raw_load_patches import wrap_load_model
+from quirks_plugins.weight_sync.raw_weight_load import wrap_load_model
 from quirks_plugins.weight_sync.reload_patches import wrap_place
 
 

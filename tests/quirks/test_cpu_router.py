@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
-from quirks_plugins.moe_backend.cpu_router_patches import wrap_compute_routing  # noqa: E402 - vllm may be missing
+from quirks_plugins.moe_backend.cpu_router_bias import wrap_compute_routing  # noqa: E402 - vllm may be missing
 
 TOKENS, EXPERTS, TOP = 5, 8, 2
 

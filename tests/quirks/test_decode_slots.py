@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from quirks_plugins.throughput.decode_slots_patches import wrap_allocate_slots
+from quirks_plugins.throughput.decode_slots import wrap_allocate_slots
 from worker.lab.kit import checkpoints
 
 BLOCK, BLOCKS = 4, 40

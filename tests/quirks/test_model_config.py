@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_plugins.model_config.rope import lacking
-
 OVERRIDES = "engine.hf_overrides"
 LENGTH = "engine.max_model_len"
 QWEN3 = {"model_type": "qwen3", "rope_theta": 1e6, "max_position_embeddings": 32768}
@@ -117,9 +115,3 @@ def test_no_sequence_is_longer_than_the_rotations_that_there_are(plan_for, model
 
     assert refused_by(plan) == refused
     assert plan.changes.get(LENGTH) == length
-
-
-def test_what_is_lacking_is_found_at_any_depth():
-    assert lacking({"a": 1, "b": {"c": 1}, "d": 3}, {"a": 2, "b": {"c": 2, "e": 4}, "d": {"f": 5}}) == {"b": {"e": 4}}
-    assert lacking({"b": {"c": 1}}, {"b": {"c": 2}}) == {}
-    assert lacking({"a": None}, {"a": 1}) == {"a": 1}

@@ -17,11 +17,10 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402 - torch may be missing
 
 from quirks_plugins.dtype.apertus_xielu_bfloat16 import wrap_init  # noqa: E402 - torch may be missing
-from quirks_plugins.runtime.v2_limits_patches import wrap_process_inputs  # noqa: E402 - torch may be missing
+from quirks_plugins.runtime.v2_request_limits import wrap_process_inputs  # noqa: E402 - torch may be missing
 from quirks_plugins.timeout.dp_coordinator_timeout import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.dummy_tied_head import wrap_initialize_model  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.packed_broadcast_order import wrap_consumer  # noqa: E402 - torch may be missing
-from quirks_plugins.weight_sync.reload_patches import wrap_get_weight_loader  # noqa: E402 - torch may be missing
 
 #: The arguments of vLLM's xIELU, in their order.
 _XIELU = ("alpha_p_init", "alpha_n_init", "beta", "eps", "dtype")
@@ -89,16 +88,6 @@ def test_the_checkpoint_decides_what_a_dummy_start_ties(tensors, load_format, ti
     seen = wrap_initialize_model(lambda given: (whole.tie_word_embeddings, text.tie_word_embeddings, given))(config)
 
     assert seen == (tied, tied, config)
-
-
-def test_only_a_partial_loader_gets_the_name_of_its_function():
-    def loader(param, loaded_weight, shard=0):
-        """Loads."""
-
-    named = wrap_get_weight_loader(lambda held: held)
-
-    assert named(partial(loader, shard=1)).__name__ == "loader"
-    assert named(loader) is loader
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ _MODELS: dict[str, dict[str, Any]] = {
     "qwen3_next in float32": {"model_type": "qwen3_next", "num_experts": 8, "dtype": "float32"},
     "deepscaler": {"model_type": "qwen2", "tie_word_embeddings": False},
 }
-_VERSIONS = ("0.9.1", "0.11.0", "0.26.0", "0.32.0", "0.1.dev1+g123")
+_VERSIONS = ("0.16.0", "0.26.0", "0.32.0", "0.1.dev1+g123")
 _PLATFORMS = ("cpu", "cuda")
 
 
@@ -144,7 +144,7 @@ _PLACES = (
     ("qwen3", "0.32.0", "cpu"),
     ("qwen3_moe", "0.32.0", "cpu"),
     ("gemma4_text", "0.32.0", "cuda"),
-    ("gemma3", "0.9.1", "cuda"),
+    ("gemma3", "0.16.0", "cuda"),
 )
 
 
