@@ -24,7 +24,6 @@ import re
 import sys
 import traceback
 import types
-import typing
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -256,8 +255,6 @@ class Release:
         if item["model"] is not None:
             found["config"] = self._config(engine)
             found["stage"] = "all"
-        else:
-            self._without_model(engine)
 
     def _registered(self, args: Any) -> None:
         """Looks names up in the registries that vLLM looks them up in only when the server runs."""
@@ -290,26 +287,12 @@ class Release:
         found: dict[str, Any] = _plain(engine.create_engine_config())
         return found
 
-    def _without_model(self, engine: Any) -> None:
-        """Makes the configurations that need no model."""
-        config = importlib.import_module("vllm.config")
-        method = engine.speculative_config
-        if getattr(engine, "spec_method", None):
-            method = {**(method or {}), "method": engine.spec_method}
-        if method:
-            kind = getattr(config.SpeculativeConfig, "__pydantic_validator__", None)
-            for key, value in method.items():
-                if key.replace("-", "_") not in {item.name for item in dataclasses.fields(config.SpeculativeConfig)}:
-                    raise ValueError(f"speculative_config has no key {key!r}")
-                if kind is not None:
-                    _check_field(config.SpeculativeConfig, key.replace("-", "_"), value)
-
     def _outcome(self, error: Exception, stage: str) -> dict[str, Any]:
         """Distinguishes a refusal from what this process cannot do."""
         where = "undecided"
         causes = [error, *_inner(error)]
-        frames = [frame for cause in causes for frame in _frames(cause)]
-        inside = [(code, line) for code, line in frames if code.co_filename.startswith(self.root)]
+        frames = [one for cause in causes for one in traceback.walk_tb(cause.__traceback__)]
+        inside = [(frame.f_code, line) for frame, line in frames if frame.f_code.co_filename.startswith(self.root)]
         names = [code.co_filename[len(self.root) + 1 :] for code, _ in inside]
         if isinstance(error, _REFUSALS) and not any(isinstance(one, ImportError | OSError) for one in causes):
             last = inside[-1] if inside else None
@@ -346,15 +329,6 @@ def _check(what: str, name: str, known: Any) -> None:
         raise KeyError(f"invalid {what}: {name} (registered: {', '.join(sorted(known))})")
 
 
-def _check_field(kind: Any, name: str, value: Any) -> None:
-    """Holds a value against the type of a field; no other field is looked at."""
-    from pydantic import TypeAdapter
-
-    hint = typing.get_type_hints(kind, include_extras=True).get(name)
-    if hint is not None and "Config" not in str(hint):
-        TypeAdapter(hint).validate_python(value)
-
-
 @contextlib.contextmanager
 def _variables(values: dict[str, str]) -> Iterator[None]:
     before = dict(os.environ)
@@ -377,10 +351,6 @@ def _inner(error: BaseException) -> list[BaseException]:
         if one is not None and one is not error:
             found += [one, *_inner(one)]
     return found
-
-
-def _frames(error: BaseException) -> list[tuple[types.CodeType, int]]:
-    return [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
 
 
 def _words(error: BaseException) -> str:

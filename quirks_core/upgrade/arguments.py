@@ -80,12 +80,7 @@ def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server
 
 
 def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
-    """Yields what no parser of a release can show: arguments that a quirk sets there, and source that cannot be read.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-    """
+    """Yields what no parser of a release can show: arguments that a quirk sets there, and source that cannot be read."""
     for side in (before, after):
         if _arguments(side.release.source) is None:
             message = f"the source of {side.release.name} has no vllm.engine.arg_utils that could be read"

@@ -21,12 +21,7 @@ _LIMIT, _NO_LIMIT = re.compile(r"_MAX_|_LIMIT|_TIMEOUT"), ("None", "0", "-1", "F
 
 
 def variable_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
-    """Yields the variables that the release in question no longer reads, and those that it is the first to read.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-    """
+    """Yields the variables that the release in question no longer reads, and those that it is the first to read."""
     user = set(before.context.environment) | set(after.context.environment)
     quirks = placed(Place.VARIABLE, {**before.plan.changes, **after.plan.changes}).keys()
     names = sorted(name for name in user | quirks if name.startswith(_PREFIX))

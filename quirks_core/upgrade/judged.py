@@ -9,7 +9,7 @@ from typing import Any
 
 from quirks_core.base.errors import shortened
 from quirks_core.reporting.finding import Finding
-from quirks_core.source.engine_parser import Answer, Judgement, Outcome
+from quirks_core.source.engine_parser import Judgement, Outcome
 from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Level, Section
 
@@ -76,11 +76,6 @@ def judged_findings(judged: Judged, suggested: Sequence[Finding]) -> Iterator[Fi
     yield from _server_defaults(before, after, judged.names)
     yield from _effects(before, after, frozenset() if judged.platform == "cpu" else judged.of_cpu)
     yield from _logged(before, after, judged.names)
-
-
-def failed(answer: Answer, name: str) -> str:
-    """Returns why a release gave no judgement; empty if it gave one."""
-    return f"the files of {name} cannot be imported here ({answer.failure})" if answer.failure else ""
 
 
 def _is_further(one: Judgement, other: Judgement) -> bool:

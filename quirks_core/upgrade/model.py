@@ -18,12 +18,7 @@ _BY_TRANSFORMERS = "vLLM falls back on its Transformers backend, where transform
 
 
 def model_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
-    """Yields what changes for the model of a run.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-    """
+    """Yields what changes for the model of a run."""
     facts = after.context.model
     if not facts.architectures:
         message = "config.json names no architecture, so its class cannot be looked up"

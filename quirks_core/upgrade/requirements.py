@@ -25,11 +25,7 @@ from quirks_core.upgrade.run import OnRelease, read_requirements, requirements
 
 
 def requirement_changes(after: OnRelease) -> Iterator[Finding]:
-    """Yields the requirements of the release in question that what is installed does not meet, and what they break.
-
-    Args:
-        after: The run on the release in question.
-    """
+    """Yields the requirements of the release in question that what is installed does not meet, and what they break."""
     release = after.release
     yield from _python(release)
     if release.requires is None:
@@ -54,12 +50,7 @@ def requirement_changes(after: OnRelease) -> Iterator[Finding]:
 
 
 def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Finding]:
-    """Yields the installed packages, and the trainer, that do not count the release among those that they support.
-
-    Args:
-        after: The run on the release in question.
-        trainer: The trainer that starts the engine, if it is known.
-    """
+    """Yields the installed packages, and the trainer, that do not count the release among those that they support."""
     version = after.release.version
     if version is None:
         message = "the release has no version, so that it cannot be held against the versions that other packages support"

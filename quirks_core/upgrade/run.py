@@ -1,4 +1,7 @@
-"""One run on two releases: its facts, and its plan on each."""
+"""One run on a release: its facts, and its plan there.
+
+Comparisons have it twice: ``before`` on the release that the run uses, ``after`` on the release in question.
+"""
 
 from __future__ import annotations
 

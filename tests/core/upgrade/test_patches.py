@@ -12,7 +12,7 @@ import pytest
 
 from quirks_core.base.errors import UsageError
 from quirks_core.upgrade.finding import Level, Verdict
-from quirks_core.upgrade.monkey_patches import Way, read_patches
+from quirks_core.upgrade.monkey_patches import read_patches
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import find_release
 
@@ -118,11 +118,11 @@ KEPT, HELPER = "vllm.core.Scheduler.kept", "vllm.core.helper"
 @pytest.mark.parametrize(
     ("text", "way", "target"),
     [
-        ("import vllm.core as c\ns = c.Scheduler\ns.kept = f", Way.ASSIGNMENT, KEPT),
-        ("from vllm.core import Scheduler\nsetattr(Scheduler, 'kept', f)", Way.SETATTR, KEPT),
-        ("P = 'vllm.core.helper'\nmock.patch(P, f).start()", Way.MOCK, HELPER),
-        ("import vllm.core as c\nwith mock.patch.object(c, 'helper', f):\n    pass", Way.MOCK, HELPER),
-        ("@patches('vllm.core:Scheduler.kept')\ndef f(self): ...", Way.DECORATOR, KEPT),
+        ("import vllm.core as c\ns = c.Scheduler\ns.kept = f", "assignment", KEPT),
+        ("from vllm.core import Scheduler\nsetattr(Scheduler, 'kept', f)", "setattr", KEPT),
+        ("P = 'vllm.core.helper'\nmock.patch(P, f).start()", "mock", HELPER),
+        ("import vllm.core as c\nwith mock.patch.object(c, 'helper', f):\n    pass", "mock", HELPER),
+        ("@patches('vllm.core:Scheduler.kept')\ndef f(self): ...", "decorator", KEPT),
     ],
 )
 def test_every_way_to_patch_is_read(text, way, target):
