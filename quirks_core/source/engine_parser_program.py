@@ -25,9 +25,9 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 #: Where ``make_arg_parser`` is: since vLLM 0.33, since 0.29, and before.
 _PARSERS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
@@ -210,9 +210,8 @@ class Release:
             with contextlib.suppress(Exception):
                 getattr(importlib.import_module("vllm.logger"), name).cache_clear()
         found: dict[str, Any] = {"stage": "options"}
-        environment = {**item.get("environment", {})}
         with (
-            _variables(environment),
+            mock.patch.dict(os.environ, item.get("environment", {})),
             warnings.catch_warnings(record=True) as caught,
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()) as text,
@@ -327,17 +326,6 @@ def _first(attribute: str, modules: tuple[str, ...]) -> Any:
 def _check(what: str, name: str, known: Any) -> None:
     if name not in known:
         raise KeyError(f"invalid {what}: {name} (registered: {', '.join(sorted(known))})")
-
-
-@contextlib.contextmanager
-def _variables(values: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _inner(error: BaseException) -> list[BaseException]:
