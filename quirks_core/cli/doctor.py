@@ -129,15 +129,12 @@ def _twice() -> list[Finding]:
             seen.setdefault(name, {}).setdefault(item.version, str(item.locate_file("")))
             if any(point.group in (COMMANDS, PROJECT) for point in item.entry_points):
                 names.add(name)
+    listed = {name: ", ".join(f"{text} in {place}" for text, place in found.items()) for name, found in seen.items()}
     return [
-        Finding("note", name, f"several versions are on sys.path, and the first counts: {_listed(versions)}")
+        Finding("note", name, f"several versions are on sys.path, and the first counts: {listed[name]}")
         for name, versions in sorted(seen.items())
         if name in names and len(versions) > 1
     ]
-
-
-def _listed(versions: dict[str, str]) -> str:
-    return ", ".join(f"{text} in {place}" for text, place in versions.items())
 
 
 def _hidden() -> list[Finding]:

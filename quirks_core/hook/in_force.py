@@ -178,7 +178,7 @@ def quirks_for(
     mine = copy.copy(engine_args)
     explicit.declare(
         mine,
-        explicit.typed_in(engine_args) if typed_arguments is None else explicit.Typed(frozenset(typed_arguments), "", True),
+        explicit.typed_in(engine_args) if typed_arguments is None else explicit.Typed(frozenset(typed_arguments), exact=True),
     )
     put(mine, given)
     settings = HookSettings(purpose=purpose, given=given)
