@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.cli.command import Command, print_document
 from quirks_core.cli.fingerprint import bring_up_to_date, show_written
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
-from quirks_core.cli.upgrade_runs import Examined, run_all
+from quirks_core.cli.upgrade_runs import Examined, examine_all
 from quirks_core.cli.upgrade_view import page_of_catalogue, page_of_patches, page_of_recipes, page_of_run
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.facts.packages import NEWEST_READ
-from quirks_core.reporting.page import Page, markdown
+from quirks_core.reporting.page import markdown
 from quirks_core.reporting.terminal import Screen
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import PACKAGE
@@ -97,22 +95,16 @@ def _run(options: argparse.Namespace) -> int:
         if getattr(options, name) and (options.cmd or options.model or options.config):
             raise UsageError(f"--{name} needs no run: leave out --model, --config and the command")
     if options.runs:
-        return run_all(options, _examine)
-    if options.catalogue:
-        return _catalogue(options)
-    examined = _examine(options)
-    _print(options, examined.values, examined.page)
-    return examined.found.verdict.exit_code
-
-
-def _print(options: argparse.Namespace, values: Mapping[str, Any], page: Page) -> None:
-    """Prints what was found in the form that is asked for."""
-    if options.json:
-        print_document(values)
-    elif options.markdown:
-        print("\n".join(markdown(page)))
+        examined = examine_all(options, _examine)
     else:
-        Screen().page(page)
+        examined = _catalogue(options) if options.catalogue else _examine(options)
+    if options.json:
+        print_document(examined.values)
+    elif options.markdown:
+        print("\n".join(markdown(examined.page)))
+    else:
+        Screen().page(examined.page)
+    return examined.code
 
 
 def _examine(options: argparse.Namespace) -> Examined:
@@ -120,14 +112,14 @@ def _examine(options: argparse.Namespace) -> Examined:
     if options.recipes:
         start = _before(options) if options.start else None
         recipes = check_recipes(options.recipes, _after(options, start), start)
-        return Examined(recipes, page_of_recipes(recipes))
+        return Examined.of(recipes, page_of_recipes(recipes))
     before = _before(options)
     after = _after(options, before)
     if options.patches:
         patches = check_patches(options.patches, before, after)
-        return Examined(patches, page_of_patches(patches))
+        return Examined.of(patches, page_of_patches(patches))
     report = _upgrade(options, before, after).compare(before, after)
-    return Examined(report, page_of_run(report))
+    return Examined.of(report, page_of_run(report))
 
 
 # ---- one run
@@ -187,7 +179,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
 # ---- the catalogue
 
 
-def _catalogue(options: argparse.Namespace) -> int:
+def _catalogue(options: argparse.Namespace) -> Examined:
     before = _before(options)
     after = _after(options, before)
     registry = plan_options(options).registry()
@@ -199,8 +191,8 @@ def _catalogue(options: argparse.Namespace) -> int:
         if not options.json and not options.markdown:
             show_written(*written)
     found = check_catalogue(registry, before, after)
-    _print(options, {"work": len(found.work), **found.model_dump(mode="json")}, page_of_catalogue(found))
-    return 1 if found.work else 0
+    values = {"work": len(found.work), **found.model_dump(mode="json")}
+    return Examined(page_of_catalogue(found), values, 1 if found.work else 0)
 
 
 COMMAND = Command(

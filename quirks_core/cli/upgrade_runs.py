@@ -4,42 +4,43 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from quirks_core.base.errors import UsageError
-from quirks_core.base.text import one_line
-from quirks_core.cli.command import print_document
 from quirks_core.cli.upgrade_view import page_of_runs
-from quirks_core.reporting.page import Page, markdown
-from quirks_core.reporting.terminal import Screen
-from quirks_core.upgrade.finding import Comparison, Verdict, verdict_of
+from quirks_core.reporting.page import Page
+from quirks_core.upgrade.finding import Comparison, verdict_of
 from quirks_core.upgrade.runs_file import Run, RunsFile
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What was found out about a run, a package of patches or a folder of recipes.
+    """What was found out.
 
     Attributes:
-        found: What changes.
-        page: The same as a page.
+        page: It as a page.
+        values: It for a program.
+        code: The exit code.
+        found: What changes for one run, a package of patches or a folder of recipes; None for what is more, or something else.
     """
 
-    found: Comparison
     page: Page
+    values: Mapping[str, Any]
+    code: int
+    found: Comparison | None = None
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """The same for a program, with the verdict."""
-        values = self.found.model_dump(mode="json", exclude={"findings": {"__all__": {"change"}}})
-        return {"verdict": self.found.verdict, **values}
+    @classmethod
+    def of(cls, found: Comparison, page: Page) -> Examined:
+        """Returns what was found out about one run."""
+        values = found.model_dump(mode="json", exclude={"findings": {"__all__": {"change"}}})
+        return cls(page, {"verdict": found.verdict, **values}, found.verdict.exit_code, found)
 
 
-def run_all(options: argparse.Namespace, examine: Callable[[argparse.Namespace], Examined]) -> int:
-    """Examines every run of a file and prints what was found; returns the exit code of the gravest verdict.
+def examine_all(options: argparse.Namespace, examine: Callable[[argparse.Namespace], Examined]) -> Examined:
+    """Examines every run of a file; the gravest verdict is that of all.
 
     Args:
         options: Parsed arguments; ``runs`` names the file.
@@ -54,9 +55,11 @@ def run_all(options: argparse.Namespace, examine: Callable[[argparse.Namespace],
             done[name] = examine(run)
         except UsageError as error:
             raise UsageError(f"{options.runs}, run {name!r}: {error}") from None
-    verdict = verdict_of(finding for one in done.values() for finding in one.found.findings)
-    _print(options, done, verdict)
-    return verdict.exit_code
+    found = {name: one.found for name, one in done.items() if one.found is not None}
+    verdict = verdict_of(finding for one in found.values() for finding in one.findings)
+    page = replace(page_of_runs(found, verdict), details={f"{name}: {found[name].verdict}": done[name].page for name in done})
+    values = {"verdict": verdict, "runs": {name: one.values for name, one in done.items()}}
+    return Examined(page, values, verdict.exit_code)
 
 
 def _runs(options: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
@@ -79,25 +82,3 @@ def _options(run: Run, file: RunsFile, options: argparse.Namespace) -> dict[str,
         "start": run.start or options.start or file.start,
         "to": run.to or options.to or file.to,
     }
-
-
-def _print(options: argparse.Namespace, done: dict[str, Examined], verdict: Verdict) -> None:
-    page = page_of_runs({name: one.found for name, one in done.items()}, verdict)
-    if options.json:
-        print_document({"verdict": verdict, "runs": {name: one.values for name, one in done.items()}})
-    elif options.markdown:
-        print("\n".join(markdown(page)))
-        for name, one in done.items():
-            print(f"\n<details><summary>{_tag(name)}: {one.found.verdict}</summary>\n")
-            print("\n".join(markdown(one.page)))
-            print("\n</details>")
-    else:
-        screen = Screen()
-        for one in done.values():
-            screen.page(one.page)
-            screen.print()
-        screen.page(page)
-
-
-def _tag(name: str) -> str:
-    return one_line(name).replace("&", "&amp;").replace("<", "&lt;").replace("@", "@\u200b")
