@@ -124,12 +124,7 @@ class Outcome(Record):
 
 
 def bisect(names: Sequence[str], attempt: Attempt) -> Outcome:
-    """Finds which quirks explain a command's outcome, by halves; the two base runs are repeated at the end.
-
-    Args:
-        names: Ids of the quirks to disable.
-        attempt: Runs the command with these quirks disabled; True if it passes.
-    """
+    """Finds which quirks explain a command's outcome, by halves; the two base runs are repeated at the end."""
     if not names:
         return Outcome(candidates=())
     none, everything = frozenset[str](), frozenset(names)

@@ -69,13 +69,7 @@ def make_plans(registry: Registry, context: RunContext, versions: Iterable[str],
 
 
 def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: Sequence[str]) -> int:
-    """Shows which quirks apply to a run on which versions; 1 if the run is refused on any.
-
-    Args:
-        options: Parsed arguments of ``quirks plan``; the first version is assumed in them.
-        config: The run.
-        versions: The versions.
-    """
+    """Shows which quirks apply to a run on which versions; 1 if the run is refused on any."""
     making = plan_options(options, config)
     registry = making.registry()
     context = RunContext.gather(config, fact_names=registry.fact_names, assume=making.assume)

@@ -112,10 +112,5 @@ def load_command(point: EntryPoint) -> Command:
 
 
 def what_is_missing(error: ModuleNotFoundError, place: str) -> str | None:
-    """Returns what a command needs and what brings it; None if nothing is missing, so that the error is another one.
-
-    Args:
-        error: What it raised.
-        place: The module that the command is in.
-    """
+    """Returns what a command needs and what brings it; None if nothing is missing, so that the error is another one."""
     return needs(error, engine=place.partition(".")[0] == _ENGINES)

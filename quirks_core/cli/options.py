@@ -32,9 +32,6 @@ _ALMOST = 0.88
 def load_config(options: argparse.Namespace) -> GenerationConfig:
     """Reads the configuration that the options describe.
 
-    Args:
-        options: Parsed arguments with ``config``, ``model``, ``set`` and ``purpose``.
-
     Raises:
         UsageError: Something is wrong with it.
     """

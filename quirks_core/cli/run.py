@@ -68,12 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def environment(options: argparse.Namespace, environ: dict[str, str]) -> dict[str, str]:
-    """Returns the environment of the command.
-
-    Args:
-        options: Parsed arguments.
-        environ: The environment of this process.
-    """
+    """Returns the environment of the command."""
     mine = [*([f"purpose={options.purpose}"] if options.purpose else []), *options.set]
     overridden = [text.partition("=")[0].strip() for text in mine]
     given = environ.get(SET_VARIABLE, "").split(";")

@@ -42,10 +42,6 @@ class Examined:
 def examine_all(options: argparse.Namespace, examine: Callable[[argparse.Namespace], Examined]) -> Examined:
     """Examines every run of a file; the gravest verdict is that of all.
 
-    Args:
-        options: Parsed arguments; ``runs`` names the file.
-        examine: Examines one run, as options describe it.
-
     Raises:
         UsageError: Something in the file, or in one of its runs, is wrong; the message names the run.
     """

@@ -56,11 +56,7 @@ class PlanInForce:
     warnings: tuple[str, ...] = ()
 
     def carried_by(self, engine_args: Any) -> Any:
-        """Returns a copy of an engine's arguments that has the plan's values, and carries the plan to all its processes.
-
-        Args:
-            engine_args: vLLM's ``EngineArgs`` or ``AsyncEngineArgs``.
-        """
+        """Returns a copy of an engine's arguments that has the plan's values, and carries the plan to all its processes."""
         mine = copy.copy(engine_args)
         engine_config.carry(mine, self.plan.for_processes)
         return mine

@@ -34,13 +34,9 @@ def _arguments(source: VllmSource) -> Mapping[str, EngineArgument] | None:
 
 
 def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server: tuple[str, ...] = ()) -> Iterator[Finding]:
-    """Yields the changes that the run needs because an argument is gone or renamed.
+    """Yields the changes that the run needs because an argument is gone or renamed, and options of the server alone (`server`).
 
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-        is_command: The run is a command line, in which a mapping is typed as a whole.
-        server: Options of the server alone that were typed.
+    A command line (`is_command`) has a mapping typed as a whole.
     """
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     if old is None or new is None:
@@ -94,13 +90,7 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 
 
 def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Finding]:
-    """Yields what source alone shows about the values of a run, and that it does not show more.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-        why: Why the parser of the release is not run.
-    """
+    """Yields what source alone shows about the values of a run, and that it does not show more."""
     new = _arguments(after.release.source)
     typed = dict(_typed(before))
     for path, value in sorted(typed.items()) if new else ():

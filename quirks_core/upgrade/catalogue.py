@@ -80,13 +80,7 @@ class Catalogue(Record):
 
 
 def check_catalogue(registry: Registry, before: Release, after: Release) -> Catalogue:
-    """Holds every quirk against a release.
-
-    Args:
-        registry: The quirks.
-        before: The release to compare with.
-        after: The release.
-    """
+    """Holds every quirk against a release."""
     items = [
         Item(quirk=one.quirk.id, distribution=f"{one.distribution} {one.version}", **row)
         for one in registry.loaded

@@ -45,14 +45,9 @@ def variable_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 
 
 def variable_defaults(before: OnRelease, after: OnRelease, *, is_server: bool) -> Iterator[Finding]:
-    """Yields the variables that are not set: new limits in one finding, and those whose default changes in another.
+    """Yields the variables that are not set: limits that are new to a server, and those whose default changes.
 
     Those of other platforms are left out, and those of media for a model that takes none.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-        is_server: The run is a server, which limits concern.
     """
     old, new = _defaults(before.release), _defaults(after.release)
     used = {*after.context.environment, *placed(Place.VARIABLE, after.plan.changes)}

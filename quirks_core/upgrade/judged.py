@@ -49,9 +49,7 @@ class Judged:
 def judged_findings(judged: Judged, suggested: Sequence[Finding]) -> Iterator[Finding]:
     """Yields what changes between two releases, by their own judgements.
 
-    Args:
-        judged: The judgements.
-        suggested: The changes that the source suggests; they count only if the release refuses the run without them.
+    What the source suggests counts only if the release refuses the run without it.
     """
     before, after = judged.before, judged.after
     if judged.refuses(after):

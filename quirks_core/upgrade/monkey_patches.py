@@ -53,10 +53,6 @@ class MonkeyPatch:
 def read_patches(text: str, name: str) -> list[MonkeyPatch]:
     """Returns the patches that a file makes.
 
-    Args:
-        text: Its source.
-        name: What it is called in places.
-
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: It is no Python that could be read.
     """

@@ -39,12 +39,7 @@ class PatchReport(Comparison):
 
 
 def check_patches(path: str, before: Release, after: Release) -> PatchReport:
-    """Holds the patches of a package against a release. None of its code runs.
-
-    Args:
-        path: A Python file, a folder, or the name of an installed package.
-        before: The release that they run on.
-        after: The release in question.
+    """Holds the patches of a file, a folder or an installed package against a release. None of its code runs.
 
     Raises:
         UsageError: There is no such package, or nothing in it patches vLLM.

@@ -55,11 +55,7 @@ class Mention:
 
 
 def recipes_in(folder: Path) -> Iterator[Path]:
-    """Yields the files that may be recipes, in order; hidden folders and packages of others are left out.
-
-    Args:
-        folder: A folder, or one file.
-    """
+    """Yields the files that may be recipes, in order; hidden folders and packages of others are left out."""
     for file in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
         parts = file.relative_to(folder).parts
         if any(part in _LEFT_OUT or (part.startswith(".") and part != ".env") for part in parts) or not file.is_file():
@@ -69,12 +65,7 @@ def recipes_in(folder: Path) -> Iterator[Path]:
 
 
 def mentions(text: str, file: str) -> set[Mention]:
-    """Returns what a recipe sets.
-
-    Args:
-        text: Its text.
-        file: Its name.
-    """
+    """Returns what a recipe sets."""
     if "vllm" not in text.lower():
         return set()
     suffix = Path(file).suffix.lower()

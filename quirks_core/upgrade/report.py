@@ -57,12 +57,7 @@ class Upgrade:
         return on_release(release, self.config, self.options, self.registry)
 
     def compare(self, before: Release, after: Release) -> Report:
-        """Compares two releases for the run.
-
-        Args:
-            before: The release that the run uses.
-            after: The release in question.
-        """
+        """Compares two releases for the run."""
         a, b = self.on(before), self.on(after)
         form = Form(self.words is not None, after.source)  # suggested options must exist in the target release
         order: list[str] = list(Section)

@@ -51,12 +51,6 @@ def on_release(release: Release, config: GenerationConfig, options: PlanOptions,
     Packages that the release pins to another version than the installed one count as that version; those that are merely out of
     its range are unknown.
 
-    Args:
-        release: The release.
-        config: The run.
-        options: What its plan is made with.
-        registry: The quirks.
-
     Raises:
         UsageError: Something in the configuration or the options is wrong.
     """
