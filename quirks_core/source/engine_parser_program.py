@@ -172,12 +172,10 @@ class Release:
         self.flexible = _first("FlexibleArgumentParser", ("vllm.utils.argparse_utils", "vllm.utils"))
         self.module = next(module for name in _PARSERS if (module := _module(name)) and hasattr(module, "make_arg_parser"))
         self.arg_utils = importlib.import_module("vllm.engine.arg_utils")
-        self.full = self._parser()
-        self.bare = self._parser()
-        for action in self.bare[1]._actions:
-            action.default = argparse.SUPPRESS
-            if action.type is not None:
-                action.type = _as_typed(action.type)
+        self.parser = self.flexible(prog="vllm")
+        self.module.make_arg_parser(self.parser.add_subparsers(dest="subparser", required=True).add_parser("serve"))
+        self.typed: dict[str, Any] = {}
+        self._record_typed()
         self.fields = [item.name for item in dataclasses.fields(self.arg_utils.AsyncEngineArgs)]
 
     def _force_platform(self) -> None:
@@ -195,10 +193,19 @@ class Release:
 
         platforms._current_platform = StandIn()
 
-    def _parser(self) -> tuple[Any, Any]:
-        root = self.flexible(prog="vllm")
-        serve = root.add_subparsers(dest="subparser", required=True).add_parser("serve")
-        return root, self.module.make_arg_parser(serve)
+    def _record_typed(self) -> None:
+        """Notes each destination that the parser reads words for; of a configuration, the mapping without its defaults."""
+        read = self.flexible._get_values
+
+        def recorded(parser: Any, action: argparse.Action, words: list[str]) -> Any:
+            value = read(parser, action, words)
+            if action.option_strings or words:  # an optional positional comes, too
+                self.typed[action.dest] = words[0] if dataclasses.is_dataclass(value) else None
+                with contextlib.suppress(TypeError, ValueError):
+                    self.typed[action.dest] = json.loads(self.typed[action.dest])
+            return value
+
+        self.flexible._get_values = recorded
 
     # ---- one command line, or one set of engine arguments
 
@@ -231,9 +238,10 @@ class Release:
     def _judge(self, item: dict[str, Any], found: dict[str, Any]) -> None:
         if "words" in item:
             words = ["serve", *item["words"]]
-            typed = vars(self.bare[0].parse_args(words))
+            self.typed.clear()
+            args = argparse.Namespace(**copy.deepcopy(vars(self.parser.parse_args(words))))  # defaults are shared, and changed
+            typed = {name: getattr(args, name) if value is None else value for name, value in self.typed.items()}
             found["typed"] = _values({name: value for name, value in typed.items() if name != "subparser"})
-            args = argparse.Namespace(**copy.deepcopy(vars(self.full[0].parse_args(words))))  # defaults are shared, and changed
             if getattr(args, "model_tag", None) is not None:
                 args.model = args.model_tag
             found["server"] = _values(
@@ -360,19 +368,6 @@ def _argparse_words(text: str) -> str:
     first, wrong, rest = " ".join(sentence.split()).partition("unrecognized arguments: ")
     options = [word.partition("=")[0] for word in rest.split() if word.startswith("-")]
     return f"{first}{wrong}{' '.join(options) or rest}"[:_LONGEST]
-
-
-def _as_typed(read: Any) -> Any:
-    """Reads a value and, if it is a configuration, returns the mapping that was typed, without defaults."""
-
-    def typed(text: str) -> Any:
-        value = read(text)
-        with contextlib.suppress(ValueError):
-            return json.loads(text) if dataclasses.is_dataclass(value) else value
-        return text
-
-    typed.__name__ = getattr(read, "__name__", repr(read))  # argparse names it in its messages
-    return typed
 
 
 def _values(options: dict[str, Any]) -> dict[str, Any]:
