@@ -111,7 +111,8 @@ def _lines(source):
         yield from ((option.name, value) for value in choices or _VALUES)
         for path, field in source.arguments.nested(option.argument).items() if option.argument else ():
             if path.count(".") == 1:
-                values = _NESTED if field.default is None else (field.default,)
+                is_plain = isinstance(field.default, bool | int | float | str | list | dict)
+                values = (field.default,) if is_plain else _NESTED
                 yield from ((option.name, json.dumps({path.partition(".")[2]: value})) for value in values)
 
 
