@@ -33,6 +33,7 @@ from quirks_core.facts.packages import (
 )
 from quirks_core.facts.trainers import find as find_trainer
 from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
+from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.plugins.finder import PROJECT
@@ -154,6 +155,7 @@ def _environment() -> list[Finding]:
         check_engine_environment,
         lambda environ: PlanOptions.gather(environ=environ),
         lambda environ: find_trainer(environ, ()),
+        HookSettings.read,
     )
     for check in checks:
         try:
