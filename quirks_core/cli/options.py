@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from quirks_core.base.errors import UsageError
+from quirks_core.base.errors import UsageError, shown
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.sections import EngineSection
@@ -126,6 +126,9 @@ def load_server_command(options: argparse.Namespace, source: VllmSource = INSTAL
     Raises:
         UsageError: Something is wrong with it, or other options describe the run as well.
     """
+    if len(options.cmd) == 1:
+        name = shown(options.cmd[0], 100)
+        raise UsageError(f"{name} is no command line of a server; a model is given by --model {options.cmd[0]}")
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
     command = read_serve_command(options.cmd, source, notify=progress(options))
