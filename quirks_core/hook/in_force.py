@@ -80,21 +80,14 @@ class PlanInForce:
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedQuirks:
+class AppliedQuirks(PlanInForce):
     """A plan in force for the engines that are started from its arguments.
 
     Attributes:
-        plan: The plan, with what is advised, and what the user's values kept from being set.
         engine_args: The arguments to start the engine from.
     """
 
-    plan: Plan
-    engine_args: Any
-    _in_force: PlanInForce
-
-    def receipt(self) -> tuple[Receipt, ...]:
-        """Returns the receipts of the engines that are up, as `PlanInForce.receipt` does."""
-        return self._in_force.receipt()
+    engine_args: Any = None
 
 
 @contextmanager
@@ -181,4 +174,4 @@ def quirks_for(
     plan = engine_config.resolve(mine, settings, purpose)
     engine_config.check_refusals(mine, plan)
     with in_force(plan, {**placed(Place.VARIABLE, given), engine_config.PLANNED_FOR: identity(mine)}) as applied:
-        yield AppliedQuirks(plan, applied.carried_by(mine), applied)
+        yield AppliedQuirks(plan, applied.folder, applied.warnings, applied.carried_by(mine))
