@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from quirks_core.base.errors import shortened
 from quirks_core.configuration.slots import Place, Slot, placed
 from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_arguments import EngineArgument
@@ -143,5 +144,4 @@ def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
 
 
 def _line(argument: EngineArgument) -> str:
-    text = f"{argument.place}: {argument.help}" if argument.help else argument.place
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return shortened(f"{argument.place}: {argument.help}" if argument.help else argument.place, _MOST_SHOWN)
