@@ -50,12 +50,7 @@ def forget(name: str, call: Call) -> None:
 
 
 def when_imported(name: str, call: Call) -> None:
-    """Calls a function with a module once it is imported; the same function waits only once.
-
-    Args:
-        name: The module's name.
-        call: What to call.
-    """
+    """Calls a function with a module once it is imported; the same function waits only once."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         call(module)

@@ -106,10 +106,6 @@ _sites: dict[str, _Site] = {}
 def install(patch: Patch, quirk: str) -> InstalledPatch:
     """Installs a patch on its target; installing the same patch again has no effect.
 
-    Args:
-        patch: The patch.
-        quirk: Id of its quirk.
-
     Raises:
         PatchDriftError: The patch was not written against the target's source; nothing was changed.
         QuirksError: Another quirk owns the target; nothing was changed.

@@ -74,9 +74,6 @@ def carry_out(plan: ProcessPlan) -> None:
     Another plan with the same patches takes the place of the first without touching them, so that a second engine of one
     process never sees the first without.
 
-    Args:
-        plan: What to carry out.
-
     Raises:
         QuirksError: The plan cannot be carried out here; nothing of it is in force then.
     """

@@ -35,12 +35,7 @@ def read_configuration(vllm_config: Any, requested: Iterable[str]) -> dict[str, 
 
 
 def contradictions(plan: ProcessPlan, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yields one message for each value that a quirk put or found in force and that an engine has otherwise.
-
-    Args:
-        plan: The plan.
-        values: What the engine has, by slot; one that is missing cannot be read.
-    """
+    """Yields one message for each value that a quirk put or found in force and that an engine has otherwise."""
     for line in plan.adjustments:
         slot, wanted = line["slot"], line["value"]
         if line["status"] not in _IN_FORCE or slot not in values or wanted == _STANDS_FOR.get(slot):

@@ -20,9 +20,10 @@ from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import seconds
-from quirks_core.cli.options import describes_run, plan_for, plan_options
+from quirks_core.cli.options import describes_run, load_config, plan_options
 from quirks_core.plan.records import State
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, SwitchNames
+from quirks_core.plugins.planning import make_plan
 from quirks_core.reporting.terminal import Screen, line
 
 #: Runs the command with these quirks disabled; True if it passes.
@@ -78,7 +79,8 @@ def candidates(options: argparse.Namespace) -> list[str]:
         UsageError: The options describe no run: something is wrong with them, or they name no model.
     """
     if describes_run(options, with_command=False):
-        plan = plan_for(options)
+        config = load_config(options)
+        plan = make_plan(config, plan_options(options, config))
         # What an active quirk supersedes comes into force when that one is off.
         return [verdict.id for verdict in plan.verdicts if verdict.state in (State.ACTIVE, State.SUPERSEDED)]
     making = plan_options(options)
@@ -122,12 +124,7 @@ class Outcome(Record):
 
 
 def bisect(names: Sequence[str], attempt: Attempt) -> Outcome:
-    """Finds which quirks explain a command's outcome, by halves; the two base runs are repeated at the end.
-
-    Args:
-        names: Ids of the quirks to disable.
-        attempt: Runs the command with these quirks disabled; True if it passes.
-    """
+    """Finds which quirks explain a command's outcome, by halves; the two base runs are repeated at the end."""
     if not names:
         return Outcome(candidates=())
     none, everything = frozenset[str](), frozenset(names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from packaging.version import Version
@@ -12,10 +13,8 @@ from quirks_core.base.errors import UsageError, shown
 from quirks_core.base.json_values import canonical
 from quirks_core.cli.options import ENGINE, plan_options
 from quirks_core.configuration.config import GenerationConfig
-from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan, State
-from quirks_core.plan.switches import Switches
-from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.planning import make_plan
 from quirks_core.reporting.terminal import Screen, line
 
 #: How a state is shown, and its text in the legend.
@@ -55,33 +54,17 @@ def read_versions(options: argparse.Namespace) -> tuple[str, ...]:
     return versions
 
 
-def make_plans(registry: Registry, context: RunContext, versions: Iterable[str], switches: Switches) -> dict[str, Plan]:
-    """Resolves one run for several versions of vLLM, each of which counts as assumed.
-
-    Raises:
-        UsageError: A switch names nothing.
-    """
-    plans = {}
-    for version in versions:
-        changed = {"packages": {**context.packages, ENGINE: version}, "assumed": context.assumed | {ENGINE}}
-        plans[version] = registry.resolve(context.model_copy(update=changed), switches)
-    return plans
-
-
 def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: Sequence[str]) -> int:
-    """Shows which quirks apply to a run on which versions; 1 if the run is refused on any.
-
-    Args:
-        options: Parsed arguments of ``quirks plan``; the first version is assumed in them.
-        config: The run.
-        versions: The versions.
-    """
+    """Shows which quirks apply to a run on which versions; 1 if the run is refused on any."""
     making = plan_options(options, config)
     registry = making.registry()
-    context = RunContext.gather(config, fact_names=registry.fact_names, assume=making.assume)
-    plans = make_plans(registry, context, versions, making.switches)
+    plans = {}
+    for version in versions:
+        assume = (f"{ENGINE}=={version}", *making.assume[1:])  # the first is assumed already
+        plans[version] = make_plan(config, replace(making, assume=assume), registry=registry)
     every = _rows(plans)
     rows = [row for row in every if options.verbose or {one["state"] for one in row["cells"].values()} != {State.NOT_MATCHED}]
+    context = plans[versions[0]].context
     about: dict[str, Any] = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
     about["left_out"] = len(every) - len(rows)
     if options.json:

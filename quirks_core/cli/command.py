@@ -84,7 +84,7 @@ def find_commands(only: str | None = None) -> dict[str, EntryPoint]:
 
 def load_command(point: EntryPoint) -> Command:
     """Imports a command; for one that cannot be imported, its use and its help report why."""
-    state = "broken: "
+    state, what = "broken: ", f"cannot be loaded from {point.value}"
     try:
         check_ours(point.value)
         with redirect_stdout(sys.stderr):
@@ -93,7 +93,7 @@ def load_command(point: EntryPoint) -> Command:
             return command
         problem = f"{point.value} is no Command"
     except MissingPackageError as error:
-        state, problem = "", str(error)
+        state, what, problem = "", "cannot run here", str(error)
     except HiddenPackageError as error:
         problem = str(error)
     except ModuleNotFoundError as error:
@@ -102,7 +102,7 @@ def load_command(point: EntryPoint) -> Command:
         problem = words(error)
 
     def broken(_: argparse.Namespace) -> int:
-        raise UsageError(f"the command {point.name!r} ({point.value}) cannot be loaded: {problem}")
+        raise UsageError(f"'quirks {point.name}' {what}: {problem}")
 
     def any_arguments(parser: argparse.ArgumentParser) -> None:
         parser.prefix_chars = "\0"  # whatever is typed, options too, is an argument: the reason counts, and not the usage
@@ -112,10 +112,5 @@ def load_command(point: EntryPoint) -> Command:
 
 
 def what_is_missing(error: ModuleNotFoundError, place: str) -> str | None:
-    """Returns what a command needs and what brings it; None if nothing is missing, so that the error is another one.
-
-    Args:
-        error: What it raised.
-        place: The module that the command is in.
-    """
+    """Returns what a command needs and what brings it; None if nothing is missing, so that the error is another one."""
     return needs(error, engine=place.partition(".")[0] == _ENGINES)

@@ -33,6 +33,7 @@ from quirks_core.facts.packages import (
 )
 from quirks_core.facts.trainers import find as find_trainer
 from quirks_core.hook.settings import VARIABLES as HOOK_VARIABLES
+from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches
 from quirks_core.plugins.finder import PROJECT
@@ -129,15 +130,12 @@ def _twice() -> list[Finding]:
             seen.setdefault(name, {}).setdefault(item.version, str(item.locate_file("")))
             if any(point.group in (COMMANDS, PROJECT) for point in item.entry_points):
                 names.add(name)
+    listed = {name: ", ".join(f"{text} in {place}" for text, place in found.items()) for name, found in seen.items()}
     return [
-        Finding("note", name, f"several versions are on sys.path, and the first counts: {_listed(versions)}")
+        Finding("note", name, f"several versions are on sys.path, and the first counts: {listed[name]}")
         for name, versions in sorted(seen.items())
         if name in names and len(versions) > 1
     ]
-
-
-def _listed(versions: dict[str, str]) -> str:
-    return ", ".join(f"{text} in {place}" for text, place in versions.items())
 
 
 def _hidden() -> list[Finding]:
@@ -157,6 +155,7 @@ def _environment() -> list[Finding]:
         check_engine_environment,
         lambda environ: PlanOptions.gather(environ=environ),
         lambda environ: find_trainer(environ, ()),
+        HookSettings.read,
     )
     for check in checks:
         try:
@@ -203,7 +202,8 @@ def _evidence(registry: Registry) -> list[Finding]:
         found += [_probe(item, probe) for probe in item.quirk.probes if has_engine or not _reads_engine(probe)]
         patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
         laws = [*expiry(item), *(fitting(item) if has_engine or not any(map(_reads_engine, patches)) else ())]
-        found += [Finding(problem.level, name, problem.message) for problem in laws]
+        # That no run here needs a patch is for authors to know (quirks validate).
+        found += [Finding("ok" if one.level == "note" else one.level, name, one.message) for one in laws]
         if patches and not laws:
             found.append(Finding("ok", name, "the source of what it patches is one that it was written against"))
     return found

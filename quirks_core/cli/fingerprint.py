@@ -59,13 +59,7 @@ def _write(options: argparse.Namespace) -> int:
 def bring_up_to_date(
     registry: Registry, distribution: str, versions: Mapping[str, str] | None = None, source: VllmSource = INSTALLED
 ) -> tuple[Path, bool]:
-    """Writes the data file of a distribution from sources.
-
-    Args:
-        registry: The quirks.
-        distribution: The distribution.
-        versions: The versions of packages whose source is read instead of the installed one.
-        source: What is read.
+    """Writes the data file of a distribution from the installed source, or from another one with its ``versions``.
 
     Returns:
         The data file, and whether it changed.

@@ -51,9 +51,6 @@ class GroupedHelp(argparse.ArgumentParser):
 def in_groups(found: Mapping[str, EntryPoint]) -> dict[str, list[str]]:
     """Sorts commands into the groups of the help.
 
-    Args:
-        found: The commands by name.
-
     Returns:
         Their names by the title of the group, without empty groups.
     """

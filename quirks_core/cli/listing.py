@@ -18,7 +18,7 @@ _KIND_WIDTH = max(map(len, Kind))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the filter."""
-    parser.add_argument("--kind", choices=tuple(Kind), help="list the quirks of one kind")
+    parser.add_argument("--kind", choices=[*map(str, Kind)], help="list the quirks of one kind")
 
 
 def run_list(options: argparse.Namespace) -> int:

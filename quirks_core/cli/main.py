@@ -59,9 +59,6 @@ class _Program(GroupedHelp, _Parser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
-    Args:
-        arguments: The arguments; those of the process if None.
-
     Returns:
         The exit code.
     """

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", metavar="DIR", type=Path, help="where to make it (default: NAME)")
     parser.add_argument("--id", metavar="ID", help="id of its first quirk (default: NAME/example)")
     parser.add_argument(
-        "--flag", metavar="FLAG", choices=tuple(ModelFlag), default=ModelFlag.ENFORCE_EAGER,
+        "--flag", metavar="FLAG", choices=[*map(str, ModelFlag)], default=ModelFlag.ENFORCE_EAGER,
         help="flag of the quirk, and folder of a built-in one (default: enforce_eager)",
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from quirks_core.base.errors import UsageError
+from quirks_core.base.errors import UsageError, shown
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.sections import EngineSection
@@ -15,9 +15,8 @@ from quirks_core.facts.fact_table import assumed_as
 from quirks_core.facts.packages import NEWEST_READ, gpu_capability, installed_platform, installed_version
 from quirks_core.facts.trainers import TRAINERS
 from quirks_core.plan.formats import option_for
-from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
-from quirks_core.plugins.planning import PlanOptions, make_plan
+from quirks_core.plugins.planning import PlanOptions
 from quirks_core.reporting.terminal import Screen, line
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
@@ -32,9 +31,6 @@ _ALMOST = 0.88
 
 def load_config(options: argparse.Namespace) -> GenerationConfig:
     """Reads the configuration that the options describe.
-
-    Args:
-        options: Parsed arguments with ``config``, ``model``, ``set`` and ``purpose``.
 
     Raises:
         UsageError: Something is wrong with it.
@@ -130,6 +126,9 @@ def load_server_command(options: argparse.Namespace, source: VllmSource = INSTAL
     Raises:
         UsageError: Something is wrong with it, or other options describe the run as well.
     """
+    if len(options.cmd) == 1:
+        name = shown(options.cmd[0], 100)
+        raise UsageError(f"{name} is no command line of a server; a model is given by --model {options.cmd[0]}")
     if options.model or options.config:
         raise UsageError("the command after -- says which model and which configuration; leave out --model and --config")
     command = read_serve_command(options.cmd, source, notify=progress(options))
@@ -176,14 +175,3 @@ def installed_only(options: argparse.Namespace, instead: str = "") -> None:
     if options.assume:
         what = instead or "this command runs the installed one"
         raise UsageError(f"--assume makes plans for versions that are not installed; {what}")
-
-
-def plan_for(options: argparse.Namespace) -> Plan:
-    """Makes the plan for the run that the options describe.
-
-    Raises:
-        UsageError: Something in the options or the configuration is wrong.
-        LockError: The loaded quirks are not those of the lock file.
-    """
-    config = load_config(options)
-    return make_plan(config, plan_options(options, config))

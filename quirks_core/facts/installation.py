@@ -19,6 +19,8 @@ from quirks_core.base.errors import UsageError
 from quirks_core.facts.packages import PACKAGES, distribution_of, installed_version
 
 _PROJECT = "model-quirks"
+#: No package index has this project (docs/install.md).
+_WHERE = f"in a clone of {_PROJECT}"
 _PACKAGE, _LAB = "worker", "worker.lab"
 #: Extras with an engine; one of them is enough.
 _ENGINES = ("cpu", "cuda")
@@ -85,7 +87,7 @@ def not_installed(module: str) -> str:
     part = "lab" if f"{module}.".startswith(f"{_LAB}.") else "worker"
     if ours is not None and (part == "worker" or (ours / part / "__init__.py").is_file()):
         return ""
-    return f"{_PROJECT}-{part} is not installed: pip install {_PROJECT}-{part}"
+    return f"{_PROJECT}-{part} is not installed: pip install ./wheels/{part} {_WHERE}"
 
 
 def hidden(file: str) -> str:
@@ -140,4 +142,4 @@ def _install(name: str, extras: Sequence[str]) -> str:
     if not extras:
         return f"pip install {_DISTRIBUTIONS.get(name, name)}"
     others = f" (or [{'], ['.join(extras[1:])}])" if extras[1:] else ""
-    return f"pip install '{_PROJECT}[{extras[0]}]'{others}"
+    return f"pip install '.[{extras[0]}]'{others} {_WHERE}"

@@ -39,11 +39,7 @@ _accountants: weakref.WeakSet[_Accountant] = weakref.WeakSet()
 
 
 def watch_worker(wrapper: Any) -> None:
-    """Has a worker process keep a ledger.
-
-    Args:
-        wrapper: vLLM's ``WorkerWrapperBase``, before it loads its model.
-    """
+    """Has a worker process keep a ledger; its ``WorkerWrapperBase`` has not loaded its model yet."""
     if LedgerSettings.read().mode == "off":
         return
     try:
@@ -73,11 +69,7 @@ def watch_executor(executor: Any) -> None:
 
 
 def watch_core(module: ModuleType) -> None:
-    """Has an engine's core report the label of its weights (0.32).
-
-    Args:
-        module: ``vllm.v1.engine.core``.
-    """
+    """Has an engine's core, in ``vllm.v1.engine.core``, report the label of its weights (0.32)."""
     kind = module.EngineCore
     if hasattr(kind, _ATTRIBUTE):
         return
@@ -96,11 +88,7 @@ def watch_core(module: ModuleType) -> None:
 
 
 def watch_scheduler(module: ModuleType) -> None:
-    """Has an engine's core count the prompts that continue an answer in other token ids.
-
-    Args:
-        module: ``vllm.v1.core.sched.scheduler``.
-    """
+    """Has an engine's core, by ``vllm.v1.core.sched.scheduler``, count the prompts that continue an answer in other ids."""
 
     def started(config: Any, request: Any) -> None:
         for accountant in _accountants:

@@ -86,13 +86,7 @@ def _by_framework(arguments: Any, settings: HookSettings) -> set[str]:
 
 
 def purpose_of(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
-    """Returns what an engine is for, and how that is known.
-
-    Args:
-        arguments: The ``EngineArgs``.
-        settings: The user's settings of the hook.
-        usage: vLLM's ``UsageContext`` of the engine.
-    """
+    """Returns what an engine is for, and how that is known."""
     if settings.purpose is not None:
         purpose, why = settings.purpose, settings.why
     elif signs := _signs_of_a_trainer(arguments):
@@ -118,10 +112,6 @@ def identity(arguments: Any) -> str:
 
 def put(arguments: Any, changes: Mapping[str, Any]) -> None:
     """Puts the values of slots onto an ``EngineArgs``; those that are none of its arguments are left out.
-
-    Args:
-        arguments: The arguments.
-        changes: Checked values by slot.
 
     Raises:
         QuirksError: A value cannot be put there, because a function of the user's stands in the place of the setting.

@@ -39,11 +39,7 @@ _engines: list[tuple[ProcessPlan, weakref.ref[Any]]] = []
 
 
 def install(module: ModuleType) -> None:
-    """Wraps ``EngineArgs.create_engine_config``; a second call changes nothing.
-
-    Args:
-        module: ``vllm.engine.arg_utils``.
-    """
+    """Wraps ``EngineArgs.create_engine_config`` of ``vllm.engine.arg_utils``; a second call changes nothing."""
     kind = module.EngineArgs
     if hasattr(kind.create_engine_config, _MARK):
         return
@@ -159,10 +155,6 @@ def check_refusals(arguments: Any, plan: Plan) -> None:
 
 def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...]:
     """Sets the variables of a plan in this process, and hands the plan down to the processes that it starts.
-
-    Args:
-        plan: The plan.
-        variables: Further variables; those of the plan win.
 
     Returns:
         What may not have its full effect, in words.

@@ -34,14 +34,12 @@ class Typed(NamedTuple):
 
     Attributes:
         names: Their names.
-        source: How it is known.
         exact: Nothing else was typed. Otherwise a default that was typed is missing.
         as_options: They were typed as options of a command line.
         others: What the parser put in the place of other names. Values that were typed, some of them secrets, are not kept.
     """
 
     names: frozenset[str]
-    source: str = ""
     exact: bool = False
     as_options: bool = False
     others: Mapping[str, Any] = MappingProxyType({})
@@ -86,7 +84,7 @@ def _by_value_or_keyword(arguments: Any) -> Typed:
         frame = caller
         if _is_llm(frame) and len(passed := frame.f_locals.get("kwargs", {})) < _ALL_FIELDS and find({}, sys.modules) is None:
             fields = {field.name for field in dataclasses.fields(arguments)} - _SET_BY_VLLM
-            return Typed(names | passed.keys() & fields, "what LLM got as **kwargs exactly")
+            return Typed(names | passed.keys() & fields)
     return Typed(names)
 
 
@@ -133,12 +131,9 @@ def _of_command_line(typed: Typed, parsed: Any, arguments: Any) -> Typed:
     fields = {field.name for field in dataclasses.fields(arguments)}
     names, left = typed.names & fields, fields - typed.names - _SET_BY_VLLM
     later = {name for name in left if not _same(getattr(parsed, name, None), typed.others.get(name))}
-    if (trainer := find({}, sys.modules)) is not None:
-        return Typed((names | later) & _by_value(arguments), f"passed by {trainer.name}", as_options=True)
-    if later:
-        how = "a command line exactly, what was set after it was parsed by value"
-        return Typed(names | later, how, as_options=True)
-    return Typed(names, "command line", exact=True, as_options=True)
+    if find({}, sys.modules) is not None:
+        return Typed((names | later) & _by_value(arguments), as_options=True)
+    return Typed(names | later, exact=not later, as_options=True)
 
 
 def _watch_parser(module: ModuleType) -> None:

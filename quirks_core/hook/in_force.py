@@ -56,11 +56,7 @@ class PlanInForce:
     warnings: tuple[str, ...] = ()
 
     def carried_by(self, engine_args: Any) -> Any:
-        """Returns a copy of an engine's arguments that has the plan's values, and carries the plan to all its processes.
-
-        Args:
-            engine_args: vLLM's ``EngineArgs`` or ``AsyncEngineArgs``.
-        """
+        """Returns a copy of an engine's arguments that has the plan's values, and carries the plan to all its processes."""
         mine = copy.copy(engine_args)
         engine_config.carry(mine, self.plan.for_processes)
         return mine
@@ -84,21 +80,14 @@ class PlanInForce:
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedQuirks:
+class AppliedQuirks(PlanInForce):
     """A plan in force for the engines that are started from its arguments.
 
     Attributes:
-        plan: The plan, with what is advised, and what the user's values kept from being set.
         engine_args: The arguments to start the engine from.
     """
 
-    plan: Plan
-    engine_args: Any
-    _in_force: PlanInForce
-
-    def receipt(self) -> tuple[Receipt, ...]:
-        """Returns the receipts of the engines that are up, as `PlanInForce.receipt` does."""
-        return self._in_force.receipt()
+    engine_args: Any = None
 
 
 @contextmanager
@@ -178,11 +167,11 @@ def quirks_for(
     mine = copy.copy(engine_args)
     explicit.declare(
         mine,
-        explicit.typed_in(engine_args) if typed_arguments is None else explicit.Typed(frozenset(typed_arguments), "", True),
+        explicit.typed_in(engine_args) if typed_arguments is None else explicit.Typed(frozenset(typed_arguments), exact=True),
     )
     put(mine, given)
     settings = HookSettings(purpose=purpose, given=given)
     plan = engine_config.resolve(mine, settings, purpose)
     engine_config.check_refusals(mine, plan)
     with in_force(plan, {**placed(Place.VARIABLE, given), engine_config.PLANNED_FOR: identity(mine)}) as applied:
-        yield AppliedQuirks(plan, applied.carried_by(mine), applied)
+        yield AppliedQuirks(plan, applied.folder, applied.warnings, applied.carried_by(mine))

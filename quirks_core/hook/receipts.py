@@ -64,9 +64,7 @@ def read(file: Path) -> Receipts:
 def begin(file: Path, *, keep_problems: bool = False) -> None:
     """Makes sure that the file can be written, and takes out what is left of processes that have ended.
 
-    Args:
-        file: The file.
-        keep_problems: The problems of all engines of the run are kept, for a program that watches it as a whole.
+    With `keep_problems`, those of all engines of the run stay, for a program that watches it as a whole.
 
     Raises:
         UsageError: It cannot be written, or holds something else.

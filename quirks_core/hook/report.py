@@ -94,12 +94,7 @@ def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_re
 
 
 def log_receipt(receipt: Receipt, slots: Collection[str]) -> None:
-    """Logs where a plan is in force.
-
-    Args:
-        receipt: The receipt.
-        slots: The slots whose values are shown, as the engine has them.
-    """
+    """Logs where a plan is in force."""
     where = ", ".join(f"{one.process} ({one.pid})" for one in receipt.processes)
     read = {slot: value for one in receipt.processes for slot, value in one.engine.items() if slot in slots}
     values = "".join(f", {slot} = {value}" for slot, value in sorted(read.items()))

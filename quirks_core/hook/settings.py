@@ -112,11 +112,7 @@ class HookSettings:
 
 
 def read_given(text: str, problems: list[str]) -> dict[str, Any]:
-    """Reads ``slot=value;slot=value``; values are YAML.
-
-    Args:
-        text: The text.
-        problems: Gets a line for everything that is wrong.
+    """Reads ``slot=value;slot=value``, values in YAML; `problems` gets a line for everything that is wrong.
 
     Returns:
         Checked values by slot, and ``purpose`` and ``recipe``.

@@ -33,12 +33,7 @@ class Read(NamedTuple):
 
 
 def precision(trainer: Trainer | None, environ: Mapping[str, str] = os.environ) -> dict[str, Read]:
-    """Returns how the trainer of this process computes, by slot; what cannot be read is missing.
-
-    Args:
-        trainer: The trainer that starts the engine; its frames hold the model.
-        environ: The process environment.
-    """
+    """Returns how the trainer of this process computes, by slot; what cannot be read is missing."""
     found = dict(_autocast(environ))
     if trainer is not None:
         found.update(_weights(trainer))

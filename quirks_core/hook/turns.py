@@ -29,12 +29,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def watch(module: ModuleType, started: Callable[[Any, Any], None]) -> None:
-    """Has schedulers report each request that they get.
-
-    Args:
-        module: ``vllm.v1.core.sched.scheduler``.
-        started: Gets the engine's configuration and the request.
-    """
+    """Has the schedulers of ``vllm.v1.core.sched.scheduler`` report each request that they get, with the configuration."""
     kind = module.Scheduler
     original = kind.add_request
     if hasattr(original, "_model_quirks_turns"):

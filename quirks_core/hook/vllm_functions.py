@@ -27,12 +27,7 @@ SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def problem(version: str | None = None, source: VllmSource = INSTALLED) -> str | None:
-    """Returns why the hook cannot be put on vLLM; None if it can. Reads source, imports nothing.
-
-    Args:
-        version: The version of the source that is read; the installed one if None.
-        source: The vLLM.
-    """
+    """Returns why the hook cannot be put on vLLM; None if it can. Reads source, imports nothing."""
     text = version or installed_version("vllm")
     try:
         release = Version(text or "").release[:2]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from quirks_core.base.text import one_line
 from quirks_core.reporting.finding import Finding
@@ -22,6 +22,7 @@ class Page:
         rewritten: What was looked at, with all of that done; shown in Markdown alone.
         most: Lines of one finding that are shown; all if None.
         to_do: Levels of what somebody has to do, with a box in Markdown.
+        details: Pages of what this one sums up, by title; Markdown folds them.
     """
 
     head: str
@@ -32,6 +33,7 @@ class Page:
     rewritten: str = ""
     most: int | None = None
     to_do: frozenset[str] = frozenset()
+    details: Mapping[str, Page] = field(default_factory=dict)
 
 
 def markdown(page: Page) -> Iterator[str]:
@@ -51,6 +53,9 @@ def markdown(page: Page) -> Iterator[str]:
             yield f"- {box}**{one.level}** {f'{_code(one.subject)}: ' if one.subject else ''}{_plain(one.message)}"
             if one.lines:
                 yield from (f"  {text}" for text in _block(shortened(one, page.most), "diff"))
+    for title, inner in page.details.items():
+        tag = one_line(title).replace("&", "&amp;").replace("<", "&lt;").replace("@", "@\u200b")
+        yield from ("", f"<details><summary>{tag}</summary>", "", *markdown(inner), "", "</details>")
 
 
 def shortened(found: Finding, most: int | None) -> Iterator[str]:

@@ -120,7 +120,10 @@ class Screen(Console):
                     self.say(text, indent=indent + 4)
 
     def page(self, page: Page) -> None:
-        """Prints a report."""
+        """Prints a report, what it sums up first."""
+        for inner in page.details.values():
+            self.page(inner)
+            self.print()
         self.say(f"[bold]{line(page.head)}[/]")
         self.findings(Finding("note", "", note) for note in page.notes)
         if page.verdict is not None:

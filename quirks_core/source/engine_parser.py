@@ -39,7 +39,7 @@ _SET = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_PLUGINS": "",
 }
-#: Packages whose version decides what an import gives.
+#: Packages whose version decides what an import gives; they cannot be stubbed.
 _BESIDE = ("torch", "transformers", "pydantic")
 _MODEL = "model"
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
@@ -220,8 +220,12 @@ def _run(tree: str | None, requests: Sequence[dict[str, Any]]) -> dict[str, Any]
             found: dict[str, Any] = json.loads(
                 re.sub(rf"{re.escape(name)}/{_MODEL}-\d+", _MODEL, answer.read_text(encoding="utf-8"))
             )
+        if "failure" in found and stubs:
+            found["failure"] += f"; not installed: {', '.join(stubs)}"
         if "missing" not in found:
             return found
+        if found["missing"] in _BESIDE:
+            return {"failure": f"{found['missing']} is not installed"}
         stubs.append(found["missing"])
 
 

@@ -24,11 +24,10 @@ import re
 import sys
 import traceback
 import types
-import typing
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 #: Where ``make_arg_parser`` is: since vLLM 0.33, since 0.29, and before.
 _PARSERS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
@@ -173,12 +172,10 @@ class Release:
         self.flexible = _first("FlexibleArgumentParser", ("vllm.utils.argparse_utils", "vllm.utils"))
         self.module = next(module for name in _PARSERS if (module := _module(name)) and hasattr(module, "make_arg_parser"))
         self.arg_utils = importlib.import_module("vllm.engine.arg_utils")
-        self.full = self._parser()
-        self.bare = self._parser()
-        for action in self.bare[1]._actions:
-            action.default = argparse.SUPPRESS
-            if action.type is not None:
-                action.type = _as_typed(action.type)
+        self.parser = self.flexible(prog="vllm")
+        self.module.make_arg_parser(self.parser.add_subparsers(dest="subparser", required=True).add_parser("serve"))
+        self.typed: dict[str, Any] = {}
+        self._record_typed()
         self.fields = [item.name for item in dataclasses.fields(self.arg_utils.AsyncEngineArgs)]
 
     def _force_platform(self) -> None:
@@ -196,10 +193,19 @@ class Release:
 
         platforms._current_platform = StandIn()
 
-    def _parser(self) -> tuple[Any, Any]:
-        root = self.flexible(prog="vllm")
-        serve = root.add_subparsers(dest="subparser", required=True).add_parser("serve")
-        return root, self.module.make_arg_parser(serve)
+    def _record_typed(self) -> None:
+        """Notes each destination that the parser reads words for; of a configuration, the mapping without its defaults."""
+        read = self.flexible._get_values
+
+        def recorded(parser: Any, action: argparse.Action, words: list[str]) -> Any:
+            value = read(parser, action, words)
+            if action.option_strings or words:  # an optional positional comes, too
+                self.typed[action.dest] = words[0] if dataclasses.is_dataclass(value) else None
+                with contextlib.suppress(TypeError, ValueError):
+                    self.typed[action.dest] = json.loads(self.typed[action.dest])
+            return value
+
+        self.flexible._get_values = recorded
 
     # ---- one command line, or one set of engine arguments
 
@@ -211,9 +217,8 @@ class Release:
             with contextlib.suppress(Exception):
                 getattr(importlib.import_module("vllm.logger"), name).cache_clear()
         found: dict[str, Any] = {"stage": "options"}
-        environment = {**item.get("environment", {})}
         with (
-            _variables(environment),
+            mock.patch.dict(os.environ, item.get("environment", {})),
             warnings.catch_warnings(record=True) as caught,
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()) as text,
@@ -233,9 +238,10 @@ class Release:
     def _judge(self, item: dict[str, Any], found: dict[str, Any]) -> None:
         if "words" in item:
             words = ["serve", *item["words"]]
-            typed = vars(self.bare[0].parse_args(words))
+            self.typed.clear()
+            args = argparse.Namespace(**copy.deepcopy(vars(self.parser.parse_args(words))))  # defaults are shared, and changed
+            typed = {name: getattr(args, name) if value is None else value for name, value in self.typed.items()}
             found["typed"] = _values({name: value for name, value in typed.items() if name != "subparser"})
-            args = argparse.Namespace(**copy.deepcopy(vars(self.full[0].parse_args(words))))  # defaults are shared, and changed
             if getattr(args, "model_tag", None) is not None:
                 args.model = args.model_tag
             found["server"] = _values(
@@ -256,8 +262,6 @@ class Release:
         if item["model"] is not None:
             found["config"] = self._config(engine)
             found["stage"] = "all"
-        else:
-            self._without_model(engine)
 
     def _registered(self, args: Any) -> None:
         """Looks names up in the registries that vLLM looks them up in only when the server runs."""
@@ -290,26 +294,12 @@ class Release:
         found: dict[str, Any] = _plain(engine.create_engine_config())
         return found
 
-    def _without_model(self, engine: Any) -> None:
-        """Makes the configurations that need no model."""
-        config = importlib.import_module("vllm.config")
-        method = engine.speculative_config
-        if getattr(engine, "spec_method", None):
-            method = {**(method or {}), "method": engine.spec_method}
-        if method:
-            kind = getattr(config.SpeculativeConfig, "__pydantic_validator__", None)
-            for key, value in method.items():
-                if key.replace("-", "_") not in {item.name for item in dataclasses.fields(config.SpeculativeConfig)}:
-                    raise ValueError(f"speculative_config has no key {key!r}")
-                if kind is not None:
-                    _check_field(config.SpeculativeConfig, key.replace("-", "_"), value)
-
     def _outcome(self, error: Exception, stage: str) -> dict[str, Any]:
         """Distinguishes a refusal from what this process cannot do."""
         where = "undecided"
         causes = [error, *_inner(error)]
-        frames = [frame for cause in causes for frame in _frames(cause)]
-        inside = [(code, line) for code, line in frames if code.co_filename.startswith(self.root)]
+        frames = [one for cause in causes for one in traceback.walk_tb(cause.__traceback__)]
+        inside = [(frame.f_code, line) for frame, line in frames if frame.f_code.co_filename.startswith(self.root)]
         names = [code.co_filename[len(self.root) + 1 :] for code, _ in inside]
         if isinstance(error, _REFUSALS) and not any(isinstance(one, ImportError | OSError) for one in causes):
             last = inside[-1] if inside else None
@@ -346,26 +336,6 @@ def _check(what: str, name: str, known: Any) -> None:
         raise KeyError(f"invalid {what}: {name} (registered: {', '.join(sorted(known))})")
 
 
-def _check_field(kind: Any, name: str, value: Any) -> None:
-    """Holds a value against the type of a field; no other field is looked at."""
-    from pydantic import TypeAdapter
-
-    hint = typing.get_type_hints(kind, include_extras=True).get(name)
-    if hint is not None and "Config" not in str(hint):
-        TypeAdapter(hint).validate_python(value)
-
-
-@contextlib.contextmanager
-def _variables(values: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def _inner(error: BaseException) -> list[BaseException]:
     """The exceptions inside of one: what pydantic collects, causes and contexts."""
     found: list[BaseException] = []
@@ -377,10 +347,6 @@ def _inner(error: BaseException) -> list[BaseException]:
         if one is not None and one is not error:
             found += [one, *_inner(one)]
     return found
-
-
-def _frames(error: BaseException) -> list[tuple[types.CodeType, int]]:
-    return [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
 
 
 def _words(error: BaseException) -> str:
@@ -402,19 +368,6 @@ def _argparse_words(text: str) -> str:
     first, wrong, rest = " ".join(sentence.split()).partition("unrecognized arguments: ")
     options = [word.partition("=")[0] for word in rest.split() if word.startswith("-")]
     return f"{first}{wrong}{' '.join(options) or rest}"[:_LONGEST]
-
-
-def _as_typed(read: Any) -> Any:
-    """Reads a value and, if it is a configuration, returns the mapping that was typed, without defaults."""
-
-    def typed(text: str) -> Any:
-        value = read(text)
-        with contextlib.suppress(ValueError):
-            return json.loads(text) if dataclasses.is_dataclass(value) else value
-        return text
-
-    typed.__name__ = getattr(read, "__name__", repr(read))  # argparse names it in its messages
-    return typed
 
 
 def _values(options: dict[str, Any]) -> dict[str, Any]:

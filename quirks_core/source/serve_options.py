@@ -58,11 +58,7 @@ class ServeOption:
 
 
 def read_options(arguments: EngineArguments) -> tuple[ServeOption, ...] | None:
-    """Returns every option of ``vllm serve``; None if there is no vLLM.
-
-    Args:
-        arguments: The engine's arguments; the options are read from the same source.
-    """
+    """Returns every option of ``vllm serve``; None if there is no vLLM."""
     if arguments.names() is None:
         return None
     found: dict[str, ServeOption] = {}

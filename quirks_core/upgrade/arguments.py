@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from quirks_core.base.errors import shortened
 from quirks_core.configuration.slots import Place, Slot, placed
 from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_arguments import EngineArgument
@@ -34,13 +35,9 @@ def _arguments(source: VllmSource) -> Mapping[str, EngineArgument] | None:
 
 
 def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server: tuple[str, ...] = ()) -> Iterator[Finding]:
-    """Yields the changes that the run needs because an argument is gone or renamed.
+    """Yields the changes that the run needs because an argument is gone or renamed, and options of the server alone (`server`).
 
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-        is_command: The run is a command line, in which a mapping is typed as a whole.
-        server: Options of the server alone that were typed.
+    A command line (`is_command`) has a mapping typed as a whole.
     """
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     if old is None or new is None:
@@ -80,12 +77,7 @@ def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server
 
 
 def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
-    """Yields what no parser of a release can show: arguments that a quirk sets there, and source that cannot be read.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-    """
+    """Yields what no parser of a release can show: arguments that a quirk sets there, and source that cannot be read."""
     for side in (before, after):
         if _arguments(side.release.source) is None:
             message = f"the source of {side.release.name} has no vllm.engine.arg_utils that could be read"
@@ -99,13 +91,7 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 
 
 def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Finding]:
-    """Yields what source alone shows about the values of a run, and that it does not show more.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-        why: Why the parser of the release is not run.
-    """
+    """Yields what source alone shows about the values of a run, and that it does not show more."""
     new = _arguments(after.release.source)
     typed = dict(_typed(before))
     for path, value in sorted(typed.items()) if new else ():
@@ -158,5 +144,4 @@ def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
 
 
 def _line(argument: EngineArgument) -> str:
-    text = f"{argument.place}: {argument.help}" if argument.help else argument.place
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return shortened(f"{argument.place}: {argument.help}" if argument.help else argument.place, _MOST_SHOWN)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum, auto
-from functools import partial
+from typing import Any
 
 from quirks_core.base.record import Record
 from quirks_core.configuration.slots import Place, slot_named
 from quirks_core.declaration.adjustments import Default, Patch, Require
-from quirks_core.declaration.probes import Probe, ask, in_words
+from quirks_core.declaration.probes import ask, in_words
+from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import Installation
 from quirks_core.facts.packages import installed_versions
 from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import affected, matches
-from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
 from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.finding import Side
@@ -80,78 +80,55 @@ class Catalogue(Record):
 
 
 def check_catalogue(registry: Registry, before: Release, after: Release) -> Catalogue:
-    """Holds every quirk against a release.
-
-    Args:
-        registry: The quirks.
-        before: The release to compare with.
-        after: The release.
-    """
-    items = [item for loaded in registry.loaded for item in _items(loaded, before, after)]
+    """Holds every quirk against a release."""
+    items = [
+        Item(quirk=one.quirk.id, distribution=f"{one.distribution} {one.version}", **row)
+        for one in registry.loaded
+        for row in _rows(one.quirk, before, after)
+    ]
     return Catalogue(before=before.side, after=after.side, quirks=len(registry.loaded), items=tuple(items))
 
 
-def _items(loaded: Loaded, before: Release, after: Release) -> Iterator[Item]:
-    quirk = loaded.quirk
-    old, new = _answer(loaded, before), _answer(loaded, after)
-
-    def item(kind: Kind, message: str, *lines: str, fingerprint: str = "") -> Item:
-        return Item(
-            quirk=quirk.id, distribution=f"{loaded.distribution} {loaded.version}", kind=kind, message=message, lines=lines,
-            fingerprint=fingerprint,
-        )  # fmt: skip
-
+def _rows(quirk: Quirk, before: Release, after: Release) -> Iterator[dict[str, Any]]:
+    old, new = (affected(_installation(release), quirk).answer for release in (before, after))
     ranges = "; ".join(f"{one.package} {one}" for one in quirk.affected)
     if old is Answer.YES and new is Answer.NO:
-        yield item(Kind.ENDS, f"{after.label} is not affected any more ({ranges})")
+        yield {"kind": Kind.ENDS, "message": f"{after.label} is not affected any more ({ranges})"}
     elif old is Answer.NO and new is Answer.YES:
-        yield item(Kind.BEGINS, f"{after.label} is affected, and {before.label} is not ({ranges})")
-    for probe in quirk.probes:
-        yield from _probe(probe, before, after, new, item, partial(in_words, kind=quirk.kind))
-    facts = Installation(_versions(after))
-    needed = new is not Answer.NO and matches(quirk.match, facts).answer is not Answer.NO
+        yield {"kind": Kind.BEGINS, "message": f"{after.label} is affected, and {before.label} is not ({ranges})"}
+    for probe in (one for one in quirk.probes if one.package == PACKAGE):
+        was, now = (ask(probe, source=release.source) for release in (before, after))
+        answers = f"{probe}: {before.label} {in_words(was, quirk.kind)}, {after.label} {in_words(now, quirk.kind)}"
+        if Answer.UNKNOWN not in (new, now) and new is not now:
+            by_range = "affected" if new is Answer.YES else "not affected"
+            message = f"the versions say that {after.label} is {by_range}, but {answers}"
+            yield {"kind": Kind.CONTRADICTION, "message": message}
+        elif was is not now:
+            yield {"kind": Kind.PROBE if now is not Answer.UNKNOWN else Kind.CONTRADICTION, "message": answers}
+    if new is not Answer.NO:
+        yield from _misfits(quirk, after)
+
+
+def _misfits(quirk: Quirk, after: Release) -> Iterator[dict[str, Any]]:
+    """Patches and arguments of a quirk that some run may need on a release, and that do not fit it."""
+    facts = _installation(after)
     names = after.source.arguments.names() or frozenset()
-    acting = [one for one in quirk.adjustments if one.when is None or matches(one.when, facts).answer is not Answer.NO]
-    for adjustment in acting if needed else ():
-        if isinstance(adjustment, Patch):
-            is_vllm = adjustment.target.partition(".")[0] == PACKAGE
-            problem = drift_of(adjustment, loaded.quirk, after.source) if is_vllm else None
-            if problem:
+    for adjustment in quirk.adjustments:
+        conditions = (one for one in (quirk.match, adjustment.when) if one is not None)
+        if any(matches(one, facts).answer is Answer.NO for one in conditions):
+            continue
+        if isinstance(adjustment, Patch) and adjustment.target.partition(".")[0] == PACKAGE:
+            if problem := drift_of(adjustment, quirk, after.source):
                 here = after.source.fingerprint(adjustment.target) or ""
-                yield item(Kind.DRIFT, problem.reason, *map(str.strip, problem.lines), fingerprint=here)
-        elif isinstance(adjustment, Default | Require) and _is_gone(adjustment.slot, names):
-            yield item(Kind.ARGUMENT, f"it sets {adjustment.slot}, and {after.label} has no such argument")
+                lines = tuple(map(str.strip, problem.lines))
+                yield {"kind": Kind.DRIFT, "message": problem.reason, "lines": lines, "fingerprint": here}
+        elif isinstance(adjustment, Default | Require) and names:
+            slot = slot_named(adjustment.slot)
+            if slot.place is Place.ARGUMENT and slot.key not in names:
+                message = f"it sets {adjustment.slot}, and {after.label} has no such argument"
+                yield {"kind": Kind.ARGUMENT, "message": message}
 
 
-def _is_gone(slot: str, names: frozenset[str]) -> bool:
-    return bool(names) and slot_named(slot).place is Place.ARGUMENT and slot_named(slot).key not in names
-
-
-def _probe(
-    probe: Probe,
-    before: Release,
-    after: Release,
-    in_range: Answer,
-    item: Callable[[Kind, str], Item],
-    words: Callable[[Answer], str],
-) -> Iterator[Item]:
-    """A probe's answers for both releases, held against the versions."""
-    if probe.package != PACKAGE:
-        return
-    old, new = (ask(probe, source=release.source) for release in (before, after))
-    answers = f"{probe}: {before.label} {words(old)}, {after.label} {words(new)}"
-    if Answer.UNKNOWN not in (in_range, new) and in_range is not new:
-        by_range = "affected" if in_range is Answer.YES else "not affected"
-        yield item(Kind.CONTRADICTION, f"the versions say that {after.label} is {by_range}, but {answers}")
-    elif old is not new:
-        yield item(Kind.PROBE if new is not Answer.UNKNOWN else Kind.CONTRADICTION, answers)
-
-
-def _answer(loaded: Loaded, release: Release) -> Answer:
-    """Whether a release is affected by the versions."""
-    return affected(Installation(_versions(release)), loaded.quirk).answer
-
-
-def _versions(release: Release) -> dict[str, str]:
+def _installation(release: Release) -> Installation:
     found, _ = packages_on(release, installed_versions())
-    return {**found, PACKAGE: release.version or ""}
+    return Installation({**found, PACKAGE: release.version or ""})

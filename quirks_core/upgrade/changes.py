@@ -76,13 +76,7 @@ class Form:
         return [typed, *map(_text, value if is_listed else [value])]
 
     def changed_words(self, words: Sequence[str], changes: Iterable[Change], before: VllmSource) -> tuple[str, ...]:
-        """Returns the words after ``vllm serve`` with changes; what is set comes last.
-
-        Args:
-            words: The words.
-            changes: The changes; those of variables are no words.
-            before: The vLLM whose options the words are.
-        """
+        """Returns the words after ``vllm serve`` with changes; what is set comes last."""
         left = list(words)
         for change in changes:
             for name in (one for one in (change.old, change.new) if one and not one.startswith("env.")):
@@ -110,13 +104,7 @@ def changed_values(values: Mapping[str, Any], changes: Iterable[Change]) -> dict
 
 
 def written_command(words: Sequence[str], variables: Mapping[str, str], changes: Iterable[Change]) -> str:
-    """Returns a command line with changed words and with the variables that are left, and before it those to unset.
-
-    Args:
-        words: The changed words after ``vllm serve``.
-        variables: The variables that the run sets.
-        changes: All changes.
-    """
+    """Returns a command line with changed words and with the variables that are left, and before it those to unset."""
     of_variables = [one for one in changes if (one.old or one.new).startswith("env.")]
     left = changed_values({"env": variables}, of_variables)["env"]
     assigned = [f"{name}={shlex.quote(str(value))}" for name, value in left.items()]

@@ -21,44 +21,33 @@ _LIMIT, _NO_LIMIT = re.compile(r"_MAX_|_LIMIT|_TIMEOUT"), ("None", "0", "-1", "F
 
 
 def variable_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
-    """Yields the variables that the release in question no longer reads, and those that it is the first to read.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-    """
+    """Yields the variables that the release in question no longer reads, and those that it is the first to read."""
     user = set(before.context.environment) | set(after.context.environment)
     quirks = placed(Place.VARIABLE, {**before.plan.changes, **after.plan.changes}).keys()
     names = sorted(name for name in user | quirks if name.startswith(_PREFIX))
     old, new = _read(before.release, names), _read(after.release, names)
     for name in names:
         who = "the user sets" if name in user else "a quirk sets"
+        level, change = Level.NOTE, None
         match old.get(name), new.get(name):
             case True, False:
-                message = f"{who} it, and {after.release.label} no longer reads it: it has no effect there"
-                level = Level.CHANGE if name in user else Level.NOTE
-                yield Section.VARIABLES.finding(level, name, message, change=Change(f"env.{name}") if name in user else None)
+                what = f"{after.release.label} no longer reads it: it has no effect there"
+                level, change = (Level.CHANGE, Change(f"env.{name}")) if name in user else (level, change)
             case False, True:
-                yield Section.VARIABLES.finding(
-                    Level.NOTE, name, f"{who} it, and {after.release.label} is the first of the two to read it"
-                )
+                what = f"{after.release.label} is the first of the two to read it"
             case False, False:
-                yield Section.VARIABLES.finding(Level.NOTE, name, f"{who} it, and neither release reads it")
+                what = "neither release reads it"
             case _, None:
-                yield Section.VARIABLES.finding(
-                    Level.UNKNOWN, name, f"{who} it, and the source of {after.release.label} does not tell whether it reads it"
-                )
+                level, what = Level.UNKNOWN, f"the source of {after.release.label} does not tell whether it reads it"
+            case _:
+                continue
+        yield Section.VARIABLES.finding(level, name, f"{who} it, and {what}", change=change)
 
 
 def variable_defaults(before: OnRelease, after: OnRelease, *, is_server: bool) -> Iterator[Finding]:
-    """Yields the variables that are not set: new limits in one finding, and those whose default changes in another.
+    """Yields the variables that are not set: limits that are new to a server, and those whose default changes.
 
     Those of other platforms are left out, and those of media for a model that takes none.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-        is_server: The run is a server, which limits concern.
     """
     old, new = _defaults(before.release), _defaults(after.release)
     used = {*after.context.environment, *placed(Place.VARIABLE, after.plan.changes)}

@@ -115,11 +115,6 @@ class PackageIndex:
         If the server takes ranges, only they are fetched from a wheel, each with its checksum. Else the whole file is, and is
         compared with the digest that the index gives.
 
-        Args:
-            link: The file.
-            folder: Gets the files.
-            notify: Called with what is done.
-
         Raises:
             UnreadableReleaseError: It cannot be fetched or read, or is not what the index lists; nothing of it counts.
         """

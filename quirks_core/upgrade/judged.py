@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quirks_core.base.errors import shortened
+from quirks_core.base.errors import shortened, shown
 from quirks_core.reporting.finding import Finding
-from quirks_core.source.engine_parser import Answer, Judgement, Outcome
+from quirks_core.source.engine_parser import Judgement, Outcome
 from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Level, Section
 
@@ -49,9 +49,7 @@ class Judged:
 def judged_findings(judged: Judged, suggested: Sequence[Finding]) -> Iterator[Finding]:
     """Yields what changes between two releases, by their own judgements.
 
-    Args:
-        judged: The judgements.
-        suggested: The changes that the source suggests; they count only if the release refuses the run without them.
+    What the source suggests counts only if the release refuses the run without it.
     """
     before, after = judged.before, judged.after
     if judged.refuses(after):
@@ -76,11 +74,6 @@ def judged_findings(judged: Judged, suggested: Sequence[Finding]) -> Iterator[Fi
     yield from _server_defaults(before, after, judged.names)
     yield from _effects(before, after, frozenset() if judged.platform == "cpu" else judged.of_cpu)
     yield from _logged(before, after, judged.names)
-
-
-def failed(answer: Answer, name: str) -> str:
-    """Returns why a release gave no judgement; empty if it gave one."""
-    return f"the files of {name} cannot be imported here ({answer.failure})" if answer.failure else ""
 
 
 def _is_further(one: Judgement, other: Judgement) -> bool:
@@ -125,7 +118,7 @@ def _read_otherwise(before: Judgement, after: Judgement, changed: set[str], name
     for name in sorted((before.typed.keys() & after.typed.keys()) - changed):
         was, now = before.typed[name], after.typed[name]
         if was != now:
-            message = f"{names[0]} reads it as {_shown(was)}, and {names[1]} as {_shown(now)}"
+            message = f"{names[0]} reads it as {shown(was, _LONGEST)}, and {names[1]} as {shown(now, _LONGEST)}"
             yield Section.ARGUMENTS.finding(Level.CHANGE, _option(name), message)
 
 
@@ -135,7 +128,7 @@ def _server_defaults(before: Judgement, after: Judgement, names: tuple[str, str]
         was, now = before.server[name], after.server[name]
         if was == now:
             continue
-        message = f"left open, and its default changes from {_shown(was)} to {_shown(now)}"
+        message = f"left open, and its default changes from {shown(was, _LONGEST)} to {shown(now, _LONGEST)}"
         if now is None:  # the choice is the server's
             yield Section.ARGUMENTS.finding(Level.NOTE, _option(name), message)
             continue
@@ -150,7 +143,7 @@ def _effects(before: Judgement, after: Judgement, of_another: Collection[str]) -
         return
     old, new = dict(_flat(before.config)), dict(_flat(after.config))
     lines = [
-        f"{path}: {_shown(old[path])} → {_shown(new[path])}"
+        f"{path}: {shown(old[path], _LONGEST)} → {shown(new[path], _LONGEST)}"
         for path in sorted((old.keys() & new.keys()) - set(of_another))
         if old[path] != new[path]
     ]
@@ -180,8 +173,3 @@ def _flat(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 def _option(destination: str) -> str:
     return f"--{destination.replace('_', '-')}"
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

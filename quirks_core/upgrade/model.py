@@ -18,12 +18,7 @@ _BY_TRANSFORMERS = "vLLM falls back on its Transformers backend, where transform
 
 
 def model_changes(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
-    """Yields what changes for the model of a run.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-    """
+    """Yields what changes for the model of a run."""
     facts = after.context.model
     if not facts.architectures:
         message = "config.json names no architecture, so its class cannot be looked up"
@@ -71,9 +66,6 @@ def _unregistered(name: str, old: str, before: OnRelease, after: OnRelease) -> F
         return Section.MODEL.finding(
             Level.NOTE, name, f"{after.release.label} does not register it; engine.model_impl=transformers needs no class"
         )
-    if not old:
-        return Section.MODEL.finding(
-            Level.STOP, name, f"neither {before.release.label} nor {after.release.label} registers it; {_BY_TRANSFORMERS}"
-        )
-    message = f"{after.release.label} no longer registers it; it was {old}; {_BY_TRANSFORMERS}"
-    return Section.MODEL.finding(Level.STOP, name, message)
+    gone = f"{after.release.label} no longer registers it; it was {old}"
+    message = gone if old else f"neither {before.release.label} nor {after.release.label} registers it"
+    return Section.MODEL.finding(Level.STOP, name, f"{message}; {_BY_TRANSFORMERS}")

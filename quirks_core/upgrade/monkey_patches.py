@@ -9,9 +9,8 @@ import ast
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum, auto
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from quirks_core.source.source_tree import syntax_tree
 
@@ -24,13 +23,8 @@ _Def = ast.FunctionDef | ast.AsyncFunctionDef
 Function = _Def | ast.Lambda
 
 
-class Way(StrEnum):
-    """How a patch is made."""
-
-    ASSIGNMENT = auto()  #: ``Class.name = …``, also of an item
-    SETATTR = auto()  #: ``setattr(Class, "name", …)``
-    MOCK = auto()  #: ``unittest.mock.patch``
-    DECORATOR = auto()  #: a decorator that names the target
+#: How a patch is made: ``Class.name = …``, also of an item; ``setattr``; ``unittest.mock.patch``; a decorator.
+Way = Literal["assignment", "setattr", "mock", "decorator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +52,6 @@ class MonkeyPatch:
 
 def read_patches(text: str, name: str) -> list[MonkeyPatch]:
     """Returns the patches that a file makes.
-
-    Args:
-        text: Its source.
-        name: What it is called in places.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: It is no Python that could be read.
@@ -176,19 +166,19 @@ class _Reader(ast.NodeVisitor):
                 case ast.Name(id=name):
                     self.scope[name] = self._names(node.value) or self._text(node.value) or self._function(node.value)
                 case ast.Attribute():
-                    self._add(self._names(target), Way.ASSIGNMENT, node, node.value)
+                    self._add(self._names(target), "assignment", node, node.value)
                 case ast.Subscript(value=owner):
-                    self._add(self._names(owner), Way.ASSIGNMENT, node)
+                    self._add(self._names(owner), "assignment", node)
 
     def visit_Call(self, node: ast.Call) -> None:
         self.generic_visit(node)
         match node:
             case ast.Call(func=ast.Name(id="setattr"), args=[owner, name, value]):
-                self._add(_below(self._names(owner), self._text(name)), Way.SETATTR, node, value)
+                self._add(_below(self._names(owner), self._text(name)), "setattr", node, value)
             case ast.Call(func=ast.Attribute(attr="object", value=patch), args=[owner, name, *rest]) if _last(patch) == "patch":
-                self._add(_below(self._names(owner), self._text(name)), Way.MOCK, node, rest[0] if rest else None)
+                self._add(_below(self._names(owner), self._text(name)), "mock", node, rest[0] if rest else None)
             case ast.Call(func=function, args=[target, *rest]) if _last(function) == "patch":
-                self._add(self._dotted(target), Way.MOCK, node, rest[0] if rest else None)
+                self._add(self._dotted(target), "mock", node, rest[0] if rest else None)
 
     def _decorator(self, node: ast.expr, function: _Def) -> None:
         if (
@@ -197,11 +187,11 @@ class _Reader(ast.NodeVisitor):
             and _last(node.func) not in ("patch", "object")
             and _PATCHING.search(_last(node.func))
         ):
-            targets, member = self._dotted(node.args[0]), self._text(node.args[1]) if len(node.args) > 1 else ""
-            if member:
-                self._add(_below(targets, member), Way.DECORATOR, node, function)
+            owner, *member = node.args
+            if name := self._text(member[0]) if member else "":
+                self._add(_below(self._dotted(owner), name), "decorator", node, function)
             else:
-                self._add(targets, Way.DECORATOR, node, function, function.name)
+                self._add(self._dotted(owner), "decorator", node, function, function.name)
 
     def _add(
         self,

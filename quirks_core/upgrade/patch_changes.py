@@ -17,7 +17,7 @@ from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.definitions import Definition, Missing, resolve
 from quirks_core.upgrade.finding import Comparison, Level, Section
-from quirks_core.upgrade.monkey_patches import Function, MonkeyPatch, Way, read_patches
+from quirks_core.upgrade.monkey_patches import Function, MonkeyPatch, read_patches
 from quirks_core.upgrade.release import Release
 
 #: Folders of a package that patch nothing in a run.
@@ -39,12 +39,7 @@ class PatchReport(Comparison):
 
 
 def check_patches(path: str, before: Release, after: Release) -> PatchReport:
-    """Holds the patches of a package against a release. None of its code runs.
-
-    Args:
-        path: A Python file, a folder, or the name of an installed package.
-        before: The release that they run on.
-        after: The release in question.
+    """Holds the patches of a file, a folder or an installed package against a release. None of its code runs.
 
     Raises:
         UsageError: There is no such package, or nothing in it patches vLLM.
@@ -138,7 +133,7 @@ class _Comparison:
 
     def _gone(self, patch: MonkeyPatch, old: Definition | Missing, new: Missing) -> Iterator[Finding]:
         name = patch.targets[0].rpartition(".")[2]
-        if isinstance(old, Missing) and new.owner is not None and patch.way in (Way.ASSIGNMENT, Way.SETATTR):
+        if isinstance(old, Missing) and new.owner is not None and patch.way in ("assignment", "setattr"):
             text = self.after.source.module_source(new.owner.module) or ""
             if (patch.function is None and name.startswith("_")) or re.search(rf"\b{re.escape(name)}\b", text):
                 return  # a mark of its own, or an attribute that instances have
@@ -157,20 +152,20 @@ class _Comparison:
     def _changed(self, patch: MonkeyPatch, old: Definition, new: Definition) -> Iterator[Finding]:
         if old.node is None or new.node is None:
             return
-        one, other = (release.source.attribute_source(f"{found.module}:{found.path}") or "" for release, found in
-                      ((self.before, old), (self.after, new)))  # fmt: skip
         if _code(old.node) == _code(new.node):
             return
+        sides = ((self.before, old), (self.after, new))
+        one, other = (side.source.attribute_source(f"{found.module}:{found.path}") or "" for side, found in sides)
         lines = [*difflib.unified_diff(one.splitlines(), other.splitlines(), lineterm="", n=1)][2:]
         level, parts = Level.UNKNOWN, [f"{self.after.label} has other source ({_place(new)})"]
         if isinstance(old.node, _DEFINITIONS) and isinstance(new.node, _DEFINITIONS):
             was, now = (_signature(node) for node in (old.node, new.node))
             parts += [f"its signature was {was}, and is {now}"] if was != now else []
-            unfit = _unfit(patch.function, old.node.args, new.node.args) if patch.function is not None else None
-            if unfit is not None:
-                parts += [f"what replaces it does not take {', '.join(unfit.untaken)}"] if unfit.untaken else []
-                parts += [f"what replaces it wants {', '.join(unfit.unknown)}, which is gone"] if unfit.unknown else []
-                level = Level.STOP if unfit.fails else level
+            if patch.function is not None:
+                came, went, fails = _unfit(patch.function, old.node.args, new.node.args)
+                parts += [f"what replaces it does not take {', '.join(came)}"] if came else []
+                parts += [f"what replaces it wants {', '.join(went)}, which is gone"] if went else []
+                level = Level.STOP if fails else level
         elif type(old.node) is not type(new.node):
             parts.append(f"it was {_kind(old.node)}, and is {_kind(new.node)}")
             level = Level.STOP
@@ -199,51 +194,40 @@ _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @lru_cache(maxsize=2)
-def _texts(source: VllmSource) -> dict[str, str]:
-    found = {}
-    for file in source.package_files("vllm"):
-        parts = file.with_suffix("").parts
-        module = ".".join(parts[len(parts) - 1 - parts[::-1].index("vllm") :]).removesuffix(".__init__")
-        found[module] = file.read_text(encoding="utf-8", errors="replace")
-    return found
+def _texts(source: VllmSource) -> list[str]:
+    return [file.read_text(encoding="utf-8", errors="replace") for file in source.package_files("vllm")]
 
 
 @lru_cache(maxsize=1024)
 def _is_used(source: VllmSource, name: str) -> bool:
     """Whether a name occurs in the code of a release other than where it is defined; an occurrence in a text counts."""
     pattern = re.compile(rf"^[^#\n]*(?<!def )(?<!class )\b{re.escape(name)}\b", re.MULTILINE)
-    return any(name in text and pattern.search(text) for text in _texts(source).values())
+    return any(name in text and pattern.search(text) for text in _texts(source))
 
 
 def _code(node: ast.stmt) -> str:
     """Code without comments, layout, docstrings and the annotations of functions."""
-    copy = syntax_tree(ast.unparse(node))
+    return ast.unparse(_without_annotations(syntax_tree(ast.unparse(node))))
+
+
+def _without_annotations(copy: ast.Module) -> ast.Module:
     for inner in ast.walk(copy):
         if isinstance(inner, ast.arg):
             inner.annotation = None
-        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(inner, _DEFINITIONS):
             inner.returns = None
-        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(inner) is not None:
+        if isinstance(inner, _DEFINITIONS | ast.ClassDef) and ast.get_docstring(inner) is not None:
             inner.body = inner.body[1:] or [ast.Pass()]
-    return ast.dump(copy)
+    return copy
 
 
-@dataclass(frozen=True, slots=True)
-class _Unfit:
-    """How a replacement does not fit a new signature: parameters that it does not take, and those that are gone."""
-
-    untaken: list[str]
-    unknown: list[str]
-    fails: bool
-
-
-def _unfit(function: Function, old: ast.arguments, new: ast.arguments) -> _Unfit:
-    """Holds a replacement against the parameters that came and went; a call fails without those that have no default."""
+def _unfit(function: Function, old: ast.arguments, new: ast.arguments) -> tuple[list[str], list[str], bool]:
+    """The parameters that came and a replacement does not take, those that went and it wants, and whether calls fail."""
     here, was, now = (_parameters(one) for one in (function.args, old, new))
     takes_more = function.args.kwarg is not None
     came = [name for name in now if name not in was and name not in here and not takes_more]
     went = [name for name, is_required in here.items() if name in was and name not in now and is_required]
-    return _Unfit(came, went, bool(went) or any(now[name] for name in came))
+    return came, went, bool(went) or any(now[name] for name in came)
 
 
 def _parameters(found: ast.arguments) -> dict[str, bool]:
@@ -255,17 +239,13 @@ def _parameters(found: ast.arguments) -> dict[str, bool]:
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    copy = syntax_tree(f"def f({ast.unparse(node.args)}): ...").body[0]
-    for inner in ast.walk(copy):
-        if isinstance(inner, ast.arg):
-            inner.annotation = None
-    return f"({ast.unparse(copy.args)})" if isinstance(copy, ast.FunctionDef) else ""
+    text = ast.unparse(_without_annotations(syntax_tree(f"def f({ast.unparse(node.args)}): ...")))
+    return text[len("def f") : text.rindex(":")]
 
 
 def _kind(node: ast.stmt) -> str:
-    return {"FunctionDef": "a function", "AsyncFunctionDef": "a coroutine", "ClassDef": "a class"}.get(
-        type(node).__name__, "a value"
-    )
+    names = {ast.FunctionDef: "a function", ast.AsyncFunctionDef: "a coroutine", ast.ClassDef: "a class"}
+    return names.get(type(node), "a value")
 
 
 def _place(found: Definition) -> str:

@@ -20,13 +20,7 @@ _DRIFT, _REQUIRE = "drift", "require"
 
 
 def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry) -> Iterator[Finding]:
-    """Yields what changes in the plan of a run.
-
-    Args:
-        before: The run on the release that it uses.
-        after: The run on the release in question.
-        registry: The quirks.
-    """
+    """Yields what changes in the plan of a run."""
     found = diff.diff(before.plan, after.plan)
     reported: set[str] = set()
     changed: set[str] = set()
@@ -59,11 +53,7 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry) -> It
 
 
 def hook_problem(after: OnRelease) -> Iterator[Finding]:
-    """Yields why the hook cannot be put on the release in question.
-
-    Args:
-        after: The run on that release.
-    """
+    """Yields why the hook cannot be put on the release in question."""
     release = after.release
     if problem := vllm_functions.problem(release.version or "of an unknown version", release.source):
         message = f"{problem}: MODEL_QUIRKS would start the engine without quirks"

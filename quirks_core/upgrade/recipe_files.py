@@ -6,11 +6,9 @@ arguments. Nothing runs; shell variables are not expanded.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +23,12 @@ _FENCE = re.compile(r"\s*(```|~~~)")
 _NAME = r"VLLM_[A-Z0-9_]*[A-Z0-9]"
 #: ``NAME=…``, ``NAME: …`` and ``"NAME": …``; an entry of a manifest's list; an instruction of a Dockerfile.
 _VARIABLE = re.compile(rf"\b({_NAME})(?:=|[\"']?\s*:\s)|\bname:\s*[\"']?({_NAME})\b|^\s*ENV\s+({_NAME})\s")
-#: What the words of a server follow: its command, its module, its image.
+#: What the words of a server follow: its command, its module, its image; also as a list of words.
+_GAP = r"[\s\"',]+"
 _SERVER = re.compile(
-    r"\bvllm\s+serve\b|-m\s+vllm\.entrypoints\.(?:openai\.api_server|cli\.main\s+serve)\b|\bvllm/vllm-openai\S*"
+    rf"(?:\bvllm{_GAP}serve\b|-m{_GAP}vllm\.entrypoints\.(?:openai\.api_server|cli\.main{_GAP}serve)\b"
+    r"|\bvllm/vllm-openai[^\s\"',]*)[\"',]*"
 )
-_INSTRUCTION = re.compile(r"\s*(?:CMD|ENTRYPOINT)\s*(\[.*\])\s*")
 _OPTION = re.compile(r"--[a-z][\w-]*")
 _ARGUMENTS = re.compile(r"(?:\w+_)?args|command")
 _OPERATORS = "|&;<>"
@@ -55,11 +54,7 @@ class Mention:
 
 
 def recipes_in(folder: Path) -> Iterator[Path]:
-    """Yields the files that may be recipes, in order; hidden folders and packages of others are left out.
-
-    Args:
-        folder: A folder, or one file.
-    """
+    """Yields the files that may be recipes, in order; hidden folders and packages of others are left out."""
     for file in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
         parts = file.relative_to(folder).parts
         if any(part in _LEFT_OUT or (part.startswith(".") and part != ".env") for part in parts) or not file.is_file():
@@ -69,12 +64,7 @@ def recipes_in(folder: Path) -> Iterator[Path]:
 
 
 def mentions(text: str, file: str) -> set[Mention]:
-    """Returns what a recipe sets.
-
-    Args:
-        text: Its text.
-        file: Its name.
-    """
+    """Returns what a recipe sets."""
     if "vllm" not in text.lower():
         return set()
     suffix = Path(file).suffix.lower()
@@ -105,19 +95,10 @@ def _variables(lines: list[tuple[int, str]]) -> Iterator[tuple[str, int]]:
 
 def _commands(lines: list[tuple[int, str]]) -> Iterator[tuple[str, int]]:
     for at, (number, line) in enumerate(lines):
-        text = _as_words(line)
         # A command begins in one line; its words may be in those below.
-        for match in _SERVER.finditer(text):
-            more = [(number, text[match.end() :]), *lines[at + 1 : at + _LONGEST]]
+        for match in _SERVER.finditer(line):
+            more = [(number, line[match.end() :]), *lines[at + 1 : at + _LONGEST]]
             yield from _options(_words(more), more)
-
-
-def _as_words(line: str) -> str:
-    """A line; what a Dockerfile has as a list of words, as a shell would have it."""
-    if instruction := _INSTRUCTION.fullmatch(line):
-        with suppress(ValueError, TypeError):
-            return shlex.join(json.loads(instruction[1]))
-    return line
 
 
 def _words(lines: list[tuple[int, str]]) -> list[str]:
@@ -181,14 +162,9 @@ def _is_vllms(values: Mapping[str, yaml.Node]) -> bool:
 
 
 def _below(nodes: list[yaml.Node]) -> Iterator[yaml.Node]:
-    """Yields nodes and all below them, each once: an anchor can stand in many places, and below itself."""
-    seen: dict[int, yaml.Node] = {}
-    left = nodes[::-1]
-    while left:
-        if id(node := left.pop()) not in seen:
-            seen[id(node)] = node
-            left += _items(node)[::-1]
-            yield node
+    for node in nodes:
+        yield node
+        yield from _below(_items(node))
 
 
 def _items(node: yaml.Node) -> list[yaml.Node]:

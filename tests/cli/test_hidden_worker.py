@@ -53,7 +53,7 @@ def test_a_command_that_needs_our_worker_fails_with_one_line(python, trainer):
 
     line = " ".join(done.stderr.split())  # a terminal may wrap it
     assert (done.returncode, done.stdout) == (2, "")
-    assert line.startswith("error: the command 'audit' (worker.lab.cli.audit:COMMAND) cannot be loaded: ")
+    assert line.startswith("error: 'quirks audit' cannot be loaded from worker.lab.cli.audit:COMMAND: ")
     assert f"{place(trainer)} is imported as 'worker' instead of" in line
     assert "rename it" in line
 

@@ -19,7 +19,7 @@ from quirks_core.facts.installation import needs
 PROJECT = "model-quirks"
 ROOT = Path(__file__).parents[2]
 RUN = "import sys; sys.path.append(sys.argv.pop(1)); from quirks_core.cli import main; sys.exit(main())"
-ENGINE = "pip install 'model-quirks[cpu]' (or [cuda])"
+ENGINE = "pip install '.[cpu]' (or [cuda]) in a clone of model-quirks"
 
 
 def needed():
@@ -66,10 +66,10 @@ def folder(tmp_path):
         (["prove", "gemma4-layer-scalar"], f"vllm is not installed: {ENGINE}; the evidence of gemma4-layer-scalar needs it"),
         (["prove", "--all"], f"vllm is not installed: {ENGINE}"),
         (["audit", "--model", "."], f"torch is not installed: {ENGINE}"),
-        (["parity", "--model", "."], "numpy is not installed: pip install 'model-quirks[cpu,parity]' (or [cuda,parity])"),
+        (["parity", "--model", "."], "numpy is not installed: pip install '.[cpu,parity]' (or [cuda,parity])"),
         (
             ["migrate", "--from", "0.30", "--to", "0.31", "--model", "."],
-            "numpy is not installed: pip install 'model-quirks[cpu,",
+            "numpy is not installed: pip install '.[cpu,",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -144,9 +144,9 @@ def test_a_misspelt_slot_is_an_error_without_an_engine_too(light, folder):
 @pytest.mark.parametrize(
     ("module", "engine", "remedy"),
     [
-        ("matplotlib.figure", False, "pip install 'model-quirks[parity]'"),
-        ("ray", False, "pip install 'model-quirks[ray]'"),
-        ("zmq", False, "pip install 'model-quirks[cpu]' (or [cuda], [train])"),
+        ("matplotlib.figure", False, "pip install '.[parity]' in a clone of model-quirks"),
+        ("ray", False, "pip install '.[ray]' in a clone of model-quirks"),
+        ("zmq", False, "pip install '.[cpu]' (or [cuda], [train]) in a clone of model-quirks"),
         ("acme", False, "pip install acme"),
         ("acme", True, "pip install acme"),
     ],

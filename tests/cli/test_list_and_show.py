@@ -68,6 +68,7 @@ def test_list_counts_the_quirks_of_each_kind(quirks):
     assert every.out.splitlines()[-1] == ", ".join(f"{kinds[kind]} {kind}s" for kind in Kind)
     assert rules.out.splitlines()[-1] == f"0 workarounds, {kinds[Kind.RULE]} rules, 0 features"
     assert {row["kind"] for row in quirks("list", "--kind", "feature", "--json").json} == {"feature"}
+    assert "(choose from 'workaround', 'rule', 'feature')" in quirks("list", "--kind", "rul").err
 
 
 def test_show_says_what_a_quirk_declares(quirks):

@@ -7,13 +7,6 @@ import re
 import pytest
 from installed import needs_vllm
 
-from quirks_core.cli.by_version import make_plans
-from quirks_core.facts.context import RunContext
-from quirks_core.facts.model import ModelFacts
-from quirks_core.facts.packages import installed_versions
-from quirks_core.plan.switches import Switches
-from quirks_core.plugins.registry import Registry
-
 GEMMA = "gemma3_text"
 NORMALIZER = "gemma-normalizer-dummy-load"
 DUMMY = ("--set", "engine.load_format=dummy")
@@ -117,17 +110,6 @@ def test_a_table_has_a_column_for_each_version_with_a_legend(quirks, model):
     assert "dormant: would, but that version is not affected" in outcome.out
     assert "unknown:" not in outcome.out
     assert f"{len(everything) - len(few)} other quirks" in outcome.out
-
-
-@needs_vllm
-def test_what_was_worked_out_for_one_version_counts_for_no_other():
-    model = ModelFacts(name="qwen3", path="qwen3", config={"model_type": "qwen3"})
-    context = RunContext(model=model, packages=installed_versions(), environment={"VLLM_MADE_UP": "1"})
-    assert context.fact("environment.unread") == ("VLLM_MADE_UP",)
-
-    plan = make_plans(Registry.load(), context, ["0.9.1"], Switches())["0.9.1"]
-
-    assert [verdict.state for verdict in plan.verdicts if verdict.id == "unread-environment"] == ["unknown"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
 
@@ -53,7 +54,16 @@ def test_code_of_a_release_gets_neither_secrets_nor_plugins(tree, monkeypatch):
 
 
 def test_a_requirement_that_the_import_needs_is_stubbed(tree):
-    assert "Name" in failure_of(tree("import no_such_requirement.part; raise ValueError(no_such_requirement.part.Name)"))
+    found = failure_of(tree("import no_such_requirement.part; raise ValueError(no_such_requirement.part.Name)"))
+
+    assert "Name" in found
+    assert found.endswith("; not installed: no_such_requirement")
+
+
+def test_a_release_whose_torch_is_missing_says_so(tree, monkeypatch):
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if "site-packages" not in place])
+
+    assert failure_of(tree("import torch; torch.library.custom_op")) == "torch is not installed"
 
 
 def test_an_import_that_does_not_end_is_a_failure(tree, monkeypatch):

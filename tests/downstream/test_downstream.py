@@ -67,7 +67,7 @@ def test_a_third_partys_command_stands_beside_the_built_in_ones(
     assert (ran.code, ran.out) == (0, "7 halls\n")
     assert (broken.code, broken.out) == (2, "")
     assert (
-        "the command 'acme-telemetry' (acme_broken.imports:COMMAND) cannot be loaded: acme_telemetry is not installed"
+        "'quirks acme-telemetry' cannot be loaded from acme_broken.imports:COMMAND: acme_telemetry is not installed"
         in broken.err
     )
     assert "--model" in taken.out

@@ -57,7 +57,7 @@ def seen(tmp_path_factory):
 
         def planned(trainer, dtype, **given):
             args = EngineArgs(model=model, dtype=dtype)
-            explicit.declare(args, explicit.Typed(frozenset({"dtype"}), f"passed by {trainer}"))
+            explicit.declare(args, explicit.Typed(frozenset({"dtype"})))
             given = {slot.replace("_", "."): value for slot, value in given.items()}
             return make_plan(a.engine_run(args, HookSettings(given=given, trainer=TRAINERS[trainer]), "rollout"), environ={})
 

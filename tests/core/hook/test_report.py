@@ -16,7 +16,7 @@ from quirks_core.hook.report import log_plan, log_receipt
 from quirks_core.plan.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.reporting.plan import findings
 
-TYPED = Typed(frozenset({"dtype"}), "command line", exact=True)
+TYPED = Typed(frozenset({"dtype"}), exact=True)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_what_nobody_examined_is_named_and_in_a_quiet_log_counted(lines, make_pl
     [
         (TYPED, "; you set: dtype"),
         (TYPED._replace(names=frozenset()), "; you set: nothing"),
-        (Typed(frozenset({"dtype", "seed"}), "passed by trl"), "; set other than vLLM's defaults: dtype, seed"),
+        (Typed(frozenset({"dtype", "seed"})), "; set other than vLLM's defaults: dtype, seed"),
     ],
 )
 def test_the_first_line_describes_the_run(lines, plan_of, typed, words):
@@ -154,7 +154,7 @@ def test_cures_beyond_five_share_a_line_that_names_each(lines, plan_of):
 def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_set(lines, plan_of):
     plan = plan_of(typed={"engine.seed": 3}, untyped={"engine.dtype": "auto"})
 
-    (line,) = lines(log_plan, plan, Typed(frozenset({"dtype", "seed"}), "command line", exact=True), "told")
+    (line,) = lines(log_plan, plan, Typed(frozenset({"dtype", "seed"}), exact=True), "told")
 
     assert "; you set: seed; all clear" in line
 

@@ -72,6 +72,15 @@ def test_a_wrong_value_is_an_error_that_names_its_variable(name, value, message)
     assert message in str(error.value)
 
 
+def test_the_doctor_names_a_wrong_value(quirks, monkeypatch):
+    """An engine would stop at it."""
+    monkeypatch.setenv("MODEL_QUIRKS", "rolout")
+
+    outcome = quirks("doctor")
+
+    assert (outcome.code, "did you mean 'rollout'" in outcome.out) == (1, True)
+
+
 def test_a_trainer_without_autocast_can_be_given():
     settings = HookSettings.read({"MODEL_QUIRKS": "on", "MODEL_QUIRKS_SET": "train.dtype=float32;train.autocast=null"})
 

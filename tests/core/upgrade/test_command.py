@@ -166,9 +166,10 @@ def test_write_records_the_source_that_a_patch_expects(command, tmp_path, monkey
         (("--to", "./nowhere", "--model", "x"), "does not exist"),
         (("--to", "0.31.x", "--model", "x"), "neither a version of vLLM nor a wheel"),
         (("--to", "0.31", "--no-such-option"), "unrecognized arguments"),
-        (("--to", "0.33", "--patches", "x.py", "--catalogue"), "--patches needs no run"),
+        (("--to", "0.32", "org/model"), "is no command line of a server; a model is given by --model org/model"),
+        (("--to", "0.33", "--patches", "x.py", "--catalogue"), "not allowed with argument --patches"),
         (("--to", "0.33", "--patches", "x.py", "--", "vllm", "serve", "x"), "--patches needs no run"),
-        (("--to", "0.28.0", "--catalogue", "--model", "x"), "--catalogue looks at every installed quirk"),
+        (("--to", "0.28.0", "--catalogue", "--model", "x"), "--catalogue needs no run: leave out --model"),
     ],
 )
 def test_what_does_not_fit_together_is_said(quirks, words, message):

@@ -11,15 +11,16 @@ import json
 import os
 import subprocess
 import sys
+from typing import Literal, get_args, get_origin
 
 import pytest
 
 from quirks_core.source.engine_parser import Run, judge
+from quirks_core.source.serve_options import Shape, members
 from quirks_core.upgrade.finding import Verdict, verdict_of
 from quirks_core.upgrade.judged import Judged, judged_findings
 
 from .conftest import MODELS
-from .option_lines import lines
 
 _MODEL = MODELS["qwen3_moe"]
 _ALL = os.environ.get("MODEL_QUIRKS_TESTS_OPTIONS") == "all"
@@ -27,7 +28,12 @@ _VERSIONS = ("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0") if _ALL else ("0.
 #: Of the sample, one line in so many.
 _EVERY = 1 if _ALL else 24
 
-#: Imports a release as its own command does. Each of the following programs leaves what it finds in ``found``.
+#: Options that end the parser, or read files.
+_LEFT_OUT = {"--config", "--help", "model", "tokenizer"}
+#: Values that some option or key takes; what an option refuses is a case as well.
+_VALUES, _NESTED = ("1", "auto", "x"), (1, True, "x")
+
+#: Imports a release as its own command does, and leaves in ``found`` whether it takes each line.
 _IMPORT = """
 import argparse, contextlib, copy, dataclasses, importlib, io, json, os, sys
 tree, path, lines = json.load(sys.stdin)
@@ -43,7 +49,7 @@ for name in ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli
         break
 parser = cli.make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
 """
-#: Whether the release takes each line: its parser, its checks of a server, its dataclasses.
+#: Its parser, its checks of a server, its dataclasses.
 _PARSE = """
 found = []
 for words in lines:
@@ -58,44 +64,6 @@ for words in lines:
         except (SystemExit, Exception) as error:
             found.append(f"{type(error).__name__}: {error}"[:300])
 """
-#: The options of the release, the names in its registries, and the fields of its configurations with their defaults.
-_DESCRIBE = """
-from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
-from vllm.reasoning import ReasoningParserManager
-from vllm.tokenizers.registry import TokenizerRegistry
-from vllm.tool_parsers import ToolParserManager
-from vllm.v1.attention.backends.registry import AttentionBackendEnum
-
-def option(action):
-    is_flag = isinstance(action, argparse.BooleanOptionalAction) or action.nargs == 0
-    names = [*getattr(action, "negative_option_strings", ()), *action.option_strings]
-    choices = sorted(map(str, action.choices)) if action.choices else []
-    return {"names": names, "dest": action.dest, "is_flag": is_flag, "choices": choices}
-
-def defaults(kind):
-    values = {}
-    for item in dataclasses.fields(kind):
-        default = item.default
-        if item.default_factory is not dataclasses.MISSING:
-            with contextlib.suppress(Exception):
-                default = item.default_factory()
-        is_plain = isinstance(default, (bool, int, float, str, list, dict))
-        values[item.name] = default if is_plain and not str(default).startswith("annotation=") else None
-    return values
-
-kinds = {name: getattr(vllm.config, name) for name in dir(vllm.config)}
-found = {
-    "options": [option(action) for action in parser._actions if action.option_strings],
-    "registries": {
-        "tool_call_parser": sorted(ToolParserManager.list_registered()),
-        "reasoning_parser": sorted(ReasoningParserManager.list_registered()),
-        "tokenizer_mode": sorted(TokenizerRegistry.tokenizers),
-        "attention_backend": sorted(member.name for member in AttentionBackendEnum),
-        "quantization": sorted(QUANTIZATION_METHODS),
-    },
-    "configurations": {name: defaults(kind) for name, kind in kinds.items() if dataclasses.is_dataclass(kind)},
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +73,9 @@ def compared(sources):
 
 
 @pytest.fixture(scope="module")
-def written(compared, folder):
-    """The lines."""
-    return lines(*(_by(source, folder, _DESCRIBE) for source in compared.values()))[::_EVERY]
+def written(compared):
+    """The words after the model, one option or one key of a configuration each."""
+    return sorted({line for source in compared.values() for line in _lines(source)})[::_EVERY]
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +100,24 @@ def folder(tmp_path_factory):
     return found
 
 
-def _by(source, folder, program, words=()):
+def _lines(source):
+    for option in source.options():
+        if option.argument in _LEFT_OUT or option.name in _LEFT_OUT:
+            continue
+        if option.shape in (Shape.FLAG, Shape.SWITCH):
+            yield from ((name,) for name in (*option.names, *option.inverse))
+            yield from ((f"--no-{name[2:]}",) for name in option.names if option.shape is Shape.FLAG and name.startswith("--"))
+            continue
+        choices = [str(one) for kind in members(option.type) if get_origin(kind) is Literal for one in get_args(kind)]
+        yield from ((option.name, value) for value in choices or _VALUES)
+        for path, field in source.arguments.nested(option.argument).items() if option.argument else ():
+            if path.count(".") == 1:
+                is_plain = isinstance(field.default, bool | int | float | str | list | dict)
+                values = (field.default,) if is_plain else _NESTED
+                yield from ((option.name, json.dumps({path.partition(".")[2]: value})) for value in values)
+
+
+def _by(source, folder, program, words):
     """What a program finds that imports a release."""
     tree = None if source.folder is None else str(source.folder.parent)
     command = [sys.executable, "-P", "-c", f"{_IMPORT}{program}sys.stderr.write('FOUND' + json.dumps(found))"]

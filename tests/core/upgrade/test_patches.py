@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import textwrap
-from pathlib import Path
 
 import pytest
 
 from quirks_core.base.errors import UsageError
 from quirks_core.upgrade.finding import Level, Verdict
-from quirks_core.upgrade.monkey_patches import Way, read_patches
+from quirks_core.upgrade.monkey_patches import read_patches
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import find_release
 
@@ -118,11 +114,11 @@ KEPT, HELPER = "vllm.core.Scheduler.kept", "vllm.core.helper"
 @pytest.mark.parametrize(
     ("text", "way", "target"),
     [
-        ("import vllm.core as c\ns = c.Scheduler\ns.kept = f", Way.ASSIGNMENT, KEPT),
-        ("from vllm.core import Scheduler\nsetattr(Scheduler, 'kept', f)", Way.SETATTR, KEPT),
-        ("P = 'vllm.core.helper'\nmock.patch(P, f).start()", Way.MOCK, HELPER),
-        ("import vllm.core as c\nwith mock.patch.object(c, 'helper', f):\n    pass", Way.MOCK, HELPER),
-        ("@patches('vllm.core:Scheduler.kept')\ndef f(self): ...", Way.DECORATOR, KEPT),
+        ("import vllm.core as c\ns = c.Scheduler\ns.kept = f", "assignment", KEPT),
+        ("from vllm.core import Scheduler\nsetattr(Scheduler, 'kept', f)", "setattr", KEPT),
+        ("P = 'vllm.core.helper'\nmock.patch(P, f).start()", "mock", HELPER),
+        ("import vllm.core as c\nwith mock.patch.object(c, 'helper', f):\n    pass", "mock", HELPER),
+        ("@patches('vllm.core:Scheduler.kept')\ndef f(self): ...", "decorator", KEPT),
     ],
 )
 def test_every_way_to_patch_is_read(text, way, target):
@@ -255,63 +251,6 @@ def test_an_imported_name_is_followed_to_its_definition(against):
     text = "import vllm\nvllm.LLM.generate = lambda self, *args, **kwargs: None"
 
     assert [item.subject for item in against(text).findings] in ([], ["vllm.LLM.generate"])
-
-
-#: Trainers with their commit, the files that patch vLLM, and what cannot work on 0.33.0: the end of the target.
-TRAINERS = {
-    "NVIDIA-NeMo/RL@7ea279abfbeb698b092856d0dab61e7cf39bc909": (
-        ("nemo_rl/models/generation/vllm/patches.py", "nemo_rl/models/generation/vllm/quantization/fp8.py"),
-        12,
-        {"RayDistributedExecutor.collective_rpc", "ModelOptMxFp8LinearMethod.process_weights_after_loading"},
-    ),
-    "verl-project/verl@1dda039b9c6311889a9c9a26040677e1254814f9": (
-        (
-            "verl/utils/qat/vllm_patch.py", "verl/utils/modelopt/vllm_modelopt_patch.py", "verl/utils/vllm/vllm_fp8_utils.py",
-            "verl/utils/vllm/vllm_fp4_utils.py",
-        ),
-        11,
-        {
-            "ModelOptNvFp4LinearMethod.__init__", "ModelOptNvFp4LinearMethod.process_weights_after_loading",
-            "mxfp4.replace_parameter", "fp8.replace_parameter",
-        },
-    ),
-    "PrimeIntellect-ai/prime-rl@559b44772e471d1538537b8805cc77f3824a5e64": (
-        ("src/prime_rl/inference/patches.py", "src/prime_rl/inference/vllm/serving_tokens.py"),
-        19,
-        set(),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_patch_of_a_public_trainer_is_judged(trainer, releases, tmp_path):
-    """Needs a folder of git directories, ``owner+name/repo``, that have these commits."""
-    files, count, stopped = TRAINERS[trainer]
-    for file in files:
-        _provide(trainer, file, tmp_path / "trainer" / file)
-
-    report = check_patches(str(tmp_path / "trainer"), releases["0.26.0"], releases["0.33.0"])
-
-    stops = [item.subject for item in report.of(Level.STOP)]
-    assert report.patches == count
-    assert {end for end in stopped if any(target.endswith(end) for target in stops)} == stopped
-    assert len(stops) == len(stopped)
-
-
-def _provide(trainer, file, path):
-    repository, _, commit = trainer.partition("@")
-    folder = os.environ.get("MODEL_QUIRKS_TESTS_TRAINERS")
-    if not folder:
-        pytest.skip("MODEL_QUIRKS_TESTS_TRAINERS names no folder with the trainers' repositories")
-    git = Path(folder, repository.replace("/", "+"), "repo")
-    if not git.is_dir():
-        pytest.skip(f"{folder} has no repository {repository}")
-    program = shutil.which("git") or pytest.skip("there is no git")
-    shown = subprocess.run([program, f"--git-dir={git}", "show", f"{commit}:{file}"], capture_output=True, check=False)
-    if shown.returncode:
-        pytest.skip(f"{repository} has no {file} at {commit}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(shown.stdout)
 
 
 # ---- the command

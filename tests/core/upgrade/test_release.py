@@ -142,7 +142,7 @@ def test_without_the_extra_a_version_is_an_error_with_the_remedy(quirks, monkeyp
     outcome = quirks("upgrade", "--to", "0.30", "--catalogue")
 
     assert outcome.code == 4
-    assert "unearth is not installed: pip install 'model-quirks[upgrade]'" in outcome.err
+    assert "unearth is not installed: pip install '.[upgrade]' in a clone" in outcome.err
 
 
 def test_a_wheel_is_read_by_its_path(wheel):

@@ -90,7 +90,10 @@ def test_an_environment_is_named_by_interpreter_or_folder(interpreter, tmp_path)
     ("facts", "message"),
     [
         ([None, OURS], "vLLM is not installed for"),
-        (["0.30.0", None], r"(?s)model-quirks is not installed for .*run, or .*\n    \S+ -m pip install model-quirks-lab==.+$"),
+        (
+            ["0.30.0", None],
+            r"(?s)model-quirks is not installed for .*in a clone of it:\n    \S+ -m pip install \. \./wheels/\w+",
+        ),
         ("hello", "does not answer as a Python interpreter"),
     ],
 )

@@ -67,10 +67,8 @@ class Environment:
         if vllm is None:
             raise UsageError(f"vLLM is not installed for {python}; install it there")
         if quirks is None:
-            command = f"{python} -m pip install model-quirks-lab=={version('model-quirks')}"
-            raise UsageError(
-                f"model-quirks is not installed for {python} (vLLM {vllm}); run, or install your clone:\n    {command}"
-            )
+            command = f"{python} -m pip install . ./wheels/worker ./wheels/lab"
+            raise UsageError(f"model-quirks is not installed for {python} (vLLM {vllm}); run in a clone of it:\n    {command}")
         return cls(python, vllm, quirks)
 
 

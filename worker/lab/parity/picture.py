@@ -40,7 +40,7 @@ def check_matplotlib() -> None:
         UsageError: matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise UsageError("the picture needs matplotlib: pip install 'model-quirks[parity]'")
+        raise UsageError("the picture needs matplotlib: pip install '.[parity]' in a clone of model-quirks")
 
 
 def write_picture(found: Frontier, folder: Path) -> None:
