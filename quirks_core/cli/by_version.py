@@ -10,12 +10,13 @@ from packaging.version import Version
 
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.base.json_values import canonical
-from quirks_core.cli.options import ENGINE, plan_options
+from quirks_core.cli.options import ENGINE, run_options
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan, State
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.plan import versions as versions_of
 from quirks_core.reporting.terminal import Screen, line
 
 #: How a state is shown, and its text in the legend.
@@ -76,14 +77,14 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
         config: The run.
         versions: The versions.
     """
-    making = plan_options(options, config)
+    making = run_options(options, config)
     registry = making.registry()
     context = RunContext.gather(config, fact_names=registry.fact_names, assume=making.assume)
     plans = make_plans(registry, context, versions, making.switches)
     every = _rows(plans)
     rows = [row for row in every if options.verbose or {one["state"] for one in row["cells"].values()} != {State.NOT_MATCHED}]
     about: dict[str, Any] = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
-    about["left_out"] = len(every) - len(rows)
+    about |= {"platform": context.platform, "assumed": sorted(context.assumed - {ENGINE}), "left_out": len(every) - len(rows)}
     if options.json:
         kept = {"digest", "refusals", "warnings"}
         columns = [
@@ -92,7 +93,7 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
         ]
         print(canonical({**about, "columns": columns, "rows": rows}, indent=2))
     else:
-        _show(Screen(), plans, rows, about)
+        _show(Screen(), plans, rows, about | {"with": versions_of(context, without=ENGINE)})
     return 1 if any(plan.refusals for plan in plans.values()) else 0
 
 
@@ -108,7 +109,7 @@ def _rows(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
 
 
 def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]], about: Mapping[str, Any]) -> None:
-    screen.say(f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}, by version of vLLM")
+    screen.say(f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}, by version of vLLM; {line(about['with'])}")
     states = {row["id"]: [cell["state"] for cell in row["cells"].values()] for row in rows}
     shown = [(line(name), [_LEGEND[state][0] for state in found]) for name, found in states.items()]
     shown.append(("the run", ["[bold red]refused[/]" if plan.refusals else "ok" for plan in plans.values()]))

@@ -11,6 +11,7 @@ from quirks_core.base.text import listed
 from quirks_core.configuration.slots import slot_around, slot_named
 from quirks_core.declaration.flags import Kind, ModelFlag
 from quirks_core.declaration.trace import Answer
+from quirks_core.facts.context import RunContext
 from quirks_core.facts.packages import installed_platform, installed_version
 from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
@@ -83,15 +84,14 @@ def run(plan: Plan, whom: str = "", why: str = "") -> str:
     whom = "our worker" if of_our_worker(plan) else trainer or whom
     purpose = f"purpose {context.purpose}{f' ({why})' if why else ''}{f', for {whom}' if whom else ''}"
     model = f"{context.model.name} ({context.model.model_type})"
-    return f"{model}, {purpose}, plan {plan.digest[:12]}; {versions(plan)}"
+    return f"{model}, {purpose}, plan {plan.digest[:12]}; {versions(plan.context)}"
 
 
-def versions(plan: Plan) -> str:
-    """Returns the versions that a plan is for, the engine's first."""
-    context = plan.context
-    names = sorted((name for name in context.packages if name != "ray"), key=lambda name: (name != "vllm", name))
+def versions(context: RunContext, without: str = "") -> str:
+    """Returns the versions of a run, the engine's first, one left out; and where it runs."""
+    names = sorted((name for name in context.packages if name not in ("ray", without)), key=lambda name: (name != "vllm", name))
     shown = [f"{name} {context.packages[name]}{_assumed(name) if name in context.assumed else ''}" for name in names]
-    facts = [f"{name} {context.fact(name)} (assumed)" for name in sorted(context.assumed - set(names))]
+    facts = [f"{name} {context.fact(name)} (assumed)" for name in sorted(context.assumed - {*names, without})]
     is_here = context.platform in (None, installed_platform())
     return ", ".join([*shown, f"platform {context.platform or 'unknown'}{'' if is_here else ' (assumed)'}", *facts])
 
