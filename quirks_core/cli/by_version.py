@@ -109,7 +109,8 @@ def _rows(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
 
 
 def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]], about: Mapping[str, Any]) -> None:
-    screen.say(f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}, by version of vLLM; {line(about['with'])}")
+    run = f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}"
+    screen.say(f"{run}, by version of vLLM; {line(about['with'])}")
     states = {row["id"]: [cell["state"] for cell in row["cells"].values()] for row in rows}
     shown = [(line(name), [_LEGEND[state][0] for state in found]) for name, found in states.items()]
     shown.append(("the run", ["[bold red]refused[/]" if plan.refusals else "ok" for plan in plans.values()]))

@@ -148,7 +148,8 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
             holding.append(adjustment)
         elif condition.answer is Answer.UNKNOWN:
             text = f"{item.quirk.id}: a condition cannot be decided: {condition.decisive}"
-            undecided.append(_undecided(item, condition, text))
+            is_advice = isinstance(adjustment, Advise)
+            undecided.append(_undecided(item, condition, text, NoteKind.UNDECIDED_ADVICE if is_advice else NoteKind.UNDECIDED))
     if condition.answer is Answer.NO and not holding and not undecided and verdict.switch is None:
         nothing = {"state": State.NOT_MATCHED, "because": f"it does nothing in this run: {condition.decisive}"}
         return Evaluated(item, verdict.model_copy(update=nothing))
@@ -157,9 +158,9 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
     return Evaluated(item, verdict, tuple(holding), tuple(undecided))
 
 
-def _undecided(item: Loaded, trace: Trace, text: str) -> Note:
+def _undecided(item: Loaded, trace: Trace, text: str, kind: NoteKind = NoteKind.UNDECIDED) -> Note:
     facts = sorted({leaf.fact for leaf in trace.leaves if leaf.answer is Answer.UNKNOWN and is_known_fact(leaf.fact)})
-    return Note(kind=NoteKind.UNDECIDED, quirk=item.quirk.id, about=tuple(facts), text=text)
+    return Note(kind=kind, quirk=item.quirk.id, about=tuple(facts), text=text)
 
 
 def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switches) -> Evaluated:

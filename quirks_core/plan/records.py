@@ -64,6 +64,7 @@ class NoteKind(StrEnum):
     UNREAD = auto()  #: a version is newer than the newest that was read
     UNEXAMINED = auto()  #: quirks do nothing, because nobody examined the version
     UNDECIDED = auto()  #: a fact is missing, so that a quirk, or one of its adjustments, does nothing
+    UNDECIDED_ADVICE = auto()  #: a fact is missing, so that a quirk's advice is left out; what it sets is decided
     ADVICE = auto()  #: a quirk's advice
 
 
@@ -84,6 +85,11 @@ class Note(Record):
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def is_undecided(self) -> bool:
+        """A fact is missing."""
+        return self.kind in (NoteKind.UNDECIDED, NoteKind.UNDECIDED_ADVICE)
 
 
 class Switch(Record):
@@ -340,14 +346,14 @@ class Plan(Record):
         """The missing facts in alphabetical order, each with the quirks that are undecided without it, wholly or in part."""
         found: dict[str, set[str]] = {}
         for note in self.warnings:
-            for fact in note.about if note.kind is NoteKind.UNDECIDED else ():
+            for fact in note.about if note.is_undecided else ():
                 found.setdefault(fact, set()).add(note.quirk or "")
         return {fact: tuple(sorted(found[fact])) for fact in sorted(found)}
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """The warnings that `undecided` does not cover."""
-        return tuple(note for note in self.warnings if note.kind is not NoteKind.UNDECIDED or not note.about)
+        return tuple(note for note in self.warnings if not (note.is_undecided and note.about))
 
     @property
     def for_processes(self) -> ProcessPlan:

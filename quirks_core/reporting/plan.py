@@ -178,7 +178,7 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
     if whole:
         for fact, names in plan.undecided.items():
             yield Finding("undecided", ways.supply([fact]) or fact, f"decides {', '.join(names)}")
-        yield from (Finding("undecided", "", note.text) for note in plan.warnings if note.kind is NoteKind.UNDECIDED)
+        yield from (Finding("undecided", "", note.text) for note in plan.warnings if note.is_undecided)
         return
     open_ = {fact: names for fact, names in plan.undecided.items() if not _is_the_trainers(plan, fact)}
     of_model = {one.id for one in plan.verdicts if _is_of_model(one)}
@@ -187,8 +187,10 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
     settled = [line for line in plan.adjustments if line.status in (Status.APPLIED, Status.ALREADY_SET)]
     titles |= {quirk.id: "in force but for one condition" for line in settled for quirk in line.quirks}
     every = {name for names in open_.values() for name in names}
-    own = sorted(every & of_model)[:MOST]
-    for group in filter(None, [*([name] for name in own), sorted(every.difference(own))]):
+    advice = every - {note.quirk for note in plan.warnings if note.kind is NoteKind.UNDECIDED}
+    titles |= dict.fromkeys(advice, "only its advice")
+    own = sorted((every & of_model) - advice)[:MOST]
+    for group in filter(None, [*([name] for name in own), sorted(every - advice - set(own)), sorted(advice)]):
         facts = [fact for fact, names in open_.items() if not set(group).isdisjoint(names)]
         decided = f"decided by {ways.supply(facts) or ', '.join(facts)}"
         if len(group) == 1:
@@ -196,7 +198,7 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
         else:
             yield Finding("undecided", f"{len(group)} quirks", decided)
     # A fact that no run has cannot be supplied.
-    yield from (Finding("undecided", "", note.text) for note in plan.notes if note.kind is NoteKind.UNDECIDED)
+    yield from (Finding("undecided", "", note.text) for note in plan.notes if note.is_undecided)
 
 
 def _is_the_trainers(plan: Plan, fact: str) -> bool:
@@ -211,7 +213,7 @@ def _warnings(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
     for note in sorted(plan.warnings, key=lambda note: note.kind is not NoteKind.PLUGIN):
         if note.kind is NoteKind.UNCHECKED and not whole:
             unchecked += 1
-        elif note.kind not in (NoteKind.UNDECIDED, NoteKind.ADVICE):
+        elif not note.is_undecided and note.kind is not NoteKind.ADVICE:
             yield Finding("warning", "", note.text)
     if unchecked:
         number = "1 setting or patch" if unchecked == 1 else f"{unchecked} settings and patches"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from quirks_core.base.errors import DeclarationError, UsageError
 from quirks_core.declaration.quirk import Quirk
@@ -113,14 +113,6 @@ class IsolatedRegistry:
     def observe(self, plan: Plan, receipt: Any) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
         return self._registry.observe(plan, receipt)
-
-    def discover(self) -> NoReturn:
-        """Refuses.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(f"a test's registry does not look at what is installed; {_HOW}")
 
     def _take(self, plugin: Discovered) -> None:
         if any((item.distribution, item.name) == (plugin.distribution, plugin.name) for item in self._plugins):

@@ -143,7 +143,9 @@ def test_without_an_engine_a_version_is_planned_for_on_the_same_gpu(light, folde
     )  # fmt: skip
 
     assert ", platform cuda (assumed), platform.gpu.capability 90 (assumed)\n" in of_one
-    assert of_two.partition("\n")[0].endswith("by version of vLLM; platform cuda (assumed), platform.gpu.capability 90 (assumed)")
+    assert of_two.partition("\n")[0].endswith(
+        "by version of vLLM; platform cuda (assumed), platform.gpu.capability 90 (assumed)"
+    )
     assert "wanted cpu, got cuda" in why
 
 
