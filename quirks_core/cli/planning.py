@@ -85,10 +85,10 @@ def _print_options(plan: Plan) -> None:
     if plan.refusals:
         Screen(stderr=True).findings(map(refused, plan.refusals))
         return
-    found = vllm_args(plan)
-    for text in found.lines:
-        print(text)
-    for text in found.notes:
+    words, notes = vllm_args(plan)
+    if words:
+        print(words)
+    for text in notes:
         print(f"# {one_line(text)}", file=sys.stderr)
 
 

@@ -168,15 +168,7 @@ def _trace_of_contrary(part: Match, facts: Facts) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class Condition(Match):
-    """A single comparison of one fact, with a constant or with another fact.
-
-    Attributes:
-        name: The fact's dotted name.
-        operator: One of `OPERATORS`.
-        operand: What the fact is compared with: a constant, or another `Fact`; None for an operator that needs nothing.
-        wanted: What is wanted, in words.
-        words: See `described`.
-    """
+    """A single comparison of one fact, with a constant or with another fact, by one of `OPERATORS`."""
 
     name: str
     operator: str

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from functools import cached_property
@@ -203,7 +203,7 @@ class Quirk:
         """Some run leaves open whether the quirk concerns it: it reads a fact that may be missing."""
         return bool(self.affected) or not all(always_known(name) for name in self.match.facts())
 
-    @property
+    @cached_property
     def fact_names(self) -> frozenset[str]:
         """The names of the facts, packages and variables that the quirk reads or adjusts."""
         conditions = [self.match, *(item.when for item in self.adjustments if item.when is not None)]
@@ -347,14 +347,3 @@ def from_package(file: str, module: str) -> str:
     top = f"{os.sep}{module.partition('.')[0]}"
     start = max(file.rfind(f"{top}{os.sep}"), file.rfind(f"{top}.py"))
     return file[start + 1 :]
-
-
-def fact_names_of(quirks: Iterable[Quirk]) -> frozenset[str]:
-    """Returns the names of the facts that the quirks read; a quirk whose match raises is left out."""
-    found: set[str] = set()
-    for quirk in quirks:
-        try:
-            found |= quirk.fact_names
-        except (Exception, SystemExit):  # noqa: S112 - a third party's own kind of match may raise; its verdict reports it
-            continue
-    return frozenset(found)

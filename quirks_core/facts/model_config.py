@@ -32,11 +32,6 @@ def config_file(model: str, revision: str | None = None) -> Path:
 def checkpoint_file(model: str, name: str, revision: str | None = None) -> Path | None:
     """Returns the path of one of a model's smaller files; None if it has no such file.
 
-    Args:
-        model: A folder, or a Hugging Face hub id.
-        name: Name of the file.
-        revision: Branch, tag or commit on the hub.
-
     Raises:
         UsageError: It cannot be read: there is no such folder, or the hub cannot be reached.
     """
@@ -126,10 +121,6 @@ def overridden(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     """Returns a model's configuration with ``engine.hf_overrides`` in it, as vLLM's ``ModelConfig`` applies them.
 
     A mapping is merged into a configuration inside of the configuration (``text_config``), and replaces any other value.
-
-    Args:
-        config: The content of ``config.json``.
-        changes: The overrides.
     """
     merged = {
         key: _merged(config[key], value)

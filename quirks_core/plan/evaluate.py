@@ -55,13 +55,7 @@ def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) 
 
 
 def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evaluated:
-    """Evaluates one quirk, without the quirks that supersede it.
-
-    Args:
-        context: The facts.
-        item: The quirk.
-        switches: What the user turned off or on.
-    """
+    """Evaluates one quirk, without the quirks that supersede it."""
     matched, affected = _traces(context, item.quirk)
     trace = all_of((matched, affected))
     state = _STATES[trace.answer]
@@ -182,10 +176,7 @@ def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switc
 
 def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
     """The answers of match and versions. A quirk for other models is not evaluated further."""
-    try:
-        types = quirk.model_types
-    except (Exception, SystemExit):  # a third party's own kind of match; its evaluation reports the error
-        types = None
+    types = quirk.model_types
     if types is not None and (known := context.loaded.model_types) and types.isdisjoint(known):
         return Trace.of(
             Leaf("model.model_type", " or ".join(sorted(types)), context.fact("model.model_type"), Answer.NO)

@@ -59,7 +59,7 @@ class NoteKind(StrEnum):
     PLUGIN = auto()  #: a plugin was not loaded
     HOOK = auto()  #: a plugin's facts cannot be used
     SWITCH = auto()  #: a switch may name nothing
-    UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed, or is not the only one
+    UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed
     UNLISTED = auto()  #: the installed vLLM does not list the value of a setting
     UNREAD = auto()  #: a version is newer than the newest that was read
     UNEXAMINED = auto()  #: quirks do nothing, because nobody examined the version
@@ -93,13 +93,7 @@ class Note(Record):
 
 
 class Switch(Record):
-    """The switch that decides about a quirk.
-
-    Attributes:
-        on: Turned on (forced) or off.
-        name: The name that was used.
-        layer: The layer that used it, in words.
-    """
+    """The switch that decides about a quirk."""
 
     on: bool
     name: str
@@ -259,10 +253,6 @@ class ProcessPlan(Record):
     @classmethod
     def read(cls, text: str, where: str) -> ProcessPlan:
         """Reads one from JSON.
-
-        Args:
-            text: The JSON.
-            where: Where it was found, for the message.
 
         Raises:
             QuirksError: It cannot be read as a plan.

@@ -225,13 +225,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class Loading:
-    """What became of plugins.
-
-    Attributes:
-        plugins: Those that loaded, each with the quirks that it declares.
-        broken: Those that did not load.
-        skipped: Those that are switched off, as a whole or the quirk in their file.
-    """
+    """What became of plugins: those that loaded, with their quirks, those that did not, and those that are switched off."""
 
     plugins: list[tuple[Discovered, list[Quirk]]] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
@@ -241,10 +235,7 @@ class Loading:
 def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: Switches | None) -> Loading:
     """Imports plugins one by one and registers their hooks; one with anything wrong, also beside others, stays unregistered.
 
-    Args:
-        manager: Where hooks are registered.
-        found: The plugins.
-        switches: What is switched off is not even imported.
+    What is switched off is not even imported.
     """
     loading = Loading()
     for item in found:
@@ -253,6 +244,8 @@ def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: S
             continue
         try:
             quirks = contained(item.module, lambda item=item: _load(manager, item))  # type: ignore[misc]  # no type of a default
+            for quirk in quirks:  # a third party's own kind of match may raise
+                contained(item.module, lambda quirk=quirk: (quirk.fact_names, quirk.model_types))  # type: ignore[misc]
             loading.plugins.append((item, quirks))
         except DeclarationError as error:
             loading.broken.append(Broken(item, shortened(str(error))))

@@ -48,13 +48,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A rule that a declaration violates.
-
-    Attributes:
-        level: How much it matters.
-        quirk: The quirk's id; the entry point's name if no quirk could be loaded.
-        message: What is wrong and what to do.
-    """
+    """A rule that a declaration violates."""
 
     level: Level
     quirk: str

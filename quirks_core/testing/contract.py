@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, version
+from importlib.metadata import EntryPoint
 from typing import Any, ClassVar
 
 import pytest
@@ -113,17 +113,17 @@ class QuirkContract:
             if why := _not_here(quirk, example.platform):
                 skipped = f"example {number}: {why}"
                 continue
-            before, trouble, done = _state(quirk), "", done + 1
+            before, done = _state(quirk), done + 1
             try:
                 with applied(quirk, example.context()):
                     _import_targets(quirk)
             except RefusedError:
                 pass  # a refused plan must change nothing; this is checked below as well
             except QuirksError as error:
-                trouble = str(error)
-            if trouble:
-                pytest.fail(f"example {number}: {quirk.id} cannot be put into force: {trouble}", pytrace=False)
-            _accept_same(number, before, _state(quirk))
+                pytest.fail(f"example {number}: {quirk.id} cannot be put into force: {error}", pytrace=False)
+            after = _state(quirk)
+            if changed := [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]:
+                pytest.fail(f"example {number}: undoing the quirk leaves {', '.join(changed)} changed", pytrace=False)
         if skipped and not done:
             pytest.skip(skipped)
 
@@ -132,13 +132,10 @@ class QuirkContract:
         quirk = getattr(cls, "quirk", None)
         if not isinstance(quirk, Quirk):
             pytest.fail(f"{cls.__name__}: set the quirk in the class: quirk = QUIRK", pytrace=False)
-        distribution, name = cls.distribution, quirk.id
-        for found in plugins_of(quirk) if not distribution else ():
-            distribution, name = found.distribution, found.name
-        try:
-            return Loaded(quirk, distribution, version(distribution), name)
-        except (PackageNotFoundError, ValueError):
-            return Loaded(quirk, distribution, "0", name)
+        found = None if cls.distribution else next(iter(plugins_of(quirk)), None)
+        if found is None:
+            return Loaded(quirk, cls.distribution, "0", quirk.id)
+        return Loaded(quirk, found.distribution, found.version, found.name)
 
 
 @lru_cache(maxsize=8)
@@ -189,9 +186,3 @@ def _attribute(owner: Any, path: str) -> Any:
     for name in path.split("."):
         owner = getattr(owner, "__dict__", {}).get(name)
     return owner
-
-
-def _accept_same(number: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-    if changed:
-        pytest.fail(f"example {number}: undoing the quirk leaves {', '.join(changed)} changed", pytrace=False)

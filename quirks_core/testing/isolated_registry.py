@@ -13,7 +13,7 @@ from quirks_core.facts.context import RunContext
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins.finder import PROJECT, Discovered
+from quirks_core.plugins.finder import PROJECT, Discovered, contained
 from quirks_core.plugins.registry import Registry
 
 _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"
@@ -69,10 +69,7 @@ class IsolatedRegistry:
         Raises:
             DeclarationError: It is broken.
         """
-        try:
-            plugin = EntryPoint(value, value, PROJECT).load()
-        except Exception as error:
-            raise DeclarationError(f"{value} cannot be loaded: {type(error).__name__}: {error}") from error
+        plugin = contained(value, EntryPoint(value, value, PROJECT).load)
         return self.add(plugin, distribution=distribution, version=version)
 
     @property
@@ -95,12 +92,6 @@ class IsolatedRegistry:
         self, context: RunContext, switches: Switches | None = None, *, disable: Sequence[str] = (), force: Sequence[str] = ()
     ) -> Plan:
         """Makes the plan for a run; the environment's switches do not count.
-
-        Args:
-            context: The facts.
-            switches: What the user turned off or on.
-            disable: Names to turn off, if there are no `switches`.
-            force: Names to turn on, if there are no `switches`.
 
         Raises:
             UsageError: Nothing was added, or a switch names nothing.

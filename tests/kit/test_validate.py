@@ -39,7 +39,6 @@ USELESS = {
 RAISES = """
 class Bad(Match):
     def trace(self, facts): raise RuntimeError('in trace')
-    def facts(self): raise RuntimeError('in facts')
 """
 
 
@@ -153,7 +152,11 @@ def test_side_effects_of_an_import_are_pinned_on_the_right_plugin(findings: Any)
 def test_a_match_that_raises_does_not_hide_the_other_laws(findings: Any) -> None:
     messages = "\n".join(found.message for found in findings("kit-laws"))
 
-    for words in ("supersedes 'kit-nobody'", "is not data", "its facts cannot be checked: RuntimeError: in facts"):
+    for words in (
+        "supersedes 'kit-nobody'",
+        "is not data",
+        "wanted an answer, got RuntimeError: in trace",
+    ):
         assert words in messages
 
 
@@ -169,12 +172,14 @@ def test_what_would_do_nothing_or_harm_in_every_run_is_an_error(findings: Any, n
 
 def test_problems_between_distributions_are_reported_for_each(findings: Any) -> None:
     for name, other in (("kit-x", "kit-y"), ("kit-y", "kit-x")):
-        messages = {found.quirk: found.message for found in findings(name) if found.level != "note"}
-        for plugin, quirk in (("same", "kit-same"), ("two", "kit-x/two")):
-            assert f"_{plugin}:QUIRK does not load: quirk id '{quirk}' is taken by {other} 1.2 (" in messages[plugin]
-        assert "quirks supersede each other in a circle: kit-" in messages[f"{name}/one"]
-        (note,) = (found for found in findings(name) if found.level == "note")
-        assert f"safe from others as '{name}/kit-same'" in note.message
+        messages = [found.message for found in findings(name)]
+        for words in (
+            f"_same:QUIRK does not load: quirk id 'kit-same' is taken by {other} 1.2 (",
+            f"_two:QUIRK does not load: quirk id 'kit-x/two' is taken by {other} 1.2 (",
+            "quirks supersede each other in a circle: kit-",
+            f"safe from others as '{name}/kit-same'",
+        ):
+            assert len([message for message in messages if words in message]) == 1, messages
 
 
 def test_the_exit_code_tells_whether_the_named_distribution_is_good(
