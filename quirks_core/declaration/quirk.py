@@ -6,8 +6,8 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum, auto
 from functools import cached_property
 from types import FrameType
@@ -107,7 +107,6 @@ class Location:
 _ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)?")
 #: Names that switch more than one quirk.
 _RESERVED = frozenset({"all", "third-party", *ModelFlag})
-_ADJUSTMENTS = (Default, Require, Refuse, Advise, Patch)
 
 
 @dataclass(frozen=True, init=False)
@@ -174,29 +173,13 @@ class Quirk:
             DeclarationError: The declaration is invalid; the message lists all problems.
         """
         location = _location(sys._getframe(1))
-        flag = flag or folder_of(location.module)
-        values: dict[str, Any] = {
-            "id": id,
-            "title": title,
-            "flag": flag,
-            "kind": kind,
-            "match": match,
-            "adjustments": _as_tuple(adjustments),
-            "affected": _as_tuple(affected),
-            "severity": severity,
-            "references": _as_tuple(references),
-            "evidence": _as_tuple(evidence),
-            "examples": _as_tuple(examples),
-            "supersedes": _as_tuple(supersedes),
-            "cost": cost,
-            "crash": crash,
-            "location": location,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        given = {**locals(), "flag": flag or folder_of(location.module)}
+        for one in fields(self):
+            value = given[one.name]
+            object.__setattr__(self, one.name, _as_tuple(value) if one.name in _PARTS else value)
         if problems := list(self._problems()):
             raise DeclarationError(f"quirk {shown(id)}: " + "; ".join(problems))
-        object.__setattr__(self, "flag", flag_name(flag))
+        object.__setattr__(self, "flag", flag_name(self.flag))
 
     @property
     def can_be_unknown(self) -> bool:
@@ -306,7 +289,7 @@ class Quirk:
             re.compile(self.crash if isinstance(self.crash, str) else "")
         except re.error as error:
             yield f"crash is no regular expression: {error}"
-        for name, kinds in _PARTS:
+        for name, kinds in _PARTS.items():
             for item in getattr(self, name):
                 if not isinstance(item, kinds):
                     yield f"{shown(item)} in {name} is of the wrong type"
@@ -323,14 +306,15 @@ class Quirk:
                 yield f"an example holds what {why}"
 
 
-_PARTS: tuple[tuple[str, Any], ...] = (
-    ("adjustments", _ADJUSTMENTS),
-    ("affected", Affected),
-    ("references", Reference),
-    ("evidence", (PairedRun, Probe)),
-    ("examples", Example),
-    ("supersedes", str),
-)
+#: The types of what may be several.
+_PARTS: Mapping[str, Any] = {
+    "adjustments": (Default, Require, Refuse, Advise, Patch),
+    "affected": Affected,
+    "references": Reference,
+    "evidence": (PairedRun, Probe),
+    "examples": Example,
+    "supersedes": str,
+}
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

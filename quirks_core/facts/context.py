@@ -182,7 +182,7 @@ class RunContext(Record):
         changes = self.settings.get(_OVERRIDES)
         if not changes or not isinstance(changes, dict):
             return self.model
-        return self.model.model_copy(update={"config": overridden(self.model.config, changes)})
+        return ModelFacts(name=self.model.name, path=self.model.path, config=overridden(self.model.config, changes))
 
     @property
     def source(self) -> VllmSource:

@@ -250,12 +250,11 @@ def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: S
         except DeclarationError as error:
             loading.broken.append(Broken(item, shortened(str(error))))
     taken = _duplicate_ids(loading.plugins)
-    for item, problem in taken:
+    for item, problem in taken.items():
         if manager.has_plugin(_plugin_name(item)):
             manager.unregister(name=_plugin_name(item))
         loading.broken.append(Broken(item, shortened(problem)))
-    gone = {id(item) for item, _ in taken}
-    loading.plugins = [(item, quirks) for item, quirks in loading.plugins if id(item) not in gone]
+    loading.plugins = [(item, quirks) for item, quirks in loading.plugins if item not in taken]
     return loading
 
 
@@ -319,13 +318,13 @@ def _place(error: BaseException, package: str) -> str:
 # Classify
 
 
-def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> list[tuple[Discovered, str]]:
+def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> dict[Discovered, str]:
     """Returns the plugins that are broken by an id: it is ours if we declare it; otherwise all that declare it are broken."""
     owners: dict[str, list[tuple[Discovered, Quirk]]] = {}
     for item, quirks in plugins:
         for quirk in quirks:
             owners.setdefault(quirk.id, []).append((item, quirk))
-    found: dict[int, tuple[Discovered, str]] = {}
+    found: dict[Discovered, str] = {}
     for quirk_id, claims in owners.items():
         if len(claims) > 1:
             for item, quirk in claims:
@@ -333,8 +332,8 @@ def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> list[tu
                     continue
                 others = [(other, same) for other, same in claims[:4] if same is not quirk or other is not item]
                 owned = " and ".join(f"{other.distribution} {other.version} ({q.location})" for other, q in others) or "itself"
-                found[id(item)] = (item, f"quirk id {quirk_id!r} is taken by {owned}")
-    return list(found.values())
+                found[item] = f"quirk id {quirk_id!r} is taken by {owned}"
+    return found
 
 
 def find_circle(replaced: Mapping[str, Iterable[str]]) -> list[str]:

@@ -19,7 +19,7 @@ from quirks_core.plugins.registry import Registry
 _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Given:
     """An entry point for an object that is already loaded."""
 
