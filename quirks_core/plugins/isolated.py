@@ -18,7 +18,6 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
-from quirks_core.base.errors import QuirksError
 from quirks_core.base.json_values import sha256
 from quirks_core.base.record import Record
 from quirks_core.declaration.encoding import digest
@@ -41,7 +40,7 @@ class Seen(Record):
         error: Why it does not load; empty if it does.
         impure: The packages of `HEAVY` that were imported, and the environment variables that were set or removed, while it
             was loaded and its examples were evaluated: what it does, and what to do instead.
-        digests: By quirk, SHA-256 of the declaration, which is empty if there is none, and of the plan for each example.
+        digests: By quirk, SHA-256 of the declaration, and of the plan for each example; none if it cannot be computed.
         problems: The rules that its quirks violate.
     """
 
@@ -120,10 +119,9 @@ def _look(item: Discovered) -> tuple[Registry, Seen]:
 
 def _digests(item: Loaded) -> tuple[str, ...]:
     try:
-        declared = digest(item.quirk)
-    except QuirksError:  # a law reports it
-        declared = ""
-    return declared, *(sha256(resolve(example.context(), [item]).to_json()) for example in item.quirk.examples)
+        return digest(item.quirk), *(sha256(resolve(example.context(), [item]).to_json()) for example in item.quirk.examples)
+    except Exception:  # a law reports the error
+        return ()
 
 
 def _main() -> None:
