@@ -184,11 +184,11 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
     of_model = {one.id for one in plan.verdicts if _is_of_model(one)}
     titles = {one.id: one.title for one in plan.verdicts}
     # Where something of it is settled, the title would read as if nothing were.
-    settled = [line for line in plan.adjustments if line.status in (Status.APPLIED, Status.ALREADY_SET)]
-    titles |= {quirk.id: "in force but for one condition" for line in settled for quirk in line.quirks}
+    lines = [line for line in plan.adjustments if line.status in (Status.APPLIED, Status.ALREADY_SET)]
+    settled = {quirk.id for line in lines for quirk in line.quirks}
     every = {name for names in open_.values() for name in names}
-    advice = every - {note.quirk for note in plan.warnings if note.kind is NoteKind.UNDECIDED}
-    titles |= dict.fromkeys(advice, "only its advice")
+    advice = every & settled - {note.quirk for note in plan.warnings if note.kind is NoteKind.UNDECIDED}
+    titles |= dict.fromkeys(settled, "in force but for one condition") | dict.fromkeys(advice, "only its advice")
     own = sorted((every & of_model) - advice)[:MOST]
     for group in filter(None, [*([name] for name in own), sorted(every - advice - set(own)), sorted(advice)]):
         facts = [fact for fact, names in open_.items() if not set(group).isdisjoint(names)]
