@@ -30,7 +30,6 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.receipt import Acknowledgement, Effect, Receipt
 from quirks_core.plan.records import Contributor, Plan, PlannedAdjustment, PlannedPatch, Refusal, State, Status, Verdict
 from quirks_core.plugins import hookspecs, validate
-from quirks_core.plugins.lifecycle import Stage
 from quirks_core.testing import plugin
 from quirks_plugins import fixtures as engine_fixtures
 from worker.lab.kit.checkpoints import KINDS
@@ -256,7 +255,7 @@ def test_every_patch_of_the_page_passes_validation_when_it_is_copied(tmp_path, m
         assert not [*validate.reasons(loaded), *validate.patches(loaded), *validate.slots(loaded)]
 
 
-@pytest.mark.parametrize("words", [State, Status, Severity, Stage, Answer, Conclusion], ids=lambda words: words.__name__)
+@pytest.mark.parametrize("words", [State, Status, Severity, Answer, Conclusion], ids=lambda words: words.__name__)
 def test_every_word_of_a_plan_is_in_the_glossary(words):
     assert {word.value for word in words} <= _words(_DOCS / "reference.md")
 

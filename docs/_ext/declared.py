@@ -14,11 +14,13 @@ from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.match import Condition, Match
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
+from quirks_core.facts.context import Installation
 from quirks_core.facts.unknown import UNKNOWN
+from quirks_core.plan import evaluate
 from quirks_core.plan.loaded import Loaded
+from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.summary import Summary
-from quirks_core.plugins.lifecycle import lifecycle
 
 #: The versions of vLLM that the pages speak of, oldest first: some below the floor, where many rules come from, and the
 #: supported ones. A fixed list, so that the pages are the same on every machine.
@@ -110,7 +112,8 @@ def _conditions(match: Match) -> Iterator[Condition]:
 
 def stage(item: Loaded) -> str:
     """A quirk's stage on the newest engine, by its declaration alone."""
-    return lifecycle(item, {"vllm": ENGINES[-1]})
+    is_fixed = evaluate.affected(Installation({"vllm": ENGINES[-1]}), item.quirk).answer is Answer.NO
+    return State.DORMANT if is_fixed else State.ACTIVE
 
 
 def versions(quirk: Quirk) -> str:

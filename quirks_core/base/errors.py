@@ -71,10 +71,6 @@ def problem_of_text(name: str, value: object) -> str | None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns the closest known name, as the end of an error message.
 
-    Args:
-        name: What was typed.
-        known: The names that exist.
-
     Returns:
         ``"; did you mean 'x'?"``, or an empty string if nothing comes close.
     """

@@ -11,10 +11,11 @@ from packaging.version import Version
 
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.base.json_values import canonical
-from quirks_core.cli.options import ENGINE, plan_options
+from quirks_core.cli.options import ENGINE, run_options
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plan.records import Plan, State
 from quirks_core.plugins.planning import make_plan
+from quirks_core.reporting.plan import versions as versions_of
 from quirks_core.reporting.terminal import Screen, line
 
 #: How a state is shown, and its text in the legend.
@@ -56,7 +57,7 @@ def read_versions(options: argparse.Namespace) -> tuple[str, ...]:
 
 def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: Sequence[str]) -> int:
     """Shows which quirks apply to a run on which versions; 1 if the run is refused on any."""
-    making = plan_options(options, config)
+    making = run_options(options, config)
     registry = making.registry()
     plans = {}
     for version in versions:
@@ -66,7 +67,7 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
     rows = [row for row in every if options.verbose or {one["state"] for one in row["cells"].values()} != {State.NOT_MATCHED}]
     context = plans[versions[0]].context
     about: dict[str, Any] = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
-    about["left_out"] = len(every) - len(rows)
+    about |= {"platform": context.platform, "assumed": sorted(context.assumed - {ENGINE}), "left_out": len(every) - len(rows)}
     if options.json:
         kept = {"digest", "refusals", "warnings"}
         columns = [
@@ -75,7 +76,7 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
         ]
         print(canonical({**about, "columns": columns, "rows": rows}, indent=2))
     else:
-        _show(Screen(), plans, rows, about)
+        _show(Screen(), plans, rows, about | {"with": versions_of(context, without=ENGINE)})
     return 1 if any(plan.refusals for plan in plans.values()) else 0
 
 
@@ -91,7 +92,8 @@ def _rows(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
 
 
 def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]], about: Mapping[str, Any]) -> None:
-    screen.say(f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}, by version of vLLM")
+    run = f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}"
+    screen.say(f"{run}, by version of vLLM; {line(about['with'])}")
     states = {row["id"]: [cell["state"] for cell in row["cells"].values()] for row in rows}
     shown = [(line(name), [_LEGEND[state][0] for state in found]) for name, found in states.items()]
     shown.append(("the run", ["[bold red]refused[/]" if plan.refusals else "ok" for plan in plans.values()]))

@@ -158,8 +158,8 @@ def run_options(options: argparse.Namespace, config: GenerationConfig) -> PlanOp
     more: dict[str, str] = {}
     if installed_version(ENGINE) is None and ENGINE not in given:
         more[ENGINE] = ".".join(map(str, NEWEST_READ))
-        if installed_platform() is None and given.keys().isdisjoint({"platform", "cpu", "gpu"}):
-            more["platform"] = "cuda"
+    if installed_platform() is None and given.keys().isdisjoint({"platform", "cpu", "gpu"}):
+        more["platform"] = "cuda"
     if "cuda" in (given.get("platform"), more.get("platform")) and "gpu" not in given and gpu_capability() is None:
         more["gpu"] = _H100
     options.assume = [*options.assume, *map("==".join, more.items())]

@@ -10,12 +10,21 @@ from quirks_core.base.text import one_line
 from quirks_core.cli.by_version import add_versions, read_versions, run_matrix
 from quirks_core.cli.command import Command, print_document
 from quirks_core.cli.options import add_run, load_run, program, run_options
+from quirks_core.facts.trainers import TRAINERS
+from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.formats import vllm_args
 from quirks_core.plan.records import Plan
 from quirks_core.plan.summary import Summary
 from quirks_core.plugins.planning import make_plan
 from quirks_core.reporting.plan import ALL_HEADINGS, HEADINGS, findings, refused, rest, run, verdict
 from quirks_core.reporting.terminal import Screen, line
+
+#: What tells a run with adapters from others, beside the engine's own argument.
+_TRAINED = "train.trainable_dtype"
+_WITH_LORA = (
+    "with LoRA add --set engine.enable_lora=true where the engine gets the adapter; where it is merged, "
+    "train.trainable_dtype=float32 and the base's train.dtype"
+)
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +60,8 @@ def run_plan(options: argparse.Namespace) -> int:
         _print_options(plan)
     else:
         show_plan(Screen(), plan, whole=options.verbose, whom=program(options))
+        if options.trainer in TRAINERS and plan.context.fact(_TRAINED) is UNKNOWN and not plan.value("engine.enable_lora"):
+            Screen().say(f"[dim]{_WITH_LORA}[/]")
     return 1 if plan.refusals else 0
 
 
@@ -74,10 +85,10 @@ def _print_options(plan: Plan) -> None:
     if plan.refusals:
         Screen(stderr=True).findings(map(refused, plan.refusals))
         return
-    found = vllm_args(plan)
-    for text in found.lines:
-        print(text)
-    for text in found.notes:
+    words, notes = vllm_args(plan)
+    if words:
+        print(words)
+    for text in notes:
         print(f"# {one_line(text)}", file=sys.stderr)
 
 

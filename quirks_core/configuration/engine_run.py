@@ -21,12 +21,9 @@ class EngineRun(GenerationConfig):
     that was not typed is the engine's choice. A data-parallel engine owns its ranks (``parallel.dp_strategy: engine``).
 
     What belongs to the client and, of a rollout, to the trainer (``request.*``, ``sampling.*``; ``refit.*``, ``train.*``) is
-    *unknown* unless it is given, in MODEL_QUIRKS_SET or by a preset for the trainer. The other choice, our defaults,
-    would assert what was not checked: with ``refit.scope: parameters`` as a fact the plan would require loaded weights of
-    trainers that send buffers, and with ``sampling.top_p: 1`` it would stay silent about trainers that use another. Nor are
-    they taken for left open: a quirk that reads them would then silently not concern the run, though it may well. Unknown,
-    it does nothing and the plan names the missing fact. An engine that is no rollout has no trainer, and the trainer's slots
-    are absent.
+    *unknown* unless it is given, in MODEL_QUIRKS_SET or by a preset for the trainer. Our defaults would assert what nobody
+    checked, and a slot that is left open would silence the quirks that read it. An engine that is no rollout has no trainer,
+    and the trainer's slots are absent.
     """
 
     _typed: frozenset[str] = PrivateAttr(default=frozenset())
@@ -34,12 +31,7 @@ class EngineRun(GenerationConfig):
 
     @classmethod
     def given(cls, values: Mapping[str, Any], typed: Collection[str], sources: Mapping[str, str] | None = None) -> Self:
-        """Makes the configuration.
-
-        Args:
-            values: The given values and those that the engine starts with, nested; ``engine.load_format`` is among it.
-            typed: The slots among them whose value the user chose.
-            sources: Where values were read that nobody typed, by slot.
+        """Makes the configuration of given values and those that the engine starts with, nested; some the user chose.
 
         Raises:
             UsageError: Something in it makes no sense.

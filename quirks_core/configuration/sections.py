@@ -25,11 +25,6 @@ class Section(BaseModel):
 def _lifted(values: Any, place: str, ours: Container[str] | None) -> Any:
     """Moves keys that were typed in a mapping inside of a section up to the section.
 
-    Args:
-        values: What was typed for the section.
-        place: The key of the mapping.
-        ours: The keys to move; all if None.
-
     Raises:
         ValueError: One of them was typed in both places with different values.
     """

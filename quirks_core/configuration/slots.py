@@ -227,13 +227,7 @@ def installed_slot(name: str, source: VllmSource = INSTALLED) -> Slot | None:
 
 
 def engine_problem(name: str, value: Any = None, source: VllmSource = INSTALLED) -> str | None:
-    """Returns why vLLM will not take an engine argument; None if it will, or there is no vLLM.
-
-    Args:
-        name: The slot.
-        value: Its value; only the name counts if None.
-        source: The vLLM.
-    """
+    """Returns why vLLM will not take an engine argument, or of None its name; None if it will, or there is no vLLM."""
     known = source.arguments.names()
     if known is None or slot_named(name).place is not Place.ARGUMENT:
         return None

@@ -92,12 +92,7 @@ def read(path: Path) -> DataFile:
 
 
 def since(quirk: Quirk, release: str) -> str:
-    """Returns the release that first had a quirk.
-
-    Args:
-        quirk: The quirk.
-        release: The current release of its distribution; it is returned for a quirk that is in no data file.
-    """
+    """Returns the release that first had a quirk: the current one for a quirk that is in no data file."""
     return read_for(quirk).since.get(quirk.id, release)
 
 

@@ -142,12 +142,7 @@ def read(path: Path) -> Table:
 
 
 def with_proved(table: Table, found: Mapping[str, Proved]) -> Table:
-    """Returns a table with new rows; each replaces those of the same quirk on the same installation.
-
-    Args:
-        table: The current rows.
-        found: The new rows, by quirk.
-    """
+    """Returns a table with new rows; each replaces those of the same quirk on the same installation."""
     kept = {name: tuple(one for one in table.get(name, ()) if not item.replaces(one)) for name, item in found.items()}
     return {**table, **{name: (*kept[name], item) for name, item in found.items()}}
 

@@ -83,20 +83,31 @@ def _flat(kind: type[All] | type[AnyOf], match: Match) -> tuple[Match, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class All(Match):
-    """Every part holds."""
+class _Several(Match):
+    """What `All` and `AnyOf` have in common; each evaluates every part, so that the trace shows them all."""
 
     parts: tuple[Match, ...] = ()
     words: Words | None = field(default=None, compare=False, repr=False)
-
-    def trace(self, facts: Facts) -> Trace:
-        """Evaluates every part, so that the trace shows them all."""
-        return all_of(part.trace(facts) for part in self.parts)
 
     def facts(self) -> Iterator[str]:
         """Those of every part."""
         for part in self.parts:
             yield from part.facts()
+
+    def _joined(self, word: str, nothing: str) -> str:
+        texts = (
+            f"({part})" if isinstance(part, _Several) and type(part) is not type(self) else str(part) for part in self.parts
+        )
+        return self.words.holds if self.words is not None else f" {word} ".join(texts) or nothing
+
+
+@dataclass(frozen=True, slots=True)
+class All(_Several):
+    """Every part holds."""
+
+    def trace(self, facts: Facts) -> Trace:
+        """Evaluates the parts."""
+        return all_of(part.trace(facts) for part in self.parts)
 
     def model_types(self) -> frozenset[str] | None:
         """What all parts that are bound to model types allow."""
@@ -104,26 +115,16 @@ class All(Match):
         return frozenset.intersection(*bound) if bound else None
 
     def __str__(self) -> str:
-        if self.words is not None:
-            return self.words.holds
-        return " and ".join(f"({part})" if type(part) is AnyOf else str(part) for part in self.parts) or "every run"
+        return self._joined("and", "every run")
 
 
 @dataclass(frozen=True, slots=True)
-class AnyOf(Match):
+class AnyOf(_Several):
     """At least one part holds."""
 
-    parts: tuple[Match, ...]
-    words: Words | None = field(default=None, compare=False, repr=False)
-
     def trace(self, facts: Facts) -> Trace:
-        """Evaluates every part, so that the trace shows them all."""
+        """Evaluates the parts."""
         return any_of(part.trace(facts) for part in self.parts)
-
-    def facts(self) -> Iterator[str]:
-        """Those of every part."""
-        for part in self.parts:
-            yield from part.facts()
 
     def model_types(self) -> frozenset[str] | None:
         """What any part allows, if every part is bound to model types."""
@@ -131,9 +132,7 @@ class AnyOf(Match):
         return None if None in bound else frozenset().union(*filter(None, bound))
 
     def __str__(self) -> str:
-        if self.words is not None:
-            return self.words.holds
-        return " or ".join(f"({part})" if type(part) is All else str(part) for part in self.parts) or "no run"
+        return self._joined("or", "no run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +168,7 @@ def _trace_of_contrary(part: Match, facts: Facts) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class Condition(Match):
-    """A single comparison of one fact, with a constant or with another fact.
-
-    Attributes:
-        name: The fact's dotted name.
-        operator: One of `OPERATORS`.
-        operand: What the fact is compared with: a constant, or another `Fact`; None for an operator that needs nothing.
-        wanted: What is wanted, in words.
-        words: See `described`.
-    """
+    """A single comparison of one fact, with a constant or with another fact, by one of `OPERATORS`."""
 
     name: str
     operator: str

@@ -9,13 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Operator(NamedTuple):
-    """How a fact is compared with an operand.
-
-    Attributes:
-        test: A pure function of the fact's value and the operand.
-        words: What is wanted, made of the operand, for the trace.
-        contrary: What the negation wants, likewise.
-    """
+    """How a fact is compared with an operand; what is wanted, and what the negation wants, in words."""
 
     test: Callable[[Any, Any], bool]
     words: Callable[[Any], str]

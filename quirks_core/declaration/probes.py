@@ -102,13 +102,7 @@ class SymbolProbe(Probe):
 
 
 def ask(probe: Probe, package: str | None = None, source: VllmSource = INSTALLED) -> Answer:
-    """Runs a probe; if a third party's own kind of probe raises, the answer is unknown.
-
-    Args:
-        probe: The probe.
-        package: The package in question; for a probe of another package the answer is unknown.
-        source: What it reads.
-    """
+    """Runs a probe; if a third party's own kind raises, or it is not of the package in question, the answer is unknown."""
     try:
         answer = probe.answer(source) if package in (None, probe.package) else Answer.UNKNOWN
     except (Exception, SystemExit):  # unknown: the quirk is then unknown too, and plans warn

@@ -6,8 +6,8 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum, auto
 from functools import cached_property
 from types import FrameType
@@ -107,7 +107,6 @@ class Location:
 _ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)?")
 #: Names that switch more than one quirk.
 _RESERVED = frozenset({"all", "third-party", *ModelFlag})
-_ADJUSTMENTS = (Default, Require, Refuse, Advise, Patch)
 
 
 @dataclass(frozen=True, init=False)
@@ -174,36 +173,20 @@ class Quirk:
             DeclarationError: The declaration is invalid; the message lists all problems.
         """
         location = _location(sys._getframe(1))
-        flag = flag or folder_of(location.module)
-        values: dict[str, Any] = {
-            "id": id,
-            "title": title,
-            "flag": flag,
-            "kind": kind,
-            "match": match,
-            "adjustments": _as_tuple(adjustments),
-            "affected": _as_tuple(affected),
-            "severity": severity,
-            "references": _as_tuple(references),
-            "evidence": _as_tuple(evidence),
-            "examples": _as_tuple(examples),
-            "supersedes": _as_tuple(supersedes),
-            "cost": cost,
-            "crash": crash,
-            "location": location,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        given = {**locals(), "flag": flag or folder_of(location.module)}
+        for one in fields(self):
+            value = given[one.name]
+            object.__setattr__(self, one.name, _as_tuple(value) if one.name in _PARTS else value)
         if problems := list(self._problems()):
             raise DeclarationError(f"quirk {shown(id)}: " + "; ".join(problems))
-        object.__setattr__(self, "flag", flag_name(flag))
+        object.__setattr__(self, "flag", flag_name(self.flag))
 
     @property
     def can_be_unknown(self) -> bool:
         """Some run leaves open whether the quirk concerns it: it reads a fact that may be missing."""
         return bool(self.affected) or not all(always_known(name) for name in self.match.facts())
 
-    @property
+    @cached_property
     def fact_names(self) -> frozenset[str]:
         """The names of the facts, packages and variables that the quirk reads or adjusts."""
         conditions = [self.match, *(item.when for item in self.adjustments if item.when is not None)]
@@ -306,7 +289,7 @@ class Quirk:
             re.compile(self.crash if isinstance(self.crash, str) else "")
         except re.error as error:
             yield f"crash is no regular expression: {error}"
-        for name, kinds in _PARTS:
+        for name, kinds in _PARTS.items():
             for item in getattr(self, name):
                 if not isinstance(item, kinds):
                     yield f"{shown(item)} in {name} is of the wrong type"
@@ -323,14 +306,15 @@ class Quirk:
                 yield f"an example holds what {why}"
 
 
-_PARTS: tuple[tuple[str, Any], ...] = (
-    ("adjustments", _ADJUSTMENTS),
-    ("affected", Affected),
-    ("references", Reference),
-    ("evidence", (PairedRun, Probe)),
-    ("examples", Example),
-    ("supersedes", str),
-)
+#: The types of what may be several.
+_PARTS: Mapping[str, Any] = {
+    "adjustments": (Default, Require, Refuse, Advise, Patch),
+    "affected": Affected,
+    "references": Reference,
+    "evidence": (PairedRun, Probe),
+    "examples": Example,
+    "supersedes": str,
+}
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -347,14 +331,3 @@ def from_package(file: str, module: str) -> str:
     top = f"{os.sep}{module.partition('.')[0]}"
     start = max(file.rfind(f"{top}{os.sep}"), file.rfind(f"{top}.py"))
     return file[start + 1 :]
-
-
-def fact_names_of(quirks: Iterable[Quirk]) -> frozenset[str]:
-    """Returns the names of the facts that the quirks read; a quirk whose match raises is left out."""
-    found: set[str] = set()
-    for quirk in quirks:
-        try:
-            found |= quirk.fact_names
-        except (Exception, SystemExit):  # noqa: S112 - a third party's own kind of match may raise; its verdict reports it
-            continue
-    return frozenset(found)

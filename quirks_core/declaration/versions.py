@@ -88,9 +88,6 @@ class Affected:
     def answer(self, installed: str | None) -> Answer:
         """Returns whether an installed version lies in the range.
 
-        Args:
-            installed: The version, or None if the package is not installed.
-
         Returns:
             `Answer.UNKNOWN` for a missing package or a version that cannot be compared.
         """

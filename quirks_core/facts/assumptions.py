@@ -20,15 +20,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What is assumed instead of what is installed.
-
-    Attributes:
-        versions: Versions by package.
-        platform: The engine's platform; if none is named, that of the GPU or the CPU.
-        cpu: Features of the CPU.
-        gpu: Compute capability of the GPUs, times ten.
-        facts: The values of other facts.
-    """
+    """What is assumed instead of what is installed; a GPU by its compute capability, times ten."""
 
     versions: Mapping[str, str]
     platform: str | None = None

@@ -49,14 +49,7 @@ class _Fast:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where the files of a run's model are.
-
-    Attributes:
-        model: Folder or hub id.
-        revision: Branch, tag or commit on the hub.
-        tokenizer: Folder or hub id of the tokenizer; the model's own if None.
-        config: The model's ``config.json``.
-    """
+    """Where the files of a run's model, and of its tokenizer if that is another one, are; and its ``config.json``."""
 
     model: str
     revision: str | None
@@ -192,20 +185,8 @@ def _template_adds_bos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> b
     return bos is not None and any("bos_token" in text or bos in text for text in checkpoint.templates(settings))
 
 
-def _class(_checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:
-    return _text(settings, "tokenizer_class")
-
-
-def _is_byte_level(checkpoint: Checkpoint, _settings: Mapping[str, Any]) -> bool:
-    return checkpoint.has_fast and checkpoint.fast().by_bytes
-
-
-def _pre_tokenizers(checkpoint: Checkpoint, _settings: Mapping[str, Any]) -> list[str]:
-    return [kind for kind, _ in checkpoint.fast().splits] if checkpoint.has_fast else []
-
-
-def _split_patterns(checkpoint: Checkpoint, _settings: Mapping[str, Any]) -> list[str]:
-    return [pattern for _, pattern in checkpoint.fast().splits if pattern] if checkpoint.has_fast else []
+def _splits_of(checkpoint: Checkpoint) -> tuple[tuple[str, str], ...]:
+    return checkpoint.fast().splits if checkpoint.has_fast else ()
 
 
 def _size(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> int:
@@ -236,20 +217,24 @@ CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = M
     {
         "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _of_tokenizer(_adds_bos), bool),
         "tokenizer.template_adds_bos": ("the chat template writes BOS", _of_tokenizer(_template_adds_bos), bool),
-        "tokenizer.class": ("tokenizer_class of tokenizer_config.json", _of_tokenizer(_class), str),
+        "tokenizer.class": (
+            "tokenizer_class of tokenizer_config.json",
+            _of_tokenizer(lambda _, settings: _text(settings, "tokenizer_class")),
+            str,
+        ),
         "tokenizer.is_byte_level": (
             "tokenizer.json splits or joins text in the manner of byte-level BPE",
-            _of_tokenizer(_is_byte_level),
+            _of_tokenizer(lambda checkpoint, _: checkpoint.has_fast and checkpoint.fast().by_bytes),
             bool,
         ),
         "tokenizer.pre_tokenizers": (
             "the steps by which tokenizer.json splits text into words, such as Split and ByteLevel",
-            _of_tokenizer(_pre_tokenizers),
+            _of_tokenizer(lambda checkpoint, _: [kind for kind, _ in _splits_of(checkpoint)]),
             list[str],
         ),
         "tokenizer.split_patterns": (
             "the regular expressions by which tokenizer.json splits text into words",
-            _of_tokenizer(_split_patterns),
+            _of_tokenizer(lambda checkpoint, _: [pattern for _, pattern in _splits_of(checkpoint) if pattern]),
             list[str],
         ),
         "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _of_tokenizer(_size), int),

@@ -182,7 +182,7 @@ class RunContext(Record):
         changes = self.settings.get(_OVERRIDES)
         if not changes or not isinstance(changes, dict):
             return self.model
-        return self.model.model_copy(update={"config": overridden(self.model.config, changes)})
+        return ModelFacts(name=self.model.name, path=self.model.path, config=overridden(self.model.config, changes))
 
     @property
     def source(self) -> VllmSource:
@@ -238,12 +238,7 @@ class RunContext(Record):
 
 
 def planned_variables(fact_names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of an environment that plans depend on.
-
-    Args:
-        fact_names: Names of the facts that quirks read.
-        environ: The environment.
-    """
+    """Returns the variables of an environment that plans depend on, because quirks read them or of their prefix."""
     slots = (slot_named(name.removeprefix("typed.")) for name in fact_names)
     wanted = {slot.key for slot in slots if slot.place is Place.VARIABLE}
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class ModelFacts(Record):
         value = self.config.get("architectures")
         return tuple(str(name) for name in value) if isinstance(value, list) else ()
 
-    @property
+    @cached_property
     def model_types(self) -> tuple[str, ...]:
         """``model_type``, and the type that an architecture is named after where that is another model."""
         given = self.model_type

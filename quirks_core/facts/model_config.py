@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,6 @@ def config_file(model: str, revision: str | None = None) -> Path:
 
 def checkpoint_file(model: str, name: str, revision: str | None = None) -> Path | None:
     """Returns the path of one of a model's smaller files; None if it has no such file.
-
-    Args:
-        model: A folder, or a Hugging Face hub id.
-        name: Name of the file.
-        revision: Branch, tag or commit on the hub.
 
     Raises:
         UsageError: It cannot be read: there is no such folder, or the hub cannot be reached.
@@ -66,13 +62,36 @@ def _hub_file(model: str, name: str, revision: str | None) -> Path | None:
     cached = try_to_load_from_cache(model, name, revision=revision) if name != _CONFIG else None
     if cached is not None:
         return Path(cached) if isinstance(cached, str) else None
+    why = unreachable()
     try:
-        return Path(hf_hub_download(model, name, revision=revision))
-    except Exception as error:
-        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
-            return None
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"{name} of {model!r} cannot be read from the hub: {first_line}") from None
+        return Path(hf_hub_download(model, name, revision=revision, local_files_only=bool(why)))
+    except LocalEntryNotFoundError as error:
+        why = f"the hub cannot be reached, and the cache lacks it: {why}" if why else _first_line(error)
+    except EntryNotFoundError:
+        return None
+    except Exception as error:  # access that is refused, a repository that does not exist
+        why = _first_line(error)
+    raise UsageError(f"{name} of {model!r} cannot be read from the hub: {why}")
+
+
+@lru_cache(maxsize=1)
+def unreachable() -> str:
+    """Returns why the hub cannot be reached, empty if it can: one request without repetition answers for the whole process.
+
+    Each request of the hub's own client is repeated for 25 s, and a model's facts are in half a dozen files.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # no network, no answer in time, or offline mode
+        return _first_line(error)
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def read_config(file: Path) -> dict[str, Any]:
@@ -102,10 +121,6 @@ def overridden(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     """Returns a model's configuration with ``engine.hf_overrides`` in it, as vLLM's ``ModelConfig`` applies them.
 
     A mapping is merged into a configuration inside of the configuration (``text_config``), and replaces any other value.
-
-    Args:
-        config: The content of ``config.json``.
-        changes: The overrides.
     """
     merged = {
         key: _merged(config[key], value)

@@ -91,12 +91,7 @@ _RECURRENT = re.compile(
 
 
 def model_runner(run: Facts, model: ModelFacts) -> Runner | Unknown:
-    """Returns the runner that the engine of a run will use; `UNKNOWN` where what decides was not read, or is not known.
-
-    Args:
-        run: The facts of the run.
-        model: The model as the engine loads it.
-    """
+    """Returns the runner that the engine of a run will use; `UNKNOWN` where what decides was not read, or is not known."""
     platform, release = run.fact("platform"), _release(run.fact("packages.vllm"))
     if release is None or any(run.fact(name) not in _NOTHING for name in _OTHERS) or run.fact(_MODE) in _STOCK:
         return UNKNOWN

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import machine
 
@@ -62,13 +62,6 @@ def installed_versions() -> dict[str, str]:
     """Returns the installed version of each package in `PACKAGES` that is there."""
     found = {package: installed_version(package) for package in PACKAGES}
     return {package: text for package, text in found.items() if text is not None}
-
-
-def several_versions() -> dict[str, list[str]]:
-    """Returns the distributions of `PACKAGES` that are on sys.path in several versions, the one that counts first."""
-    names = (name for names in PACKAGES.values() for name in names)
-    found = {name: list(dict.fromkeys(item.version for item in distributions(name=name))) for name in names}
-    return {name: versions for name, versions in found.items() if len(versions) > 1}
 
 
 def installed_platform() -> str | None:

@@ -155,11 +155,7 @@ _LIBRARIES = ("trl",)
 
 
 def find(environ: Mapping[str, str], modules: Container[str]) -> Trainer | None:
-    """Finds the trainer that starts an engine in this process.
-
-    Args:
-        environ: The process environment; its variable is stronger than what is imported.
-        modules: Names of imported modules, as `sys.modules` has them.
+    """Finds the trainer that starts an engine in this process: by our variable, or else by what is imported.
 
     Returns:
         The trainer; None if none is found, or what is imported fits several.

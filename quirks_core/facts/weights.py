@@ -24,9 +24,6 @@ _KINDS = bytes(_LOST if 0 < bits < 51 else _EDGE if bits == 71 else _BEYOND if b
 def outside_float16(folder: str) -> tuple[int, float] | Unknown:
     """Returns how many weights are beyond 65 504, and the share that is not 0 and too small for float16.
 
-    Args:
-        folder: The checkpoint's folder.
-
     Returns:
         `UNKNOWN` where there are no shards in safetensors' format, or more than 2 GB of them.
 

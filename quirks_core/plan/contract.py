@@ -71,13 +71,7 @@ class Contract:
 
     @classmethod
     def of_values(cls, plan: str, values: Mapping[str, Any], versions: Mapping[str, str]) -> Contract:
-        """Returns the engine's side from the values of `SLOTS`.
-
-        Args:
-            plan: Digest of the plan.
-            values: By slot; one that is missing is unknown.
-            versions: By package.
-        """
+        """Returns the engine's side from the values of `SLOTS`; one that is missing is unknown."""
         found = {name: values.get(slot) for name, slot in SLOTS.items()}
         if found["head_dtype"] in (None, "model"):
             found["head_dtype"] = found["dtype"]

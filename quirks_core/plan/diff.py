@@ -49,10 +49,6 @@ class PlanDiff(Record):
 def diff(a: Plan, b: Plan) -> PlanDiff:
     """Compares two plans.
 
-    Args:
-        a: The first plan.
-        b: The second plan.
-
     Returns:
         What differs. ``diff(b, a)`` is the same with the sides exchanged.
     """
@@ -68,13 +64,7 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
 
 
 def changes(a: Mapping[K, Any], b: Mapping[K, Any], name: Callable[[K], str]) -> Iterator[Change]:
-    """Yields the keys whose values differ, or that only one mapping has, in order.
-
-    Args:
-        a: The first mapping, of JSON values.
-        b: The second one.
-        name: Returns the name of a key.
-    """
+    """Yields the keys whose values differ, or that only one mapping has, in order."""
     for key in sorted(a.keys() | b.keys()):
         sides = a.get(key, _NO), b.get(key, _NO)
         # As JSON: True, 1 and 1.0 are equal in Python, but not in a plan; and NaN equals NaN.

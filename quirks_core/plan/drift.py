@@ -25,10 +25,7 @@ class Drift(NamedTuple):
 def drift_of(patch: Patch, quirk: Quirk | None, source: VllmSource) -> Drift | None:
     """Returns what is wrong with the source of a patch's target; None if the patch was written against it.
 
-    Args:
-        patch: The patch.
-        quirk: Its quirk, whose data file has the lines that changed; without one they are not shown.
-        source: The vLLM.
+    A quirk's data file has the lines that changed; without one they are not shown.
     """
     here = source.fingerprint(patch.target)
     if patch.adds:

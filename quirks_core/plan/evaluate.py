@@ -55,13 +55,7 @@ def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) 
 
 
 def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evaluated:
-    """Evaluates one quirk, without the quirks that supersede it.
-
-    Args:
-        context: The facts.
-        item: The quirk.
-        switches: What the user turned off or on.
-    """
+    """Evaluates one quirk, without the quirks that supersede it."""
     matched, affected = _traces(context, item.quirk)
     trace = all_of((matched, affected))
     state = _STATES[trace.answer]
@@ -148,7 +142,8 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
             holding.append(adjustment)
         elif condition.answer is Answer.UNKNOWN:
             text = f"{item.quirk.id}: a condition cannot be decided: {condition.decisive}"
-            undecided.append(_undecided(item, condition, text))
+            is_advice = isinstance(adjustment, Advise)
+            undecided.append(_undecided(item, condition, text, NoteKind.UNDECIDED_ADVICE if is_advice else NoteKind.UNDECIDED))
     if condition.answer is Answer.NO and not holding and not undecided and verdict.switch is None:
         nothing = {"state": State.NOT_MATCHED, "because": f"it does nothing in this run: {condition.decisive}"}
         return Evaluated(item, verdict.model_copy(update=nothing))
@@ -157,9 +152,9 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
     return Evaluated(item, verdict, tuple(holding), tuple(undecided))
 
 
-def _undecided(item: Loaded, trace: Trace, text: str) -> Note:
+def _undecided(item: Loaded, trace: Trace, text: str, kind: NoteKind = NoteKind.UNDECIDED) -> Note:
     facts = sorted({leaf.fact for leaf in trace.leaves if leaf.answer is Answer.UNKNOWN and is_known_fact(leaf.fact)})
-    return Note(kind=NoteKind.UNDECIDED, quirk=item.quirk.id, about=tuple(facts), text=text)
+    return Note(kind=kind, quirk=item.quirk.id, about=tuple(facts), text=text)
 
 
 def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switches) -> Evaluated:
@@ -181,10 +176,7 @@ def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switc
 
 def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
     """The answers of match and versions. A quirk for other models is not evaluated further."""
-    try:
-        types = quirk.model_types
-    except (Exception, SystemExit):  # a third party's own kind of match; its evaluation reports the error
-        types = None
+    types = quirk.model_types
     if types is not None and (known := context.loaded.model_types) and types.isdisjoint(known):
         return Trace.of(
             Leaf("model.model_type", " or ".join(sorted(types)), context.fact("model.model_type"), Answer.NO)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from quirks_core.configuration.slots import Place, engine_problem, placed, problem_of_name, slot_around, slot_named
@@ -24,24 +23,12 @@ _OVERRIDES = "hf_overrides"
 _HOOK = "MODEL_QUIRKS"
 
 
-@dataclass(frozen=True, slots=True)
-class Formatted:
-    """A plan's changes as options.
+def vllm_args(plan: Plan) -> tuple[str, list[str]]:
+    """Returns what a plan without refusals changes as options of ``vllm serve``.
 
-    Attributes:
-        lines: What can be pasted; empty if nothing changes.
-        notes: What options cannot express, one sentence each, and the plan's warnings.
-    """
-
-    lines: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def vllm_args(plan: Plan) -> Formatted:
-    """Returns options to append to ``vllm serve``, quoted for a shell, on one line: the last of several counts.
-
-    Args:
-        plan: A plan without refusals.
+    Returns:
+        The options to append, quoted for a shell, of which the last of several counts; empty if nothing changes. And what they
+        cannot express, one sentence each, with the plan's warnings.
     """
     words, notes = [], []
     for name, value in _engine_arguments(plan).items():
@@ -50,8 +37,9 @@ def vllm_args(plan: Plan) -> Formatted:
             notes.append(found)
         else:
             words += found
-    exports = [f"{line}, before the server starts" for line in _exports(plan)]
-    return Formatted((shlex.join(words),) if words else (), (*notes, *exports, *_notes(plan)))
+    for name, value in sorted(placed(Place.VARIABLE, plan.changes).items()):
+        notes.append(f"export {name}={shlex.quote(str(value))}, before the server starts")
+    return shlex.join(words), [*notes, *_notes(plan)]
 
 
 def option_for(fact: str) -> str:
@@ -100,12 +88,6 @@ def _option(name: str, value: Any) -> list[str] | str:
         return [typed, *(item if isinstance(item, str) else _json(item) for item in value)]
     text = value if isinstance(value, str) else _json(value)
     return [f"{typed}={text}"] if isinstance(value, str) and text.startswith("-") else [typed, text]
-
-
-def _exports(plan: Plan) -> Iterator[str]:
-    """Exports of variables for a POSIX shell."""
-    for name, value in sorted(placed(Place.VARIABLE, plan.changes).items()):
-        yield f"export {name}={shlex.quote(str(value))}"
 
 
 def _notes(plan: Plan) -> Iterator[str]:

@@ -8,7 +8,7 @@ with further proposals of the same strength it remains a conflict, and it keeps 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -73,9 +73,7 @@ class Proposal:
             yield self
             return
         for key, value in sorted(self.operand.items()):
-            keys = (*self.keys, key)
-            part = Proposal(self.slot, self.relation, value, self.required, self.contributor, self.flag, self.remedy, keys=keys)
-            yield from part.parts()
+            yield from replace(self, operand=value, instead_of=(), keys=(*self.keys, key)).parts()
 
 
 @dataclass(frozen=True)

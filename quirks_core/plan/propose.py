@@ -51,13 +51,7 @@ class Proposed:
 
 
 def propose(context: RunContext, evaluated: Iterable[Evaluated], *, advice: bool = False) -> Proposed:
-    """Collects the requests of every active quirk.
-
-    Args:
-        context: The facts; values may be functions of them.
-        evaluated: The quirks, in order of their ids.
-        advice: Collect advice, and what is undecided, instead of everything else.
-    """
+    """Collects the requests of every active quirk: its advice and what is undecided, or everything else."""
     found = Proposed()
     for one in evaluated:
         found.warnings += one.undecided if advice else ()

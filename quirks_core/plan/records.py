@@ -59,11 +59,12 @@ class NoteKind(StrEnum):
     PLUGIN = auto()  #: a plugin was not loaded
     HOOK = auto()  #: a plugin's facts cannot be used
     SWITCH = auto()  #: a switch may name nothing
-    UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed, or is not the only one
+    UNCHECKED = auto()  #: the source that a setting or patch is compared with is not installed
     UNLISTED = auto()  #: the installed vLLM does not list the value of a setting
     UNREAD = auto()  #: a version is newer than the newest that was read
     UNEXAMINED = auto()  #: quirks do nothing, because nobody examined the version
     UNDECIDED = auto()  #: a fact is missing, so that a quirk, or one of its adjustments, does nothing
+    UNDECIDED_ADVICE = auto()  #: a fact is missing, so that a quirk's advice is left out; what it sets is decided
     ADVICE = auto()  #: a quirk's advice
 
 
@@ -85,15 +86,14 @@ class Note(Record):
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def is_undecided(self) -> bool:
+        """A fact is missing."""
+        return self.kind in (NoteKind.UNDECIDED, NoteKind.UNDECIDED_ADVICE)
+
 
 class Switch(Record):
-    """The switch that decides about a quirk.
-
-    Attributes:
-        on: Turned on (forced) or off.
-        name: The name that was used.
-        layer: The layer that used it, in words.
-    """
+    """The switch that decides about a quirk."""
 
     on: bool
     name: str
@@ -254,10 +254,6 @@ class ProcessPlan(Record):
     def read(cls, text: str, where: str) -> ProcessPlan:
         """Reads one from JSON.
 
-        Args:
-            text: The JSON.
-            where: Where it was found, for the message.
-
         Raises:
             QuirksError: It cannot be read as a plan.
         """
@@ -340,14 +336,14 @@ class Plan(Record):
         """The missing facts in alphabetical order, each with the quirks that are undecided without it, wholly or in part."""
         found: dict[str, set[str]] = {}
         for note in self.warnings:
-            for fact in note.about if note.kind is NoteKind.UNDECIDED else ():
+            for fact in note.about if note.is_undecided else ():
                 found.setdefault(fact, set()).add(note.quirk or "")
         return {fact: tuple(sorted(found[fact])) for fact in sorted(found)}
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """The warnings that `undecided` does not cover."""
-        return tuple(note for note in self.warnings if note.kind is not NoteKind.UNDECIDED or not note.about)
+        return tuple(note for note in self.warnings if not (note.is_undecided and note.about))
 
     @property
     def for_processes(self) -> ProcessPlan:

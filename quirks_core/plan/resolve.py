@@ -26,12 +26,6 @@ def resolve(
 ) -> Plan:
     """Makes the plan for a run.
 
-    Args:
-        context: The facts.
-        loaded: The quirks; their order does not matter.
-        switches: What the user turned off or on.
-        warnings: Warnings that belong to the plan already, for example of broken plugins.
-
     Returns:
         The plan. Refusals are part of it; `Plan.check` raises them.
     """

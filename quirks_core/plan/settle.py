@@ -15,13 +15,7 @@ from quirks_core.plan.records import PlannedAdjustment, Refusal, Status, Strengt
 
 @dataclass(slots=True)
 class Settled:
-    """What became of all proposals.
-
-    Attributes:
-        changes: The slots that quirks change, with their final values.
-        adjustments: The by_place' lines.
-        refusals: Conflicts, and requirements that the user's explicit values contradict.
-    """
+    """What became of all proposals; the changes are the final values of the slots that quirks change."""
 
     changes: dict[str, Any] = field(default_factory=dict)
     adjustments: tuple[PlannedAdjustment, ...] = ()

@@ -58,12 +58,6 @@ class Switches:
     ) -> Switches:
         """Collects the switches of all layers.
 
-        Args:
-            call: Of the calling code.
-            command_line: Of ``--disable`` and ``--force``.
-            environ: The process environment; `os.environ` if None.
-            config_file: Of ``quirks.disable`` and ``quirks.force``.
-
         Raises:
             UsageError: One layer turns the same name off and on, or gives an empty name.
         """
@@ -82,12 +76,7 @@ class Switches:
         )
 
     def under(self, names: SwitchNames, who: str) -> Switches:
-        """Returns these switches under a layer that is stronger than all of them.
-
-        Args:
-            names: What it turns off and on.
-            who: The layer, in words.
-        """
+        """Returns these switches under a layer that is stronger than all of them."""
         return Switches((_layer(names, who, who), *self.layers))
 
     def of(self, item: Loaded) -> Switch | None:

@@ -225,13 +225,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class Loading:
-    """What became of plugins.
-
-    Attributes:
-        plugins: Those that loaded, each with the quirks that it declares.
-        broken: Those that did not load.
-        skipped: Those that are switched off, as a whole or the quirk in their file.
-    """
+    """What became of plugins: those that loaded, with their quirks, those that did not, and those that are switched off."""
 
     plugins: list[tuple[Discovered, list[Quirk]]] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
@@ -241,10 +235,7 @@ class Loading:
 def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: Switches | None) -> Loading:
     """Imports plugins one by one and registers their hooks; one with anything wrong, also beside others, stays unregistered.
 
-    Args:
-        manager: Where hooks are registered.
-        found: The plugins.
-        switches: What is switched off is not even imported.
+    What is switched off is not even imported.
     """
     loading = Loading()
     for item in found:
@@ -253,16 +244,17 @@ def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: S
             continue
         try:
             quirks = contained(item.module, lambda item=item: _load(manager, item))  # type: ignore[misc]  # no type of a default
+            for quirk in quirks:  # a third party's own kind of match may raise
+                contained(item.module, lambda quirk=quirk: (quirk.fact_names, quirk.model_types))  # type: ignore[misc]
             loading.plugins.append((item, quirks))
         except DeclarationError as error:
             loading.broken.append(Broken(item, shortened(str(error))))
     taken = _duplicate_ids(loading.plugins)
-    for item, problem in taken:
+    for item, problem in taken.items():
         if manager.has_plugin(_plugin_name(item)):
             manager.unregister(name=_plugin_name(item))
         loading.broken.append(Broken(item, shortened(problem)))
-    gone = {id(item) for item, _ in taken}
-    loading.plugins = [(item, quirks) for item, quirks in loading.plugins if id(item) not in gone]
+    loading.plugins = [(item, quirks) for item, quirks in loading.plugins if item not in taken]
     return loading
 
 
@@ -326,13 +318,13 @@ def _place(error: BaseException, package: str) -> str:
 # Classify
 
 
-def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> list[tuple[Discovered, str]]:
+def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> dict[Discovered, str]:
     """Returns the plugins that are broken by an id: it is ours if we declare it; otherwise all that declare it are broken."""
     owners: dict[str, list[tuple[Discovered, Quirk]]] = {}
     for item, quirks in plugins:
         for quirk in quirks:
             owners.setdefault(quirk.id, []).append((item, quirk))
-    found: dict[int, tuple[Discovered, str]] = {}
+    found: dict[Discovered, str] = {}
     for quirk_id, claims in owners.items():
         if len(claims) > 1:
             for item, quirk in claims:
@@ -340,8 +332,8 @@ def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> list[tu
                     continue
                 others = [(other, same) for other, same in claims[:4] if same is not quirk or other is not item]
                 owned = " and ".join(f"{other.distribution} {other.version} ({q.location})" for other, q in others) or "itself"
-                found[id(item)] = (item, f"quirk id {quirk_id!r} is taken by {owned}")
-    return list(found.values())
+                found[item] = f"quirk id {quirk_id!r} is taken by {owned}"
+    return found
 
 
 def find_circle(replaced: Mapping[str, Iterable[str]]) -> list[str]:

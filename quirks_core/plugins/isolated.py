@@ -1,4 +1,4 @@
-"""Loads plugins in a process of its own with a time limit, and validates their declarations.
+"""Loads plugins in a process of its own with a time limit, and holds their quirks against the laws.
 
 If a plugin ends its process, hangs, or imports heavy packages, the result is one line in a report.
 """
@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint
 from itertools import groupby
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from quirks_core.base.json_values import sha256
 from quirks_core.base.record import Record
@@ -25,7 +25,7 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
 from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.registry import Registry
-from quirks_core.plugins.validate import Problem, plugin_facts, problems
+from quirks_core.plugins.validate import Problem, problems
 
 #: Packages that plugins must not import.
 HEAVY = frozenset({"ray", "torch", "transformers", "vllm"})
@@ -33,40 +33,21 @@ HEAVY = frozenset({"ray", "torch", "transformers", "vllm"})
 LIMIT_S = 120.0
 
 
-class SeenQuirk(Record):
-    """One quirk, loaded in a separate process.
-
-    Attributes:
-        id: Its id.
-        location: File and line.
-        supersedes: Ids of the quirks that it replaces.
-        digest: SHA-256 of the declaration; empty if it cannot be computed.
-        plans: SHA-256 of the plan for each of its examples.
-        problems: The rules that it violates.
-    """
-
-    id: str
-    location: str
-    supersedes: tuple[str, ...]
-    digest: str
-    plans: tuple[str, ...]
-    problems: tuple[Problem, ...]
-
-
 class Seen(Record):
     """One plugin, loaded in a separate process.
 
     Attributes:
         error: Why it does not load; empty if it does.
-        heavy: The packages of `HEAVY` that were imported while it was loaded and its examples were evaluated.
-        environment: The environment variables that were set or removed meanwhile.
-        quirks: The quirks that it declares.
+        impure: The packages of `HEAVY` that were imported, and the environment variables that were set or removed, while it
+            was loaded and its examples were evaluated: what it does, and what to do instead.
+        digests: By quirk, SHA-256 of the declaration, and of the plan for each example; none if it cannot be computed.
+        problems: The rules that its quirks violate.
     """
 
     error: str = ""
-    heavy: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-    quirks: tuple[SeenQuirk, ...] = ()
+    impure: tuple[str, ...] = ()
+    digests: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
 
 
 #: What a process prints: what it has seen of each plugin.
@@ -90,7 +71,7 @@ def look(plugins: Iterable[Discovered], *, hash_seed: str | None = None, limit_s
     for _, group in groupby(plugins, key=lambda item: item.distribution):
         together = list(group)
         found = _run(together, hash_seed, limit_s)
-        if len(together) > 1 and any(one.error or one.heavy or one.environment for one in found):
+        if len(together) > 1 and any(one.error or one.impure for one in found):
             found = [one for item in together for one in _run([item], hash_seed, limit_s)]
         seen += found
     return seen
@@ -127,53 +108,34 @@ def _look(item: Discovered) -> tuple[Registry, Seen]:
     modules = set(sys.modules)
     _touched.clear()
     registry = Registry.load([item])
-    quirks = tuple(map(_quirk, registry.loaded))
-    return registry, Seen(
-        error=registry.broken[0].error if registry.broken else "",
-        heavy=tuple(sorted(HEAVY & (set(sys.modules) - modules))),
-        environment=tuple(sorted(_touched)),
-        quirks=quirks,
-    )
+    digests = {loaded.quirk.id: _digests(loaded) for loaded in registry.loaded}
+    found = {
+        "imports": (HEAVY & (set(sys.modules) - modules), "import it inside the function that needs it"),
+        "changes": (_touched, "a quirk asks for an env.* slot instead"),
+    }
+    impure = tuple(f"{verb} {', '.join(sorted(names))}: {instead}" for verb, (names, instead) in found.items() if names)
+    return registry, Seen(error=registry.broken[0].error if registry.broken else "", impure=impure, digests=digests)
 
 
-def _beside_others(seen: SeenQuirk, item: Loaded, own: Registry) -> SeenQuirk:
-    """Adds what may need other plugins: their facts."""
+def _digests(item: Loaded) -> tuple[str, ...]:
     try:
-        found = list(plugin_facts(item, own))
-    except Exception:  # a third party's match may raise anything; the other laws report it
-        found = []
-    return seen.model_copy(update={"problems": (*seen.problems, *found)})
-
-
-def _quirk(item: Loaded) -> SeenQuirk:
-    try:
-        plans = tuple(sha256(resolve(example.context(), [item]).to_json()) for example in item.quirk.examples)
-        declared = digest(item.quirk)
-    except Exception:  # validation reports the error
-        plans, declared = (), ""
-    return SeenQuirk(
-        id=item.quirk.id,
-        location=str(item.quirk.location),
-        supersedes=item.quirk.supersedes,
-        digest=declared,
-        plans=plans,
-        problems=tuple(problems(item)),
-    )
+        return digest(item.quirk), *(sha256(resolve(example.context(), [item]).to_json()) for example in item.quirk.examples)
+    except Exception:  # a law reports the error
+        return ()
 
 
 def _main() -> None:
     sys.path[:], rows = json.load(sys.stdin)
     sys.addaudithook(_watch_environment)
-    seen: list[Seen] = []
     with redirect_stdout(sys.stderr):
-        plugins = (
-            Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem, file)
+        looked = [
+            _look(Discovered(name, distribution, version, EntryPoint(name, value, PROJECT), problem, file))
             for value, name, distribution, version, problem, file in rows
-        )
-        looked = list(map(_look, plugins))
-        for own, one in looked:  # after all looks: this loads other plugins, whose imports would count for the wrong one
-            pairs = zip(one.quirks, own.loaded, strict=True)
-            seen.append(one.model_copy(update={"quirks": tuple(_beside_others(quirk, item, own) for quirk, item in pairs)}))
+        ]
+        seen = [  # after all looks: a law loads other plugins, whose imports would count for the wrong one
+            one.model_copy(update={"problems": tuple(why for item in own.loaded for why in problems(item))})
+            for own, one in looked
+        ]
     sys.stdout.buffer.write(_REPORT.dump_json(seen))
 
 

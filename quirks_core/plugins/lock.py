@@ -25,14 +25,7 @@ class LockError(QuirksError):
 
 
 class LockedQuirk(Record):
-    """One quirk of a lock file.
-
-    Attributes:
-        id: Its id.
-        distribution: Where it comes from.
-        version: The distribution's version.
-        digest: SHA-256 of the declaration and of the functions that it names.
-    """
+    """One quirk of a lock file; the digest is that of its declaration and of the functions that it names."""
 
     id: str
     distribution: str

@@ -51,15 +51,6 @@ class PlanOptions:
     ) -> PlanOptions:
         """Collects the options of call or command line, environment and configuration, the stronger layer first.
 
-        Args:
-            config: The configuration; None where there is none.
-            call: Names that the calling code turns off and on.
-            command_line: Names of ``--disable`` and ``--force``.
-            strict: A broken plugin is an error; it is one, too, if MODEL_QUIRKS_STRICT is 1.
-            locked: Lock file; what MODEL_QUIRKS_LOCKED or else the configuration names if None.
-            assume: As for the options themselves.
-            environ: The process environment; `os.environ` if None.
-
         Raises:
             UsageError: One layer turns the same name off and on, or MODEL_QUIRKS_STRICT is neither 1 nor 0.
         """

@@ -14,11 +14,9 @@ from quirks_core.base.errors import BrokenPluginsError, DeclarationError, UsageE
 from quirks_core.base.text import listed
 from quirks_core.configuration.slots import engine_doubt
 from quirks_core.declaration.flags import Kind
-from quirks_core.declaration.quirk import fact_names_of
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import RunContext
 from quirks_core.facts.fact_table import is_known_fact
-from quirks_core.facts.packages import several_versions
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Note, NoteKind, Plan, State, Switch, Verdict
 from quirks_core.plan.resolve import resolve
@@ -89,7 +87,7 @@ class Registry:
     @property
     def fact_names(self) -> frozenset[str]:
         """The names of the facts that quirks read."""
-        return fact_names_of(item.quirk for item in self.loaded)
+        return frozenset().union(*(item.quirk.fact_names for item in self.loaded))
 
     def check_names(self, switches: Switches) -> list[str]:
         """Makes sure that every name of the switches exists; returns warnings about those that cannot be checked.
@@ -102,10 +100,6 @@ class Registry:
 
     def resolve(self, context: RunContext, switches: Switches | None = None) -> Plan:
         """Makes the plan for a run.
-
-        Args:
-            context: The facts; plugins may add theirs.
-            switches: What the user turned off or on.
 
         Raises:
             UsageError: A switch names nothing.
@@ -149,11 +143,6 @@ class Registry:
 
     def _call_each(self, hook: str, read: Callable[[Any], Any], **arguments: object) -> tuple[list[tuple[str, Any]], list[str]]:
         """Calls a hook implementation by implementation: pluggy's own call would lose all results when one raises.
-
-        Args:
-            hook: The hook's name.
-            read: Makes of an answer what is wanted of it.
-            **arguments: The hook's arguments.
 
         Returns:
             Each answer with the name of its plugin, in order of the plugins' names, and what went wrong in words.
@@ -201,13 +190,10 @@ def _switched_off(row: Skipped) -> Verdict:
 
 
 def _unchecked(context: RunContext) -> Iterator[Note]:
-    """Yields the engine arguments of the user that the installed vLLM cannot confirm, and what is installed twice."""
+    """Yields the engine arguments of the user that the installed vLLM cannot confirm."""
     for name in context.unchecked:
         text = f"{name} is not checked: the source of that vLLM is not installed"
         yield Note(kind=NoteKind.UNCHECKED, about=(name,), text=text)
-    for name, versions in several_versions().items():
-        text = f"{name} is on sys.path in several versions, and the first counts: {', '.join(versions)}"
-        yield Note(kind=NoteKind.UNCHECKED, about=(f"packages.{name}",), text=text)
     for name in sorted(context.typed) if context.source_known("vllm") else ():
         if why := engine_doubt(name, context.value(name), context.source):
             yield Note(kind=NoteKind.UNLISTED, about=(name,), text=why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from types import ModuleType
@@ -20,6 +20,7 @@ from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
+from quirks_core.declaration.versions import Affected, parse_version
 from quirks_core.facts.context import Installation
 from quirks_core.facts.fact_table import FACTS, is_known_fact
 from quirks_core.facts.packages import installed_versions
@@ -29,10 +30,13 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import NoteKind
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
-from quirks_core.plugins.finder import discover
-from quirks_core.plugins.lifecycle import expired
+from quirks_core.plugins.finder import Discovered, discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import INSTALLED
+
+#: The oldest supported versions. (The worker starts engines from 0.26 on; a trainer with its own engine can use older ones.)
+#: Raising one expires the quirks for versions below it, and a test then requires their removal.
+SUPPORTED_FLOOR: Mapping[str, str] = {"vllm": "0.9.0"}
 
 
 class Level(StrEnum):
@@ -44,13 +48,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A rule that a declaration violates.
-
-    Attributes:
-        level: How much it matters.
-        quirk: The quirk's id; the entry point's name if no quirk could be loaded.
-        message: What is wrong and what to do.
-    """
+    """A rule that a declaration violates."""
 
     level: Level
     quirk: str
@@ -163,17 +161,16 @@ def facts(item: Loaded) -> Iterator[Problem]:
             yield _error(item, f"no run has a fact {name!r}{hint}")
 
 
-def plugin_facts(item: Loaded, own: Registry) -> Iterator[Problem]:
-    """Its plugin's facts can be computed in each example, and every fact of a plugin that it reads is given in one.
-
-    Args:
-        item: The quirk.
-        own: Its plugin, loaded alone.
-    """
+def plugin_facts(item: Loaded) -> Iterator[Problem]:
+    """Its plugin's facts can be computed in each example, and every fact of a plugin that it reads is given in one."""
     read = {name: owner for name in item.quirk.fact_names if not is_known_fact(name) and (owner := _owner(name))}
+    if item.is_built_in and not read:
+        return
+    found = discover()
+    own = [one for one in found if (one.distribution, one.name) == (item.distribution, item.entry_point)]
     given, troubles = _given(item.quirk, own)
     if read.keys() - given:  # another plugin may give it; only now, because loading that one may fail
-        given |= _given(item.quirk, Registry.load(one for one in discover() if one.distribution in read.values()))[0]
+        given |= _given(item.quirk, [one for one in found if one.distribution in read.values()])[0]
     for trouble in troubles:
         yield _error(item, trouble)
     for name in sorted(read.keys() - given):
@@ -181,8 +178,9 @@ def plugin_facts(item: Loaded, own: Registry) -> Iterator[Problem]:
         yield _error(item, f"quirks_facts of {read[name]} gives no fact {name!r} in any example{hint}")
 
 
-def _given(quirk: Quirk, registry: Registry) -> tuple[set[str], list[str]]:
+def _given(quirk: Quirk, plugins: Iterable[Discovered]) -> tuple[set[str], list[str]]:
     """The names of the facts that plugins give in a quirk's examples, and what goes wrong there."""
+    registry = Registry.load(plugins)
     found = [registry.with_plugin_facts(one.context().model_copy(update={"extra": {}})) for one in quirk.examples]
     given = {name for context, _ in found for name in context.extra}
     return given, list(dict.fromkeys(trouble for _, troubles in found for trouble in troubles))
@@ -227,6 +225,22 @@ def expiry(item: Loaded) -> Iterator[Problem]:
         yield _error(item, f"delete me: {why}")
 
 
+def expired(quirk: Quirk) -> str:
+    """Returns why no supported version is affected, which depends on versions and not on dates; empty if one is."""
+    for package in dict.fromkeys(ranged.package for ranged in quirk.affected):
+        floor = SUPPORTED_FLOOR.get(package)
+        ranges = [ranged for ranged in quirk.affected if ranged.package == package]
+        if floor is not None and all(_ends_below(ranged, floor) for ranged in ranges):
+            last = " and ".join(str(ranged.fixed) for ranged in ranges)
+            return f"{package} is fixed in {last}, and nothing below {floor} is supported: delete this quirk"
+    return ""
+
+
+def _ends_below(ranged: Affected, floor: str) -> bool:
+    fixed, lowest = parse_version(ranged.fixed or ""), parse_version(floor)
+    return fixed is not None and lowest is not None and fixed <= lowest
+
+
 def patches(item: Loaded) -> Iterator[Problem]:
     """The installed source of what it patches is one that the patch was written against."""
     for patch in item.quirk.adjustments:
@@ -250,6 +264,7 @@ LAWS: tuple[Callable[[Loaded], Iterable[Problem]], ...] = (
     metadata,
     examples,
     facts,
+    plugin_facts,
     slots,
     reasons,
     kinds,

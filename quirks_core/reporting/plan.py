@@ -11,6 +11,7 @@ from quirks_core.base.text import listed
 from quirks_core.configuration.slots import slot_around, slot_named
 from quirks_core.declaration.flags import Kind, ModelFlag
 from quirks_core.declaration.trace import Answer
+from quirks_core.facts.context import RunContext
 from quirks_core.facts.packages import installed_platform, installed_version
 from quirks_core.plan.formats import option_for
 from quirks_core.plan.records import NoteKind, Plan, Refusal, State, Status, Verdict
@@ -83,15 +84,14 @@ def run(plan: Plan, whom: str = "", why: str = "") -> str:
     whom = "our worker" if of_our_worker(plan) else trainer or whom
     purpose = f"purpose {context.purpose}{f' ({why})' if why else ''}{f', for {whom}' if whom else ''}"
     model = f"{context.model.name} ({context.model.model_type})"
-    return f"{model}, {purpose}, plan {plan.digest[:12]}; {versions(plan)}"
+    return f"{model}, {purpose}, plan {plan.digest[:12]}; {versions(plan.context)}"
 
 
-def versions(plan: Plan) -> str:
-    """Returns the versions that a plan is for, the engine's first."""
-    context = plan.context
-    names = sorted((name for name in context.packages if name != "ray"), key=lambda name: (name != "vllm", name))
+def versions(context: RunContext, without: str = "") -> str:
+    """Returns the versions of a run, the engine's first, one left out; and where it runs."""
+    names = sorted((name for name in context.packages if name not in ("ray", without)), key=lambda name: (name != "vllm", name))
     shown = [f"{name} {context.packages[name]}{_assumed(name) if name in context.assumed else ''}" for name in names]
-    facts = [f"{name} {context.fact(name)} (assumed)" for name in sorted(context.assumed - set(names))]
+    facts = [f"{name} {context.fact(name)} (assumed)" for name in sorted(context.assumed - {*names, without})]
     is_here = context.platform in (None, installed_platform())
     return ", ".join([*shown, f"platform {context.platform or 'unknown'}{'' if is_here else ' (assumed)'}", *facts])
 
@@ -178,17 +178,19 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
     if whole:
         for fact, names in plan.undecided.items():
             yield Finding("undecided", ways.supply([fact]) or fact, f"decides {', '.join(names)}")
-        yield from (Finding("undecided", "", note.text) for note in plan.warnings if note.kind is NoteKind.UNDECIDED)
+        yield from (Finding("undecided", "", note.text) for note in plan.warnings if note.is_undecided)
         return
     open_ = {fact: names for fact, names in plan.undecided.items() if not _is_the_trainers(plan, fact)}
     of_model = {one.id for one in plan.verdicts if _is_of_model(one)}
     titles = {one.id: one.title for one in plan.verdicts}
     # Where something of it is settled, the title would read as if nothing were.
-    settled = [line for line in plan.adjustments if line.status in (Status.APPLIED, Status.ALREADY_SET)]
-    titles |= {quirk.id: "in force but for one condition" for line in settled for quirk in line.quirks}
+    lines = [line for line in plan.adjustments if line.status in (Status.APPLIED, Status.ALREADY_SET)]
+    settled = {quirk.id for line in lines for quirk in line.quirks}
     every = {name for names in open_.values() for name in names}
-    own = sorted(every & of_model)[:MOST]
-    for group in filter(None, [*([name] for name in own), sorted(every.difference(own))]):
+    advice = every & settled - {note.quirk for note in plan.warnings if note.kind is NoteKind.UNDECIDED}
+    titles |= dict.fromkeys(settled, "in force but for one condition") | dict.fromkeys(advice, "only its advice")
+    own = sorted((every & of_model) - advice)[:MOST]
+    for group in filter(None, [*([name] for name in own), sorted(every - advice - set(own)), sorted(advice)]):
         facts = [fact for fact, names in open_.items() if not set(group).isdisjoint(names)]
         decided = f"decided by {ways.supply(facts) or ', '.join(facts)}"
         if len(group) == 1:
@@ -196,7 +198,7 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
         else:
             yield Finding("undecided", f"{len(group)} quirks", decided)
     # A fact that no run has cannot be supplied.
-    yield from (Finding("undecided", "", note.text) for note in plan.notes if note.kind is NoteKind.UNDECIDED)
+    yield from (Finding("undecided", "", note.text) for note in plan.notes if note.is_undecided)
 
 
 def _is_the_trainers(plan: Plan, fact: str) -> bool:
@@ -211,7 +213,7 @@ def _warnings(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
     for note in sorted(plan.warnings, key=lambda note: note.kind is not NoteKind.PLUGIN):
         if note.kind is NoteKind.UNCHECKED and not whole:
             unchecked += 1
-        elif note.kind not in (NoteKind.UNDECIDED, NoteKind.ADVICE):
+        elif not note.is_undecided and note.kind is not NoteKind.ADVICE:
             yield Finding("warning", "", note.text)
     if unchecked:
         number = "1 setting or patch" if unchecked == 1 else f"{unchecked} settings and patches"

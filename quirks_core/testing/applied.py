@@ -31,10 +31,6 @@ def applied(quirk: Quirk, context: RunContext) -> Iterator[PlanInForce]:
 
     If the module of a patch is not imported yet, the patch is installed at the import.
 
-    Args:
-        quirk: The quirk; no other one is in the plan.
-        context: The facts of the run.
-
     Yields:
         The plan in force.
 

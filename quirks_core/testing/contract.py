@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, version
+from importlib.metadata import EntryPoint
 from typing import Any, ClassVar
 
 import pytest
@@ -79,12 +79,6 @@ class QuirkContract:
             if missing and len(missing) == len(patches):
                 pytest.skip(missing[0])
 
-    def test_facts_of_plugins_are_given_in_its_examples(self) -> None:
-        """A fact that no plugin gives would make the quirk unknown for ever."""
-        item = self._item()
-        own = [plugin for plugin in discover() if (plugin.distribution, plugin.name) == (item.distribution, item.entry_point)]
-        _accept(validate.plugin_facts(item, Registry.load(own)))
-
     def test_what_it_supersedes_exists(self) -> None:
         """Another quirk's id."""
         if self._item().quirk.supersedes:
@@ -93,26 +87,20 @@ class QuirkContract:
 
     def test_importing_and_judging_it_is_pure(self, seen_in_isolation: tuple[Seen, ...]) -> None:
         """No torch, vllm, ray or transformers, and no changed environment."""
-        for seen in seen_in_isolation:
-            if seen.heavy:
-                pytest.fail(
-                    f"importing and judging {self.quirk.id} imports {', '.join(seen.heavy)}: import it inside the function "
-                    "that needs it, or keep patches in a module of their own",
-                    pytrace=False,
-                )
-            if seen.environment:
-                names = ", ".join(seen.environment)
-                pytest.fail(f"importing {self.quirk.id} changes {names}: a quirk asks for an env.* slot instead", pytrace=False)
+        if impure := [what for seen in seen_in_isolation for what in seen.impure]:
+            pytest.fail(f"loading and judging {self.quirk.id} {impure[0]}", pytrace=False)
 
     def test_every_process_makes_the_same_plan(self, seen_in_isolation: tuple[Seen, ...]) -> None:
         """Two processes with different hash seeds get the same declaration and the same plan for each example."""
-        (one,), (other,) = ([found for found in seen.quirks if found.id == self.quirk.id] for seen in seen_in_isolation)
-        advice = "sort what comes from a set, and keep times and random numbers out of it"
-        if one.digest != other.digest:
-            pytest.fail(f"the declaration of {self.quirk.id} differs from process to process: {advice}", pytrace=False)
-        for number, pair in enumerate(zip(one.plans, other.plans, strict=True), 1):
-            if len(set(pair)) > 1:
-                pytest.fail(f"the plan for example {number} differs from process to process: {advice}", pytrace=False)
+        one, other = (seen.digests[self.quirk.id] for seen in seen_in_isolation)
+        for number, (here, there) in enumerate(zip(one, other, strict=True)):
+            if here != there:
+                what = f"plan for example {number}" if number else f"declaration of {self.quirk.id}"
+                pytest.fail(
+                    f"the {what} differs from process to process: sort what comes from a set, and keep times and random "
+                    "numbers out of it",
+                    pytrace=False,
+                )
 
     def test_undoing_it_restores_everything(self) -> None:
         """Environment, patched attributes and the import system are as before, for every example that it is active in."""
@@ -125,17 +113,17 @@ class QuirkContract:
             if why := _not_here(quirk, example.platform):
                 skipped = f"example {number}: {why}"
                 continue
-            before, trouble, done = _state(quirk), "", done + 1
+            before, done = _state(quirk), done + 1
             try:
                 with applied(quirk, example.context()):
                     _import_targets(quirk)
             except RefusedError:
                 pass  # a refused plan must change nothing; this is checked below as well
             except QuirksError as error:
-                trouble = str(error)
-            if trouble:
-                pytest.fail(f"example {number}: {quirk.id} cannot be put into force: {trouble}", pytrace=False)
-            _accept_same(number, before, _state(quirk))
+                pytest.fail(f"example {number}: {quirk.id} cannot be put into force: {error}", pytrace=False)
+            after = _state(quirk)
+            if changed := [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]:
+                pytest.fail(f"example {number}: undoing the quirk leaves {', '.join(changed)} changed", pytrace=False)
         if skipped and not done:
             pytest.skip(skipped)
 
@@ -144,13 +132,10 @@ class QuirkContract:
         quirk = getattr(cls, "quirk", None)
         if not isinstance(quirk, Quirk):
             pytest.fail(f"{cls.__name__}: set the quirk in the class: quirk = QUIRK", pytrace=False)
-        distribution, name = cls.distribution, quirk.id
-        for found in plugins_of(quirk) if not distribution else ():
-            distribution, name = found.distribution, found.name
-        try:
-            return Loaded(quirk, distribution, version(distribution), name)
-        except (PackageNotFoundError, ValueError):
-            return Loaded(quirk, distribution, "0", name)
+        found = None if cls.distribution else next(iter(plugins_of(quirk)), None)
+        if found is None:
+            return Loaded(quirk, cls.distribution, "0", quirk.id)
+        return Loaded(quirk, found.distribution, found.version, found.name)
 
 
 @lru_cache(maxsize=8)
@@ -201,9 +186,3 @@ def _attribute(owner: Any, path: str) -> Any:
     for name in path.split("."):
         owner = getattr(owner, "__dict__", {}).get(name)
     return owner
-
-
-def _accept_same(number: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-    if changed:
-        pytest.fail(f"example {number}: undoing the quirk leaves {', '.join(changed)} changed", pytrace=False)

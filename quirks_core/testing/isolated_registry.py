@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from quirks_core.base.errors import DeclarationError, UsageError
 from quirks_core.declaration.quirk import Quirk
@@ -13,13 +13,13 @@ from quirks_core.facts.context import RunContext
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins.finder import PROJECT, Discovered
+from quirks_core.plugins.finder import PROJECT, Discovered, contained
 from quirks_core.plugins.registry import Registry
 
 _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Given:
     """An entry point for an object that is already loaded."""
 
@@ -69,10 +69,7 @@ class IsolatedRegistry:
         Raises:
             DeclarationError: It is broken.
         """
-        try:
-            plugin = EntryPoint(value, value, PROJECT).load()
-        except Exception as error:
-            raise DeclarationError(f"{value} cannot be loaded: {type(error).__name__}: {error}") from error
+        plugin = contained(value, EntryPoint(value, value, PROJECT).load)
         return self.add(plugin, distribution=distribution, version=version)
 
     @property
@@ -96,12 +93,6 @@ class IsolatedRegistry:
     ) -> Plan:
         """Makes the plan for a run; the environment's switches do not count.
 
-        Args:
-            context: The facts.
-            switches: What the user turned off or on.
-            disable: Names to turn off, if there are no `switches`.
-            force: Names to turn on, if there are no `switches`.
-
         Raises:
             UsageError: Nothing was added, or a switch names nothing.
         """
@@ -113,14 +104,6 @@ class IsolatedRegistry:
     def observe(self, plan: Plan, receipt: Any) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
         return self._registry.observe(plan, receipt)
-
-    def discover(self) -> NoReturn:
-        """Refuses.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(f"a test's registry does not look at what is installed; {_HOW}")
 
     def _take(self, plugin: Discovered) -> None:
         if any((item.distribution, item.name) == (plugin.distribution, plugin.name) for item in self._plugins):

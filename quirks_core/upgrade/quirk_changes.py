@@ -9,8 +9,8 @@ from quirks_core.configuration.slots import slot_named
 from quirks_core.hook import vllm_functions
 from quirks_core.plan import diff, summary
 from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, Refusal, State, Status
-from quirks_core.plugins.lifecycle import expired
 from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.validate import expired
 from quirks_core.reporting.finding import Finding
 from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Level, Section
@@ -48,7 +48,7 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry) -> It
     for note in (note for note in after.plan.warnings if note not in before.plan.warnings):
         if note.kind is NoteKind.UNLISTED:  # the release's own judgement covers whether it takes the value
             continue
-        if note.kind is not NoteKind.UNDECIDED or note.quirk not in changed:  # that it becomes undecided is a finding already
+        if not note.is_undecided or note.quirk not in changed:  # that it becomes undecided is a finding already
             yield Section.QUIRKS.finding(Level.NOTE, "warning", note.text)
 
 

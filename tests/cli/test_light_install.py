@@ -133,6 +133,22 @@ def test_without_an_engine_the_newest_release_that_was_read_is_assumed(light, fo
     assert "; vllm 0.30 (assumed: none is installed), platform cpu (assumed)" in other.stdout
 
 
+def test_without_an_engine_a_version_is_planned_for_on_the_same_gpu(light, folder):
+    """Of a release that is named, of several, and where one quirk is explained."""
+    of_one, of_two, why = (
+        light(*words, "--model", folder).stdout
+        for words in (
+            ("plan", "--vllm", "0.30"), ("plan", "--vllm", "0.30,0.31"), ("explain", "cpu-head-size", "--vllm", "0.30"),
+        )
+    )  # fmt: skip
+
+    assert ", platform cuda (assumed), platform.gpu.capability 90 (assumed)\n" in of_one
+    assert of_two.partition("\n")[0].endswith(
+        "by version of vLLM; platform cuda (assumed), platform.gpu.capability 90 (assumed)"
+    )
+    assert "wanted cpu, got cuda" in why
+
+
 def test_a_misspelt_slot_is_an_error_without_an_engine_too(light, folder):
     done = light("plan", "--model", folder, "--set", "engine.enforce_eagre=true")
 

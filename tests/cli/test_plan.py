@@ -55,7 +55,7 @@ def test_what_only_the_program_can_do_comes_first(quirks, model):
     """An undecided quirk of this model has a line with the option that decides it; the others share one."""
     shown = quirks(*SERVE, model("gemma4")).out.splitlines()
 
-    own, rest = [line for line in shown if line.startswith("undecided: ")]
+    own, rest, _advice = [line for line in shown if line.startswith("undecided: ")]
     assert shown[0].startswith("do this: ")
     assert ", for vllm serve, plan " in shown[1]
     assert own.startswith("undecided: rollout-precision: A rollout ")
@@ -85,7 +85,7 @@ def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
     assert (trl["context"]["settings"]["refit.scope"], trl["changes"].get("engine.logprobs_mode")) == ("parameters", None)
     assert [plan["context"]["purpose"] for plan in (ours, trl, served)] == ["rollout", "rollout", "serve"]
     assert "train.sequence_packing" in trl["undecided"]
-    assert "train." not in quirks("plan", "--model", model(), "--trainer", "trl").out  # nothing there is its user's to set
+    assert "--set train." not in quirks("plan", "--model", model(), "--trainer", "trl").out  # its user sets none
 
 
 @needs_vllm
@@ -98,12 +98,39 @@ def test_a_trainer_may_start_the_server_of_a_command_line_but_our_worker_does_no
     assert (ours.code, "leave one of them out" in ours.err) == (2, True)
 
 
+PARTLY = """
+from quirks_core import *
+open_ = setting("sampling.top_k").above(0)
+QUIRK = Quirk(
+    id="acme-partly", title="t", flag="runtime", match=purpose("rollout"), severity=Severity.NOISE,
+    adjustments=[Default("engine.seed", 3), Default("engine.max_num_seqs", 8, when=open_), Advise("careful", when=open_)],
+    references=report("https://example.org"),
+)
+"""
+
+
 @needs_vllm
-def test_what_is_in_force_but_for_a_condition_says_so(quirks, model):
-    """Its title would read as if nothing of it were."""
+def test_what_of_a_quirk_is_undecided_is_named(quirks, model, install):
+    """The title would read as if nothing of it were in force."""
+    install("acme-partly", PARTLY)
     shown = quirks("plan", "--trainer", "trl", "--model", model()).out
 
-    assert "undecided: rollout-logprobs-processed: in force but for one condition; decided by --set sampling.top_k" in shown
+    assert "undecided: acme-partly: in force but for one condition; decided by --set sampling.top_k=…\n" in shown
+    assert "undecided: rollout-logprobs-processed: only its advice; decided by --set sampling.top_k=…, --set s" in shown
+
+
+@needs_vllm
+def test_a_plan_for_a_trainer_names_what_tells_a_run_with_lora(quirks, model):
+    plan = ("plan", "--trainer", "trl", "--model", model(), "--set", "train.dtype=bfloat16")
+
+    plain, merged, sent = (
+        quirks(*plan, *more).out
+        for more in ((), ("--set", "train.trainable_dtype=float32"), ("--set", "engine.enable_lora=true"))
+    )
+
+    assert "undecided: trl-merge-drift: TRL merges adapters into a 16-bit base" in plain
+    assert [text.count("with LoRA add --set engine.enable_lora=true") for text in (plain, merged, sent)] == [1, 0, 0]
+    assert "advised: trl-merge-drift" in merged
 
 
 def test_the_options_that_a_plan_names_decide_what_is_undecided(quirks, model):
@@ -125,7 +152,7 @@ def test_a_verbose_plan_says_what_decides_each_quirk(quirks, model):
 
     whole, planned = quirks("plan", "--verbose", *arguments).out, quirks("plan", "--json", *arguments).json
 
-    undecided = [note for note in planned["warnings"] if note["kind"] == "undecided"]
+    undecided = [note for note in planned["warnings"] if note["kind"].startswith("undecided")]
     assert planned["undecided"].keys() == {fact for note in undecided for fact in note["about"]}
     assert [whole.count(note["text"]) for note in undecided] == [1] * len(undecided)
     assert "\nundecided: --set train.sequence_parallel=…: decides cp-sequence-parallel\n" in whole

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from quirks_core.facts import context
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
 from quirks_core.facts.fact_table import FACTS, FAMILIES, always_known, assumed_as, is_known_fact
 from quirks_core.facts.model import ModelFacts
-from quirks_core.facts.model_config import require_weights
+from quirks_core.facts.model_config import require_weights, unreachable
 from quirks_core.facts.model_runner import Runner
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.formats import option_for
@@ -120,18 +122,48 @@ def test_what_is_no_model_folder_is_an_error_without_a_request(path, words):
         ModelFacts.read(path)
 
 
-def test_a_model_of_the_hub_is_read_from_its_cache(tmp_path, monkeypatch):
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    home, commit = tmp_path / "models--acme--tiny", "0" * 40
+def _in_the_cache(folder, model):
+    home, commit = folder / f"models--{model.replace('/', '--')}", "0" * 40
     for name, text in {"refs/main": commit, f"snapshots/{commit}/config.json": '{"model_type": "qwen3"}'}.items():
         (home / name).parent.mkdir(parents=True)
         (home / name).write_text(text)
 
+
+def test_a_model_of_the_hub_is_read_from_its_cache(tmp_path, monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    _in_the_cache(tmp_path, "acme/tiny")
+
     assert (ModelFacts.read("acme/tiny").name, ModelFacts.read("acme/tiny").model_type) == ("acme/tiny", "qwen3")
     with pytest.raises(UsageError, match=r"config\.json of 'acme/other' cannot be read from the hub: "):
         ModelFacts.read("acme/other")
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path, monkeypatch):
+    """By all files together, and nobody waits for it to come back."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    asked = []
+
+    def no_route(address, *_more, **_named):
+        asked.append(address)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(socket, "create_connection", no_route)
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it is asked again"))
+    _in_the_cache(tmp_path, "acme/tiny")
+    unreachable.cache_clear()
+
+    run = RunContext.gather(GenerationConfig.parse({"model": "acme/tiny"}))
+
+    assert run.model.model_type == "qwen3"
+    assert {run.fact(name) for name in CHECKPOINT_FACTS} - {UNKNOWN} == set()
+    with pytest.raises(UsageError, match=r"config\.json of 'acme/other' .*hub cannot be reached.*no route to host"):
+        ModelFacts.read("acme/other")
+    assert len(asked) == 1
+    unreachable.cache_clear()
 
 
 def test_a_folder_without_weights_is_an_error_with_a_remedy(checkpoint):

@@ -107,6 +107,17 @@ def test_a_package_with_a_hook_is_one_plugin_as_before(package):
     assert ([item.name for item in found], [item.quirk.id for item in load(found)[0].loaded]) == (["any"], ["from-a-hook"])
 
 
+@pytest.mark.parametrize("method", ["facts", "model_types"])
+def test_a_match_whose_facts_cannot_be_read_breaks_its_own_plugin_alone(package, method):
+    own = f"class Own(Match):\n    def trace(self, facts): ...\n    def {method}(self): raise OSError('nothing')\n"
+    bad = quirk("fake-bad").replace('purpose("rollout")', "Own()").replace("QUIRK = ", f"{own}QUIRK = ")
+
+    registry, _ = load(package(**{"fake_pack/fake_bad": bad, "fake_pack/fake_one": quirk("fake-one")}))
+
+    assert [row.error for row in registry.broken] == ["fake_pack/fake_bad.py:5: OSError: nothing"]
+    assert [item.quirk.id for item in registry.loaded] == ["fake-one"]
+
+
 @pytest.mark.parametrize(
     ("files", "error"),
     [

@@ -37,8 +37,7 @@ def shell(script):
 
 def read_back(found):
     """What the options say, after a shell has split them and the parser has read them."""
-    (line,) = found.lines
-    words = shell(f"printf '%s\\0' {line}").split("\0")
+    words = shell(f"printf '%s\\0' {found[0]}").split("\0")
     return read_serve_command(["vllm", "serve", "M", *words[:-1]]).arguments
 
 
@@ -61,7 +60,7 @@ def test_options_that_a_shell_has_split_say_what_the_plan_changes(plan):
     found = vllm_args(plan(*(Require(slot, value) for slot, value in CHANGES.items())))
 
     assert read_back(found) == {"model": "M"} | {slot.removeprefix("engine."): value for slot, value in CHANGES.items()}
-    assert found.notes == ()
+    assert found[1] == []
 
 
 def test_the_heads_dtype_is_a_change_to_the_checkpoints_configuration_beside_those_of_the_user(plan):
@@ -76,34 +75,34 @@ def test_what_no_option_expresses_is_a_note(plan):
     client = Require("refit.scope", "state_dict"), Default("request.timeout_s", 60.0)
     found = plan(Require("env.NCCL_ALGO", NASTY), *client, patch, Advise("look at it"))
 
-    shown = vllm_args(found)
+    words, notes = vllm_args(found)
 
-    assert shown.lines == ()
-    assert [note.partition(":")[0] for note in shown.notes] == [
+    assert words == ""
+    assert [note.partition(":")[0] for note in notes] == [
         "export NCCL_ALGO='it'\"'\"'s \"$(x)\" `y` \\ ; &', before the server starts",
         'refit.scope = "state_dict"',
         "request.timeout_s = 60.0",
         "a patches json.encoder",
         *("warning" for _ in found.warnings),
     ]
-    assert "look at it" in shown.notes[-1]
-    assert "MODEL_QUIRKS=rollout" in shown.notes[3]
+    assert "look at it" in notes[-1]
+    assert "MODEL_QUIRKS=rollout" in notes[3]
 
 
 def test_what_a_plan_does_not_change_is_no_option(plan):
     found = plan(Default("engine.seed", 1), Require("engine.enforce_eager", True), engine={"seed": 2, "enforce_eager": True})
 
-    assert vllm_args(found).lines == ()
+    assert vllm_args(found)[0] == ""
 
 
 def test_an_argument_without_an_option_is_a_note(plan, monkeypatch):
     known = tuple(option for option in INSTALLED.options() if option.argument != "seed")
     monkeypatch.setattr(VllmSource, "options", lambda _: known)
 
-    found = vllm_args(plan(Require("engine.seed", 1)))
+    words, (note,) = vllm_args(plan(Require("engine.seed", 1)))
 
-    assert (found.lines, len(found.notes)) == ((), 1)
-    assert "engine.seed = 1" in found.notes[0]
+    assert words == ""
+    assert "engine.seed = 1" in note
 
 
 @pytest.mark.parametrize(

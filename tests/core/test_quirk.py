@@ -33,7 +33,7 @@ from quirks_core import (
     yes,
 )
 from quirks_core.base.errors import DeclarationError
-from quirks_core.declaration.quirk import Location, Reference, fact_names_of
+from quirks_core.declaration.quirk import Location, Reference
 from quirks_core.declaration.trace import Answer
 
 
@@ -183,7 +183,6 @@ def test_a_quirk_asks_for_every_fact_that_it_names(make_quirk):
     packages = {"packages.xformers", "packages.vllm"}
     settings = {"typed.engine.seed", "env.NAME", "env.OTHER", "engine.block_size", "engine.max_num_seqs"}
     assert quirk.fact_names == {"model.model_type", "acme.nodes", *packages, *settings}
-    assert fact_names_of([quirk, make_quirk()]) == {*quirk.fact_names, *make_quirk().fact_names}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from quirks_core.plugins import validate
 #: Every test of the contract, as pytest calls it, by its law.
 LAWS = {
     **{law.__name__: f"test_it_keeps_the_law_of[{law.__name__}]" for law in validate.LAWS},
-    "plugin_facts": "test_facts_of_plugins_are_given_in_its_examples",
     "supersedes": "test_what_it_supersedes_exists",
     "pure": "test_importing_and_judging_it_is_pure",
     "same_plan": "test_every_process_makes_the_same_plan",
@@ -77,8 +76,8 @@ BAD: list[tuple[str, dict[str, str], str]] = [
      "it supersedes 'gemma4-layer-scaler', which does not exist; did you mean 'gemma4-layer-scalar'?"),
     ("data", {"before": "class Own(Match):\n    def trace(self, facts): return model_type('example').trace(facts)",
                     "match": "Own()"}, "it cannot be written as JSON: .*Own.* is not data"),
-    ("pure", {"before": "import ray"}, "importing and judging acme/bad imports ray: import it inside the function"),
-    ("pure", {"before": "import os\nos.environ['VLLM_KIT'] = '1'"}, "importing acme/bad changes VLLM_KIT"),
+    ("pure", {"before": "import ray"}, "loading and judging acme/bad imports ray: import it inside the function"),
+    ("pure", {"before": "import os\nos.environ['VLLM_KIT'] = '1'"}, "loading and judging acme/bad changes VLLM_KIT"),
     ("pure", {"before": "import sys\nif 'pytest' not in sys.modules: sys.exit('no pytest')"},
      "acme/bad cannot be loaded in a process of its own, as every engine process must: .*no pytest"),
     ("same_plan", {"before": "import os\nNOW = str(os.getpid())", "adjustments": "Default('engine.load_format', NOW)"},

@@ -39,7 +39,6 @@ USELESS = {
 RAISES = """
 class Bad(Match):
     def trace(self, facts): raise RuntimeError('in trace')
-    def facts(self): raise RuntimeError('in facts')
 """
 
 
@@ -105,7 +104,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
 def validated(distributions: Path, python: Callable[..., Any]) -> Any:
     """Checks all of them at once, as a shell would."""
     done = python("-m", "quirks_core.cli", "validate", "--json", PYTHONPATH=str(distributions))
-    assert (done.returncode, done.stderr) == (3, "")
+    assert done.returncode == 3
     return json.loads(done.stdout)
 
 
@@ -144,16 +143,20 @@ def test_a_broken_plugin_is_named_with_its_error(findings: Any, number: int) -> 
 
 def test_side_effects_of_an_import_are_pinned_on_the_right_plugin(findings: Any) -> None:
     assert [(found.level, found.quirk, found.message.partition(":")[0]) for found in findings("kit-heavy")] == [
-        ("error", "kit-heavy/a", "importing and judging it imports torch"),
-        ("error", "kit-heavy/b", "importing and judging it imports ray, torch"),
-        ("error", "kit-heavy/c", "importing it changes VLLM_KIT"),
+        ("error", "kit-heavy/a", "loading and judging it imports torch"),
+        ("error", "kit-heavy/b", "loading and judging it imports ray, torch"),
+        ("error", "kit-heavy/c", "loading and judging it changes VLLM_KIT"),
     ]
 
 
 def test_a_match_that_raises_does_not_hide_the_other_laws(findings: Any) -> None:
     messages = "\n".join(found.message for found in findings("kit-laws"))
 
-    for words in ("supersedes 'kit-nobody'", "is not data", "its facts cannot be checked: RuntimeError: in facts"):
+    for words in (
+        "supersedes 'kit-nobody'",
+        "is not data",
+        "wanted an answer, got RuntimeError: in trace",
+    ):
         assert words in messages
 
 
@@ -168,22 +171,15 @@ def test_what_would_do_nothing_or_harm_in_every_run_is_an_error(findings: Any, n
 
 
 def test_problems_between_distributions_are_reported_for_each(findings: Any) -> None:
-    for name in ("kit-x", "kit-y"):
-        *_, circle = (found for found in findings(name) if found.quirk == f"{name}/one")
-        note, same = sorted(
-            (found for found in findings(name) if found.quirk == "kit-same"), key=lambda found: found.level == "error"
-        )
-        (two,) = (
-            found.message for found in findings(name) if "plugins declare" in found.message and found.quirk == "kit-x/two"
-        )
-        assert ("kit-x 1.2 (" in two, "kit-y 1.2 (" in two) == (True, True)
-        assert two.endswith("the other one must be renamed" if name == "kit-x" else "rename it, for example kit-y/two")
-        assert (note.level, note.quirk) == ("note", "kit-same")
-        assert f"safe from others as '{name}/kit-same'" in note.message
-        assert "quirks supersede each other in a circle: kit-" in circle.message
-        assert "kit-x 1.2" in same.message
-        assert "kit-y 1.2" in same.message
-        assert f"rename it, for example {name}/kit-same" in same.message
+    for name, other in (("kit-x", "kit-y"), ("kit-y", "kit-x")):
+        messages = [found.message for found in findings(name)]
+        for words in (
+            f"_same:QUIRK does not load: quirk id 'kit-same' is taken by {other} 1.2 (",
+            f"_two:QUIRK does not load: quirk id 'kit-x/two' is taken by {other} 1.2 (",
+            "quirks supersede each other in a circle: kit-",
+            f"safe from others as '{name}/kit-same'",
+        ):
+            assert len([message for message in messages if words in message]) == 1, messages
 
 
 def test_the_exit_code_tells_whether_the_named_distribution_is_good(
@@ -234,4 +230,4 @@ def test_a_plugin_that_hangs_does_not_hide_the_next_one(install: Install, declar
 
     assert "more than 3 s" in at_import.error
     assert "more than 3 s" in in_law.error
-    assert [quirk.id for quirk in good.quirks] == ["kit-good"]
+    assert [*good.digests] == ["kit-good"]
