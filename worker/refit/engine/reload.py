@@ -5,6 +5,7 @@ Imports vLLM for that reload.
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -64,6 +65,7 @@ class Reload:
         self.slots = self._before.keys()
         self._first = first_names(model)
         self._recording = Recording(model) if is_recorded else None
+        self._thread = threading.get_ident()
         self._wanted: frozenset[str] = frozenset()
         self._loaded: set[str] | None = set()
         self.sent: list[TensorSpec] = []
@@ -90,13 +92,25 @@ class Reload:
         self._wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
 
     def load(self, load: Load, tensors: Tensors) -> Any:
-        """Loads some tensors, in one of any number of calls; returns what `load`, the model's ``load_weights``, does."""
-        if self._recording is not None:
-            tensors = self._recording.watch(tensors)
-        with self._recording or nullcontext():
-            found = load(self._noted(tensors))
+        """Loads some tensors, in one of any number of calls; returns what `load`, the model's ``load_weights``, does.
+
+        A recording ends with a call that fails, or that another thread makes: it sees one.
+        """
+        recording, self._recording = self._recording, None
+        if threading.get_ident() != self._thread:
+            recording = None
+        with recording or nullcontext():
+            found = load(self._noted(tensors if recording is None else recording.watch(tensors)))
+        if recording is not None and torch.accelerator.is_available():
+            torch.accelerator.synchronize()  # the next tensors may come on another stream
+        self._recording = recording
         self._loaded = None if found is None or self._loaded is None else self._loaded | set(found)
         return found
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether all that came was watched."""
+        return self._recording is not None
 
     @property
     def last(self) -> str:
