@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worker.engine.engine import Engine
 from worker.errors import TransferError, UpdateOrderError
 from worker.refit.engine import receiving
 from worker.refit.engine.transfer import BACKEND
-
-if TYPE_CHECKING:
-    from worker.refit.refitting import Refitting
+from worker.refit.refitting import Refitting
 
 
 class UpdateSteps:
@@ -142,7 +140,6 @@ class OpenUpdate:
         self._limit_s = limit_s
         self._finite = finite
         self._steps: asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]] = asyncio.Queue()
-        self._version: str | None = None
         self._last: asyncio.Future[None] | None = None
         self.is_over = False
 
@@ -163,8 +160,7 @@ class OpenUpdate:
         """Ends the update; returns once the weights are in force. Errors as for `step`, and `UpdateOrderError` during one."""
         if self._last is not None and not self._last.done():
             raise UpdateOrderError("a step of the weight update is under way: finish it when update_weights has returned")
-        self._version = version
-        await self.step(receiving.end)
+        await self.step(receiving.end, version=version)
         await asyncio.shield(self.refit)
 
     async def take(self) -> tuple[list[dict[str, Any]], str | None] | None:
@@ -188,7 +184,7 @@ class OpenUpdate:
                     ) from None
                 if function is receiving.end:
                     answers = await self._engine.call(receiving.end, draft=self._draft, finite=self._finite)
-                    return (answers, self._version) if came and not self._draft else None
+                    return (answers, named["version"]) if came and not self._draft else None
                 await self._engine.call(function, **named)
                 came = came or function is receiving.part
                 if not made.done():

@@ -23,7 +23,6 @@ from worker.errors import EngineDiedError, RefitError, RefitRejectedError, Trans
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts
 from worker.refit.engine import ledger, receiving
 from worker.refit.engine.transfer import BACKEND
-from worker.refit.open_update import UpdateSteps
 from worker.refit.sending import ModelSender
 from worker.refit.transport.channel import socket_path
 from worker.refit.weights.manifest import Manifest
@@ -95,8 +94,7 @@ class Refitting:
         sockets: Folder of the processes' sockets; None before the first request for one.
         joined: Whether the engine's processes are in a group with a trainer.
         backend: Which of vLLM's weight-transfer engines the processes have; ``none`` without one.
-        steps: Updates whose steps are calls of a trainer elsewhere.
-        last: How weights came last: ``ipc_zmq``, ``collective``, or ``http`` by those steps.
+        last: How weights came last: ``ipc_zmq``, ``collective``, or ``http`` by calls for each step.
         dummy: Whether the engine started from dummy weights.
     """
 
@@ -126,7 +124,6 @@ class Refitting:
         self.lock = SerialLock()
         self.sockets: Path | None = None
         self.joined = False
-        self.steps = UpdateSteps(self, engine, warn)
         self.last = "ipc_zmq"
         self.dummy = plan.value("engine.load_format") == "dummy"
         self._engine = engine

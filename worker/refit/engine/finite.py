@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from worker.refit.engine.copy_plan import Tensors
 from worker.refit.engine.verify import packed_answers
+from worker.refit.weights.copy_plan import Tensors
 from worker.refit.weights.digest import parts
 
 

@@ -22,9 +22,9 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from quirks_core.base.errors import words
 from quirks_core.base.text import listed
 from worker.errors import RefitUnsupportedError
-from worker.refit.engine.copy_plan import CopyPlan, Tensors, slots
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.verify import unwrapped
+from worker.refit.weights.copy_plan import CopyPlan, Tensors, slots
 from worker.refit.weights.manifest import Manifest, TensorSpec
 
 #: A model's ``load_weights``, or one of vLLM's functions around it.

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from quirks_core.ledger.account import COMPUTES, Way
-from worker.refit.engine.copy_plan import CopyPlan
+from worker.refit.weights.copy_plan import CopyPlan
 from worker.refit.weights.digest import Digester
 from worker.refit.weights.expected import common, engine_name
 

@@ -28,7 +28,6 @@ from quirks_core.base.errors import QuirksError, words
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
 from worker.refit.engine import verify
-from worker.refit.engine.copy_plan import CopyPlan, See, Tensors
 from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.patch import Patch
 from worker.refit.engine.reload import Reload, lacking
@@ -37,6 +36,7 @@ from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
+from worker.refit.weights.copy_plan import CopyPlan, See, Tensors
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import OpenedPool
 from worker.refit.weights.resident import Imported

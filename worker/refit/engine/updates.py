@@ -27,8 +27,8 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from quirks_core.base.text import listed
 from quirks_core.hook import report
 from worker.errors import RefitError
-from worker.refit.engine.copy_plan import CopyPlan, Tensors
 from worker.refit.engine.reload import Load, Reload
+from worker.refit.weights.copy_plan import CopyPlan, Tensors
 from worker.refit.weights.manifest import Manifest
 
 _ATTRIBUTE = "_model_quirks_updates"
