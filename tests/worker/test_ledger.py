@@ -26,8 +26,7 @@ def worker():
     )
 
 
-def test_the_memory_that_a_process_runs_on_is_read_except_while_it_sleeps(worker, monkeypatch):
-    monkeypatch.setattr(ledger, "packed_answers", lambda _: [])  # it imports vLLM
+def test_the_memory_that_a_process_runs_on_is_read_except_while_it_sleeps(worker):
     model = worker.model_runner.get_model()
     ledger.watch(worker)
 

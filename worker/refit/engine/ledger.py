@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -22,9 +22,9 @@ from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
 from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
 from worker.refit.engine.finite import NotFinite, mend_cache
+from worker.refit.engine.parameters import Parameters
 from worker.refit.engine.taken import Coming, Taken
-from worker.refit.engine.verify import packed_answers
-from worker.refit.weights.digest import Standing, digests, parts
+from worker.refit.weights.digest import Standing, digests
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _ATTRIBUTE = "_model_quirks_ledger"
@@ -99,8 +99,7 @@ class Ledger:
         self._worker = worker
         self._whole = settings.whole
         self._standing = Standing(whole=settings.whole)
-        self._model: Any = None
-        self._found: list[tuple[str, dict[str, nn.Parameter | None]]] = []
+        self._found: Parameters | None = None
         self._number = 0
         self._new: list[Entry] = []
         self._last: dict[str, str] = {}
@@ -220,7 +219,7 @@ class Ledger:
                 raw_loads += 1
                 if self._coming is None or self._coming.way != "raw":
                     self._open("raw")
-            return load(self._passing(weights), *args, **kwargs)
+            return load(weights if self._coming is None else self._coming.passing(weights), *args, **kwargs)
 
         model.load_weights = load_weights
 
@@ -355,47 +354,19 @@ class Ledger:
         return int(parallel.data_parallel_index * parallel.world_size + parallel.rank)
 
     @property
-    def _layers(self) -> list[tuple[str, dict[str, nn.Parameter | None]]]:
-        """Each layer's name and parameters. An update may replace parameters, and no layers; to find those takes a while."""
-        if (model := self._worker.model_runner.get_model()) is not self._model:
-            self._model = model
-            self._found = [(f"{name}." if name else "", layer._parameters) for name, layer in model.named_modules()]
+    def _parameters(self) -> Parameters:
+        if self._found is None or self._found.model is not self._worker.model_runner.get_model():
+            self._found = Parameters(self._worker.model_runner.get_model())
         return self._found
 
-    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields the model's parameters; buffers may change while the engine generates."""
-        seen: set[int] = set()
-        for layer, parameters in self._layers:
-            for name, parameter in parameters.items():
-                if parameter is not None and parameter.numel() and not parameter.is_meta and id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield from parts(layer + name, parameter)
-
-    def _packed(self, scale: float = 1.0) -> Iterator[tuple[str, torch.Tensor]]:
-        held = chain.from_iterable(parameters.values() for _, parameters in self._layers)
-        if any(parameter is not None and not parameter.numel() for parameter in held):
-            for name, answer in packed_answers(self._model, scale=scale):
-                yield name + COMPUTES, answer
-
     def _held(self) -> dict[str, str]:
-        return self._standing.digests(chain(self._tensors(), self._packed()))
+        return self._standing.digests(chain(self._parameters.tensors(), self._parameters.answers()))
 
     def _not_finite(self, held: Mapping[str, str]) -> tuple[str, ...]:
         """Names what is not finite; what was not so at the start, and never changed, may be memory that nothing reads."""
         found = NotFinite()
-        found.look((name, tensor) for name, tensor in self._tensors() if tensor.itemsize > 1)  # of one byte: a copy of it all
-        found.look(self._packed(scale=0.0))
+        found.look_at_model(self._parameters)
         return tuple(sorted(name for name in found if self._odd.get(name, "") != held.get(name)))
-
-    def _passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        """Passes on what is loaded, and looks at it."""
-        if (coming := self._coming) is None:
-            return weights
-        if isinstance(weights, list | tuple | dict):
-            for name, tensor in weights.items() if isinstance(weights, dict) else weights:
-                coming.see(name, tensor)
-            return weights
-        return coming.passing(weights)
 
     # ---- guards
 
