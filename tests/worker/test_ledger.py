@@ -10,6 +10,7 @@ from torch import nn
 
 from quirks_core.base.errors import QuirksError
 from worker.refit.engine import ledger
+from worker.refit.engine.adapters import Adapters
 from worker.refit.weights.digest import digests
 
 
@@ -72,3 +73,18 @@ def test_what_is_not_finite_before_the_first_update_counts_once_an_update_writes
 def test_a_process_without_a_ledger_is_an_error(worker):
     with pytest.raises(QuirksError, match="MODEL_QUIRKS_LEDGER=off"):
         ledger.look(worker)
+
+
+def test_an_adapter_is_an_update_if_it_is_not_what_its_process_loaded_last():
+    manager = SimpleNamespace(modules={"q_proj": None}, packed_modules={})
+    adapters = Adapters(whole=False)
+
+    def load(value, path="a"):
+        request = SimpleNamespace(lora_name=path, lora_int_id=1, lora_path=path, load_inplace=False)
+        layer = SimpleNamespace(lora_a=torch.full((2, 2), value), lora_b=torch.ones(2, 2), scaling=1.0)
+        found = adapters.add(manager, request, SimpleNamespace(loras={"q_proj": layer}))
+        return None if found is None else found["changed"]
+
+    first, second = ("q_proj.lora_a", "q_proj.lora_b"), ("q_proj.lora_a",)
+    assert [load(1.0), load(1.0), load(2.0), load(2.0), load(1.0)] == [first, None, second, None, second]
+    assert [load(2.0, "b"), load(1.0)] == [second, None]

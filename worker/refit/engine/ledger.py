@@ -21,10 +21,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
 from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
+from worker.refit.engine.adapters import Adapters
 from worker.refit.engine.finite import NotFinite, mend_cache
 from worker.refit.engine.parameters import Parameters
 from worker.refit.engine.taken import Coming, Taken
-from worker.refit.weights.digest import Standing, digests
+from worker.refit.weights.digest import Standing
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _ATTRIBUTE = "_model_quirks_ledger"
@@ -105,8 +106,7 @@ class Ledger:
         self._last: dict[str, str] = {}
         self._taken = Taken()
         self._odd: dict[str, str] = {}
-        self._adapters: dict[tuple[str, int, str], dict[str, str]] = {}
-        self._adapter: dict[str, str] = {}
+        self._adapters = Adapters(whole=settings.whole)
         self._coming: Coming | None = None
         self._is_inside = False
         self._is_off = False
@@ -307,40 +307,11 @@ class Ledger:
 
     def _add_adapter(self, manager: Any, request: Any, adapter: Any) -> None:
         start = time.perf_counter()
-        tensors = {
-            f"{module}.{side}": tensor
-            for module, weights in adapter.loras.items()
-            for side in ("lora_a", "lora_b")
-            if isinstance(tensor := getattr(weights, side), torch.Tensor)
-        }
-        held = digests(tensors.items(), whole=self._whole)
-        known = (request.lora_name, request.lora_int_id, request.lora_path)
-        if self._adapters.get(known) == held and not request.load_inplace:
-            return  # dropped and read again, which is no update
-        self._adapters = {known: held, **dict(list(self._adapters.items())[:_KEPT])}
-        last, self._adapter = self._adapter, held
-        takes = {*manager.modules, *(name for names in manager.packed_modules.values() for name in names)}
-        experts = tuple(f"{name}." for name in manager.modules if name.endswith("experts"))
-        not_finite = NotFinite()
-        not_finite.look(tensors.items())
+        if (found := self._adapters.add(manager, request, adapter)) is None:
+            return
         self._number += 1
-        self._add(
-            Entry(
-                number=self._number,
-                way="lora",
-                rank=self._rank,
-                tensors=len(tensors),
-                bytes=sum(tensor.nbytes for tensor in tensors.values()),
-                digests=held,
-                changed=tuple(name for name in held if held[name] != last.get(name)),
-                not_finite=tuple(sorted(not_finite)),
-                adapter=request.lora_name,
-                unmatched=tuple(name for name in adapter.loras if name not in takes and not name.startswith(experts)),
-                is_zero=not any(_adds(weights) for weights in adapter.loras.values()),
-                sampled=not self._whole,
-                seconds=round(time.perf_counter() - start, 4),
-            )
-        )
+        found |= {"number": self._number, "rank": self._rank, "sampled": not self._whole}
+        self._add(Entry(**found, seconds=round(time.perf_counter() - start, 4)))
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -388,12 +359,6 @@ class Ledger:
         except Exception as error:
             self._is_off, self._coming = True, None
             report.info(f"ledger: this process keeps none from now on: {words(error)}")
-
-
-def _adds(weights: Any) -> bool:
-    """Returns whether a module of an adapter adds something that a float32 resolves."""
-    sides = [side for side in (weights.lora_a, weights.lora_b) if isinstance(side, torch.Tensor)]
-    return abs(weights.scaling) > torch.finfo(torch.float32).eps and all(bool(side.any()) for side in sides)
 
 
 def _during(original: _T, during: Callable[..., AbstractContextManager[None]]) -> _T:
