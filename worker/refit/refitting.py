@@ -393,20 +393,18 @@ class Refitting:
         }
 
     def _socket_folder(self) -> Path:
+        """Makes a folder that no other user can enter, in one that is this user's alone if it is named."""
         if self.sockets is None:
-            self.sockets = _private_folder(self.sender.section.socket_dir)
+            if (parent := self.sender.section.socket_dir) is not None:
+                folder = Path(parent)
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if not private_folder.is_private(folder):
+                    raise TransferError(
+                        f"refit.socket_dir {parent!r} must be this user's and closed to others: chmod 700 {parent}"
+                    )
+            self.sockets = private_folder.make(REFITS, parent)  # a short name: a socket's path has at most 107 bytes
         return self.sockets
 
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, QuirksError) else words(error)
-
-
-def _private_folder(parent: str | None) -> Path:
-    """Makes a folder that no other user can enter, in one that is this user's alone if it is named."""
-    if parent is not None:
-        folder = Path(parent)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not private_folder.is_private(folder):
-            raise TransferError(f"refit.socket_dir {parent!r} must be this user's and closed to others: chmod 700 {parent}")
-    return private_folder.make(REFITS, parent)  # a short name: a socket's path has at most 107 bytes

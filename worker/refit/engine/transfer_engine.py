@@ -273,15 +273,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                     f"refit rejected, nothing was loaded: the location {info.location!r} is no folder for this user's sockets: "
                     "make it with quirks_core.base.private_folder.make, as RefitTrainer does"
                 )
-            path = socket_path(folder, self.rank)
-            return IpcZmqStream(
-                path,
-                expected,
-                device=self.device,
-                timeout_s=info.timeout_s,
-                known=self._resident,
-                plan=plan,
-            )
+            path, limit = socket_path(folder, self.rank), info.timeout_s
+            return IpcZmqStream(path, expected, device=self.device, timeout_s=limit, known=self._resident, plan=plan)
         if info.transport == "collective":
             if self._group is None:
                 raise TransferError("refit by collective: no group; call init_collective_async first")
