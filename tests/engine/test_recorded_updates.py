@@ -132,18 +132,6 @@ def test_the_last_of_a_tensor_that_comes_twice_counts_without_harm_to_neighbours
         assert torch.equal(model.qkv.weight, torch.cat([values[f"{part}.weight"] for part in "qkv"]))
 
 
-@pytest.mark.parametrize("size", [1, 100])
-def test_another_dtype_is_recorded_anew(pair, size):
-    half = {name: tensor.to(torch.bfloat16) for name, tensor in drawn(**SHAPES).items()}
-    ways = []
-    for _ in range(3):
-        pair.update(half, size=size)
-        pair.assert_equal()
-        ways.append(pair.ways)
-
-    assert ways == [(0, len(SHAPES)), (0, len(SHAPES)), (COPIED, 1)]
-
-
 def test_an_update_of_another_shape_sends_the_next_one_through_the_reload(pair):
     values = drawn(**SHAPES | {"q__weight": (2, 3)})
     model = pair.models[1]
