@@ -25,7 +25,7 @@ from worker.errors import RefitUnsupportedError
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.verify import unwrapped
 from worker.refit.weights.copy_plan import CopyPlan, Tensors, slots
-from worker.refit.weights.manifest import Manifest, TensorSpec
+from worker.refit.weights.manifest import Manifest
 
 #: A model's ``load_weights``, or one of vLLM's functions around it.
 Load: TypeAlias = Callable[..., Any]
@@ -38,7 +38,7 @@ class Reload:
 
     Attributes:
         slots: Names of all parameters and buffers that the model had before, including those that are None.
-        sent: The tensors that came, in order.
+        sent: Name, dtype and shape of the tensors that came, in order.
         touched: Whether the model may hold other tensors or values than before.
     """
 
@@ -68,7 +68,7 @@ class Reload:
         self._thread = threading.get_ident()
         self._wanted: frozenset[str] = frozenset()
         self._loaded: set[str] | None = set()
-        self.sent: list[TensorSpec] = []
+        self.sent: list[tuple[str, torch.dtype, torch.Size]] = []
         self.touched = False
 
     def open(self) -> None:
@@ -115,7 +115,10 @@ class Reload:
     @property
     def last(self) -> str:
         """The tensor that came last, in words."""
-        return f"{self.sent[-1].name}, {self.sent[-1]}" if self.sent else "the first tensor"
+        if not self.sent:
+            return "the first tensor"
+        (spec,) = Manifest.decode(self.sent[-1:]).tensors
+        return f"{spec.name}, {spec}"
 
     def unloaded(self) -> list[str]:
         """Returns the parameters that a checkpoint fills and that got no value; none if the model does not report them."""
@@ -166,7 +169,7 @@ class Reload:
 
     def _noted(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in tensors:
-            self.sent += Manifest.of([(name, tensor)]).tensors
+            self.sent.append((name, tensor.dtype, tensor.shape))
             yield name, tensor
 
 

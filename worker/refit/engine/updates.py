@@ -209,7 +209,7 @@ class Updates:
 def _recorded(update: Reload) -> CopyPlan | None:
     """Returns what can be copied from the next update on; None if nothing can."""
     sent = update.sent
-    twice = [name for name, count in Counter(spec.name for spec in sent).items() if count > 1]
+    twice = [name for name, count in Counter(name for name, _, _ in sent).items() if count > 1]
     problem = "" if sent else "nothing came"
     if not update.is_recorded:
         problem = "not everything was loaded, or not by one thread"
@@ -217,7 +217,7 @@ def _recorded(update: Reload) -> CopyPlan | None:
         problem = f"{len(twice)} tensors came more than once: {listed(twice)}"
     elif unloaded := update.unloaded():
         problem = f"{len(unloaded)} parameters of the model got no value: {listed(unloaded)}"
-    plan = None if problem else update.plan(Manifest(tuple(sent)))
+    plan = None if problem else update.plan(Manifest.decode(sent))
     if plan is None:
         report.info(f"recorded-updates: the next update is not copied, because of this one {problem}")
         return None
