@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
@@ -29,8 +28,6 @@ from worker.refit.weights.digest import Standing
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _ATTRIBUTE = "_model_quirks_ledger"
-#: Entries that a process keeps.
-_KEPT = 16
 
 #: How often a running model of this process was loaded by a bare ``load_weights``.
 raw_loads = 0
@@ -84,25 +81,27 @@ def mend(worker: Any, is_noted: bool) -> None:
 
 def is_spoilt(worker: Any) -> bool:
     """Returns whether the last update left values that are not finite."""
-    return any(entry.not_finite for entry in list(getattr(worker, _ATTRIBUTE).entries)[-1:])
+    last = getattr(worker, _ATTRIBUTE).last
+    return last is not None and bool(last.not_finite)
 
 
 class Ledger:
     """What a process knows of its updates.
 
     Attributes:
-        entries: The last ones.
+        last: The last entry; None before one.
         has_cache: The KV cache has memory.
     """
 
     def __init__(self, worker: Any, settings: LedgerSettings) -> None:
-        self.entries: deque[Entry] = deque(maxlen=_KEPT)
+        self.last: Entry | None = None
         self._worker = worker
         self._whole = settings.whole
         self._standing = Standing(whole=settings.whole)
         self._found: Parameters | None = None
         self._number = 0
         self._new: list[Entry] = []
+        self._of_model: Entry | None = None
         self._last: dict[str, str] = {}
         self._taken = Taken()
         self._odd: dict[str, str] = {}
@@ -145,8 +144,7 @@ class Ledger:
         The account does not get it.
         """
         self._close_raw()
-        start = Entry(number=0, way="start", rank=self._rank, sampled=not self._whole)
-        last = next((entry for entry in reversed(self.entries) if entry.way != "lora"), start)
+        last = self._of_model or Entry(number=0, way="start", rank=self._rank, sampled=not self._whole)
         if self._is_asleep:  # there may be no memory behind the tensors
             return last
         with _plain_tensors():
@@ -314,7 +312,9 @@ class Ledger:
         self._add(Entry(**found, seconds=round(time.perf_counter() - start, 4)))
 
     def _add(self, entry: Entry) -> None:
-        self.entries.append(entry)
+        self.last = entry
+        if entry.way != "lora":
+            self._of_model = entry
         self._new.append(entry)
 
     # ---- what the model runs on
