@@ -216,8 +216,7 @@ class Refitting:
         """Updates the weights; requests in flight wait, and go on under the new ones.
 
         Args:
-            take: Has the engine take weights; returns what each process answered, and the weights' label, or None if no weights
-                came.
+            take: Has the engine take weights.
             clear_cache: Drop the KV cache; None as planned.
         """
         readiness = self._engine.readiness
