@@ -102,7 +102,7 @@ class Ledger:
         self._number = 0
         self._new: list[Entry] = []
         self._of_model: Entry | None = None
-        self._last: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
         self._taken = Taken()
         self._odd: dict[str, str] = {}
         self._adapters = Adapters(whole=settings.whole)
@@ -194,7 +194,7 @@ class Ledger:
 
     @contextmanager
     def _going_to_sleep(self, level: int = 1, *_: Any, **__: Any) -> Iterator[None]:
-        self._last = {}  # what wakes has other digests
+        self._digests = {}  # what wakes has other digests
         if level > 1:  # nothing is left
             self._taken = Taken()
         self._is_asleep, self.has_cache = True, False
@@ -249,7 +249,7 @@ class Ledger:
                 self._odd = {name: held[name] for name in odd}
                 self._add(self._entry(held, number=0, way="start", not_finite=odd))
             past = self._past(held)
-            self._last = held
+            self._digests = held
             self._coming = Coming(way, self._whole, past, time.perf_counter() - start)
 
     def _close(self) -> None:
@@ -260,8 +260,8 @@ class Ledger:
                 return
             start = time.perf_counter()
             ways = getattr(self._worker.weight_transfer_engine, "ways", {}) if coming.way == "transfer" else {}
-            held, last = self._held(), self._last
-            self._last = held
+            held, last = self._held(), self._digests
+            self._digests = held
             self._number += 1
             came = coming.digester.result()
             changed = tuple(name for name in held if name in last and held[name] != last[name])
@@ -298,7 +298,7 @@ class Ledger:
         """Returns what changed since the last update, without one that vLLM knows of."""
         if self._worker.parallel_config.enable_eplb:  # experts change places between updates
             return ()
-        return tuple(sorted(name for name in held.keys() & self._last.keys() if held[name] != self._last[name]))
+        return tuple(sorted(name for name in held.keys() & self._digests.keys() if held[name] != self._digests[name]))
 
     def _forms(self, held: Mapping[str, str]) -> dict[str, str]:
         return {name: self._standing.forms[name] for name in held if not name.endswith(COMPUTES)}
