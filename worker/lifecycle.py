@@ -20,6 +20,7 @@ from worker.engine.topology import Expected, Topology, read_topology
 from worker.generation import Requests
 from worker.launch import Bundles, parsed, prepare, sampling_warnings
 from worker.metrics import EngineMetrics
+from worker.refit.open_update import UpdateSteps
 from worker.refit.refitting import Refitting
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class _Running:
     engine: Engine
     requests: Requests
     refitting: Refitting
+    update_steps: UpdateSteps
     metrics: EngineMetrics
     server: OpenAIServer | None = None
 
@@ -142,6 +144,11 @@ class WorkerLifecycle:
         return self._parts.refitting
 
     @property
+    def update_steps(self) -> UpdateSteps:
+        """Its weight updates by calls of a trainer elsewhere; error as for `engine`."""
+        return self._parts.update_steps
+
+    @property
     def topology(self) -> Topology:
         """The parallel ranks of the engine's processes and the experts that each holds; available once the engine runs.
 
@@ -196,6 +203,7 @@ class WorkerLifecycle:
             await engine.stop()
             raise
         self._receipt = engine.receipt
+        refitting = Refitting(engine, self.config.refit, self.plan, self._abort, self._warn)
         self._running = _Running(
             engine,
             Requests(
@@ -204,7 +212,8 @@ class WorkerLifecycle:
                 self.config.request.timeout_s,
                 returns_experts=bool(self._launch.arguments.get("enable_return_routed_experts")),
             ),
-            Refitting(engine, self.config.refit, self.plan, self._abort, self._warn),
+            refitting,
+            UpdateSteps(refitting, engine, self._warn),
             EngineMetrics(engine.llm),
         )
         self._warn(*engine.warnings, *self._launch.registry.observe(self.plan, self.receipt))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from quirks_core.base.text import listed
@@ -50,7 +50,7 @@ class Judge:
         self._trainer = self._synced = 0
         self._adapters = 0
         self._reported: set[tuple[str, bool]] = set()
-        self._ever: Counter[str] = Counter()
+        self._ever: set[str] = set()
         self._has_moved = False
         self._still = self._lost = 0
         self._zeros: set[str] = set()
@@ -135,7 +135,7 @@ class Judge:
         version = rows[0].version
         is_again = bool(version) and version == self._version  # an evaluation, or one more iteration on the same policy
         self.names |= {name for row in rows for name in row.digests}
-        self._ever.update(changed)
+        self._ever |= changed
         if changed:
             self._still = self._lost = 0
             self._has_moved |= number > 1
@@ -150,7 +150,7 @@ class Judge:
     def _unchanged(self, row: Entry, number: int, received: Mapping[str, str]) -> Iterator[Verdict]:
         came_other = any(self._received.get(name, digest) != digest for name, digest in received.items())
         self._lost += came_other
-        never = sorted(name for name in self.names if not self._ever[name])
+        never = sorted(self.names - self._ever)
         which = "update" if self._still == 1 else f"the last {self._still} updates up to"
         text = f"{which} {number} ({row.way}) changed 0 of {len(self.names)} tensors"
         if self._ever:

@@ -47,7 +47,7 @@ def plain(original):
 
 
 def make_copies_wrong_on_demand():
-    from worker.refit.engine.copy_plan import CopyPlan
+    from worker.refit.weights.copy_plan import CopyPlan
 
     copy = CopyPlan.copy
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from worker.refit.engine.copy_plan import CopyPlan, Region, Write
+from worker.refit.weights.copy_plan import CopyPlan, Region, Write
 from worker.refit.weights.manifest import Manifest
 
 EXPERTS, INNER, OUTER = 4, 3, 5
@@ -129,7 +129,7 @@ def test_parts_in_another_order_land_where_they_belong(model, written):
 
 
 def test_large_tensors_are_copied_alone(model, written, monkeypatch):
-    monkeypatch.setattr("worker.refit.engine.copy_plan._SMALL", 4 * GATE)
+    monkeypatch.setattr("worker.refit.weights.copy_plan._SMALL", 4 * GATE)
     sent = {**parts(fused()), "norm": torch.randn(OUTER)}
 
     plan(model, sent).copy(sent.items())

@@ -10,6 +10,7 @@ from torch import nn
 
 from quirks_core.base.errors import QuirksError
 from worker.refit.engine import ledger
+from worker.refit.engine.adapters import Adapters
 from worker.refit.weights.digest import digests
 
 
@@ -26,8 +27,7 @@ def worker():
     )
 
 
-def test_the_memory_that_a_process_runs_on_is_read_except_while_it_sleeps(worker, monkeypatch):
-    monkeypatch.setattr(ledger, "packed_answers", lambda _: [])  # it imports vLLM
+def test_the_memory_that_a_process_runs_on_is_read_except_while_it_sleeps(worker):
     model = worker.model_runner.get_model()
     ledger.watch(worker)
 
@@ -73,3 +73,42 @@ def test_what_is_not_finite_before_the_first_update_counts_once_an_update_writes
 def test_a_process_without_a_ledger_is_an_error(worker):
     with pytest.raises(QuirksError, match="MODEL_QUIRKS_LEDGER=off"):
         ledger.look(worker)
+
+
+def adapter(value, path="a"):
+    """A request for an adapter of one layer, with what is loaded for it."""
+    layer = SimpleNamespace(lora_a=torch.full((2, 2), value), lora_b=torch.ones(2, 2), scaling=1.0)
+    named = {"lora_name": path, "lora_int_id": 1, "lora_path": path, "load_inplace": False}
+    return SimpleNamespace(**named, loaded=SimpleNamespace(loras={"q_proj": layer}))
+
+
+MANAGER = SimpleNamespace(modules={"q_proj": None}, packed_modules={})
+
+
+def test_an_adapter_is_an_update_if_it_is_not_what_its_process_loaded_last():
+    adapters = Adapters(whole=False)
+
+    def load(*values):
+        request = adapter(*values)
+        found = adapters.add(MANAGER, request, request.loaded)
+        return None if found is None else found["changed"]
+
+    first, second = ("q_proj.lora_a", "q_proj.lora_b"), ("q_proj.lora_a",)
+    assert [load(1.0), load(1.0), load(2.0), load(2.0), load(1.0)] == [first, None, second, None, second]
+    assert [load(2.0, "b"), load(1.0)] == [second, None]
+
+
+def test_the_last_update_of_the_model_is_known_after_any_number_of_adapters(worker):
+    worker.model_runner.get_model().load_weights = lambda _: None
+    worker.model_runner.lora_manager = manager = SimpleNamespace(_load_adapter=lambda one: one.loaded, _adapter_manager=MANAGER)
+    worker.load_model, worker.model_config = lambda: None, None
+    worker.device_config = SimpleNamespace(device_type="cpu")
+    ledger.watch(worker)
+    worker.load_model()
+    worker.reload_weights()
+
+    for number in range(20):
+        manager._load_adapter(adapter(float(number)))
+
+    assert ledger.look(worker)["number"] == 1
+    assert [entry["way"] for entry in ledger.settle(worker)["entries"]] == ["start", "reload", *["lora"] * 20]

@@ -12,12 +12,12 @@ from torch import nn
 
 from worker.errors import TransferError
 from worker.refit import CollectiveSender
-from worker.refit.engine.copy_plan import CopyPlan, Region, Write
 from worker.refit.engine.patch import Patch
 from worker.refit.transport.channel import free_port
 from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.weights import sparse
+from worker.refit.weights.copy_plan import CopyPlan, Region, Write
 from worker.refit.weights.digest import digests
 from worker.refit.weights.manifest import Manifest
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worker.engine.engine import Engine
 from worker.errors import TransferError, UpdateOrderError
 from worker.refit.engine import receiving
 from worker.refit.engine.transfer import BACKEND
-
-if TYPE_CHECKING:
-    from worker.refit.refitting import Refitting
+from worker.refit.refitting import Refitting
 
 
 class UpdateSteps:
@@ -30,7 +28,6 @@ class UpdateSteps:
         self._engine = engine
         self._warn = warn
         self._open: OpenUpdate | None = None
-        self._last_problem = ""
 
     @property
     def is_open(self) -> bool:
@@ -72,10 +69,7 @@ class UpdateSteps:
             RefitError: The weights sleep, or the engine cannot begin.
         """
         self.check_closed()
-        refitting = self._refitting
-        section = refitting.sender.section
-        self._open = update = OpenUpdate(self._engine, draft=draft, limit_s=section.timeout_s, finite=section.finite)
-        update.refit = asyncio.create_task(refitting.lock.run(lambda: refitting.update(update.take, None)))
+        self._open = update = OpenUpdate(self._refitting, self._engine, draft=draft)
         update.refit.add_done_callback(partial(self._closed, update))
         await update.step(receiving.begin, draft=draft)
 
@@ -108,15 +102,14 @@ class UpdateSteps:
 
     def _opened(self) -> OpenUpdate:
         if self._open is None or self._open.is_over:
-            raise UpdateOrderError(f"no weight update is open{self._last_problem}; start one with start_weight_update")
+            error = None if self._open is None else _problem(self._open.refit)
+            last = "" if error is None else f": the last one failed ({error})"
+            raise UpdateOrderError(f"no weight update is open{last}; start one with start_weight_update")
         return self._open
 
     def _closed(self, update: OpenUpdate, refit: asyncio.Task[None]) -> None:
-        """An update has ended; who made its last step gets its error, and so does whoever continues all the same."""
         update.is_over = True
-        error = None if refit.cancelled() else refit.exception()
-        self._last_problem = "" if error is None else f": the last one failed ({error})"
-        if error is not None and isinstance(error.__cause__, TransferError):  # the trainer may be gone
+        if isinstance(getattr(error := _problem(refit), "__cause__", None), TransferError):  # the trainer may be gone
             self._warn(str(error))
 
 
@@ -124,27 +117,23 @@ class OpenUpdate:
     """The steps of one update, from the callers to the refit that waits for them.
 
     Args:
+        refitting: What pauses the engine and puts weights in force.
         engine: The engine.
         draft: The update is for the draft model.
-        limit_s: Seconds without a call after which the trainer is taken to be gone.
-        finite: Refuse weights that are NaN or infinite.
 
     Attributes:
-        refit: The task that has the engine paused, and calls `take` once.
+        refit: The task that has the engine paused, and carries out the steps.
         is_over: No further step is taken; the next update may begin, and waits for the end of the task.
     """
 
-    refit: asyncio.Task[None]
-
-    def __init__(self, engine: Engine, *, draft: bool, limit_s: float, finite: bool) -> None:
+    def __init__(self, refitting: Refitting, engine: Engine, *, draft: bool) -> None:
         self._engine = engine
         self._draft = draft
-        self._limit_s = limit_s
-        self._finite = finite
+        self._section = refitting.sender.section
         self._steps: asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]] = asyncio.Queue()
-        self._version: str | None = None
         self._last: asyncio.Future[None] | None = None
         self.is_over = False
+        self.refit = asyncio.create_task(refitting.lock.run(lambda: refitting.update(self._take, None)))
 
     async def step(self, function: Callable[..., Any], **named: Any) -> None:
         """Has every worker make a step; returns once they have.
@@ -163,32 +152,28 @@ class OpenUpdate:
         """Ends the update; returns once the weights are in force. Errors as for `step`, and `UpdateOrderError` during one."""
         if self._last is not None and not self._last.done():
             raise UpdateOrderError("a step of the weight update is under way: finish it when update_weights has returned")
-        self._version = version
-        await self.step(receiving.end)
+        await self.step(receiving.end, version=version)
         await asyncio.shield(self.refit)
 
-    async def take(self) -> tuple[list[dict[str, Any]], str | None] | None:
-        """Carries out the steps; for `worker.refit.refitting.Refitting`, which pauses the engine meanwhile.
-
-        Returns:
-            What each process answered, and the label of the weights; None if the model got no weights.
+    async def _take(self) -> tuple[list[dict[str, Any]], str | None] | None:
+        """Carries out the steps; returns what each process answered, and the weights' label, or None if no weights came.
 
         Raises:
-            TransferError: No step came for too long.
+            TransferError: No step came for too long; the trainer is taken to be gone.
         """
-        came = False
+        came, limit = False, self._section.timeout_s
         try:
             while True:
                 try:
-                    async with self._engine.watched(), asyncio.timeout(self._limit_s):
+                    async with self._engine.watched(), asyncio.timeout(limit):
                         function, named, made = await self._steps.get()
                 except TimeoutError:
                     raise TransferError(
-                        f"the weight update was given up: no call came for {self._limit_s:g} s (refit.timeout_s)"
+                        f"the weight update was given up: no call came for {limit:g} s (refit.timeout_s)"
                     ) from None
                 if function is receiving.end:
-                    answers = await self._engine.call(receiving.end, draft=self._draft, finite=self._finite)
-                    return (answers, self._version) if came and not self._draft else None
+                    answers = await self._engine.call(receiving.end, draft=self._draft, finite=self._section.finite)
+                    return (answers, named["version"]) if came and not self._draft else None
                 await self._engine.call(function, **named)
                 came = came or function is receiving.part
                 if not made.done():
@@ -197,3 +182,7 @@ class OpenUpdate:
             self.is_over = True
             await self._engine.call(receiving.abandon)
             raise
+
+
+def _problem(refit: asyncio.Task[None]) -> BaseException | None:
+    return None if refit.cancelled() or not refit.done() else refit.exception()

@@ -23,7 +23,6 @@ from worker.errors import EngineDiedError, RefitError, RefitRejectedError, Trans
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts
 from worker.refit.engine import ledger, receiving
 from worker.refit.engine.transfer import BACKEND
-from worker.refit.open_update import UpdateSteps
 from worker.refit.sending import ModelSender
 from worker.refit.transport.channel import socket_path
 from worker.refit.weights.manifest import Manifest
@@ -95,8 +94,7 @@ class Refitting:
         sockets: Folder of the processes' sockets; None before the first request for one.
         joined: Whether the engine's processes are in a group with a trainer.
         backend: Which of vLLM's weight-transfer engines the processes have; ``none`` without one.
-        steps: Updates whose steps are calls of a trainer elsewhere.
-        last: How weights came last: ``ipc_zmq``, ``collective``, or ``http`` by those steps.
+        last: How weights came last: ``ipc_zmq``, ``collective``, or ``http`` by calls for each step.
         dummy: Whether the engine started from dummy weights.
     """
 
@@ -126,7 +124,6 @@ class Refitting:
         self.lock = SerialLock()
         self.sockets: Path | None = None
         self.joined = False
-        self.steps = UpdateSteps(self, engine, warn)
         self.last = "ipc_zmq"
         self.dummy = plan.value("engine.load_format") == "dummy"
         self._engine = engine
@@ -219,8 +216,7 @@ class Refitting:
         """Updates the weights; requests in flight wait, and go on under the new ones.
 
         Args:
-            take: Has the engine take weights; returns what each process answered, and the weights' label, or None if no weights
-                came.
+            take: Has the engine take weights.
             clear_cache: Drop the KV cache; None as planned.
         """
         readiness = self._engine.readiness
@@ -396,20 +392,18 @@ class Refitting:
         }
 
     def _socket_folder(self) -> Path:
+        """Makes a folder that no other user can enter, in one that is this user's alone if it is named."""
         if self.sockets is None:
-            self.sockets = _private_folder(self.sender.section.socket_dir)
+            if (parent := self.sender.section.socket_dir) is not None:
+                folder = Path(parent)
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if not private_folder.is_private(folder):
+                    raise TransferError(
+                        f"refit.socket_dir {parent!r} must be this user's and closed to others: chmod 700 {parent}"
+                    )
+            self.sockets = private_folder.make(REFITS, parent)  # a short name: a socket's path has at most 107 bytes
         return self.sockets
 
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, QuirksError) else words(error)
-
-
-def _private_folder(parent: str | None) -> Path:
-    """Makes a folder that no other user can enter, in one that is this user's alone if it is named."""
-    if parent is not None:
-        folder = Path(parent)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not private_folder.is_private(folder):
-            raise TransferError(f"refit.socket_dir {parent!r} must be this user's and closed to others: chmod 700 {parent}")
-    return private_folder.make(REFITS, parent)  # a short name: a socket's path has at most 107 bytes

@@ -36,7 +36,7 @@ class TrainerClient:
 
     def check_closed(self) -> None:
         """Raises an `UpdateOrderError` if a weight update is open."""
-        self._worker.refitting.steps.check_closed()
+        self._worker.update_steps.check_closed()
 
     async def in_turn(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Makes a call once no refit, pause or sleep is under way."""
@@ -54,7 +54,7 @@ class TrainerClient:
 
     async def is_paused(self) -> bool:
         """Returns whether nothing is generated; the engine does not answer while it waits for a part of an update."""
-        return self._worker.refitting.steps.is_open or bool(await self._watched(self._worker.engine.llm.is_paused)())
+        return self._worker.update_steps.is_open or bool(await self._watched(self._worker.engine.llm.is_paused)())
 
     async def get_weight_version(self) -> str:
         """Returns the label of the weights, also meanwhile."""
@@ -66,7 +66,7 @@ class TrainerClient:
 
     async def init_weight_transfer_engine(self, request: Any) -> None:
         """Has the engine join its trainer."""
-        await self._worker.refitting.steps.initialize(request.init_info)
+        await self._worker.update_steps.initialize(request.init_info)
 
     async def shutdown_weight_transfer_engine(self) -> None:
         """Has the engine leave its trainer."""
@@ -74,19 +74,19 @@ class TrainerClient:
 
     async def start_weight_update(self) -> None:
         """Begins an update."""
-        await self._worker.refitting.steps.begin()
+        await self._worker.update_steps.begin()
 
     async def start_draft_weight_update(self) -> None:
         """Begins an update of the draft model."""
-        await self._worker.refitting.steps.begin(draft=True)
+        await self._worker.update_steps.begin(draft=True)
 
     async def update_weights(self, request: Any) -> None:
         """Takes a part of the update."""
-        await self._worker.refitting.steps.take_part(request.update_info)
+        await self._worker.update_steps.take_part(request.update_info)
 
     async def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Puts the update in force."""
-        await self._worker.refitting.steps.finish(weight_version)
+        await self._worker.update_steps.finish(weight_version)
 
     async def update_weight_version(self, new_version: str) -> None:
         """Labels the weights."""

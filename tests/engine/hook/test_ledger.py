@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 _BEFORE = """
 import json, os, sys
 from safetensors.torch import load_file
@@ -185,47 +183,3 @@ def test_a_rank_that_is_left_out_is_named_at_once(programs, models, receipts):
     assert "9 tensors that all ranks held alike are different on them now" in text
     assert "embed_tokens" not in text  # each rank has a part of its own
     assert [problem["kind"] for problem in result["stale"]["problems"]] == ["ranks"]
-
-
-LORA = (
-    _BEFORE
-    + """
-from vllm.lora.request import LoRARequest
-
-if __name__ == "__main__":
-    llm = start(enable_lora=True, max_lora_rank=8, max_loras=2)
-    found = []
-    for number, folder in enumerate(sys.argv[2:], 1):
-        generate(llm, lora_request=LoRARequest(f"policy-{number}", number, folder))
-        generate(llm)
-        found.append(account())
-    print("RESULT", json.dumps(found), flush=True)
-"""
-)
-
-
-@pytest.fixture
-def adapters(tmp_path):
-    """Three steps of an adapter, one whose names are those of a model that wraps this one, and one that was sent before."""
-    from quirks_plugins.lora.evidence import write_adapter
-
-    steps = [write_adapter(tmp_path / f"step-{seed}", seed) for seed in range(3)]
-    return [*steps, write_adapter(tmp_path / "wrapped", 3, prefix="language_model.model"), steps[2], steps[2], steps[2]]
-
-
-def test_a_faulty_update_of_an_adapter_is_named(programs, checkpoint, receipts, adapters, worker_in_core):
-    variables = {
-        "MODEL_QUIRKS": "rollout",
-        "MODEL_QUIRKS_DISABLE": "lora-unmatched-names",  # it refuses the second fault before it is loaded
-        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
-        **worker_in_core,
-    }
-
-    found = programs.script(LORA, checkpoint("qwen3"), *adapters, **variables).result()
-
-    assert [account["updates"] for account in found] == [1, 2, 3, 4, 5, 6, 7]
-    assert all(line["way"] == "lora" for line in found[-1]["lines"])
-    assert found[2]["verdicts"] == []
-    assert described(found[3]) == [("adapter-names", True)]
-    assert "'policy-4': 4 of its 4 modules are no modules of this model" in found[3]["verdicts"][0]["text"]
-    assert [described(account)[1:] for account in found[4:]] == [[], [("unchanged", False)], [("unchanged", False)]]

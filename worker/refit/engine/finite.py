@@ -12,9 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from worker.refit.engine.copy_plan import Tensors
-from worker.refit.engine.verify import packed_answers
-from worker.refit.weights.digest import parts
+from worker.refit.engine.parameters import Parameters
+from worker.refit.weights.copy_plan import Tensors
 
 
 class NotFinite(dict[str, int]):
@@ -57,18 +56,16 @@ class NotFinite(dict[str, int]):
                 elif size > self._limit and (lost := int((~tensor.to(self._dtype).isfinite()).sum())):
                     self.beyond[name] = lost
 
-    def look_at_model(self, model: nn.Module) -> None:
-        """Looks at what a model runs on; numbers of 8 bits have a scale, which is looked at."""
-        named = [part for name, parameter in model.named_parameters() for part in parts(name, parameter)]
-        self.look((name, tensor) for name, tensor in named if tensor.itemsize > 1)
-        if not all(tensor.numel() for _, tensor in named):
-            self.look(packed_answers(model, scale=0.0))
+    def look_at_model(self, parameters: Parameters) -> None:
+        """Looks at what a model computes with; numbers of 8 bits have a scale, which is looked at."""
+        self.look((name, tensor) for name, tensor in parameters.tensors() if tensor.itemsize > 1)
+        self.look(parameters.answers(scale=0.0))
 
     def after_casts(self, model: nn.Module) -> None:
         """Counts what is `beyond` as not finite, if the model that took it is not."""
         if self.beyond:
             held = NotFinite()
-            held.look_at_model(model)
+            held.look_at_model(Parameters(model))
             if held:
                 self.update(self.beyond)
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -21,15 +20,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
 from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
+from worker.refit.engine.adapters import Adapters
 from worker.refit.engine.finite import NotFinite, mend_cache
+from worker.refit.engine.parameters import Parameters
 from worker.refit.engine.taken import Coming, Taken
-from worker.refit.engine.verify import packed_answers
-from worker.refit.weights.digest import Standing, digests, parts
+from worker.refit.weights.digest import Standing
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _ATTRIBUTE = "_model_quirks_ledger"
-#: Entries that a process keeps.
-_KEPT = 16
 
 #: How often a running model of this process was loaded by a bare ``load_weights``.
 raw_loads = 0
@@ -83,31 +81,31 @@ def mend(worker: Any, is_noted: bool) -> None:
 
 def is_spoilt(worker: Any) -> bool:
     """Returns whether the last update left values that are not finite."""
-    return any(entry.not_finite for entry in list(getattr(worker, _ATTRIBUTE).entries)[-1:])
+    last = getattr(worker, _ATTRIBUTE).last
+    return last is not None and bool(last.not_finite)
 
 
 class Ledger:
     """What a process knows of its updates.
 
     Attributes:
-        entries: The last ones.
+        last: The last entry; None before one.
         has_cache: The KV cache has memory.
     """
 
     def __init__(self, worker: Any, settings: LedgerSettings) -> None:
-        self.entries: deque[Entry] = deque(maxlen=_KEPT)
+        self.last: Entry | None = None
         self._worker = worker
         self._whole = settings.whole
         self._standing = Standing(whole=settings.whole)
-        self._model: Any = None
-        self._found: list[tuple[str, dict[str, nn.Parameter | None]]] = []
+        self._found: Parameters | None = None
         self._number = 0
         self._new: list[Entry] = []
-        self._last: dict[str, str] = {}
+        self._of_model: Entry | None = None
+        self._digests: dict[str, str] = {}
         self._taken = Taken()
         self._odd: dict[str, str] = {}
-        self._adapters: dict[tuple[str, int, str], dict[str, str]] = {}
-        self._adapter: dict[str, str] = {}
+        self._adapters = Adapters(whole=settings.whole)
         self._coming: Coming | None = None
         self._is_inside = False
         self._is_off = False
@@ -146,8 +144,7 @@ class Ledger:
         The account does not get it.
         """
         self._close_raw()
-        start = Entry(number=0, way="start", rank=self._rank, sampled=not self._whole)
-        last = next((entry for entry in reversed(self.entries) if entry.way != "lora"), start)
+        last = self._of_model or Entry(number=0, way="start", rank=self._rank, sampled=not self._whole)
         if self._is_asleep:  # there may be no memory behind the tensors
             return last
         with _plain_tensors():
@@ -197,7 +194,7 @@ class Ledger:
 
     @contextmanager
     def _going_to_sleep(self, level: int = 1, *_: Any, **__: Any) -> Iterator[None]:
-        self._last = {}  # what wakes has other digests
+        self._digests = {}  # what wakes has other digests
         if level > 1:  # nothing is left
             self._taken = Taken()
         self._is_asleep, self.has_cache = True, False
@@ -220,7 +217,7 @@ class Ledger:
                 raw_loads += 1
                 if self._coming is None or self._coming.way != "raw":
                     self._open("raw")
-            return load(self._passing(weights), *args, **kwargs)
+            return load(weights if self._coming is None else self._coming.passing(weights), *args, **kwargs)
 
         model.load_weights = load_weights
 
@@ -252,7 +249,7 @@ class Ledger:
                 self._odd = {name: held[name] for name in odd}
                 self._add(self._entry(held, number=0, way="start", not_finite=odd))
             past = self._past(held)
-            self._last = held
+            self._digests = held
             self._coming = Coming(way, self._whole, past, time.perf_counter() - start)
 
     def _close(self) -> None:
@@ -263,8 +260,8 @@ class Ledger:
                 return
             start = time.perf_counter()
             ways = getattr(self._worker.weight_transfer_engine, "ways", {}) if coming.way == "transfer" else {}
-            held, last = self._held(), self._last
-            self._last = held
+            held, last = self._held(), self._digests
+            self._digests = held
             self._number += 1
             came = coming.digester.result()
             changed = tuple(name for name in held if name in last and held[name] != last[name])
@@ -301,50 +298,23 @@ class Ledger:
         """Returns what changed since the last update, without one that vLLM knows of."""
         if self._worker.parallel_config.enable_eplb:  # experts change places between updates
             return ()
-        return tuple(sorted(name for name in held.keys() & self._last.keys() if held[name] != self._last[name]))
+        return tuple(sorted(name for name in held.keys() & self._digests.keys() if held[name] != self._digests[name]))
 
     def _forms(self, held: Mapping[str, str]) -> dict[str, str]:
         return {name: self._standing.forms[name] for name in held if not name.endswith(COMPUTES)}
 
     def _add_adapter(self, manager: Any, request: Any, adapter: Any) -> None:
         start = time.perf_counter()
-        tensors = {
-            f"{module}.{side}": tensor
-            for module, weights in adapter.loras.items()
-            for side in ("lora_a", "lora_b")
-            if isinstance(tensor := getattr(weights, side), torch.Tensor)
-        }
-        held = digests(tensors.items(), whole=self._whole)
-        known = (request.lora_name, request.lora_int_id, request.lora_path)
-        if self._adapters.get(known) == held and not request.load_inplace:
-            return  # dropped and read again, which is no update
-        self._adapters = {known: held, **dict(list(self._adapters.items())[:_KEPT])}
-        last, self._adapter = self._adapter, held
-        takes = {*manager.modules, *(name for names in manager.packed_modules.values() for name in names)}
-        experts = tuple(f"{name}." for name in manager.modules if name.endswith("experts"))
-        not_finite = NotFinite()
-        not_finite.look(tensors.items())
+        if (found := self._adapters.add(manager, request, adapter)) is None:
+            return
         self._number += 1
-        self._add(
-            Entry(
-                number=self._number,
-                way="lora",
-                rank=self._rank,
-                tensors=len(tensors),
-                bytes=sum(tensor.nbytes for tensor in tensors.values()),
-                digests=held,
-                changed=tuple(name for name in held if held[name] != last.get(name)),
-                not_finite=tuple(sorted(not_finite)),
-                adapter=request.lora_name,
-                unmatched=tuple(name for name in adapter.loras if name not in takes and not name.startswith(experts)),
-                is_zero=not any(_adds(weights) for weights in adapter.loras.values()),
-                sampled=not self._whole,
-                seconds=round(time.perf_counter() - start, 4),
-            )
-        )
+        found |= {"number": self._number, "rank": self._rank, "sampled": not self._whole}
+        self._add(Entry(**found, seconds=round(time.perf_counter() - start, 4)))
 
     def _add(self, entry: Entry) -> None:
-        self.entries.append(entry)
+        self.last = entry
+        if entry.way != "lora":
+            self._of_model = entry
         self._new.append(entry)
 
     # ---- what the model runs on
@@ -355,47 +325,19 @@ class Ledger:
         return int(parallel.data_parallel_index * parallel.world_size + parallel.rank)
 
     @property
-    def _layers(self) -> list[tuple[str, dict[str, nn.Parameter | None]]]:
-        """Each layer's name and parameters. An update may replace parameters, and no layers; to find those takes a while."""
-        if (model := self._worker.model_runner.get_model()) is not self._model:
-            self._model = model
-            self._found = [(f"{name}." if name else "", layer._parameters) for name, layer in model.named_modules()]
+    def _parameters(self) -> Parameters:
+        if self._found is None or self._found.model is not self._worker.model_runner.get_model():
+            self._found = Parameters(self._worker.model_runner.get_model())
         return self._found
 
-    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields the model's parameters; buffers may change while the engine generates."""
-        seen: set[int] = set()
-        for layer, parameters in self._layers:
-            for name, parameter in parameters.items():
-                if parameter is not None and parameter.numel() and not parameter.is_meta and id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield from parts(layer + name, parameter)
-
-    def _packed(self, scale: float = 1.0) -> Iterator[tuple[str, torch.Tensor]]:
-        held = chain.from_iterable(parameters.values() for _, parameters in self._layers)
-        if any(parameter is not None and not parameter.numel() for parameter in held):
-            for name, answer in packed_answers(self._model, scale=scale):
-                yield name + COMPUTES, answer
-
     def _held(self) -> dict[str, str]:
-        return self._standing.digests(chain(self._tensors(), self._packed()))
+        return self._standing.digests(chain(self._parameters.tensors(), self._parameters.answers()))
 
     def _not_finite(self, held: Mapping[str, str]) -> tuple[str, ...]:
         """Names what is not finite; what was not so at the start, and never changed, may be memory that nothing reads."""
         found = NotFinite()
-        found.look((name, tensor) for name, tensor in self._tensors() if tensor.itemsize > 1)  # of one byte: a copy of it all
-        found.look(self._packed(scale=0.0))
+        found.look_at_model(self._parameters)
         return tuple(sorted(name for name in found if self._odd.get(name, "") != held.get(name)))
-
-    def _passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        """Passes on what is loaded, and looks at it."""
-        if (coming := self._coming) is None:
-            return weights
-        if isinstance(weights, list | tuple | dict):
-            for name, tensor in weights.items() if isinstance(weights, dict) else weights:
-                coming.see(name, tensor)
-            return weights
-        return coming.passing(weights)
 
     # ---- guards
 
@@ -417,12 +359,6 @@ class Ledger:
         except Exception as error:
             self._is_off, self._coming = True, None
             report.info(f"ledger: this process keeps none from now on: {words(error)}")
-
-
-def _adds(weights: Any) -> bool:
-    """Returns whether a module of an adapter adds something that a float32 resolves."""
-    sides = [side for side in (weights.lora_a, weights.lora_b) if isinstance(side, torch.Tensor)]
-    return abs(weights.scaling) > torch.finfo(torch.float32).eps and all(bool(side.any()) for side in sides)
 
 
 def _during(original: _T, during: Callable[..., AbstractContextManager[None]]) -> _T:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from worker.refit.engine.copy_plan import CopyPlan, See
+from worker.refit.weights.copy_plan import CopyPlan, See
 from worker.refit.weights.digest import Standing
 from worker.refit.weights.manifest import Chunk, size_of
 from worker.refit.weights.packing import Packing

@@ -9,6 +9,7 @@ from typing import Any
 from worker.errors import RefitError, RefitRejectedError
 from worker.refit.advice import with_counts
 from worker.refit.engine.finite import NotFinite
+from worker.refit.engine.parameters import Parameters
 
 
 def rank(worker: Any) -> int:
@@ -71,7 +72,7 @@ def end(worker: Any, *, draft: bool, finite: bool) -> dict[str, Any]:
     if draft or hasattr(engine, "ways"):
         return dict(getattr(engine, "ways", {}))
     not_finite = NotFinite()
-    not_finite.look_at_model(worker.model_runner.get_model())
+    not_finite.look_at_model(Parameters(worker.model_runner.get_model()))
     if finite and not_finite:
         raise RefitError(f"the new weights are not finite, {with_counts(not_finite)}; refit.finite: false takes them")
     return {"copied": 0, "reloaded": 0, "layers": [], "unloaded": [], "not_finite": dict(not_finite)}

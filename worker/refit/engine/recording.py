@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from worker.refit.engine.copy_plan import CopyPlan, Region, Tensors, Write, slots
+from worker.refit.weights.copy_plan import CopyPlan, Region, Tensors, Write, slots
 from worker.refit.weights.expected import common
 from worker.refit.weights.manifest import Manifest
 

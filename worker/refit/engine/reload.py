@@ -5,6 +5,7 @@ Imports vLLM for that reload.
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -21,10 +22,10 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from quirks_core.base.errors import words
 from quirks_core.base.text import listed
 from worker.errors import RefitUnsupportedError
-from worker.refit.engine.copy_plan import CopyPlan, Tensors, slots
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.verify import unwrapped
-from worker.refit.weights.manifest import Manifest, TensorSpec
+from worker.refit.weights.copy_plan import CopyPlan, Tensors, slots
+from worker.refit.weights.manifest import Manifest
 
 #: A model's ``load_weights``, or one of vLLM's functions around it.
 Load: TypeAlias = Callable[..., Any]
@@ -37,7 +38,7 @@ class Reload:
 
     Attributes:
         slots: Names of all parameters and buffers that the model had before, including those that are None.
-        sent: The tensors that came, in order.
+        sent: Name, dtype and shape of the tensors that came, in order.
         touched: Whether the model may hold other tensors or values than before.
     """
 
@@ -64,9 +65,10 @@ class Reload:
         self.slots = self._before.keys()
         self._first = first_names(model)
         self._recording = Recording(model) if is_recorded else None
+        self._thread = threading.get_ident()
         self._wanted: frozenset[str] = frozenset()
         self._loaded: set[str] | None = set()
-        self.sent: list[TensorSpec] = []
+        self.sent: list[tuple[str, torch.dtype, torch.Size]] = []
         self.touched = False
 
     def open(self) -> None:
@@ -90,18 +92,33 @@ class Reload:
         self._wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
 
     def load(self, load: Load, tensors: Tensors) -> Any:
-        """Loads some tensors, in one of any number of calls; returns what `load`, the model's ``load_weights``, does."""
-        if self._recording is not None:
-            tensors = self._recording.watch(tensors)
-        with self._recording or nullcontext():
-            found = load(self._noted(tensors))
+        """Loads some tensors, in one of any number of calls; returns what `load`, the model's ``load_weights``, does.
+
+        A recording ends with a call that fails, or that another thread makes: it sees one.
+        """
+        recording, self._recording = self._recording, None
+        if threading.get_ident() != self._thread:
+            recording = None
+        with recording or nullcontext():
+            found = load(self._noted(tensors if recording is None else recording.watch(tensors)))
+        if recording is not None and torch.accelerator.is_available():
+            torch.accelerator.synchronize()  # the next tensors may come on another stream
+        self._recording = recording
         self._loaded = None if found is None or self._loaded is None else self._loaded | set(found)
         return found
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether all that came was watched."""
+        return self._recording is not None
+
+    @property
     def last(self) -> str:
         """The tensor that came last, in words."""
-        return f"{self.sent[-1].name}, {self.sent[-1]}" if self.sent else "the first tensor"
+        if not self.sent:
+            return "the first tensor"
+        (spec,) = Manifest.decode(self.sent[-1:]).tensors
+        return f"{spec.name}, {spec}"
 
     def unloaded(self) -> list[str]:
         """Returns the parameters that a checkpoint fills and that got no value; none if the model does not report them."""
@@ -152,7 +169,7 @@ class Reload:
 
     def _noted(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in tensors:
-            self.sent += Manifest.of([(name, tensor)]).tensors
+            self.sent.append((name, tensor.dtype, tensor.shape))
             yield name, tensor
 
 

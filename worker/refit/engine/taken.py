@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from quirks_core.ledger.account import COMPUTES, Way
-from worker.refit.engine.copy_plan import CopyPlan
+from worker.refit.weights.copy_plan import CopyPlan, Tensors
 from worker.refit.weights.digest import Digester
 from worker.refit.weights.expected import common, engine_name
 
@@ -34,8 +34,15 @@ class Coming:
             with _disable_current_modes():
                 self.digester.add(name, tensor)
 
-    def passing(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Passes tensors on, and takes note of each."""
+    def passing(self, weights: Tensors) -> Tensors:
+        """Passes tensors on as they are, a collection or a stream, and takes note of each."""
+        if not isinstance(weights, Collection):
+            return self._each(weights)
+        for name, tensor in weights:
+            self.see(name, tensor)
+        return weights
+
+    def _each(self, weights: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in weights:
             self.see(name, tensor)
             yield name, tensor

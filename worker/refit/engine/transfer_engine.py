@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -28,7 +28,6 @@ from quirks_core.base.errors import QuirksError, words
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
 from worker.refit.engine import verify
-from worker.refit.engine.copy_plan import Copier, CopyPlan, See
 from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.patch import Patch
 from worker.refit.engine.reload import Reload, lacking
@@ -37,6 +36,7 @@ from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
+from worker.refit.weights.copy_plan import CopyPlan, See, Tensors
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import OpenedPool
 from worker.refit.weights.resident import Imported
@@ -181,7 +181,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             )
             if self.rank >= update_info.ranks:  # the trainer does not send to this one
                 raise wrong
-        with self._stream(update_info, self._unchecked) as stream:
+        with self._stream(update_info, partial(self._unchecked, update_info)) as stream:
             if wrong is not None:
                 raise wrong  # in the stream, so that the trainer gets the reason
             reload = self._load(stream, update_info)
@@ -262,11 +262,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             return None
         return plan
 
-    def _stream(
-        self,
-        info: RefitUpdateInfo,
-        plan: Callable[[RefitUpdateInfo, Manifest], CopyPlan | None] = lambda *_: None,
-    ) -> Stream:
+    def _stream(self, info: RefitUpdateInfo, plan: Callable[[Manifest], CopyPlan | None] = lambda _: None) -> Stream:
         if info.manifest != self._announced[0]:
             self._announced = info.manifest, Manifest.decode(info.manifest) if info.manifest is not None else None
         expected = self._announced[1] or self._checkpoint
@@ -277,19 +273,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                     f"refit rejected, nothing was loaded: the location {info.location!r} is no folder for this user's sockets: "
                     "make it with quirks_core.base.private_folder.make, as RefitTrainer does"
                 )
-            path = socket_path(folder, self.rank)
-            return IpcZmqStream(
-                path,
-                expected,
-                device=self.device,
-                timeout_s=info.timeout_s,
-                known=self._resident,
-                plan=lambda manifest: plan(info, manifest),
-            )
+            path, limit = socket_path(folder, self.rank), info.timeout_s
+            return IpcZmqStream(path, expected, device=self.device, timeout_s=limit, known=self._resident, plan=plan)
         if info.transport == "collective":
             if self._group is None:
                 raise TransferError("refit by collective: no group; call init_collective_async first")
-            return CollectiveStream(self._group, expected, lambda manifest: plan(info, manifest))
+            return CollectiveStream(self._group, expected, plan)
         raise TransferError(f"refit: no transport {info.transport!r}; there are ipc_zmq and collective")
 
     @cached_property
@@ -303,12 +292,13 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _load(self, stream: Stream, info: RefitUpdateInfo) -> Reload | None:
         """Loads every tensor; returns the reload that is to be closed, if there is one."""
-        if self._plan is not None and not self._plan.fits(stream.manifest, self.model):
-            self._plan = None
-        if self._plan is not None and self._plan.copied:
-            reload = self._copy(stream, self._plan, info)
+        self._plan = plan = self._plan if self._plan is not None and self._plan.fits(stream.manifest, self.model) else None
+        if plan is not None and plan.copied:
+            reload = self._copy(stream, plan, info)
         else:
-            reload = self._reload_all(stream, info)
+            # A quantised model is not examined: its layers compute.
+            reload = self._reload_all(stream, info, is_recorded=plan is None and self.model_config.quantization is None)
+        self._plan = plan
         self.ways["bytes"] = sum(tensor.nbytes for tensor in stream.manifest.tensors)
         return reload
 
@@ -331,19 +321,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 "model, or set refit.finite: false to take them"
             )
 
-    def _reload_all(self, stream: Stream, info: RefitUpdateInfo) -> Reload:
-        """Loads every tensor through the layerwise reload, and records what can be copied from the next refit on."""
+    def _reload_all(self, stream: Stream, info: RefitUpdateInfo, *, is_recorded: bool) -> Reload:
+        """Loads every tensor through the layerwise reload; recorded, so that some can be copied from the next refit on."""
         tensors = _begun(stream)
-        # A quantised model is not examined: its layers compute.
-        is_recorded = self._plan is None and self.model_config.quantization is None
         reload = Reload(self.model, self.model_config, is_recorded=is_recorded)
         with self._opened(reload):
-            try:
-                reload.load(self.model.load_weights, self._not_finite.watch(tensors))
-            except QuirksError:
-                raise
-            except Exception as error:
-                raise RefitError(f"refit: the engine's model does not take {reload.last}: {words(error)}") from error
+            self._reload(reload, tensors)
             _check_end(stream)
             self._check_finite(info)
             unloaded = reload.unloaded()
@@ -357,9 +340,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> Reload | None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
-        copier = Copier(self.model, plan, check=plan.begin(info.verify_every), see=self.see)
+        check = plan.begin(info.verify_every)
         self.copied = plan
-        room = (plan.room_for, copier.check, self._patched(stream, plan)) if isinstance(stream, CollectiveStream) else ()
+        room = (plan.room_for, check, self._patched(stream, plan)) if isinstance(stream, CollectiveStream) else ()
         buffers = _begun(stream.borrowed(*room))
         self.ways = {
             "copied": len(plan.copied),
@@ -368,24 +351,29 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             "unloaded": list(plan.unloaded),
             "by_pieces": stream.by_pieces,
         }
-        self.touched = True
-        try:
-            reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
-            with self._opened(reload) if reload is not None else nullcontext():
-                # A buffer is valid until the next is requested.
-                rest = ((name, tensor.clone()) for tensors in buffers for name, tensor in copier.take(tensors))
-                if plan.reloaded:
-                    self.model.load_weights(self._not_finite.watch(rest))
-                else:
-                    deque(rest, maxlen=0)
-                # Not before all is there: some of it may have been received in its place.
-                self._look_at(plan)
-                _check_end(stream)
-                self._check_finite(info)
-        except BaseException:
-            self._plan = None
-            raise
+        self.touched, self._plan = True, None  # unless all goes well
+        reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
+        with self._opened(reload) if reload is not None else nullcontext():
+            taken = (plan.take(self.model, tensors, check=check, see=self.see) for tensors in buffers)
+            # A buffer is valid until the next is requested.
+            rest = ((name, tensor.clone()) for some in taken for name, tensor in some)
+            if reload is not None:
+                self._reload(reload, rest)
+            else:
+                deque(rest, maxlen=0)
+            # Not before all is there: some of it may have been received in its place.
+            self._look_at(plan)
+            _check_end(stream)
+            self._check_finite(info)
         return reload
+
+    def _reload(self, reload: Reload, tensors: Tensors) -> None:
+        try:
+            reload.load(self.model.load_weights, self._not_finite.watch(tensors))
+        except QuirksError:
+            raise
+        except Exception as error:
+            raise RefitError(f"refit: the engine's model does not take {reload.last}: {words(error)}") from error
 
     def _look_at(self, plan: CopyPlan) -> None:
         """Looks at the tensors that were copied to; at the copies, which can be thousands, if one of those is not finite."""

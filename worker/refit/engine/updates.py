@@ -27,8 +27,8 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from quirks_core.base.text import listed
 from quirks_core.hook import report
 from worker.errors import RefitError
-from worker.refit.engine.copy_plan import Copier, CopyPlan, Tensors
 from worker.refit.engine.reload import Load, Reload
+from worker.refit.weights.copy_plan import CopyPlan, Tensors
 from worker.refit.weights.manifest import Manifest
 
 _ATTRIBUTE = "_model_quirks_updates"
@@ -95,9 +95,8 @@ class Updates:
         self._model = model
         self._config = model_config
         self._plan: CopyPlan | None = None
-        self._open: _Recorded | _Copied | None = None
+        self._open: Reload | _Copied | None = None
         self._recordings = 0
-        self._missing: tuple[str, ...] = ()
         self._lock = threading.Lock()  # some engines load from threads of their own
         self._holder = 0
         original = model.load_weights
@@ -128,7 +127,9 @@ class Updates:
                 _copying.add(self)
             elif self._recordings < _RECORDINGS and not is_reloading:
                 self._recordings += 1
-                self._open = _Recorded(self._model, self._config)
+                reload = Reload(self._model, self._config, is_recorded=True)
+                reload.open()
+                self._open = reload
             else:
                 self.last = Ways()
                 initialize(self._model)
@@ -151,10 +152,12 @@ class Updates:
         with self._inside():
             if self._open is None:
                 return load(weights, *args, **kwargs)
+            if self._plan is None and isinstance(self._open, _Copied):
+                raise RefitError("an earlier part of this weight update failed; begin another one")
             try:
                 return self._open.load(lambda tensors: load(tensors, *args, **kwargs), weights)
             except BaseException:
-                self._plan, self._open.has_failed = None, True
+                self._plan = None
                 _copying.discard(self)
                 raise
 
@@ -173,30 +176,16 @@ class Updates:
             update, plan = self._taken(), self._plan
             self._plan = None  # unless all goes well
             update.close(lambda: finalize(self._model, *args, **kwargs))
-            self.last = update.ways
-            if isinstance(update, _Recorded):
-                self._plan = update.plan
+            before = self.last
+            if isinstance(update, Reload):
+                self.last = Ways(loaded=len(update.sent))
+                self._plan = _recorded(update)
             else:
+                self.last = update.ways
                 self._plan = None if update.strays else plan
-                self._after_copies(update)
+                update.report(before)
 
-    def _after_copies(self, update: _Copied) -> None:
-        if update.repeated:
-            report.info(f"recorded-updates: sent more than once, the last one counts: {listed(sorted(update.repeated))}")
-        if update.strays:
-            report.info(
-                f"recorded-updates: {len(update.strays)} tensors came that are not as recorded, and were loaded by vLLM: "
-                f"{listed(sorted(update.strays))}; the next update is recorded"
-            )
-        if (missing := update.ways.missing) != self._missing:
-            self._missing = missing
-            if missing:
-                count = len(update.plan.manifest.tensors)
-                report.info(
-                    f"recorded-updates: {len(missing)} of {count} tensors did not come and keep their values: {listed(missing)}"
-                )
-
-    def _taken(self) -> _Recorded | _Copied:
+    def _taken(self) -> Reload | _Copied:
         update, self._open = self._open, None
         assert update is not None  # noqa: S101 - whoever calls this has looked
         _copying.discard(self)
@@ -217,55 +206,27 @@ class Updates:
                 self._holder = 0
 
 
-class _Recorded:
-    """An update that vLLM loads while it is watched; `plan` is what can be copied from now on, if anything."""
-
-    def __init__(self, model: nn.Module, model_config: Any) -> None:
-        self.ways = Ways()
-        self.plan: CopyPlan | None = None
-        self.has_failed = False
-        self._reload = Reload(model, model_config, is_recorded=True)
-        self._thread = threading.get_ident()
-        self._reload.open()
-
-    def load(self, load: Load, weights: Tensors) -> Any:
-        """Loads some tensors, and watches what happens to them."""
-        if self.has_failed or threading.get_ident() != self._thread:  # a recording sees one thread
-            self.has_failed = True
-            return load(weights)
-        found = self._reload.load(load, weights)
-        _wait()  # the next tensors may come on another stream
-        return found
-
-    def close(self, finalize: Callable[[], None]) -> None:
-        """Ends the update, and finds out what can be copied."""
-        self._reload.close(finalize)
-        sent = self._reload.sent
-        if problem := self._problem():
-            report.info(f"recorded-updates: the next update is not copied, because of this one {problem}")
-        elif plan := self._reload.plan(Manifest(tuple(sent))):
-            ignored = len(sent) - len(plan.copied | plan.reloaded)
-            report.info(
-                f"recorded-updates: of {len(sent)} tensors {len(plan.copied)} are copied from the next update on, "
-                f"{len(plan.reloaded)} are loaded by vLLM ({len(plan.modules)} layers), {ignored} are for no parameter here"
-            )
-            self.plan = plan if plan.copied else None
-        self.ways = Ways(loaded=len(sent))
-
-    def abandon(self) -> None:
-        """Gives layers that are not complete their tensors of before back."""
-        self._reload.abandon()
-
-    def _problem(self) -> str:
-        """Returns what was wrong with the update, as the end of a sentence; empty if nothing was."""
-        sent = self._reload.sent
-        if self.has_failed:
-            return "not everything was loaded, or not by one thread"
-        if twice := [name for name, count in Counter(spec.name for spec in sent).items() if count > 1]:
-            return f"{len(twice)} tensors came more than once: {listed(twice)}"
-        if unloaded := self._reload.unloaded():
-            return f"{len(unloaded)} parameters of the model got no value: {listed(unloaded)}"
-        return "" if sent else "nothing came"
+def _recorded(update: Reload) -> CopyPlan | None:
+    """Returns what can be copied from the next update on; None if nothing can."""
+    sent = update.sent
+    twice = [name for name, count in Counter(name for name, _, _ in sent).items() if count > 1]
+    problem = "" if sent else "nothing came"
+    if not update.is_recorded:
+        problem = "not everything was loaded, or not by one thread"
+    elif twice:
+        problem = f"{len(twice)} tensors came more than once: {listed(twice)}"
+    elif unloaded := update.unloaded():
+        problem = f"{len(unloaded)} parameters of the model got no value: {listed(unloaded)}"
+    plan = None if problem else update.plan(Manifest.decode(sent))
+    if plan is None:
+        report.info(f"recorded-updates: the next update is not copied, because of this one {problem}")
+        return None
+    ignored = len(sent) - len(plan.copied | plan.reloaded)
+    report.info(
+        f"recorded-updates: of {len(sent)} tensors {len(plan.copied)} are copied from the next update on, "
+        f"{len(plan.reloaded)} are loaded by vLLM ({len(plan.modules)} layers), {ignored} are for no parameter here"
+    )
+    return plan if plan.copied else None
 
 
 class _Copied:
@@ -275,15 +236,15 @@ class _Copied:
         self.plan = plan
         self.strays: set[str] = set()  # not as recorded
         self.repeated: set[str] = set()  # came more than once
-        self.has_failed = False
         self._model = model
         self._config = model_config
         self._specs = {spec.name: spec for spec in plan.manifest.tensors}
         self._came: set[str] = set()
         self._copied = self._loaded = 0
         self._reload: Reload | None = None
-        _wait()  # what still computes with the weights before
-        self._copier = Copier(model, plan, check=plan.begin(CHECK_EVERY))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()  # what still computes with the weights before
+        self._is_checked = plan.begin(CHECK_EVERY)
         # Other quirks find out from its root whether a model is being reloaded.
         self._root = SimpleNamespace(modules=lambda: [model])
         if "" not in plan.plain:
@@ -297,8 +258,6 @@ class _Copied:
 
     def load(self, load: Load, weights: Tensors) -> Any:
         """Copies some tensors, and has the others loaded."""
-        if self.has_failed:
-            raise RefitError("an earlier part of this weight update failed; begin another one")
         written: set[str] = set()
         rest = self._rest(weights, written)
         first = list(islice(rest, 1))
@@ -307,6 +266,21 @@ class _Copied:
         self._open_layers()
         found = load(chain(first, rest))
         return None if found is None else written | set(found)
+
+    def report(self, before: Ways) -> None:
+        """Logs what was not as recorded; what is missing, if it was not so in the update before."""
+        if self.repeated:
+            report.info(f"recorded-updates: sent more than once, the last one counts: {listed(sorted(self.repeated))}")
+        if self.strays:
+            report.info(
+                f"recorded-updates: {len(self.strays)} tensors came that are not as recorded, and were loaded by vLLM: "
+                f"{listed(sorted(self.strays))}; the next update is recorded"
+            )
+        if (missing := self.ways.missing) and missing != before.missing:
+            count = len(self.plan.manifest.tensors)
+            report.info(
+                f"recorded-updates: {len(missing)} of {count} tensors did not come and keep their values: {listed(missing)}"
+            )
 
     def close(self, finalize: Callable[[], None]) -> None:
         """Ends the update."""
@@ -338,7 +312,8 @@ class _Copied:
             for name, _ in fitting:
                 written |= self.plan.destinations(name)
                 self._copied += name in self.plan.copied
-            for pair in chain(self._copier.take(fitting), (pair for pair in pairs if pair[0] in others)):
+            reloaded = self.plan.take(self._model, fitting, check=self._is_checked)
+            for pair in chain(reloaded, (pair for pair in pairs if pair[0] in others)):
                 self._loaded += 1
                 yield pair
 
@@ -372,8 +347,3 @@ class _Uncloned(TorchFunctionMode):  # type: ignore[misc]
 def _has_tensors(layer: nn.Module) -> bool:
     """Returns whether a layer has tensors now, or had some when it was loaded."""
     return bool(layer._parameters or layer._buffers or any(get_layerwise_info(layer).restore_metadata))
-
-
-def _wait() -> None:
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()

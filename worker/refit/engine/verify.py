@@ -16,7 +16,7 @@ from torch import nn
 
 from quirks_core.base.errors import words
 from worker.errors import RefitError
-from worker.refit.engine.copy_plan import same_bytes
+from worker.refit.weights.copy_plan import same_bytes
 
 #: The module that holds the layer itself where vLLM has wrapped it for LoRA.
 _WRAPPED = ".base_layer."

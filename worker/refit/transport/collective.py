@@ -26,7 +26,7 @@ from worker.refit.weights.source import Source
 from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, ballot, can_be_compared, in_turn, kinds_of
 
 if TYPE_CHECKING:
-    from worker.refit.engine.copy_plan import CopyPlan
+    from worker.refit.weights.copy_plan import CopyPlan
 
 #: Returns where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
 RoomFor: TypeAlias = Callable[[Chunk], torch.Tensor | None]

@@ -37,7 +37,7 @@ from worker.refit.weights.resident import Imported
 from worker.refit.weights.source import Source
 
 if TYPE_CHECKING:
-    from worker.refit.engine.copy_plan import CopyPlan
+    from worker.refit.weights.copy_plan import CopyPlan
 
 #: Version of the messages.
 PROTOCOL = 4

@@ -25,7 +25,7 @@ from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pieces import Holders, Piece, as_one, at_equal_distances, narrowed, place_of
 
 if TYPE_CHECKING:
-    from worker.refit.engine.copy_plan import CopyPlan
+    from worker.refit.weights.copy_plan import CopyPlan
 
 #: Votes of the trainer's ranks.
 _FAILED, _WHOLE, _BY_PIECES = -1, 0, 1

@@ -268,6 +268,29 @@ class CopyPlan:
         if small:
             torch._foreach_copy_([written for written, _ in small], [source for _, source in small])
 
+    def take(
+        self, model: nn.Module, tensors: Sequence[tuple[str, torch.Tensor]], *, check: bool, see: See | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Copies those of some tensors that are copied, and returns those that are loaded.
+
+        Args:
+            model: The engine's model.
+            tensors: Names and tensors, as for `copy`.
+            check: Compare what was copied with what the model's own loaders would have written.
+            see: Gets what is copied in another order than its own, which the model's bytes do not show.
+
+        Raises:
+            RefitError: They differ, so the plan is wrong.
+        """
+        if see is not None:
+            for name, tensor in tensors:
+                if name in self.hidden:
+                    see(name, tensor)
+        self.copy(tensors)
+        if check:
+            self.check(model, tensors)
+        return ((name, tensor) for name, tensor in tensors if name in self.reloaded)
+
     def filled(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields the names of the engine's tensors that are copied to, and those tensors."""
         return iter(self._destinations.items())
@@ -303,38 +326,6 @@ class CopyPlan:
                 f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
                 "the next refit goes through vLLM's reload"
             )
-
-
-class Copier:
-    """Copies what a plan copies, and leaves the rest.
-
-    Attributes:
-        plan: The plan.
-        check: Compare what was copied with what the model's loaders would have written.
-
-    Args:
-        model: The model.
-        plan: The plan.
-        check: As the attribute.
-        see: Gets what is copied in another order than its own, which the model's bytes do not show.
-    """
-
-    def __init__(self, model: torch.nn.Module, plan: CopyPlan, *, check: bool, see: See | None = None) -> None:
-        self._model = model
-        self.plan = plan
-        self.check = check
-        self._see = see
-
-    def take(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Copies those of some tensors that are copied, and returns the others."""
-        if self._see is not None:
-            for name, tensor in tensors:
-                if name in self.plan.hidden:
-                    self._see(name, tensor)
-        self.plan.copy(tensors)
-        if self.check:
-            self.plan.check(self._model, tensors)
-        return ((name, tensor) for name, tensor in tensors if name in self.plan.reloaded)
 
 
 def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
