@@ -255,10 +255,10 @@ class Serving:
             return RequestError(str(error.detail), status=error.status_code)
         if isinstance(error, RequestValidationError):
             return _invalid(error)
-        found: dict[str, Any] = self._chat.create_error_response(error).model_dump()["error"]
-        if found["code"] >= 500:
+        given = self._chat.create_error_response(error).error
+        if given.code >= 500:
             _LOG.error("a request failed: %s", words(error), exc_info=error)
-        return RequestError(found["message"], status=found["code"], parameter=found.get("param"))
+        return RequestError(given.message, status=given.code, parameter=given.param)
 
 
 def response(reply: Any) -> Response:
