@@ -1,11 +1,10 @@
-"""The worker's OpenAI-compatible server beside vLLM's own, on one engine, and what one client can do to another.
+"""The worker's OpenAI-compatible server beside vLLM's own, on one engine.
 
-    python benchmarks/server.py            a table; about two minutes on a CPU
+    python benchmarks/server.py            a table; about a minute on a CPU
     python benchmarks/server.py --json     the same as JSON
 
 The model is tiny, so nearly all of the time is the servers'. Both run in one event loop, and a client in a process of its own
-asks them in turns. The last rows are the worst times of a client that asks for one token, while another one sends what the
-limits of the server refuse, or the most that they let through.
+asks them in turns.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 
 import measure
 
-TOKENS, MAX_MODEL_LEN, ATTACK_S = 16, 1024, 5.0
+TOKENS, MAX_MODEL_LEN = 16, 1024
 NAME, KEY = "tiny", "open-sesame"
 OURS, THEIRS = "the worker's server", "vLLM's server"
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": "hello there"}], "ignore_eos": True}
@@ -34,17 +33,6 @@ VARIANTS = {
     f"{OURS}, text": (OURS, {"return_token_ids": False}),
     f"{THEIRS}, ids and logprobs": (THEIRS, {"return_token_ids": True, "logprobs": True}),
     f"{OURS}, ids and logprobs": (OURS, {}),
-}
-WORDS = [f"choice number {number}" for number in range(8000)]
-ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "300 000 messages": ("/v1/chat/completions", {**CHAT, "messages": CHAT["messages"] * 300_000}),
-    "3 MB to tokenize": ("/tokenize", {"prompt": "hello there " * 250_000}),
-    "n = 2000": ("/v1/chat/completions", {**CHAT, "n": 2000, "max_tokens": TOKENS}),
-    "8000 choices of a grammar": ("/v1/chat/completions", {**CHAT, "structured_outputs": {"choice": WORDS}}),
-    "4096 messages, let through": ("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": ""}] * 4096}),
-    "65 kB to tokenize, let through": ("/tokenize", {"prompt": "hello there " * 5_400}),
-    "n = 128, let through": ("/v1/chat/completions", {**CHAT, "n": 128, "max_tokens": TOKENS}),
-    "60 kB of choices, let through": ("/v1/chat/completions", {**CHAT, "structured_outputs": {"choice": WORDS[:2700]}}),
 }
 
 
@@ -107,24 +95,6 @@ def compared(addresses: dict[str, str], rounds: int) -> dict[str, dict[str, list
     }
 
 
-def attack(address: str, name: str) -> None:
-    """Sends one request after the other until the process is ended."""
-    path, body = ATTACKS[name]
-    client, content = Client(address), json.dumps(body).encode()
-    while True:
-        client.post(path, content).read()
-
-
-def waited(address: str) -> list[float]:
-    """Milliseconds of requests for one token, one after the other, for some seconds."""
-    client, body = Client(address), json.dumps({**CHAT, "max_tokens": 1}).encode()
-    end = time.monotonic() + ATTACK_S
-    found = []
-    while time.monotonic() < end:
-        found.append(client.whole("/v1/chat/completions", body))
-    return found
-
-
 @asynccontextmanager
 async def vllms_server(llm: Any, model: str) -> AsyncIterator[str]:
     """Serves vLLM's own routes as ours are served: by uvicorn in the engine's event loop."""
@@ -157,18 +127,6 @@ async def asked(*words: str) -> Any:
     return json.loads(text)
 
 
-async def under_attack(address: str, name: str) -> list[float]:
-    """What another client waits meanwhile."""
-    attacker = await asyncio.create_subprocess_exec(sys.executable, __file__, "--client", "attack", address, name)
-    try:
-        await asyncio.sleep(2.0)
-        found: list[float] = await asked("waited", address)
-        return found
-    finally:
-        attacker.kill()
-        await attacker.wait()
-
-
 async def everything(folder: Path, rounds: int) -> list[measure.Row]:
     """All rows."""
     from worker.lab.kit.lab import Lab
@@ -184,18 +142,13 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
     async with lab.worker(model, values) as worker:
         ours = str(await worker.report_dp_openai_server_base_url()).removeprefix("http://").removesuffix("/v1")
         async with vllms_server(worker.engine.llm, str(model)) as theirs:
-            times = await asked("compared", json.dumps({OURS: ours, THEIRS: theirs}), str(rounds))
+            times = await asked(json.dumps({OURS: ours, THEIRS: theirs}), str(rounds))
             for kind, by_server in times.items():
                 for start in range(0, len(by_server), 2):
                     pair = dict(list(by_server.items())[start : start + 2])
                     found += measure.rows(
                         {f"{kind}: {name}": ms for name, ms in pair.items()}, to=f"{kind}: {next(iter(pair))}"
                     )
-            waits = {"nobody": await asked("waited", ours)}
-            for name in ATTACKS:
-                waits[name] = await under_attack(ours, name)
-    for name, ms in waits.items():
-        found.append(measure.Row(f"worst wait beside {name}", min(ms), max(ms), len(ms), aim_ms=500.0))
     return found
 
 
@@ -216,12 +169,7 @@ def measured(rounds: int) -> Iterable[measure.Row]:
 
 def client(words: list[str]) -> None:
     """Runs in a process of its own, and prints JSON."""
-    if words[0] == "attack":
-        attack(*words[1:])
-    elif words[0] == "waited":
-        print(json.dumps(waited(words[1])))
-    else:
-        print(json.dumps(compared(json.loads(words[1]), int(words[2]))))
+    print(json.dumps(compared(json.loads(words[0]), int(words[1]))))
 
 
 if __name__ == "__main__":

@@ -306,11 +306,9 @@ class WorkerLifecycle:
         self.warnings += [text for text in texts if text not in self.warnings]
 
     def _abort(self, why: str) -> None:
-        """Aborts every request of this process and of HTTP clients."""
+        """Aborts every request of this process; those of HTTP clients end with the engine's."""
         if self._running is not None:
             self._running.requests.abort(why)
-            if self._running.server is not None:
-                self._running.server.abort(why)
 
     @property
     def _server(self) -> OpenAIServer | None:

@@ -261,9 +261,6 @@ class ServerSection(Section):
         description="address to listen on; if left open 127.0.0.1, or 0.0.0.0 if cluster.num_nodes is above 1 and rl_routes is "
         "false, because other nodes must reach it then",
     )
-    advertised_host: str | None = Field(
-        None, min_length=1, description="name or address in the reported base URL; found out if left open"
-    )
     port: int = Field(0, ge=0, le=65535, description="port to listen on; 0 for any free one")
     auth: bool = Field(True, description="ask for a bearer key; without, everybody who reaches the port can use the engine")
     api_key: SecretStr | None = Field(
@@ -292,13 +289,6 @@ class ServerSection(Section):
         "whose samples are not trained on",
     )
     validation_top_p: float | None = Field(None, gt=0, le=1, description="top-p of validation; sampling.top_p if left open")
-    shutdown_s: int = Field(
-        5, ge=0, description="seconds that running requests get when the server stops; then they are aborted"
-    )
-    max_body_mb: float = Field(32, gt=0, description="largest request, in 10^6 bytes")
-    allowed_media_domains: tuple[str, ...] = Field(
-        (), description="hosts that images, audio and videos of a request may be fetched from; none if empty"
-    )
 
     @field_validator("api_key", "rl_api_key", mode="before")
     @classmethod

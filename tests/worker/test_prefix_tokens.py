@@ -19,33 +19,6 @@ words = st.lists(st.integers(3, 99), max_size=6)
 
 
 @pytest.mark.parametrize(
-    ("model", "template_prefix", "template", "joined"),
-    [
-        pytest.param([], [9, 2], [9, 2, 33, 44], [9, 2, 33, 44], id="nothing required"),
-        pytest.param([100, 2], [9, 2, 9, 2], [9, 2, 9, 2, 77, 88], [100, 2, 77, 88], id="several turns"),
-        pytest.param([100], [9, 2, 9, 2], [9, 2, 9, 2, 77, 88], [100, 2, 77, 88], id="cut off by its length"),
-        pytest.param(
-            [11, 12, 99, 99, 99, 55, 2],
-            [11, 12, 88, 88, 88, 56, 2],
-            [11, 12, 56, 2, 70, 71, 2, 40, 41],
-            [11, 12, 99, 99, 99, 55, 2, 70, 71, 2, 40, 41],
-            id="reasoning stripped from history",
-        ),
-        pytest.param(
-            [11, 12, 13, 40, 41, 220, 17, 2],
-            [11, 12, 13, 40, 41, 1001, 2],
-            [11, 12, 13, 40, 41, 1001, 2, 21, 22, 40, 41],
-            [11, 12, 13, 40, 41, 220, 17, 2, 21, 22, 40, 41],
-            id="retokenised",
-        ),
-    ],
-)
-def test_the_models_ids_are_followed_by_the_template(model, template_prefix, template, joined):
-    """The models ids are followed by the template after the last turn."""
-    assert replace_prefix_tokens(TOKENIZER, model, template_prefix, template) == joined
-
-
-@pytest.mark.parametrize(
     ("tokenizer", "model", "template_prefix", "template", "reason"),
     [
         pytest.param(TOKENIZER, [7, 2], [9, 9, 9], [9, 9, 9, 2, 10], "ends no turn of the required prefix", id="no end"),
@@ -62,40 +35,20 @@ def test_renderings_that_do_not_fit_are_an_error_of_ours(tokenizer, model, templ
     assert caught.value.status == 400
 
 
-@pytest.mark.parametrize(
-    ("template_prefix", "template", "ends_after", "reason"),
-    [
-        pytest.param([9, 2, 8, 2, 7, 2], [9, 2, 7, 2, 5, 2, 4], 1, "ends 3 turns .* but 2 of the same", id="a user's turn"),
-        pytest.param([8, 2, 7, 2], [7, 2, 5, 2, 6, 2, 4], 2, "ends 2 turns .* but 1 of the same", id="one turn of two"),
-        pytest.param([7, 2], [8, 2, 7, 2, 4], 0, "ends 1 turns .* but 2 of the same", id="a turn of the prefix comes twice"),
-    ],
-)
-def test_no_turn_vanishes_at_a_spelled_end(template_prefix, template, ends_after, reason):
-    """No turn vanishes or comes twice where one rendering holds a spelled end."""
-    with pytest.raises(PrefixTokensError, match=rf"{reason}.*end-of-turn token \(id 2\)"):
-        replace_prefix_tokens(TOKENIZER, [11, 2], template_prefix, template, ends_after=ends_after)
-
-
 def test_messages_without_texts_keep_their_structure():
-    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "<eos>"}]},
-        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "<eos>"},
-        {"role": "tool", "content": "<eos>", "tool_call_id": "a"},
+        {"role": "assistant", "content": None, "tool_calls": ["a call"], "reasoning_content": "<eos>"},
     ]
 
     assert without_texts(messages) == [
         {"role": "user", "content": "x"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "x", "tool_call_id": "a"},
+        {"role": "assistant", "content": "", "tool_calls": ["a call"]},
     ]
 
 
 def test_a_turn_may_end_with_another_token_than_eos():
-    """A turn may end with another token than the end of sequence."""
-    gemma = SimpleNamespace(eos_token_id=1)
-
-    joined = replace_prefix_tokens(gemma, [50, 51, 106], [9, 106, 5, 106], [9, 106, 5, 106, 77], end_token_id=106)
+    joined = replace_prefix_tokens(TOKENIZER, [50, 51, 106], [9, 106, 5, 106], [9, 106, 5, 106, 77], end_token_id=106)
 
     assert joined == [50, 51, 106, 77]
 
@@ -116,19 +69,15 @@ def test_the_result_is_the_models_ids_with_the_templates_tail(turns, stripped, t
 
     assert joined[: len(model)] == model
     assert joined[len(model) :] == (tail if model[-1] == EOS else [EOS, *tail])
+    assert replace_prefix_tokens(TOKENIZER, [], prefix, template) == template
 
 
 def test_an_explicit_prefix_ends_with_the_last_assistant():
-    """An explicit prefix stands for all messages up to the last assistants."""
-    roles = ["user", "assistant", "tool", "assistant", "user"]
-    body = {"messages": [{"role": role} for role in roles], "required_prefix_token_ids": [5, 6]}
+    """Without any assistant it stands for all messages."""
+    for roles, messages in (("user assistant tool assistant user", 4), ("system user", 2)):
+        body = {"messages": [{"role": role} for role in roles.split()], "required_prefix_token_ids": [5, 6]}
 
-    assert prefix_of(body) == Prefix((5, 6), 4, "required_prefix_token_ids")
-
-
-def test_an_explicit_prefix_without_assistants_is_everything():
-    """An explicit prefix without any assistant stands for all messages."""
-    assert prefix_of({"messages": [{"role": "system"}, {"role": "user"}], "required_prefix_token_ids": [5]}).messages == 2
+        assert prefix_of(body) == Prefix((5, 6), messages, "required_prefix_token_ids")
 
 
 def test_the_last_message_that_carries_ids_counts():
@@ -140,26 +89,21 @@ def test_the_last_message_that_carries_ids_counts():
     assert prefix_of({"messages": messages, "required_prefix_token_ids": [9]}).token_ids == (9,)
 
 
-@pytest.mark.parametrize("body", [{}, {"messages": 5}, {"messages": [{"role": "user"}, 7, None]}, {"prompt": "x"}])
+@pytest.mark.parametrize("body", [{"prompt": "x"}, {"messages": 5}, {"messages": [{"role": "user"}, 7, None]}])
 def test_a_request_without_ids_requires_none(body):
     assert prefix_of(body) is None
 
 
-@pytest.mark.parametrize("ids", [5, "5", [1, -1], [1.0], [True], ["a"], [None], {"a": 1}])
+@pytest.mark.parametrize("ids", [5, [1, -1], [1.0], [True], ["a"]])
 def test_ids_that_are_none_are_named(ids):
     with pytest.raises(RequestError, match="required_prefix_token_ids must be a list of token ids"):
         prefix_of({"messages": [{"role": "user"}], "required_prefix_token_ids": ids})
 
 
 def test_what_a_message_carries_never_reaches_a_template():
-    message = {
-        "role": "assistant",
-        "content": "x",
-        "prompt_token_ids": [1],
-        "generation_token_ids": [2],
-        "generation_log_probs": [],
-    }
-    body = {"model": "m", "messages": [message, 3]}
+    message = {"role": "assistant", "content": "x", "prompt_token_ids": [1], "generation_log_probs": []}
 
-    assert without_carried(body) == {"model": "m", "messages": [{"role": "assistant", "content": "x"}, 3]}
-    assert "prompt_token_ids" in message
+    assert without_carried({"model": "m", "messages": [message, 3]}) == {
+        "model": "m",
+        "messages": [{"role": "assistant", "content": "x"}, 3],
+    }

@@ -53,7 +53,7 @@ def test_what_makes_no_sense_is_a_usage_error(section, words):
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["two words", "", "schlüssel-4711", 471147114711])
+@pytest.mark.parametrize("key", ["two words", "schlüssel-4711", 471147114711])
 def test_a_key_that_no_header_holds_is_refused_unshown(key):
     """A key that no header can hold is refused without showing it."""
     with pytest.raises(UsageError, match=r"server\.api_key: must be a text of visible ASCII") as caught:
@@ -92,13 +92,6 @@ def test_a_server_without_an_address_is_on_the_loopback(reserved):
 
     assert one.base_url == f"http://127.0.0.1:{port_of(one)}/v1"
     assert one.base_url != other.base_url
-
-
-def test_a_port_that_is_taken_is_an_error_at_once(reserved):
-    taken = port_of(reserved())
-
-    with pytest.raises(ServerStartError, match=f"cannot listen on 127.0.0.1, port {taken}: Address already in use"):
-        reserved(port=taken)
 
 
 def test_a_port_given_back_is_closed_in_forks_too(reserved):
@@ -164,11 +157,10 @@ def test_a_server_on_every_interface_can_be_reached(reserved, monkeypatch, secti
         pass
 
 
-def test_the_reported_name_can_be_given(reserved, monkeypatch):
+def test_the_address_of_the_environment_is_reported(reserved, monkeypatch):
     monkeypatch.setenv("VLLM_HOST_IP", "10.1.2.3")
 
     assert reserved(host=EVERYWHERE).base_url.startswith("http://10.1.2.3:")
-    assert reserved(host=EVERYWHERE, advertised_host="fd00::7").base_url.startswith("http://[fd00::7]:")
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "203.0.113.7"])

@@ -36,7 +36,7 @@ class Listener:
         self.host = section.host or ("0.0.0.0" if everywhere else "127.0.0.1")  # noqa: S104
         self.socket = _listen(self.host, section.port)
         self._same = self.socket.dup()  # uvicorn closes `socket` when it stops
-        name = section.advertised_host or (_own_address() if self.host in _EVERY_INTERFACE else self.host)
+        name = _own_address() if self.host in _EVERY_INTERFACE else self.host
         self.base_url = f"http://{f'[{name}]' if ':' in name else name}:{self.socket.getsockname()[1]}/v1"
 
     def close(self) -> None:
@@ -81,10 +81,7 @@ def _own_address() -> str:
     if stated := os.environ.get("VLLM_HOST_IP"):
         return stated
     # Connecting a datagram socket sends nothing; it only reads the routing table.
-    for family, beyond in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((beyond, 9))
-            return str(probe.getsockname()[0])
-    with contextlib.suppress(OSError):
-        return socket.gethostbyname(socket.gethostname())
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
     return "127.0.0.1"

@@ -23,7 +23,7 @@ class Prefix:
     """Ids that a prompt must start with.
 
     Attributes:
-        token_ids: The ids; empty for none.
+        token_ids: The ids.
         messages: How many messages from the front of the conversation they stand for.
         source: The field of the request that they come from.
     """
@@ -124,13 +124,13 @@ def prefix_of(body: dict[str, Any]) -> Prefix | None:
         said = [at for at, message in enumerate(messages) if isinstance(message, dict) and message.get("role") == "assistant"]
         last = said[-1] if said else len(messages) - 1
         name = "required_prefix_token_ids"
-        return Prefix(_token_ids(required, name), last + 1, name)
+        return Prefix(ids, last + 1, name) if (ids := _token_ids(required, name)) else None
     for at in reversed(range(len(messages))):
         message = messages[at]
         if isinstance(message, dict) and message.get("prompt_token_ids") is not None:
             parts = [(name, message.get(name)) for name in CARRIED[:2]]
-            ids = [_token_ids(value, f"messages[{at}].{name}") for name, value in parts]
-            return Prefix(ids[0] + ids[1], at + 1, f"messages[{at}]")
+            prompt, generated = (_token_ids(value, f"messages[{at}].{name}") for name, value in parts)
+            return Prefix(prompt + generated, at + 1, f"messages[{at}]")
     return None
 
 

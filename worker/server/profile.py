@@ -20,13 +20,13 @@ class SamplingProfile:
 
     Args:
         config: The configuration; in a rollout no request may have another distribution than its sampling or validation.
-        longest: The longest sequence of the engine, prompt and generation together, in tokens.
+        vocabulary: Number of token ids of the model.
     """
 
-    def __init__(self, config: GenerationConfig, longest: int) -> None:
+    def __init__(self, config: GenerationConfig, vocabulary: int) -> None:
         self._sampling = sampling = config.sampling
         self._fixed = config.purpose == "rollout"
-        self._longest = longest
+        self._vocabulary = vocabulary
         self._planned = {
             "temperature": float(sampling.temperature),
             "top_p": float(sampling.top_p),
@@ -38,20 +38,28 @@ class SamplingProfile:
         self._validation = {**self._planned, **validation} if validation else None
 
     def complete(self, request: Any) -> None:
-        """Completes a validated chat request, in place.
+        """Completes a validated request, in place.
 
         Args:
-            request: vLLM's ``ChatCompletionRequest``.
+            request: vLLM's ``ChatCompletionRequest`` or ``CompletionRequest``.
 
         Raises:
-            RequestError: It has another distribution than the rollout's or the validation's, or for an impossible number
-                of tokens.
+            RequestError: It has another distribution than the rollout's or the validation's, or an impossible stop token.
         """
+        typed = set(request.model_fields_set)
         for name, planned in self._chosen(request).items():
             if getattr(request, name, None) is None:
                 setattr(request, name, planned)
-        self._complete_length(request)
-        self._complete_stops(request)
+        fields = vars(request)  # reading max_tokens as an attribute warns: OpenAI calls it deprecated
+        most = [fields[name] for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None]
+        if not most:
+            most = [self._sampling.max_new_tokens]
+            request.max_completion_tokens = most[0]
+        if "min_tokens" not in typed:
+            request.min_tokens = min(self._sampling.min_new_tokens, most[0])
+        if "ignore_eos" not in typed:
+            request.ignore_eos = self._sampling.ignore_eos
+        self._complete_stops(request, typed)
 
     def _chosen(self, request: Any) -> Mapping[str, float]:
         """Returns the profile that a request is sampled with: the first one that agrees with all its fields."""
@@ -85,26 +93,13 @@ class SamplingProfile:
                 f"{problem}; the trainer would learn from samples of another policy: {remedy}", parameter=next(iter(problems))
             )
 
-    def _complete_length(self, request: Any) -> None:
-        fields = vars(request)  # reading max_tokens as an attribute warns: OpenAI calls it deprecated
-        name = "max_completion_tokens" if fields.get("max_completion_tokens") is not None else "max_tokens"
-        given = fields.get(name)
-        if given is None:
-            request.max_completion_tokens = self._sampling.max_new_tokens
-        elif not 1 <= given <= self._longest:
-            raise RequestError(
-                f"{name} = {given} is outside 1..{self._longest} (engine.max_model_len = {self._longest})", parameter=name
-            )
-
-    def least(self, request: Any) -> int:
-        """Returns the fewest tokens to generate if the request has none; the room in the context limits it further."""
-        return 0 if "min_tokens" in request.model_fields_set else self._sampling.min_new_tokens
-
-    def _complete_stops(self, request: Any) -> None:
-        sampling, typed = self._sampling, request.model_fields_set
-        if "ignore_eos" not in typed:
-            request.ignore_eos = sampling.ignore_eos
+    def _complete_stops(self, request: Any, typed: set[str]) -> None:
+        sampling = self._sampling
         request.stop_token_ids = list(dict.fromkeys([*(request.stop_token_ids or ()), *sampling.stop_token_ids]))
+        # Before 0.29 vLLM does not look at them, and with min_tokens the engine would fail at one.
+        if wrong := [token for token in request.stop_token_ids if not 0 <= token < self._vocabulary]:
+            problem = f"stop_token_ids: {wrong[0]} is outside the vocabulary of {self._vocabulary} ids"
+            raise RequestError(problem, parameter="stop_token_ids")
         if sampling.stop_strings:
             own = [request.stop] if isinstance(request.stop, str) else request.stop or ()
             request.stop = list(dict.fromkeys([*own, *sampling.stop_strings]))

@@ -5,26 +5,16 @@ Import it after the plan is in force, because it imports vLLM.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
+from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import SecretStr
-from starlette.datastructures import MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Route
 from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
 
-from quirks_core.base.errors import QuirksError
-from worker.server.app import RequireKey, http_error, refused, response
-from worker.server.errors import RequestError
-from worker.server.serving import Serving, found
+from worker.server.app import new_app
+from worker.server.results import found
+from worker.server.serving import Serving, response
 from worker.server.trainer_client import TrainerClient
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _DEV = "vllm.entrypoints.serve.dev"
 #: Where vLLM has them, the newest place first. Its route ``/collective_rpc`` is left out: it calls whatever it is given.
@@ -38,28 +28,20 @@ _ROUTERS = (
 _DURING = ("/update_weights", "/finish_weight_update", "/abort_requests", "/reset_prefix_cache")
 
 
-def add_rl_routes(app: FastAPI, serving: Serving, client: TrainerClient, key: SecretStr) -> None:
-    """Adds the routes.
+def trainer_app(serving: Serving, client: TrainerClient) -> FastAPI:
+    """Returns the application of these routes.
 
     Args:
-        app: The server's application; its own middleware comes first.
         serving: vLLM's serving classes.
         client: The engine.
-        key: What these routes require.
     """
-    routes = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    routes.state.engine_client, routes.state.vllm_config = client, client.vllm_config
+    app = new_app(serving.error)
+    app.state.engine_client, app.state.vllm_config = client, client.vllm_config
     for places in _ROUTERS:
-        routes.include_router(found("router", *places), dependencies=[Depends(_in_order)])
-    routes.include_router(_adapters(serving, client), dependencies=[Depends(_in_order)])
-    routes.add_exception_handler(RequestValidationError, _invalid)
-    routes.add_exception_handler(HTTPException, http_error)
-    for kind in (QuirksError, ValueError, Exception):  # what only the last one catches also has its traceback logged
-        routes.add_exception_handler(kind, lambda _, error: refused(serving.error(error)))
-    guarded = RequireKey(_KeepsByDefault(routes), key)
-    for route in routes.routes:
-        if isinstance(route, Route):
-            app.router.routes.append(Route(route.path, guarded, methods=sorted(route.methods or ())))
+        app.include_router(found("router", *places), dependencies=[Depends(_in_order)])
+    app.include_router(_adapters(serving, client), dependencies=[Depends(_in_order)])
+    app.middleware("http")(_keep_by_default)
+    return app
 
 
 async def _in_order(request: Request) -> None:
@@ -83,28 +65,11 @@ def _adapters(serving: Serving, client: TrainerClient) -> APIRouter:
     return router
 
 
-async def _invalid(_: Request, error: Any) -> Response:
-    """A body or parameter of another form than the installed vLLM's."""
-    problems = [(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()]
-    return refused(RequestError("; ".join(f"{field}: {text}" for field, text in problems), parameter=problems[0][0]))
-
-
-class _KeepsByDefault:
+async def _keep_by_default(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
     """Has ``/pause`` without a mode keep what is in flight, where vLLM ends it; the reply reports what was done."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        if scope["type"] != "http" or scope["path"] != "/pause" or "mode" in query:
-            await self._app(scope, receive, send)
-            return
-
-        async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["model-quirks-pause"] = "keep (the default here; vLLM's is abort, by ?mode=abort)"
-            await send(message)
-
-        await self._app({**scope, "query_string": scope["query_string"] + b"&mode=keep"}, receive, noting)
+    if request.url.path != "/pause" or "mode" in request.query_params:
+        return await call_next(request)
+    request.scope["query_string"] += b"&mode=keep"
+    reply = await call_next(request)
+    reply.headers["model-quirks-pause"] = "keep (the default here; vLLM's is abort, by ?mode=abort)"
+    return reply

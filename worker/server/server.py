@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
@@ -22,13 +21,14 @@ if TYPE_CHECKING:
     from quirks_core.configuration.config import GenerationConfig
     from quirks_core.configuration.sections import ServerSection
     from worker.engine.engine import Engine
-    from worker.server.streams import Running
     from worker.server.trainer_client import TrainerClient
 
 _LOG = logging.getLogger(__name__)
 
 #: vLLM reads an empty list of media hosts as all hosts. No host has this name, and vLLM's error message quotes it.
-_NO_HOST = "none, because server.allowed_media_domains is empty"
+_NO_HOST = "none, because engine.allowed_media_domains is empty"
+#: Seconds that running requests get when the server stops; then they are aborted.
+_SHUTDOWN_S = 5
 
 
 class OpenAIServer:
@@ -63,7 +63,6 @@ class OpenAIServer:
         self._listener = listener
         self._uvicorn: uvicorn.Server | None = None
         self._running: asyncio.Task[None] | None = None
-        self._requests: Running | None = None
         self.warnings: list[str] = []
 
     @property
@@ -93,21 +92,25 @@ class OpenAIServer:
         Raises:
             ServerStartError: The installed vLLM refuses the configuration.
         """
-        from worker.server.app import Routes  # imports vLLM, which reads its environment meanwhile
+        from worker.server.app import add_routes_of  # imports vLLM, which reads its environment meanwhile
+
+        served = self._app()
+        add_routes_of(served, app, served)
+
+    def _app(self) -> FastAPI:
+        from worker.server.access import RequireKey
+        from worker.server.app import add_routes_of, openai_app
         from worker.server.serving import Serving
-        from worker.server.supervision import Supervision
 
-        section = self._config.server
-        allow_media(self._engine.llm.model_config, section.allowed_media_domains)
-        supervision = Supervision(self._engine.watched, self._config.request.timeout_s)
-        serving = Serving(self._engine.llm, self._config, supervision)
-        routes = Routes(serving, self._engine.readiness.check, max_body=int(section.max_body_mb * 1e6))
-        routes.add_to(app, completions=self._trainer is not None)
-        self._requests = routes.running
+        allow_media(self._engine.llm.model_config)
+        serving = Serving(self._engine, self._config)
+        app = openai_app(serving, completions=self._trainer is not None)
         if self._trainer is not None and self._rl_key is not None:
-            from worker.server.rl_routes import add_rl_routes
+            from worker.server.rl_routes import trainer_app
 
-            add_rl_routes(app, serving, self._trainer, self._rl_key)
+            routes = trainer_app(serving, self._trainer)
+            add_routes_of(routes, app, RequireKey(routes, self._rl_key))
+        return app
 
     async def start(self) -> None:
         """Serves in a task of the running event loop, the engine's; returns when connections are accepted.
@@ -118,16 +121,26 @@ class OpenAIServer:
         if self._running is not None:
             raise ServerStartError("the server is running already; call start once")
         import uvicorn
-        from fastapi import FastAPI
 
-        from worker.server.app import RequireKey
+        from worker.server.access import RequireKey
 
         try:
-            app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-            self.add_routes(app)
+            app = self._app()
             app.add_middleware(RequireKey, *filter(None, (self._key, self._rl_key) if self._key else ()))
             self._listener = self._listener or Listener(self._config)
-            self._uvicorn = uvicorn.Server(self._settings(app))
+            self._uvicorn = uvicorn.Server(
+                uvicorn.Config(
+                    app,
+                    lifespan="off",
+                    ws="none",
+                    log_config=None,  # logging is configured by the host application
+                    access_log=False,
+                    server_header=False,
+                    backlog=BACKLOG,
+                    timeout_keep_alive=120,
+                    timeout_graceful_shutdown=_SHUTDOWN_S,
+                )
+            )
             setattr(self._uvicorn, "capture_signals", contextlib.nullcontext)  # noqa: B010 - Ctrl-C belongs to the trainer
             self._running = asyncio.create_task(self._uvicorn.serve([self._listener.socket]), name="openai-server")
             while not self._uvicorn.started:
@@ -137,20 +150,18 @@ class OpenAIServer:
         except BaseException:
             await self.stop()
             raise
-        self._warn()
-
-    def abort(self, reason: str) -> None:
-        """Aborts every request that is being answered, in the engine too; its client gets the reason with status 503."""
-        if self._requests is not None:
-            self._requests.abort(reason)
+        if self._key is None:
+            text = f"the server at {self.base_url} requires no key (server.auth is false): who reaches it can use the engine"
+            self.warnings.append(text)
+            _LOG.warning(text)
 
     async def stop(self) -> None:
-        """Refuses new connections, gives running requests ``server.shutdown_s``, then aborts them; may be called again."""
+        """Refuses new connections, gives running requests 5 s, then aborts them; may be called again."""
         running, self._running = self._running, None
         server, self._uvicorn = self._uvicorn, None
         if server is not None and running is not None:
             server.should_exit = True
-            await asyncio.wait((running,), timeout=self._config.server.shutdown_s + 5.0)  # beyond uvicorn's own limit
+            await asyncio.wait((running,), timeout=_SHUTDOWN_S + 5.0)  # beyond uvicorn's own limit
             running.cancel()
             await asyncio.gather(running, *server.server_state.tasks, return_exceptions=True)
             for connection in list(server.server_state.connections):
@@ -159,44 +170,17 @@ class OpenAIServer:
             self._listener.close()
             self._listener = None
 
-    def _settings(self, app: FastAPI) -> uvicorn.Config:
-        import uvicorn
 
-        return uvicorn.Config(
-            app,
-            http="h11",  # uvicorn's other parser does not limit the size of headers
-            h11_max_incomplete_event_size=65_536,
-            lifespan="off",
-            ws="none",
-            log_config=None,  # logging is configured by the host application
-            access_log=False,
-            server_header=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=120,
-            timeout_graceful_shutdown=self._config.server.shutdown_s,
-        )
-
-    def _warn(self) -> None:
-        if self._key is None and self._listener is not None:
-            alone = self._listener.host in ("127.0.0.1", "::1", "localhost")
-            who = "every user of this machine" if alone else "every host that reaches it"
-            text = f"the server at {self.base_url} requires no key (server.auth is false): {who} can use the engine"
-            self.warnings.append(text)
-            _LOG.warning(text)
-
-
-def allow_media(model_config: Any, domains: Sequence[str]) -> None:
-    """Makes vLLM's media connector refuse URLs of all other hosts, and redirects. ``data:`` URLs are not affected.
+def allow_media(model_config: Any) -> None:
+    """Makes vLLM's media connector refuse URLs, but of the hosts of ``engine.allowed_media_domains``, and redirects.
 
     Args:
         model_config: vLLM's ``ModelConfig``, which the connector reads for every request.
-        domains: Host names. If empty, vLLM's own argument ``allowed_media_domains`` applies; if that is empty too, none is
-            allowed.
     """
     # By default vLLM follows redirects, also from an allowed host to any other.
     os.environ.setdefault("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")
-    if domains or not model_config.allowed_media_domains:
-        model_config.allowed_media_domains = [domain.lower() for domain in domains] or [_NO_HOST]
+    if not model_config.allowed_media_domains:
+        model_config.allowed_media_domains = [_NO_HOST]
 
 
 def bearer_key(section: ServerSection) -> SecretStr | None:

@@ -52,7 +52,7 @@ def values(**server):
         # What the model's generation_config.json says must not reach a request, whichever is configured.
         "engine": {"load_format": "auto", "max_model_len": LONGEST, "generation_config": "auto"},
         "sampling": {"temperature": TEMPERATURE, "max_new_tokens": NEW_TOKENS},
-        "server": {"enabled": True, "api_key": KEY, "served_model_name": NAME, "shutdown_s": 1, **server},
+        "server": {"enabled": True, "api_key": KEY, "served_model_name": NAME, **server},
     }
 
 
@@ -74,13 +74,12 @@ def second(served):
     """Starts another server on the same engine, configured otherwise, and stops it whatever happens."""
 
     @asynccontextmanager
-    async def start(*, check=lambda: None, purpose="rollout", sampling=None, request=None, **section):
+    async def start(*, purpose="rollout", sampling=None, request=None, **section):
         config = served.worker.config
         asked = {**config.model_dump(mode="json"), "purpose": purpose, "server": {**values()["server"], **section}}
         asked["sampling"].update(sampling or {})
         asked["request"].update(request or {})
-        engine = SimpleNamespace(llm=served.llm, watched=served.worker.engine.watched, readiness=SimpleNamespace(check=check))
-        server = OpenAIServer(engine, GenerationConfig.parse(asked), trainer=TrainerClient(served.worker))
+        server = OpenAIServer(served.worker.engine, GenerationConfig.parse(asked), trainer=TrainerClient(served.worker))
         await server.start()
         try:
             yield server

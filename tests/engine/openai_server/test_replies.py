@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from .conftest import CHAT, HELLO, LONGEST, NAME, NEW_TOKENS, TEMPERATURE
-
-
-def begins(served, ids, text):
-    """Whether the ids decode to the text, but for half a character at the end, which is held back."""
-    return len(text) > 5 and served.llm.get_tokenizer().decode(ids, skip_special_tokens=True).rstrip("\ufffd").startswith(
-        text.rstrip("\ufffd")
-    )
 
 
 @pytest.fixture
@@ -32,13 +27,12 @@ def sampled_from(model, lab):
     return logprobs
 
 
-async def test_a_message_carries_the_logprobs_of_its_ids(client, served, sampled_from):
+async def test_a_message_carries_the_logprobs_of_its_ids(client, sampled_from):
     """Processed logprobs: those of softmax(logits / temperature), whatever generation_config.json recommends."""
     reply = await client.chat.completions.create(model=NAME, messages=HELLO)
 
     message = reply.choices[0].message
     assert len(message.generation_token_ids) == NEW_TOKENS
-    assert begins(served, message.generation_token_ids, message.content)
     assert message.generation_log_probs == sampled_from(message.prompt_token_ids, message.generation_token_ids)
     assert reply.choices[0].logprobs is None  # not asked for
     assert reply.prompt_token_ids is None
@@ -58,7 +52,7 @@ async def test_openais_fields_say_the_same_as_vllms_own(client, as_ids):
     assert [entry.token == token for entry, token in zip(choice.logprobs.content, ids, strict=True)] == [as_ids] * len(ids)
 
 
-async def test_the_last_delta_of_a_stream_carries_what_a_message_does(client, served):
+async def test_the_last_delta_of_a_stream_carries_what_a_message_does(client):
     chunks = [
         chunk
         async for chunk in await client.chat.completions.create(
@@ -74,10 +68,18 @@ async def test_the_last_delta_of_a_stream_carries_what_a_message_does(client, se
     assert last.delta.prompt_token_ids == chunks[0].prompt_token_ids
     logprobs = [entry.logprob for chunk in chunks if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content]
     assert last.delta.generation_log_probs == pytest.approx(logprobs)
-    assert begins(served, streamed, "".join(chunk.choices[0].delta.content or "" for chunk in chunks))
 
 
-async def test_every_choice_carries_its_own(client, served):
+async def test_the_events_of_a_stream_are_sent_at_once(client, served):
+    """Nagle's algorithm would hold them back until the client confirms the one before, 40 ms later."""
+    async for _ in await client.chat.completions.create(model=NAME, messages=HELLO, stream=True):
+        connections = [connection.transport for connection in served.server._uvicorn.server_state.connections]
+
+    sockets = [transport.get_extra_info("socket") for transport in connections]
+    assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in sockets)
+
+
+async def test_every_choice_carries_its_own(client):
     """The request has what means the rollout's own sampling."""
     own = {"top_k": 0, "min_p": 0, "repetition_penalty": 1.0}
 
@@ -86,7 +88,6 @@ async def test_every_choice_carries_its_own(client, served):
     )
 
     made = [choice.message for choice in reply.choices]
-    assert all(begins(served, message.generation_token_ids, message.content) for message in made)
     assert all(len(message.generation_log_probs) == NEW_TOKENS for message in made)
     assert len({tuple(message.generation_token_ids) for message in made}) == 3
 
@@ -116,12 +117,9 @@ async def test_return_token_ids_overrides_the_default_of_the_purpose(client, sec
     [
         ({"temperature": 1.0}, "temperature = 1 is not the rollout's temperature = 0.7"),
         ({"top_k": 5}, "top_k = 5 is not the rollout's top_k = -1"),
-        ({"min_p": 0.1}, "min_p = 0.1 is not the rollout's min_p = 0"),
         ({"logit_bias": {"5": 3}}, "logit_bias is not the rollout's"),
-        ({"use_beam_search": True}, "use_beam_search is not the rollout's"),
         ({"min_tokens": 4}, "min_tokens = 4 is not the rollout's sampling.min_new_tokens = 0: it masks the tokens that end"),
         ({"thinking_token_budget": 0}, "thinking_token_budget is not the rollout's"),
-        ({"watermarking": True}, "watermarking is not the rollout's"),
     ],
 )
 async def test_a_rollout_that_refuses_another_distribution_names_both(http, field, words):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import math
 
 import pytest
-import torch
 from patience import HUNG_S, patience
 
 from quirks_core.base import private_folder
@@ -19,10 +17,9 @@ TRAINER_KEY = "open-barley"
 
 
 @pytest.fixture
-async def trainer(served, second, raw):
+async def trainer(second, raw):
     """A client of the routes."""
-    keys = {"rl_routes": True, "rl_api_key": TRAINER_KEY}
-    async with second(check=served.worker.engine.readiness.check, **keys) as server, raw(server.base_url, TRAINER_KEY) as http:
+    async with second(rl_routes=True, rl_api_key=TRAINER_KEY) as server, raw(server.base_url, TRAINER_KEY) as http:
         yield http
 
 
@@ -40,16 +37,12 @@ def sockets():
 
 @pytest.fixture
 def update(trainer, lab, model, sockets):
-    """Sends the model's own weights, or the same with two values that are not numbers, as a part of the open update."""
-    policies = {"good": lab.trainer(model), "nan": lab.trainer(model)}
-    with torch.no_grad():
-        dict(policies["nan"].named_parameters())["model.layers.0.self_attn.o_proj.weight"].view(-1)[:2] = torch.tensor(
-            [math.nan, math.inf]
-        )
+    """Sends the model's own weights as a part of the open update."""
+    policy = lab.trainer(model)
 
-    async def send(kind="good"):
+    async def send():
         info = {"transport": "ipc_zmq", "location": str(sockets)}
-        source = Source(policies[kind], "parameters")
+        source = Source(policy, "parameters")
         where, options = [f"{sockets}/rank-0.sock"], {"device": "cpu", "timeout_s": HUNG_S}
         sending = asyncio.create_task(asyncio.to_thread(send_ipc_zmq, source, where, **options))
         reply = await step(trainer, "update_weights", {"update_info": info})
@@ -84,12 +77,17 @@ async def test_they_need_a_key_of_their_own(second, raw):
     """They need a key of their own which opens everything else."""
     async with second(rl_routes=True, rl_api_key=TRAINER_KEY) as server:
         assert server.rl_api_key == TRAINER_KEY
-        for key, status in ((None, 401), (KEY, 401), (TRAINER_KEY[:-1], 401), (TRAINER_KEY, 200)):
-            async with raw(server.base_url, key) as http:
-                assert (await http.get("/is_paused")).status_code == status
         password = base64.b64encode(f":{TRAINER_KEY}".encode()).decode()
+        headers = {
+            f"Bearer {KEY}": 401,
+            f"Bearer {TRAINER_KEY}": 200,
+            f"Basic {password}": 200,
+            "Basic !": 401,
+            f"Digest {TRAINER_KEY}": 401,
+        }
         async with raw(server.base_url, None) as http:
-            for header, status in ((f"Basic {password}", 200), ("Basic !", 401), (f"Digest {TRAINER_KEY}", 401)):
+            assert (await http.get("/is_paused")).status_code == 401
+            for header, status in headers.items():
                 assert (await http.get("/is_paused", headers={"Authorization": header})).status_code == status
         async with raw(server.base_url, TRAINER_KEY) as http:
             assert (await chat(http, max_tokens=2)).status_code == 200
@@ -209,24 +207,6 @@ async def test_sockets_are_made_in_folders_of_ours_alone(trainer, tmp_path, idle
     assert status == 400
     assert "is no folder for this user's sockets" in body["error"]["message"]
     assert (tmp_path / "rank-0.sock").read_text() == "somebody's"
-    await idle()
-
-
-async def test_weights_that_are_not_numbers_are_refused_by_name(trainer, update, whole, idle):
-    """An update with weights that are not numbers is refused by name."""
-    await step(trainer, "start_weight_update")
-    asked = asyncio.create_task(chat(trainer))
-    status, body = await update("nan")
-
-    assert status == 500
-    assert "o_proj.weight (2 values)" in body["error"]["message"]
-    assert (await asked).status_code == 503
-    reply = await chat(trainer)
-    assert reply.status_code == 503
-    assert "a refit failed half-way" in reply.json()["error"]["message"]
-    assert (await step(trainer, "finish_weight_update"))[0] == 409
-    await whole()
-    assert (await chat(trainer, max_tokens=2)).status_code == 200
     await idle()
 
 

@@ -1,0 +1,134 @@
+"""The engine as vLLM's handlers use it, which ends with an error what the engine cut off, and what replies carry of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.engine.exceptions import EngineGenerateError
+
+from quirks_core.base.errors import QuirksError
+from worker.server.errors import RequestError, ServerStartError
+
+if TYPE_CHECKING:
+    from worker.engine.engine import Engine
+
+
+def found(name: str, *modules: str) -> Any:
+    """Returns what the installed vLLM has in the first of these modules."""
+    for module in modules:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+    raise ServerStartError(f"the installed vLLM has no {name} in {' or '.join(modules)}")
+
+
+_GenerationError: Any = found("GenerationError", "vllm.exceptions", "vllm.entrypoints.openai.engine.protocol")
+
+
+class CutOffError(RequestError, _GenerationError):  # type: ignore[misc]
+    """A request ended before its reply was complete; also vLLM's handlers of streams send its message and its status."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=503)
+        self.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+
+
+class SupervisedEngine:
+    """An ``EngineClient`` of vLLM whose generations are complete or end with an error.
+
+    Args:
+        engine: The engine.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine.llm, name)
+
+    async def generate(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        """Yields vLLM's results of one request; closing it aborts the request in the engine.
+
+        Raises:
+            CutOffError: The engine ended the request, or died.
+        """
+        async with aclosing(self._engine.llm.generate(*args, **kwargs)) as results:
+            try:
+                while (result := await self._next(results)) is not None:
+                    yield result
+            except QuirksError as error:
+                raise CutOffError(str(error)) from error
+            except EngineGenerateError as error:  # vLLM packs what a request did wrong into it
+                raise (error.__cause__ or error) from None
+
+    async def _next(self, results: AsyncGenerator[Any, None]) -> Any:
+        """Returns the next result; None after the last."""
+        async with self._engine.watched():
+            result = await anext(results, None)
+        if result is None:
+            return None
+        self._engine.readiness.check()  # a failed refit ends what is in flight
+        if any(output.finish_reason == "abort" for output in result.outputs):
+            raise QuirksError(
+                "the engine ended the request before its reply was complete: generation was paused with mode 'abort', or the "
+                "engine was put to sleep; send the request again"
+            )
+        return result
+
+
+class Record:
+    """What the engine generated for one chat: token ids and their logprobs, by index of the choice."""
+
+    def __init__(self) -> None:
+        self._prompt: list[int] = []
+        self._token_ids: dict[int, list[int]] = {}
+        self._logprobs: dict[int, list[float]] = {}
+        self._versions: dict[int, list[tuple[str, int, int]]] = {}
+
+    async def noting(self, results: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        """Yields vLLM's ``RequestOutput``s, each the whole of the generation or the next piece of it, and notes them."""
+        async with aclosing(results):
+            async for result in results:
+                self._add(result)
+                yield result
+
+    def _add(self, result: Any) -> None:
+        self._prompt = list(result.prompt_token_ids or self._prompt)
+        for output in result.outputs:
+            self._token_ids.setdefault(output.index, []).extend(output.token_ids)
+            logprobs = self._logprobs.setdefault(output.index, [])
+            for token, entry in zip(output.token_ids, output.logprobs or (), strict=False):
+                logprobs.append(max(entry[token].logprob, -9999.0))  # vLLM's own lowest: JSON has no infinity
+            if spans := getattr(output, "weight_versions", None):  # from vLLM 0.32 on, with the last piece
+                self._versions[output.index] = [(span.version, span.start, span.end) for span in spans]
+
+    def carried(self, index: int, routed_experts: str | None = None) -> dict[str, Any]:
+        """Returns the fields of one choice's message.
+
+        Args:
+            index: The choice.
+            routed_experts: vLLM's base64 text of the experts that each token went to, if it made one.
+        """
+        fields: dict[str, Any] = {
+            "prompt_token_ids": self._prompt,
+            "generation_token_ids": self._token_ids.get(index, []),
+            "generation_log_probs": self._logprobs.get(index, []),
+        }
+        if index in self._versions:
+            fields["weight_versions"] = self._versions[index]
+        if routed_experts is not None:
+            fields["routed_experts"] = routed_experts
+        return fields
+
+    def in_event(self, event: str) -> str:
+        """Puts the fields into the deltas of a server-sent event."""
+        chunk = json.loads(event.removeprefix("data: "))
+        for choice in chunk["choices"]:
+            choice["delta"] |= self.carried(choice["index"])
+        return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
