@@ -78,12 +78,6 @@ def test_a_patch_is_checked_where_it_is_declared(target, given, words):
         Patch(target, **given)
 
 
-def test_one_will_do_for_several():
-    assert Require("engine.load_format", "auto", instead_of="dummy").instead_of == ("dummy",)
-    assert Patch(TARGET, wrapper="mine:a", expects="0" * 12).expects == ("0" * 12,)
-    assert (Patch(TARGET, adds="mine:c").source, Patch(TARGET, adds="mine:c").expects) == ("mine:c", ())
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0, 0.5, "", "a", "1"]),
     lambda below: st.lists(below, max_size=2) | st.dictionaries(st.sampled_from("ab"), below, max_size=2),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from installed import needs_vllm
 
-from quirks_core import Fact, RunContext, model_type, typed
+from quirks_core import Fact, RunContext, model_type
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS
@@ -306,13 +306,6 @@ def test_names_of_facts_are_distinguished_from_other_names():
     inside = ("engine.hf_overrides.a.b", "engine.any_argument.a")
     assert [(is_known_fact(name), always_known(name)) for name in inside] == [(True, True), (True, False)]
     assert not any(map(is_known_fact, ("engine.hf_token.a", "typed.engine.hf_overrides.a", "refit.scope.a")))
-
-
-def test_a_key_counts_as_typed_even_with_the_default_value(gather):
-    context = gather(engine={"tensor_parallel_size": 1})
-
-    answers = [typed(f"engine.{name}_parallel_size").trace(context).answer for name in ("tensor", "data")]
-    assert answers == ["yes", "no"]
 
 
 def test_a_variable_of_the_environment_counts_as_typed(gather):

@@ -50,10 +50,6 @@ def test_what_decides_runs_without_engines_or_whoever_builds_on_it(packages, pro
     assert done.returncode == 0, done.stderr
 
 
-def test_a_package_that_is_blocked_cannot_be_imported():
-    assert "import of torch halted" in run_without(ENGINES, "import torch").stderr
-
-
 def test_every_public_name_is_loaded_when_it_is_asked_for():
     assert quirks_core.__all__ == sorted(set(quirks_core._MODULES))
     assert [name for name in quirks_core.__all__ if not hasattr(quirks_core, name)] == []

@@ -10,8 +10,7 @@ from quirks_core.facts.context import Installation
 from quirks_core.facts.packages import installed_platform, installed_versions
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plugins import lifecycle as lifecycle_module
-from quirks_core.plugins.lifecycle import Stage, expired, lifecycle
-from quirks_core.plugins.registry import Registry
+from quirks_core.plugins.lifecycle import Stage, lifecycle
 
 
 def vllm(introduced=None, fixed=None):
@@ -67,7 +66,3 @@ def test_an_installation_knows_its_packages_but_nothing_of_a_run():
     assert (here.fact("platform"), here.fact("packages.vllm")) == (installed_platform(), installed_versions()["vllm"])
     assert (given.fact("packages.vllm"), given.fact("packages.torch"), given.fact("platform")) == ("0.9.1", UNKNOWN, UNKNOWN)
     assert (here.fact("model.name"), here.source_known("vllm"), given.source_known("vllm")) == (UNKNOWN, True, False)
-
-
-def test_none_of_our_own_quirks_is_expired():
-    assert list(filter(None, (expired(item.quirk) for item in Registry.load().loaded))) == []

@@ -32,21 +32,12 @@ def full_plan(make_plan, make_quirk, make_context):
     )
 
 
-def test_the_json_has_the_documented_keys_in_order(full_plan):
+def test_the_json_has_its_keys_in_order(full_plan):
+    """`tests/cli/test_schemas.py` has which they are."""
     document = json.loads(full_plan.to_json())
-    in_order = json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
-    assert (full_plan.to_json(), full_plan.to_json(indent=2)) == (
-        in_order,
-        json.dumps(document, sort_keys=True, indent=2),
-    )
-    assert set(document) == {"digest", "context", "changes", "adjustments", "verdicts", "refusals", "warnings", "patches"}
-    assert {"slot", "relation", "value", "strength", "flag", "status", "quirks"} <= set(document["adjustments"][0])
-    who = {"id", "distribution", "version", "location", "reason", "reference"}
-    assert set(document["adjustments"][0]["quirks"][0]) == who
-    assert {"id", "verdict", "trace"} <= set(document["verdicts"][0])
-    assert {"fact", "wanted", "got"} <= set(document["verdicts"][0]["trace"][0])
-    assert {"reason", "remedy", "switch", "quirks"} <= set(document["refusals"][0])
+    assert full_plan.to_json() == json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    assert full_plan.to_json(indent=2) == json.dumps(document, sort_keys=True, indent=2)
 
 
 def test_a_plan_survives_json_with_its_digest(full_plan):
