@@ -96,25 +96,6 @@ def test_the_doctor_says_once_that_there_is_no_engine(light):
     assert any(finding["message"].endswith("quirks loaded, 0 plugins broken") for finding in findings)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["--help"],
-        ["list"],
-        ["show", "v1-runtime"],
-        ["plan"],
-        ["validate", PROJECT],
-        ["prove", "cp-vlm"],
-    ],
-    ids=str,
-)
-def test_what_needs_no_engine_works(light, folder, command):
-    done = light(*command, *(["--model", folder] if command[0] == "plan" else []))
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "broken" not in done.stdout
-
-
 def test_without_an_engine_the_newest_release_that_was_read_is_assumed(light, folder):
     """A default wheel is a CUDA build; explain assumes what plan does."""
     (folder / "config.json").write_text('{"model_type": "gemma4"}', encoding="utf-8")

@@ -109,9 +109,3 @@ def test_a_third_partys_quirk_is_shown_with_its_distribution(quirks, install):
     assert patch.startswith("patch: pluggy:PluginManager.register")
     assert require == "require: engine.block_size ≤ 32, if typed.engine.seed (false)"
     assert default.startswith("default: engine.seed = what follows from the run")
-
-
-def test_show_works_beside_a_broken_plugin(quirks, install):
-    install("acme-broken", RAISES)
-
-    assert quirks("show", BUILT_IN).code == 0

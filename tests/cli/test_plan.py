@@ -33,7 +33,6 @@ def test_a_plain_plan_fits_a_screen(quirks, model):
 
     assert first == "fine: there is nothing to do"
     assert ", purpose rollout, for our worker, plan " in whom
-    assert len(others) <= 18
     assert any(line.split(maxsplit=1)[0] == "generation-config-leak" and "inherit penalties" in line for line in others)
     assert any(line.startswith("features: async-rollout-timeout, ") for line in others)
 
@@ -160,12 +159,7 @@ def test_an_h100_is_planned_for_where_no_gpu_is_seen(quirks, model, monkeypatch)
         options = [word for text in assumed for word in ("--assume", text)]
         return quirks("plan", "--model", model(), *options, "--json").json["context"]["gpu"]
 
-    assert [gpu("platform==cuda"), gpu("platform == cuda"), gpu("platform==cuda", "gpu==8.0"), gpu("cpu==avx2")] == [
-        90,
-        90,
-        80,
-        None,
-    ]
+    assert [gpu("platform==cuda"), gpu("platform==cuda", "gpu==8.0"), gpu("cpu==avx2")] == [90, 80, None]
 
 
 def test_a_plan_advises_only_what_its_engine_does_not_put_into_force(quirks, model):
@@ -212,10 +206,6 @@ def test_nothing_of_a_refused_run_can_be_pasted(quirks, model):
 
     assert (refused.code, refused.out) == (1, "")
     assert "refused: gemma4-layer-scalar" in " ".join(refused.err.split())
-
-
-def test_a_form_excludes_the_whole_plan_as_json(quirks, model):
-    assert quirks("plan", "--model", model(), "--format", "vllm-args", "--json").code == 2
 
 
 @needs_vllm

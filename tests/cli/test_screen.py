@@ -82,14 +82,6 @@ def test_no_text_of_a_plugin_a_model_or_a_user_steers_the_terminal_or_forges_a_l
     assert UNSAFE.findall(outcome.out + outcome.err) == []
 
 
-def test_json_has_foreign_text_as_it_is(quirks, evil):
-    verdicts = quirks("plan", "--model", evil, "--json").json["verdicts"]
-    error = quirks("plan", "--model", evil, "--locked", EVIL, "--json").json["error"]
-
-    assert [verdict["title"] for verdict in verdicts if verdict["id"] == "acme-evil"] == [EVIL]
-    assert error.startswith(f"lock file {EVIL} cannot be read: ")
-
-
 def test_what_did_not_go_through_our_functions_is_escaped_as_well(capsys):
     screen = Screen()
     table = Table(title=EVIL)
@@ -169,28 +161,22 @@ def _on_a_terminal(*arguments: str, **variables: str) -> str:
     return written.decode()
 
 
-def test_a_terminal_gets_colours(model: Callable[[str], Path]) -> None:
-    folder = str(model("gemma3_text"))
+def test_a_terminal_gets_colours_unless_it_wants_none(model: Callable[[str], Path]) -> None:
+    plan = ("plan", "--model", str(model("gemma3_text")))
 
-    assert "\x1b[32min force" in _on_a_terminal("plan", "--model", folder)
+    plain = _on_a_terminal(*plan, NO_COLOR="1")
 
-
-def test_no_color_removes_all_emphasis(model: Callable[[str], Path]) -> None:
-    folder = str(model("gemma3_text"))
-
-    plain = _on_a_terminal("plan", "--model", folder, NO_COLOR="1")
-
+    assert "\x1b[32min force" in _on_a_terminal(*plan)
     assert "\x1b" not in plain
     assert max(len(row) for row in plain.split("\r\n") if " " in row.strip()) <= 80
 
 
-@pytest.mark.parametrize(
-    "command", [["plan"], ["show", "acme-evil"], ["doctor"], ["lock", "--output", f"{EVIL}/x"]], ids=lambda words: words[0]
-)
-def test_json_escapes_what_steers_a_terminal(quirks, evil, command):
-    more = ["--model", evil] if command[0] == "plan" else []
+@pytest.mark.parametrize("command", [["plan"], ["show", "acme-evil"]], ids=lambda words: words[0])
+def test_json_has_foreign_text_whole_and_escaped(quirks, evil, command):
+    found = quirks(*command, *(["--model", evil] if command[0] == "plan" else []), "--json")
 
-    assert UNSAFE.findall(quirks(*command, *more, "--json").out) == []
+    titles = [verdict["title"] for verdict in found.json.get("verdicts", [found.json]) if verdict["id"] == "acme-evil"]
+    assert (titles, UNSAFE.findall(found.out)) == ([EVIL], [])
 
 
 def test_an_error_that_a_trainer_prints_is_as_harmless():
