@@ -10,7 +10,6 @@ import re
 import shlex
 import subprocess
 import sysconfig
-import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ import lookup_pages
 import pages
 import pytest
 import yaml
+from installations import environment
 from patience import HUNG_S
 
 from quirks_core import Patch, Quirk, Severity, model_type, report
@@ -310,11 +310,7 @@ def shell(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
     """An environment of its own, in an empty folder, as a reader has it; it sees what is installed here."""
     folder = tmp_path / "work"
     folder.mkdir()
-    venv.create(tmp_path / "venv", symlinks=True)
-    python = tmp_path / "venv/bin/python"
-    scheme = {"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}
-    here = Path(sysconfig.get_path("purelib", vars=scheme), "here.pth")
-    here.write_text(f"{sysconfig.get_path('purelib')}\n{_ROOT}\n", encoding="utf-8")
+    python = environment(tmp_path / "venv", sysconfig.get_path("purelib"), str(_ROOT))
     for name, module in (("quirks", "quirks_core.cli"), ("pip", "pip"), ("pytest", "pytest")):
         script = python.with_name(name)
         script.write_text(f'#!/bin/sh\nexec "{python}" -P -m {module} "$@"\n', encoding="utf-8")
@@ -322,13 +318,13 @@ def shell(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MODEL_QUIRKS_", "PIP_", "VLLM_"))}
     # Nothing is fetched: what the pages install is built with the tools that are here.
     offline = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    environment = {**kept, **offline, "PATH": f"{python.parent}:{os.environ['PATH']}", "COLUMNS": "100", "NO_COLOR": "1"}
+    variables = {**kept, **offline, "PATH": f"{python.parent}:{os.environ['PATH']}", "COLUMNS": "100", "NO_COLOR": "1"}
 
     def run(command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["/bin/bash", "-c", command],
             cwd=folder,
-            env=environment,
+            env=variables,
             capture_output=True,
             text=True,
             check=False,

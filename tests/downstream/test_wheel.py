@@ -7,14 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
-import venv
 import zipfile
 from collections.abc import Callable, Iterable
 from importlib.metadata import distribution, distributions, version
 from pathlib import Path
 
+import installations
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -54,9 +53,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path
 
     def make(names: Iterable[str], *ours: str) -> Environment:
         folder = tmp_path_factory.mktemp("environment")
-        venv.create(folder, symlinks=True)
-        site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
         packages = folder / "packages"
+        python = installations.environment(folder, str(packages))
         packages.mkdir()
         for name in names:
             dist = distribution(name)
@@ -64,9 +62,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path
                 target = Path(str(dist.locate_file(top))).resolve()
                 if target.exists() and not (packages / top).exists():
                     (packages / top).symlink_to(target)
-        (site / "packages.pth").write_text(f"{packages}\n", encoding="utf-8")
         (folder / "home").mkdir()
-        found = Environment(folder / "bin" / "python", folder / "home", {"VLLM_LOGGING_LEVEL": "ERROR"})
+        found = Environment(python, folder / "home", {"VLLM_LOGGING_LEVEL": "ERROR"})
         found.pip("install", "--no-index", *(wheels[name] for name in ours))  # fails if anything else had to be installed
         return found
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from quirks_core.facts.packages import gpu_capability
 from worker import VllmAsyncGenerationWorker
 from worker.batch import padded
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
@@ -119,6 +120,13 @@ async def worker(models, expected):  # noqa: ARG001  # one engine at a time
     """The engine of every test here: from dummy weights, with CUDA graphs, and able to sleep."""
     async with engine(models.a, enable_sleep_mode=True) as running:
         yield running
+
+
+async def test_every_process_acknowledges_the_plan_on_this_gpu(worker):
+    major, minor = torch.cuda.get_device_capability()
+
+    assert [one.process for one in worker.receipt.processes][:2] == ["MainProcess", "EngineCore"]
+    assert gpu_capability() == 10 * major + minor
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "cpu"])

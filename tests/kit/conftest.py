@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-_OURS = ("HF_", "MODEL_QUIRKS", "NCCL_", "NRL_", "PYTEST_", "PYTHON", "VLLM_")
+from programs import inherited
 
 #: What a good third-party quirk looks like; `%` stands for its id.
 QUIRK = '''
@@ -73,10 +72,9 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs Python in a process of its own, in which nothing of the developer's environment counts."""
 
     def run(*arguments: object, folder: Path | None = None, interpreter: str | Path = sys.executable, **variables: str) -> Any:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         hidden = os.environ.get("TESTS_HIDDEN") if interpreter == sys.executable else ""
         path = os.pathsep.join(filter(None, (variables.get("PYTHONPATH"), hidden)))
-        environ = {**kept, "COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb", **variables, "PYTHONPATH": path}
+        environ = {**inherited(), **variables, "PYTHONPATH": path}
         command = [str(interpreter), *map(str, arguments)]
         return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 

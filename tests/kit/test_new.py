@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import venv
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from installations import environment
 
 Quirks = Callable[..., Any]
 
@@ -31,11 +31,9 @@ FILES = [
 @pytest.fixture
 def own_python(tmp_path: Path, python: Callable[..., Any]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs Python in an environment of its own, which sees ours through a .pth file and needs no network."""
-    venv.create(tmp_path / "venv", symlinks=True)
-    own = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}))
-    lines = [os.environ.get("TESTS_HIDDEN", ""), f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})", ""]
-    (own / "ours.pth").write_text("\n".join(lines), encoding="utf-8")
-    return lambda *arguments, **more: python(*arguments, interpreter=tmp_path / "venv" / "bin" / "python", **more)
+    ours = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
+    own = environment(tmp_path / "venv", os.environ.get("TESTS_HIDDEN", ""), ours)
+    return lambda *arguments, **more: python(*arguments, interpreter=own, **more)
 
 
 def test_new_packages_are_sound_until_their_quirk_is_changed(
@@ -137,9 +135,9 @@ NO_NAME, TAKEN, NO_ID = "is no name of a distribution", "cannot be used", "the i
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *((["--", name], NO_NAME) for name in ("", "acme quirks", "../acme")),
+        (["acme quirks"], NO_NAME),
         *(([name], TAKEN) for name in ("json", "class", "model-quirks")),
-        *((["acme-quirks", "--id", quirk_id], NO_ID) for quirk_id in ("Not An Id", "acme-quirks/one/two")),
+        (["acme-quirks", "--id", "Not An Id"], NO_ID),
         (["--builtin", "acme/one"], "what stands before the slash is the distribution's name, 'model-quirks'"),
         (["--builtin", "v1-runtime"], "'v1-runtime' is taken by model-quirks 0.1.0; try another name"),
         (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from installations import lay
 
 from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.isolated import look
@@ -58,12 +59,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) 
 
     def install(name: str, /, points: dict[str, str] | None = None, **sources: str) -> None:
         """Installs modules, each with a plugin of the distribution's name, unless told otherwise."""
-        info = site / f"{name.replace('-', '_')}-1.2.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n", encoding="utf-8")
-        points = points or {f"{name}/{key}": f"{name.replace('-', '_')}_{key}:QUIRK" for key in sources}
-        lines = [f"{key} = {value}" for key, value in points.items()]
-        (info / "entry_points.txt").write_text("\n".join([f"[{PROJECT}]", *lines]), encoding="utf-8")
+        lay(site, name, "1.2", points or {f"{name}/{key}": f"{name.replace('-', '_')}_{key}:QUIRK" for key in sources})
         for key, source in sources.items():
             (site / f"{name.replace('-', '_')}_{key}.py").write_text(source, encoding="utf-8")
 
