@@ -200,7 +200,7 @@ def test_the_page_of_the_command_line_has_every_option():
         assert not [word for word in words if word not in section], name
 
 
-def test_every_environment_variable_of_ours_is_on_the_page_on_production():
+def test_every_variable_of_ours_is_on_the_page_on_production():
     sources = [file for folder in ("quirks_core", "quirks_plugins", "worker") for file in (_ROOT / folder).rglob("*.py")]
     used = {name for file in sources for name in re.findall(r"\bMODEL_QUIRKS_[A-Z_]*[A-Z]\b", _text(file))}
 
@@ -235,7 +235,7 @@ def test_the_page_of_the_kit_names_all_that_it_offers():
     assert methods | fields | {*KINDS, "folder", "plans"} <= words
 
 
-def test_every_patch_of_the_page_passes_validation_when_it_is_copied(tmp_path, monkeypatch):
+def test_every_patch_of_the_page_passes_validation(tmp_path, monkeypatch):
     page = _DOCS / "writing-a-quirk.md"
     namespace: dict[str, Any] = {"__name__": "page"}
     for block in _blocks("python", page=page):

@@ -47,7 +47,7 @@ def test_a_name_or_value_that_does_not_exist_is_one_line(quirks, model, messages
     messages(*{one_line(quirks(*command, "--model", model(), *options)) for command in OF_A_RUN})
 
 
-def test_a_name_in_the_environments_switch_that_does_not_exist_is_named_with_its_layer(quirks, model, messages, monkeypatch):
+def test_an_unknown_name_of_the_environment_has_its_layer(quirks, model, messages, monkeypatch):
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "v1-runtme")
 
     messages(one_line(quirks("plan", "--model", model())))
@@ -61,7 +61,7 @@ def test_no_model_says_how_to_give_one(quirks, messages):
     messages(one_line(quirks("plan")))
 
 
-def test_a_folder_that_does_not_exist_or_has_no_config_json_is_named(quirks, messages, tmp_path):
+def test_a_folder_without_a_config_json_is_named(quirks, messages, tmp_path):
     messages(*(one_line(quirks("plan", "--model", folder)) for folder in (tmp_path / "none", tmp_path)))
 
 
@@ -95,7 +95,7 @@ def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
     ],
     ids=lambda content: repr(content[:40]),
 )
-def test_what_is_wrong_with_a_configuration_without_a_model_is_said_too(quirks, tmp_path, messages, content):
+def test_a_wrong_configuration_without_a_model_is_one_line(quirks, tmp_path, messages, content):
     file = tmp_path / "run.yaml"
     file.write_text(content, encoding="utf-8")
 

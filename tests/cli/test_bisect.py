@@ -111,7 +111,7 @@ def test_the_output_is_kept_in_a_log_for_each_run(program, tmp_path):
     assert "seen" not in kept.stderr
 
 
-def test_a_quirk_that_is_disabled_already_stays_disabled_in_every_run(bisected, monkeypatch):
+def test_a_quirk_that_is_disabled_already_stays_disabled(bisected, monkeypatch):
     """One that the environment forces can be disabled in a run."""
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", X)
     monkeypatch.setenv("MODEL_QUIRKS_FORCE", Y)

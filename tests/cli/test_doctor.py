@@ -110,9 +110,8 @@ def test_a_variable_that_cannot_be_is_an_error_with_what_to_do(quirks, monkeypat
     messages(*(finding["message"] for finding in examined.json["findings"] if finding["level"] == "error"))
 
 
-def test_a_distribution_whose_plugin_an_older_version_hides_is_noted_with_both_places(
-    quirks, install, site, tmp_path, monkeypatch
-):
+def test_two_versions_of_a_distribution_are_noted(quirks, install, site, tmp_path, monkeypatch):
+    """The first one on sys.path counts."""
     install("acme-twice", DRIFTED.replace("acme-patch", "acme-twice"))
     older = tmp_path / "older"
     (older / "acme_twice-1.1.dist-info").mkdir(parents=True)

@@ -39,7 +39,7 @@ RUNS = [(), ("--model",), ("--trainer", "trl", "--vllm", "0.33", "--model"), ("-
 
 @needs_vllm
 @pytest.mark.parametrize("run", RUNS, ids=" ".join)
-def test_explain_says_what_goes_wrong_what_is_changed_for_whom_and_what_it_costs(quirks, model, run):
+def test_explain_answers_five_questions(quirks, model, run):
     """With and without a run, in the words of whoever starts the engine."""
     explained = quirks("explain", "cpu-tied-head-refit", *run, *([model()] if run else []))
 

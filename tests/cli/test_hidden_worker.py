@@ -77,7 +77,7 @@ def test_a_process_of_a_workers_engine_does_not_start_with_it(python, trainer, t
     assert f"HiddenPackageError: {place(trainer)} is imported" in done.stderr.splitlines()[-1]
 
 
-def test_an_engine_without_a_plan_of_ours_starts_without_our_transfer(python, trainer):
+def test_an_engine_without_a_plan_starts_without_our_transfer(python, trainer):
     done = python("-c", REGISTER)
 
     (line,) = done.stderr.splitlines()
@@ -95,7 +95,8 @@ def test_a_trainer_s_own_tests_import_its_own_worker(python, trainer):
     assert (done.returncode, "1 passed" in done.stdout) == (0, True)
 
 
-def test_no_entry_point_that_others_load_by_themselves_is_in_the_package_that_can_be_hidden():
+def test_no_entry_point_that_others_load_is_in_our_worker():
+    """A trainer's own package of that name can hide it."""
     points = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
 
     assert points.keys() == {"model_quirks", "model_quirks.commands", "vllm.general_plugins"}  # and none of pytest's

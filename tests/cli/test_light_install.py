@@ -74,7 +74,7 @@ def folder(tmp_path):
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_a_command_that_lacks_a_package_names_the_extra_that_brings_it(light, folder, command, message):
+def test_a_command_that_lacks_a_package_names_the_extra_for_it(light, folder, command, message):
     command = [str(folder) if word == "." else word for word in command]
 
     done, as_json = light(*command), light(*command, "--json")
@@ -96,7 +96,7 @@ def test_the_doctor_says_once_that_there_is_no_engine(light):
     assert any(finding["message"].endswith("quirks loaded, 0 plugins broken") for finding in findings)
 
 
-def test_without_an_engine_the_newest_release_that_was_read_is_assumed(light, folder):
+def test_without_an_engine_the_newest_release_is_assumed(light, folder):
     """A default wheel is a CUDA build; explain assumes what plan does."""
     (folder / "config.json").write_text('{"model_type": "gemma4"}', encoding="utf-8")
 
@@ -132,7 +132,7 @@ def test_a_misspelt_slot_is_an_error_without_an_engine_too(light, folder):
         ("acme", True, "pip install acme"),
     ],
 )
-def test_the_remedy_for_a_missing_module_is_the_extra_that_has_it(monkeypatch, module, engine, remedy):
+def test_the_remedy_for_a_missing_module_is_its_extra(monkeypatch, module, engine, remedy):
     monkeypatch.setattr("quirks_core.facts.installation._is_there", lambda _: False)
 
     assert needs(ModuleNotFoundError(name=module), engine=engine) == f"{module.partition('.')[0]} is not installed: {remedy}"
@@ -140,5 +140,5 @@ def test_the_remedy_for_a_missing_module_is_the_extra_that_has_it(monkeypatch, m
 
 @needs_vllm
 @pytest.mark.parametrize("module", ["vllm.no_such_module", "json", "worker.no_such_module", None])
-def test_a_module_that_a_package_of_this_installation_lacks_is_no_missing_package(module):
+def test_a_module_that_an_installed_package_lacks_has_no_remedy(module):
     assert needs(ModuleNotFoundError(name=module), engine=True) is None

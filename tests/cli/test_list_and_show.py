@@ -27,7 +27,7 @@ QUIRK = Quirk(
 """
 
 
-def test_list_names_the_origin_of_every_quirk_without_importing_it(quirks, install):
+def test_list_names_the_origin_of_every_quirk_without_an_import(quirks, install):
     install("acme-broken", RAISES)
 
     listed, rows = quirks("list"), quirks("list", "--json").json
@@ -40,7 +40,7 @@ def test_list_names_the_origin_of_every_quirk_without_importing_it(quirks, insta
     assert {row["distribution"] for row in rows} == {"model-quirks", "acme-broken"}
 
 
-def test_list_says_what_each_quirk_is_about_from_source_that_it_does_not_run(quirks, install):
+def test_list_says_what_each_quirk_is_about_without_an_import(quirks, install):
     install("acme-patch", PATCHES_PLUGGY.replace('title="t"', 'title="Too " "slow"') + RAISES)
     install("acme-hook", {"acme-hook": "acme_hook"}, acme_hook=RAISES)
     install("acme-odd", "QUIRK = Quirk(title=f'{1}', flag=other.SLEEP, *QUIRK)\n")

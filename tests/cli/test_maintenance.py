@@ -21,7 +21,7 @@ QUIRK = Quirk(
 """
 
 
-def test_lock_writes_every_installed_quirk_into_the_current_folder_by_default(quirks, tmp_path, monkeypatch):
+def test_lock_writes_every_installed_quirk(quirks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     written, elsewhere = quirks("lock", "--json"), quirks("lock", "--output", "mine.lock")
@@ -32,7 +32,7 @@ def test_lock_writes_every_installed_quirk_into_the_current_folder_by_default(qu
     assert "--locked" in elsewhere.out
 
 
-def test_what_is_broken_cannot_be_locked_nor_a_lock_be_written_where_nothing_can(quirks, install, tmp_path):
+def test_what_is_broken_cannot_be_locked(quirks, install, tmp_path):
     nowhere = quirks("lock", "--output", tmp_path / "no-such-folder" / "quirks.lock")
     install("acme-broken", "QUIRK = 3\n")
 
@@ -59,7 +59,7 @@ def test_fingerprint_prints_what_can_be_pasted_into_a_patch(quirks):
         ("pluggy:NoSuch.method", "pluggy has no NoSuch"),
     ],
 )
-def test_a_name_that_does_not_exist_is_a_usage_error_that_says_which_part_is_missing(quirks, target, words):
+def test_the_missing_part_of_a_target_is_named(quirks, target, words):
     printed = quirks("fingerprint", target)
 
     assert (printed.code, printed.out) == (2, "")

@@ -48,7 +48,7 @@ SAID = ("at import", "past Python", "in a child process")
 
 
 @pytest.mark.parametrize("command", ["plan", "explain acme-loud", "list", "doctor", "show acme-loud"])
-def test_standard_output_is_one_json_document_whatever_a_plugin_prints(program, install, site, model, command):
+def test_standard_output_is_one_json_document(program, install, site, model, command):
     install("acme-loud", LOUD)
     more = ["--model", model()] if command.split()[0] in ("plan", "explain") else []
 

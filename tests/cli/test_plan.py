@@ -65,7 +65,7 @@ def test_what_only_the_program_can_do_comes_first(quirks, model):
 
 @needs_vllm
 @pytest.mark.parametrize("trainer", [(), ("--trainer", "worker"), ("--trainer", "serve"), ("--trainer", "trl")], ids=" ".join)
-def test_a_plain_plan_is_at_most_20_lines_on_a_terminal_of_100_columns(quirks, model, monkeypatch, trainer):
+def test_a_plain_plan_is_at_most_20_lines(quirks, model, monkeypatch, trainer):
     monkeypatch.setenv("COLUMNS", "100")
 
     shown = quirks("plan", "--model", model(), *trainer).out
@@ -88,7 +88,7 @@ def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
 
 
 @needs_vllm
-def test_a_trainer_may_start_the_server_of_a_command_line_but_our_worker_does_not(quirks, model):
+def test_a_trainer_may_start_the_server_of_a_command_line(quirks, model):
     command = ("--", "vllm", "serve", model())
 
     trained, ours = quirks("plan", "--trainer", "verl", *command), quirks("plan", "--trainer", "worker", *command)
@@ -162,7 +162,7 @@ def test_an_h100_is_planned_for_where_no_gpu_is_seen(quirks, model, monkeypatch)
     assert [gpu("platform==cuda"), gpu("platform==cuda", "gpu==8.0"), gpu("cpu==avx2")] == [90, 80, None]
 
 
-def test_a_plan_advises_only_what_its_engine_does_not_put_into_force(quirks, model):
+def test_a_plan_advises_only_what_is_not_put_into_force(quirks, model):
     hook = quirks("plan", "--json", *SERVE[1:], model())
     ours = quirks("plan", "--json", "--model", model(), "--set", "train.sequence_packing=true")
 

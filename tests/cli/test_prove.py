@@ -62,7 +62,7 @@ def test_only_changed_evidence_is_run_anew(quirks, table, monkeypatch):
 
 
 @needs_vllm
-def test_a_cpu_that_a_quirk_does_not_concern_leaves_the_row_of_one_that_it_does(quirks, table, monkeypatch):
+def test_a_cpu_without_the_defect_leaves_the_row_of_another_cpu(quirks, table, monkeypatch):
     monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
     path = evidence.path_for(None)
     there = evidence.Proved(

@@ -74,7 +74,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda words: " ".join(words)[:30])
-def test_no_text_of_a_plugin_a_model_or_a_user_steers_the_terminal_or_forges_a_line(quirks, evil, arguments):
+def test_foreign_text_steers_no_terminal_and_forges_no_line(quirks, evil, arguments):
     more = ["--model", evil] if arguments[0] in ("plan", "explain") else []
 
     outcome = quirks(*arguments, *more)
@@ -82,7 +82,7 @@ def test_no_text_of_a_plugin_a_model_or_a_user_steers_the_terminal_or_forges_a_l
     assert UNSAFE.findall(outcome.out + outcome.err) == []
 
 
-def test_what_did_not_go_through_our_functions_is_escaped_as_well(capsys):
+def test_what_went_past_our_functions_is_escaped_as_well(capsys):
     screen = Screen()
     table = Table(title=EVIL)
     table.add_row(EVIL, Text(EVIL))

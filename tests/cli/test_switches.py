@@ -17,7 +17,7 @@ BY = pytest.mark.parametrize("by", ["option", "environment"])
 
 @OF_A_RUN
 @BY
-def test_strict_makes_every_broken_plugin_that_is_loaded_fatal_at_once(quirks, model, install, monkeypatch, command, by):
+def test_strict_makes_all_broken_plugins_fatal_at_once(quirks, model, install, monkeypatch, command, by):
     install("acme-broken", "raise RuntimeError('imported')\n")
     install("acme-other", "QUIRK = 3\n")
     if by == "environment":

@@ -119,7 +119,7 @@ def test_undoing_the_plan_leaves_nothing_of_it(plan_for, tmp_path, imported):
     assert handed_down.PLAN_VARIABLE not in os.environ
 
 
-def test_the_bootstrap_imports_nothing_without_a_plan_or_the_hook():
+def test_the_bootstrap_imports_nothing_without_a_plan():
     text = "import sys\nfrom quirks_core.bootstrap import bootstrap\nbefore = set(sys.modules)\nbootstrap()\n"
     text += "ours = sorted(name for name in sys.modules if name.startswith('quirks_core'))\n"
     text += "print(sorted(set(sys.modules) - before), ours, 'pydantic' in sys.modules)"
@@ -132,7 +132,7 @@ def test_the_bootstrap_imports_nothing_without_a_plan_or_the_hook():
     )
 
 
-def test_another_plan_with_the_same_patches_leaves_them_untouched(plan_for):
+def test_a_plan_with_the_same_patches_leaves_them_untouched(plan_for):
     first = plan_for().for_processes
     second = first.model_copy(update={"context": "another run"})
     process.carry_out(first)
@@ -152,7 +152,7 @@ def test_another_plan_with_the_same_patches_leaves_them_untouched(plan_for):
 
 
 @pytest.mark.parametrize("name", ["__init__", "init_worker"])
-def test_a_plan_in_the_configuration_of_the_engine_that_loads_plugins_is_carried_out(plan_for, name, monkeypatch):
+def test_a_plan_in_the_configuration_of_an_engine_is_carried_out(plan_for, name, monkeypatch):
     """Also on a node whose environment has nothing of ours."""
     monkeypatch.setattr(imports, "_finder", imports._Finder())
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -187,7 +187,7 @@ def test_a_forked_process_acknowledges_for_itself(applied):
 
 
 @pytest.mark.parametrize("changes", [{"distribution": "other-dist"}, {"version": "9.9"}, {"id": "other-quirk"}])
-def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(plan_for, changes):
+def test_a_quirk_that_this_process_lacks_is_named(plan_for, changes):
     plan = plan_for().for_processes.model_dump()
     plan["patches"][0]["quirk"].update(changes)
 

@@ -45,7 +45,7 @@ def fast(vocab=3, merges=True, **parts):
 
 
 @pytest.mark.parametrize("part", ["pre_tokenizer", "decoder"])
-def test_a_tokenizer_is_byte_level_by_its_file_and_has_the_class_of_its_settings(checkpoint, part):
+def test_a_tokenizer_is_byte_level_by_its_file(checkpoint, part):
     sequence = {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}
     found = checkpoint({"tokenizer_class": "LlamaTokenizerFast"}, fast(**{part: sequence}))
     assert (found.fact("tokenizer.class"), found.fact("tokenizer.is_byte_level")) == ("LlamaTokenizerFast", True)

@@ -44,7 +44,7 @@ def run_without(packages, program):
     ],
     ids=["every module of the core", "the worker", "a plan with all built-in quirks", "quirks list"],
 )
-def test_what_decides_runs_without_engines_or_whoever_builds_on_it(packages, program):
+def test_what_decides_runs_without_engines(packages, program):
     done = run_without(packages, program)
 
     assert done.returncode == 0, done.stderr

@@ -79,7 +79,7 @@ def test_the_value_suits_everybody_unless_no_value_could(ledger, present):
 
 @laws
 @given(PROPOSALS_OF_A_PLACE, ASKED)
-def test_requirements_silence_defaults_unless_all_of_them_are_for_members(ledger, asked):
+def test_requirements_silence_defaults_unless_all_add_members(ledger, asked):
     merged = together(ledger, ledger_of([asked], required=True))
 
     required = {item for item in merged.proposals if item.required}

@@ -221,7 +221,7 @@ def test_code_that_raises_or_is_not_there_leaves_nothing_behind(engine, source, 
     assert {target: dict(site.patches) for target, site in patching._sites.items()} == sites
 
 
-def test_a_patched_constant_reaches_only_who_could_have_it_from_there(write_modules):
+def test_a_patched_constant_reaches_only_who_has_it_from_there(write_modules):
     write_modules(
         {
             "fake_limits.py": "import fake_home\nlimit = None\ntable = {'a': 1}\nalias = fake_home.Home\n",
@@ -260,7 +260,7 @@ def test_a_later_module_is_patched_before_others_take_its_names():
     assert (installed.is_pending, is_watching()) == (False, False)
 
 
-def test_every_patch_of_a_module_that_is_imported_later_comes_into_force():
+def test_every_patch_of_a_later_module_comes_into_force():
     for quirk, path in (("a", "top"), ("b", "Engine.step"), ("c", "top")):
         install(wrapper(path, "wrap"), quirk)
 
@@ -289,7 +289,7 @@ def test_a_module_cannot_be_patched_while_it_is_being_imported(write_modules):
         importlib.import_module("fake_selfish")
 
 
-def test_a_wrapper_that_raises_while_its_module_is_imported_can_be_undone():
+def test_a_wrapper_that_raises_during_an_import_can_be_undone():
     installed = install(wrapper("top", "fail"), "q")
 
     with pytest.raises(RuntimeError, match="cannot make it"):
@@ -300,7 +300,7 @@ def test_a_wrapper_that_raises_while_its_module_is_imported_can_be_undone():
 
 
 @pytest.mark.parametrize("taken", ["before", "while"])
-def test_names_that_others_took_from_the_module_follow_its_patches(taken):
+def test_names_that_others_took_follow_the_patches(taken):
     module = importlib.import_module(MODULE)
     original = module.top
     if taken == "before":

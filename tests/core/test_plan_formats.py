@@ -57,14 +57,14 @@ CHANGES = {
 }
 
 
-def test_options_that_a_shell_has_split_say_what_the_plan_changes(plan):
+def test_options_that_a_shell_has_split_are_the_plans_changes(plan):
     found = vllm_args(plan(*(Require(slot, value) for slot, value in CHANGES.items())))
 
     assert read_back(found) == {"model": "M"} | {slot.removeprefix("engine."): value for slot, value in CHANGES.items()}
     assert found.notes == ()
 
 
-def test_the_heads_dtype_is_a_change_to_the_checkpoints_configuration_beside_those_of_the_user(plan):
+def test_the_heads_dtype_is_an_override_beside_those_of_the_user(plan):
     found = plan(Require("engine.head_dtype", "float32"), engine={"hf_overrides": {"rope": {"factor": 2.0}}})
 
     whole = {"rope": {"factor": 2.0}, "head_dtype": "float32"}

@@ -44,7 +44,7 @@ def test_an_entry_point_that_names_no_module_is_a_row(fake_distribution, fake_pl
     assert [row.error for row in registry.broken] == ["'not a module !' is not of the form package.module:attribute"]
 
 
-def test_an_entry_point_may_name_a_quirk_or_a_plugin_with_several(load_fakes, fake_distribution):
+def test_an_entry_point_may_name_a_quirk_or_a_plugin(load_fakes, fake_distribution):
     other = f"from fake_pack import *\n{HOOK}return [make('two')]\n"
     fake_distribution("fake-other", entry_points={"fake-pack": "fake_other"}, modules={"fake_other.py": other})
 

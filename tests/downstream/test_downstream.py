@@ -69,7 +69,7 @@ def test_a_third_partys_command_stands_beside_the_built_in_ones(broken: Environm
 # What works
 
 
-def test_a_third_partys_quirk_refuses_a_contrary_value_in_its_words(acme: Environment) -> None:
+def test_a_third_partys_quirk_refuses_in_its_own_words(acme: Environment) -> None:
     (refusal,) = acme.plan("acme_moe", "--set", "engine.enforce_eager=false")["refusals"]
 
     assert (refusal["slot"], refusal["remedy"]) == ("engine.enforce_eager", "leave engine.enforce_eager open")
@@ -137,7 +137,7 @@ def test_the_data_file_is_written_only_in_a_source_tree(installed: Callable[...,
         ("env.NCCL_NVLS_ENABLE=1", "refused"),
     ],
 )
-def test_a_typed_value_is_refused_unless_it_meets_the_requirement(acme: Environment, setting: str, status: str) -> None:
+def test_a_typed_value_must_meet_the_requirement(acme: Environment, setting: str, status: str) -> None:
     slot, _, value = setting.replace("vllm_kwargs.", "").partition("=")
 
     plan = acme.plan("qwen3", "--set", setting)
@@ -165,7 +165,7 @@ def test_a_broken_plugin_does_not_disturb_the_others(broken: Environment, acme: 
 # Conflicts and replacements
 
 
-def test_a_conflict_names_both_quirks_with_the_switch_that_settles_it(
+def test_a_conflict_names_both_quirks_with_their_switches(
     installed: Callable[..., Environment],
 ) -> None:
     rivals = installed("acme-engine", "acme-quirks", "acme-rival")
@@ -230,7 +230,7 @@ PATCHING = """
 
 
 @pytest.mark.parametrize("imported", [True, False], ids=["before", "after"])
-def test_a_package_is_patched_whether_it_is_imported_before_or_after(acme: Environment, tmp_path: Path, imported: bool) -> None:
+def test_a_package_is_patched_before_and_after_its_import(acme: Environment, tmp_path: Path, imported: bool) -> None:
     script = PATCHING.format(imported=imported, model=str(acme.model("acme_gemma")))
 
     seen = acme.script(script, ACME_LOG=str(tmp_path / "log"))
@@ -247,7 +247,7 @@ def test_a_package_is_patched_whether_it_is_imported_before_or_after(acme: Envir
     )
 
 
-def test_a_target_that_changed_is_refused_with_the_lines_that_are_new(acme: Environment, tmp_path: Path) -> None:
+def test_a_target_that_changed_is_refused_with_its_new_lines(acme: Environment, tmp_path: Path) -> None:
     shutil.copytree(HERE / "acme-engine" / "src", tmp_path, dirs_exist_ok=True)
     sampler = tmp_path / "acme_engine" / "sampler.py"
     sampler.write_text(sampler.read_text(encoding="utf-8").replace("logit / temp", "2 * logit / temp"), encoding="utf-8")
@@ -276,9 +276,7 @@ def test_a_trainers_patches_keep_every_law_of_quirks(patches: Environment) -> No
 
 
 @pytest.mark.parametrize(("version", "active"), [("0.27.0", 3), ("0.28.0", 2), ("0.29.0", 1), ("0.33.0", 1)])
-def test_a_trainers_patch_is_dormant_on_a_release_that_does_not_need_it(
-    patches: Environment, version: str, active: int
-) -> None:
+def test_a_trainers_patch_is_dormant_where_it_is_not_needed(patches: Environment, version: str, active: int) -> None:
     settings = ["engine.distributed_executor_backend=ray", "engine.speculative_config={method: eagle3, model: draft}"]
     options = [word for setting in settings for word in ("--set", setting)]
 

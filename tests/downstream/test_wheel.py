@@ -103,7 +103,7 @@ def contents(wheel: Path) -> set[str]:
     return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
 
-def test_each_file_is_in_the_wheel_that_it_belongs_to_and_rules_are_small(wheels: dict[str, Path]) -> None:
+def test_each_file_is_in_its_wheel_and_rules_are_small(wheels: dict[str, Path]) -> None:
     listed = ["git", "ls-files", "quirks_core", "quirks_plugins", "worker"]
     files = set(subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split())
     lab = {name for name in files if name.startswith("worker/lab/")}
@@ -179,7 +179,7 @@ def test_rules_import_no_worker_and_nothing_of_anybodys_tests(rules: Environment
     assert (has_worker, plugins) == (False, 0)
 
 
-def test_a_trainers_own_worker_is_not_taken_for_ours_where_ours_is_not_installed(rules: Environment) -> None:
+def test_a_trainers_own_worker_is_not_taken_for_ours(rules: Environment) -> None:
     (rules.home / "worker.py").write_text("print('the trainer speaks')\n", encoding="utf-8")
 
     hook = rules.run("-c", "from quirks_plugins.vllm_hook import register_transfer; register_transfer()")
@@ -241,7 +241,7 @@ def test_the_lab_brings_every_command(environment: Make) -> None:
     assert "torch is not installed: pip install 'model-quirks[cpu]'" in needs_more.json["error"]
 
 
-def test_the_wheel_works_beside_vllm_without_changing_anything_else(beside_vllm: Environment) -> None:
+def test_the_wheel_works_beside_vllm(beside_vllm: Environment) -> None:
     found = beside_vllm.script(
         """
         import json
@@ -275,7 +275,7 @@ print(json.dumps(len(output.outputs[0].token_ids)))
 
 
 @pytest.mark.engine
-def test_an_engine_has_its_quirks_without_our_worker_and_says_that_no_ledger_is_kept(
+def test_an_engine_without_our_worker_has_quirks_and_no_ledger(
     beside_vllm: Environment, tiny_checkpoint: Callable[..., Path], tmp_path: Path, worker_in_core: dict[str, str]
 ) -> None:
     program, receipt = tmp_path / "program.py", tmp_path / "receipt.json"

@@ -54,7 +54,7 @@ def test_advantages_are_standardised_within_each_group(grpo):
     assert torch.equal(advantage.argsort(dim=1), reward.view(3, 4).argsort(dim=1))
 
 
-def test_the_loss_moves_logprobs_in_the_direction_of_the_advantage(grpo):
+def test_the_loss_moves_logprobs_along_the_advantage(grpo):
     old = torch.full((2, 3), -2.0)
     new = old.clone().requires_grad_()
 
@@ -104,7 +104,7 @@ def test_the_reward_is_the_share_of_tokens_that_alternate(grpo, response, reward
 
 
 @pytest.mark.parametrize("shift", [0.1, float("nan")])
-def test_different_logprobs_stop_the_run_also_if_they_are_no_numbers(grpo, shift):
+def test_different_logprobs_stop_the_run(grpo, shift):
     old = torch.full((1, 4), -1.0)
     mask = torch.tensor([[False, True, True, True]])
 
@@ -115,7 +115,7 @@ def test_different_logprobs_stop_the_run_also_if_they_are_no_numbers(grpo, shift
 @pytest.mark.engine
 @_DRAWS
 @pytest.mark.usefixtures("worker_in_core")
-def test_the_reward_rises_while_the_rollout_agrees_with_the_trainer(tmp_path):
+def test_the_reward_rises_and_the_rollout_agrees(tmp_path):
     from PIL import Image
 
     done = _run(tmp_path, "--json", "--output", "plot.png")
@@ -140,7 +140,7 @@ def test_the_reward_rises_while_the_rollout_agrees_with_the_trainer(tmp_path):
 
 @pytest.mark.engine
 @pytest.mark.usefixtures("worker_in_core")
-def test_logprobs_from_before_the_temperature_end_the_run_at_once(grpo, tmp_path, monkeypatch, capsys):
+def test_logprobs_before_the_temperature_end_the_run_at_once(grpo, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["grpo_tiny.py", "--json"])
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "rollout-logprobs-processed")

@@ -235,7 +235,7 @@ class TestTwoEnginesInOneGroup:
         assert agree(busy, expected.a * 80)
         assert agree(quiet, expected.a)
 
-    async def test_bursts_on_alternating_ranks_are_answered_though_the_group_rests_in_between(self, running, expected):
+    async def test_bursts_on_alternating_ranks_are_answered(self, running, expected):
         for turn in range(6):
             found = await samples(running, PROMPTS * (1 + 5 * turn), rank=turn % 2)
             await asyncio.sleep(0.2 * turn)
@@ -311,7 +311,7 @@ async def test_each_rank_of_one_engine_makes_the_tokens_of_its_policy(models, ex
 
 @four_gpus
 @pytest.mark.parametrize(("ranks", "tensor"), [(4, 1), (2, 2)])
-async def test_four_gpus_that_share_the_experts_make_the_tokens_of_one_engine(models, expected, ranks, tensor):
+async def test_four_gpus_with_shared_experts_make_one_engines_tokens(models, expected, ranks, tensor):
     async with group(models.a, ranks, tensor=tensor, load_format="auto") as running:
         check_shares(running.topology.rows, 4, models.a)
         before = [await samples(running, PROMPTS * 20, rank=rank) for rank in range(ranks)]

@@ -153,7 +153,7 @@ def test_a_bad_quirk_fails_its_law_with_what_to_do(results: Any, number: int) ->
 
 
 @pytest.mark.parametrize("number", range(len(BAD), len(BAD) + len(SKIPPED)))
-def test_a_patch_that_cannot_be_tried_here_is_skipped_with_the_reason(results: Any, number: int) -> None:
+def test_a_patch_that_cannot_be_tried_here_is_skipped(results: Any, number: int) -> None:
     law, _, words = SKIPPED[number - len(BAD)]
     test = f"test_{number}.py::TestIt::{LAWS[law]}"
 
@@ -161,7 +161,8 @@ def test_a_patch_that_cannot_be_tried_here_is_skipped_with_the_reason(results: A
     assert words in results.texts[test]
 
 
-def test_a_class_without_a_quirk_or_with_one_that_no_entry_point_could_name_says_so(results: Any) -> None:
+def test_a_class_without_a_quirk_says_so(results: Any) -> None:
+    """So does one with a quirk that no entry point could name."""
     none, hidden = (
         results.texts[f"test_{name}.py::TestIt::{LAWS[law]}"] for name, law in (("none", "metadata"), ("hidden", "pure"))
     )

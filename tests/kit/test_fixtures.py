@@ -141,7 +141,7 @@ def unchanged():
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("error", [None, ZeroDivisionError], ids=["passes", "fails"])
-def test_a_quirk_is_in_force_only_inside_the_block_however_it_ends(applied, engine, quirk_context, error):
+def test_a_quirk_is_in_force_only_inside_the_block(applied, engine, quirk_context, error):
     with pytest.raises(error) if error else nullcontext(), applied(engine(), quirk_context("example")) as in_force:
         assert importlib.import_module("kit_engine").Engine().run() == "wrapped"
         assert os.environ["NCCL_NVLS_ENABLE"] == "0"
@@ -193,7 +193,7 @@ def test_equal_requests_share_one_tiny_checkpoint(tiny_checkpoint):
     assert (first / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
 
 
-def test_loading_the_plugins_imports_nothing_of_the_project_but_themselves(python):
+def test_the_plugins_of_pytest_import_nothing_but_themselves(python):
     code = (
         "import pytest, sys; before = set(sys.modules);"
         "import quirks_core.testing.plugin, quirks_core.testing.marker, quirks_plugins.fixtures;"

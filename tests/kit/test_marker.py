@@ -151,7 +151,7 @@ def test_an_unmarked_test_runs_once(results: Any) -> None:
     assert len(results.outcomes) == 2 * len(OUTCOMES) + 1
 
 
-def test_the_run_without_says_that_the_quirk_is_not_needed_or_how_the_body_failed(results: Any) -> None:
+def test_the_run_without_a_quirk_says_how_it_ended(results: Any) -> None:
     not_needed = results.texts["test_it.py::test_not_needed[without]"]
 
     assert "passes without deepscaler-eager on vLLM " in not_needed
@@ -175,7 +175,7 @@ def test_it():
     ("variable", "value", "run"),
     [("MODEL_QUIRKS_DISABLE", "all", "with"), ("MODEL_QUIRKS_FORCE", "deepscaler-eager", "without")],
 )
-def test_a_switch_in_the_shell_that_contradicts_a_run_is_an_error_of_that_run(
+def test_a_switch_of_the_shell_against_a_run_is_an_error(
     tested: Callable[..., Any], variable: str, value: str, run: str
 ) -> None:
     body = "@quirk\ndef test_needed():\n    needs_the_quirk()\n"
@@ -186,7 +186,7 @@ def test_a_switch_in_the_shell_that_contradicts_a_run_is_an_error_of_that_run(
     assert variable in result.texts[f"test_it.py::test_needed[{run}]"]
 
 
-def test_a_marker_that_would_prove_nothing_is_an_error_of_collection(tested: Callable[..., Any]) -> None:
+def test_a_marker_that_would_prove_nothing_is_an_error(tested: Callable[..., Any]) -> None:
     wrong = ["", "7", "'deepscaler-eager', 'cp-vlm'", "id='deepscaler-eager'", "'deepscaler-eagre'"]
     files = {f"test_{n}.py": f"{HEAD}@pytest.mark.quirk({text})\ndef test_it():\n    pass\n" for n, text in enumerate(wrong)}
 

@@ -138,7 +138,7 @@ def test_a_broken_plugin_is_named_with_its_error(findings: Any, number: int) -> 
     assert list(BROKEN)[number] in found.message
 
 
-def test_side_effects_of_an_import_are_pinned_on_the_right_plugin(findings: Any) -> None:
+def test_side_effects_of_an_import_are_those_of_its_plugin(findings: Any) -> None:
     assert [(found.level, found.quirk, found.message.partition(":")[0]) for found in findings("kit-heavy")] == [
         ("error", "kit-heavy/a", "importing and judging it imports torch"),
         ("error", "kit-heavy/b", "importing and judging it imports ray, torch"),
@@ -182,7 +182,7 @@ def test_problems_between_distributions_are_reported_for_each(findings: Any) -> 
         assert f"rename it, for example {name}/kit-same" in same.message
 
 
-def test_the_exit_code_tells_whether_the_named_distribution_is_good(
+def test_the_exit_code_is_that_of_the_named_distribution(
     quirks: Callable[..., Any], install: Install, declared: Declared
 ) -> None:
     install("kit-good", {"kit-good/one": "kit_good:QUIRK"}, kit_good=declared("kit-good/one"))
