@@ -57,7 +57,7 @@ def audited(monkeypatch):
     [
         ([], "no model: give --model"),
         (["here", "--model", "there"], "the model is given twice"),
-        (["here", "--assume", "vllm==0.26.0"], "audit runs the installed one"),
+        (["here", "--assume", "vllm==0.26.0"], "this command runs the installed one"),
         (["./no-such-folder"], "does not exist"),
     ],
 )
@@ -65,7 +65,7 @@ def test_what_cannot_be_audited_is_a_usage_error(quirks, arguments, message):
     outcome = quirks("audit", *arguments)
 
     assert outcome.code == 2
-    assert message.replace("audit runs", "this command runs") in " ".join(outcome.err.split())
+    assert message in " ".join(outcome.err.split())
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,13 @@ QUIRK = Quirk(
 )
 """
 OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtime")], ids=lambda command: command[0])
-BY = pytest.mark.parametrize("by", ["option", "environment"])
 
 
 @OF_A_RUN
-@BY
-def test_strict_makes_all_broken_plugins_fatal_at_once(quirks, model, install, monkeypatch, command, by):
+def test_strict_makes_all_broken_plugins_fatal_at_once(quirks, model, install, command):
     install("acme-broken", "raise RuntimeError('imported')\n")
     install("acme-other", "QUIRK = 3\n")
-    if by == "environment":
-        monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")
-
-    line = [*command, "--model", model(), *(["--strict"] if by == "option" else [])]
+    line = [*command, "--model", model(), "--strict"]
 
     outcome, loaded_only = quirks(*line), quirks(*line, "--disable", "third-party")
 
@@ -33,13 +28,10 @@ def test_strict_makes_all_broken_plugins_fatal_at_once(quirks, model, install, m
 
 
 @OF_A_RUN
-@BY
-def test_a_quirk_that_is_not_in_the_lock_refuses_the_run(quirks, model, install, monkeypatch, tmp_path, command, by):
+def test_a_quirk_that_is_not_in_the_lock_refuses_the_run(quirks, model, install, tmp_path, command):
     lock = tmp_path / "quirks.lock"
     assert quirks("lock", "--output", lock).code == 0
-    if by == "environment":
-        monkeypatch.setenv("MODEL_QUIRKS_LOCKED", str(lock))
-    line = [*command, "--model", model(), *(["--locked", lock] if by == "option" else [])]
+    line = [*command, "--model", model(), "--locked", lock]
 
     fits = quirks(*line)
     install("acme-eager", ACME)

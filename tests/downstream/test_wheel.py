@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 RULES, WORKER, LAB = "model-quirks", "model-quirks-worker", "model-quirks-lab"
 #: The folder of each distribution's pyproject.toml.
 FOLDERS = {RULES: ROOT, WORKER: ROOT / "wheels/worker", LAB: ROOT / "wheels/lab"}
+ENGINE = "pip install 'model-quirks[cpu]' (or [cuda])"
 NEEDED = ("packaging", "pluggy", "pydantic", "PyYAML", "rich")
 
 Make = Callable[..., Environment]
@@ -230,15 +231,61 @@ def test_the_worker_alone_has_its_configuration_and_no_lab(environment: Make) ->
     assert "gemma4-layer-scalar" in found.quirks("list").out
 
 
-def test_the_lab_brings_every_command(environment: Make) -> None:
-    found = environment(requirements(*NEEDED), RULES, WORKER, LAB)
+@pytest.fixture(scope="module")
+def lab(environment: Make) -> Environment:
+    """All of ours, without an engine."""
+    return environment(requirements(*NEEDED), RULES, WORKER, LAB)
 
-    told, proved = found.quirks("--help"), found.quirks("prove", "cp-vlm", "--json")
-    needs_more = found.quirks("audit", "--model", found.model("qwen3"), "--json")
+
+def test_the_lab_brings_every_command(lab: Environment) -> None:
+    told, proved = lab.quirks("--help"), lab.quirks("prove", "cp-vlm", "--json")
 
     assert (told.code, "not installed" in told.out) == (0, False)
     assert proved.code == 0, proved
-    assert "torch is not installed: pip install 'model-quirks[cpu]'" in needs_more.json["error"]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("prove gemma4-layer-scalar", f"vllm is not installed: {ENGINE}; the evidence of gemma4-layer-scalar needs it"),
+        ("audit --model MODEL", f"torch is not installed: {ENGINE}"),
+        ("parity --model MODEL", "numpy is not installed: pip install 'model-quirks[cpu,parity]' (or [cuda,parity])"),
+        ("migrate --from 0.30 --to 0.31 --model MODEL", "numpy is not installed: pip install 'model-quirks[cpu,"),
+    ],
+)
+def test_a_command_that_lacks_a_package_names_the_extra_for_it(lab: Environment, command: str, message: str) -> None:
+    words = [lab.model("qwen3") if word == "MODEL" else word for word in command.split()]
+    (lab.model("qwen3") / "model.safetensors").touch()
+
+    done, as_json = lab.quirks(*words), lab.quirks(*words, "--json")
+
+    assert (done.code, as_json.code) == (2, 2)
+    assert done.err.splitlines()[-1].startswith(f"error: this command cannot run here: {message}")
+    assert message in as_json.json["error"]
+
+
+def test_the_doctor_notes_once_that_there_is_no_engine(lab: Environment) -> None:
+    done = lab.quirks("doctor", "--json")
+
+    (note,) = [finding["message"] for finding in done.json["findings"] if finding["level"] != "ok"]
+    assert (done.code, note.startswith("no engine here, so that "), note.endswith(ENGINE)) == (0, True, True)
+
+
+def test_without_an_engine_the_newest_release_is_assumed(lab: Environment) -> None:
+    """A default wheel is a CUDA build; explain assumes what plan does."""
+    model = ("--model", lab.model("gemma4"))
+
+    planned, explained = lab.quirks("plan", *model), lab.quirks("explain", "gemma4-layer-scalar", *model)
+    other = lab.quirks("plan", *model, "--assume", "vllm==0.30", "--assume", "cpu==avx2")
+    misspelt = lab.quirks("plan", *model, "--set", "engine.enforce_eagre=true")
+
+    assumed = "; vllm 0.33 (assumed: none is installed), platform cuda (assumed), platform.gpu.capability 90 (assumed)\n"
+    assert assumed in planned.out
+    assert "gemma4-layer-scalar" in planned.out
+    assert ("undecided" in planned.out, planned.out.count("not checked")) == (False, 1)
+    assert explained.out.startswith("gemma4-layer-scalar (workaround) applies\n")
+    assert "; vllm 0.30 (assumed: none is installed), platform cpu (assumed)" in other.out
+    assert (misspelt.code, "did you mean 'engine.enforce_eager'" in misspelt.err) == (2, True)
 
 
 def test_the_wheel_works_beside_vllm(beside_vllm: Environment) -> None:
@@ -264,7 +311,7 @@ def test_the_wheel_works_beside_vllm(beside_vllm: Environment) -> None:
 
 
 #: A program with a small engine, which knows nothing of us.
-ENGINE = """
+PROGRAM = """
 import json, sys
 from vllm import LLM, SamplingParams
 
@@ -279,7 +326,7 @@ def test_an_engine_without_our_worker_has_quirks_and_no_ledger(
     beside_vllm: Environment, tiny_checkpoint: Callable[..., Path], tmp_path: Path, worker_in_core: dict[str, str]
 ) -> None:
     program, receipt = tmp_path / "program.py", tmp_path / "receipt.json"
-    program.write_text(ENGINE, encoding="utf-8")
+    program.write_text(PROGRAM, encoding="utf-8")
     model = tiny_checkpoint("qwen3")
     variables = {
         "MODEL_QUIRKS": "rollout",
