@@ -174,6 +174,13 @@ def test_only_added_members_keep_the_value_of_the_configuration(plan_of, adjustm
     assert plan_of(adjustment, untyped={ANY: before}).changes == {ANY: after}
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (9, 8), (4, 4)])
+def test_of_two_bounds_the_nearer_one_counts(plan_of, before, after):
+    bounds = Require(LENGTH, at_least=2), Require(LENGTH, at_most=8)
+
+    assert plan_of(*bounds, untyped={LENGTH: before}).value(LENGTH) == after
+
+
 @pytest.mark.parametrize("typed", [{"a": {"b": 2}}, {"a": {"b": None}}, {"a": {"b": True}}, {"a": None}, {"a": 1}, 1, "text"])
 def test_a_contrary_key_of_the_user_is_refused_by_its_full_name(plan_of, typed):
     plan = plan_of(Require(ANY, {"a": {"b": 1}}), typed={ANY: typed})
