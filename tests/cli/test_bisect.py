@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 from patience import HUNG_S, until
 
@@ -18,14 +19,7 @@ X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "v1-runtime"
 #: Leaves only Y in force.
 ONLY_Y = ("--disable", "all", "--force", Y)
 OFF = "import os, sys, time; off = set(os.environ.get('MODEL_QUIRKS_DISABLE', '').split(','));"
-THIRD_PARTY = """
-from quirks_core import Default, ModelFlag, Quirk, Severity, purpose, report
-
-QUIRK = Quirk(
-    id="acme-seed", title="A seed", flag=ModelFlag.ENVIRONMENT, match=purpose("rollout"),
-    adjustments=Default("engine.seed", 1), severity=Severity.SLOW, references=report("https://example.org/1"),
-)
-"""
+THIRD_PARTY = declared("acme-seed", match='purpose("rollout")', adjustments='Default("engine.seed", 1)')
 
 
 def command(code):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 
 GEMMA = "gemma3_text"
@@ -59,14 +60,10 @@ def test_the_json_is_the_verdict_with_every_comparison(quirks, model):
     assert [leaf["fact"] for leaf in verdict["trace"]] == ["model.model_type", "packages.vllm"]
 
 
-NEGATED = """
-from quirks_core import Advise, Fact, Quirk, Severity, model_type, report, setting
-QUIRK = Quirk(
-    id="acme-not", title="t", flag="runtime", severity=Severity.NOISE, references=report("https://example.org"),
-    adjustments=Advise("look out"),
-    match=~(model_type("gemma3_text") & setting("train.context_parallel_size").above(1) & ~setting("engine.seed").one_of(0)),
+NEGATED = declared(
+    "acme-not",
+    match='~(model_type("gemma3_text") & setting("train.context_parallel_size").above(1) & ~setting("engine.seed").one_of(0))',
 )
-"""
 
 
 def test_a_negation_is_explained_by_the_opposite_condition(quirks, model, install):

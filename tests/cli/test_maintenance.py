@@ -6,19 +6,14 @@ import ast
 import json
 
 import pytest
+from declarations import declared
 
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.lock import Lock
 from quirks_core.source.vllm_source import INSTALLED
 
 TARGET = "pluggy._manager:PluginManager.register"
-PATCHES = f"""
-from quirks_core import Patch, Quirk, Severity, model_type, report
-QUIRK = Quirk(
-    id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-    adjustments=Patch("{TARGET}", wrapper="acme:make", expects="%s"), references=report("https://example.org"),
-)
-"""
+PATCHES = declared("acme-patch", adjustments=f'Patch("{TARGET}", wrapper="acme:make", expects="FOUND")')
 
 
 def test_lock_writes_every_installed_quirk(quirks, tmp_path, monkeypatch):
@@ -69,7 +64,7 @@ def test_the_missing_part_of_a_target_is_named(quirks, target, words):
 def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
     package = site / "acme_patch"
     package.mkdir()
-    (package / "__init__.py").write_text(PATCHES % INSTALLED.fingerprint(TARGET), encoding="utf-8")
+    (package / "__init__.py").write_text(PATCHES.replace("FOUND", INSTALLED.fingerprint(TARGET)), encoding="utf-8")
     install("acme-patch", {"acme-patch": "acme_patch:QUIRK"})
 
     first, second = (quirks("fingerprint", "--write", "Acme.Patch", "--json") for _ in range(2))

@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from declarations import declared
 
 
 @pytest.mark.parametrize(
@@ -33,17 +34,11 @@ def test_json_that_another_program_is_asked_for_is_not_ours(quirks):
     assert "unrecognized arguments" in outcome.err
 
 
-LOUD = """
-import os
-from quirks_core import Advise, Quirk, Severity, purpose, report
-print("at import")
-os.write(1, b"past Python\\n")
-os.system("echo in a child process")
-QUIRK = Quirk(
-    id="acme-loud", title="t", flag="runtime", match=purpose("rollout"), severity=Severity.NOISE,
-    adjustments=Advise("m"), references=[report("https://x.example")],
+LOUD = declared(
+    "acme-loud",
+    before='import os\nprint("at import")\nos.write(1, b"past Python\\n")\nos.system("echo in a child process")',
+    match='purpose("rollout")',
 )
-"""
 SAID = ("at import", "past Python", "in a child process")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 
 from quirks_core.cli.by_version import make_plans
@@ -45,13 +46,7 @@ def test_every_version_gets_the_state_that_its_own_plan_has(quirks, model):
         assert cells == alone
 
 
-KNOWN = """
-from quirks_core import *
-QUIRK = Quirk(
-    id="acme-known", title="t", flag="runtime", match=purpose("rollout"), affected=Affected("vllm", introduced="0.26.0"),
-    severity=Severity.NOISE, adjustments=Advise("careful"), references=report("https://example.org"),
-)
-"""
+KNOWN = declared("acme-known", match='purpose("rollout")', affected='Affected("vllm", introduced="0.26.0")')
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.22.0"])

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from threading import Barrier
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 from patience import HUNG_S
 
@@ -112,12 +113,8 @@ def test_a_plugin_that_does_not_load_is_named(quirks, install):
 
 @needs_vllm
 def test_a_quirk_that_changes_meanwhile_is_stale(quirks, install, site, table, monkeypatch):
-    source = """
-from quirks_core import *
-QUIRK = Quirk(id="acme-moves", title="It moves", flag="sleep", match=purpose("rollout"), adjustments=Advise("look"),
-              severity=Severity.NOISE, references=report("https://example.org/1"),
-              evidence=SymbolProbe("acme_moves:QUIRK", present_means_affected=True))
-"""
+    probe = 'SymbolProbe("acme_moves:QUIRK", present_means_affected=True)'
+    source = declared("acme-moves", match='purpose("rollout")', evidence=probe)
     install("acme-moves", {"acme-moves": "acme_moves:QUIRK"}, acme_moves=source)
 
     def changing(item, folder, **named):

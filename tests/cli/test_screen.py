@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from declarations import declared
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
@@ -30,18 +31,17 @@ EVIL = "a\x1b]0;x\x07\x1b]8;;https://e.example\x1b\\b\x1b[2J\x9b31m\u202etxt\u20
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]|❌|^error: forged", re.M
 )
-PLUGIN = f"""
-from quirks_core import Advise, Default, Quirk, Refuse, Severity, purpose, report, setting
-QUIRK = Quirk(
-    id="acme-evil", title={EVIL!r}, flag="runtime", match=purpose("rollout"), severity=Severity.NOISE, cost={EVIL!r},
-    adjustments=[
+PLUGIN = declared(
+    "acme-evil",
+    title=repr(EVIL),
+    cost=repr(EVIL),
+    match='purpose("rollout")',
+    adjustments=f"""[
         Advise({EVIL!r}),
         Default("engine.tokenizer", {EVIL!r}, reason={EVIL!r}),
         Refuse({EVIL!r}, remedy={EVIL!r}, when=setting("engine.seed").one_of(666)),
-    ],
-    references=report("https://example.org"),
+    ]""",
 )
-"""
 RAISES = f"raise RuntimeError({EVIL!r})\n"
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from declarations import declared
 
-ACME = """
-from quirks_core import Default, Quirk, Severity, model_type, report
-QUIRK = Quirk(
-    id="acme-eager", title="t", flag="enforce_eager", match=model_type("qwen3"), severity=Severity.SLOW,
-    adjustments=Default("engine.enforce_eager", True), references=report("https://example.org"),
-)
-"""
+ACME = declared("acme-eager", match='model_type("qwen3")')
 OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtime")], ids=lambda command: command[0])
 
 

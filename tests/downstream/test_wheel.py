@@ -64,7 +64,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path
                 if target.exists() and not (packages / top).exists():
                     (packages / top).symlink_to(target)
         (folder / "home").mkdir()
-        found = Environment(python, folder / "home", {"VLLM_LOGGING_LEVEL": "ERROR"})
+        found = Environment(python, folder / "home")
         found.pip("install", "--no-index", *(wheels[name] for name in ours))  # fails if anything else had to be installed
         return found
 
@@ -96,7 +96,8 @@ def rules(environment: Make) -> Environment:
 @pytest.fixture(scope="module")
 def beside_vllm(environment: Make) -> Environment:
     """The rules beside vLLM and all else that is installed here."""
-    return environment(everything(), RULES)
+    found = environment(everything(), RULES)
+    return Environment(found.python, found.home, {"VLLM_LOGGING_LEVEL": "ERROR"})
 
 
 def contents(wheel: Path) -> set[str]:

@@ -15,29 +15,6 @@ from typing import Any
 import pytest
 from programs import inherited
 
-#: What a good third-party quirk looks like; `%` stands for its id.
-QUIRK = '''
-"""Example models go wrong with CUDA graphs.
-
-What happens: they do.
-
-Evidence: none, this is a test.
-"""
-
-from quirks_core import *
-
-DECLARATION = dict(
-    id="%",
-    title="Example models go wrong",
-    flag="enforce_eager",
-    match=model_type("example"),
-    adjustments=Default("engine.enforce_eager", True),
-    severity=Severity.SLOW,
-    references=report("https://example.org/1"),
-    examples=[yes("example"), no("other"), unknown()],
-)
-'''
-
 #: Writes down what pytest has to say of every test, a line for each phase.
 RECORDER = """
 import json
@@ -109,14 +86,3 @@ def _read(file: Path) -> tuple[dict[str, str], dict[str, str]]:
             if was_xfail:
                 outcomes[test] = "xfailed" if outcome == "skipped" else "xpassed"
     return outcomes, texts
-
-
-@pytest.fixture(scope="session")
-def declared() -> Callable[..., str]:
-    """Returns the source of a module with one quirk, with changes to its declaration as source."""
-
-    def source(quirk_id: str, *, before: str = "", name: str = "QUIRK", **changes: str) -> str:
-        changed = "".join(f"DECLARATION[{key!r}] = {value}\n" for key, value in changes.items())
-        return QUIRK.replace("%", quirk_id) + f"{before}\n{changed}{name} = Quirk(**DECLARATION)\n"
-
-    return source

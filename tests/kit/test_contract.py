@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from declarations import declared
 
 from quirks_core.plugins import validate
 
@@ -111,7 +112,7 @@ class TestIt(QuirkContract):
 
 
 @pytest.fixture(scope="module")
-def results(tested: Callable[..., Any], declared: Callable[..., str]) -> Any:
+def results(tested: Callable[..., Any]) -> Any:
     """One run of pytest in which every quirk is held against its law, and a good one against all."""
     outcome = "gives={'engine.enforce_eager': True}, advises='slow', patches='Engine.run'"
     refused = REFUSAL.replace(")", ", when=setting('engine.seed').is_set())")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from declarations import declared
 
 HEAD = """
 import asyncio, os, pytest, unittest
@@ -122,7 +123,7 @@ OUTCOMES = {
 
 
 @pytest.fixture(scope="module")
-def results(tested: Callable[..., Any], declared: Callable[..., str]) -> Any:
+def results(tested: Callable[..., Any]) -> Any:
     """One run of pytest over all bodies, beside a plugin that declares by a hook; another quirk is off already."""
     hook = "from quirks_core import hookimpl\n\n@hookimpl\ndef quirks_declare():\n    return [ONE]\n"
     metadata = {

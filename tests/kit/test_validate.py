@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from declarations import declared
 from installations import lay
 
 from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.isolated import look
 
 Install = Callable[..., None]
-Declared = Callable[..., str]
 
 #: Plugins that do not load, by the words that the finding must hold.
 BROKEN = {
@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) -> Path:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Installs good and bad distributions, all of them beside each other."""
     site = tmp_path_factory.mktemp("site")
 
@@ -182,9 +182,7 @@ def test_problems_between_distributions_are_reported_for_each(findings: Any) -> 
         assert f"rename it, for example {name}/kit-same" in same.message
 
 
-def test_the_exit_code_is_that_of_the_named_distribution(
-    quirks: Callable[..., Any], install: Install, declared: Declared
-) -> None:
+def test_the_exit_code_is_that_of_the_named_distribution(quirks: Callable[..., Any], install: Install) -> None:
     install("kit-good", {"kit-good/one": "kit_good:QUIRK"}, kit_good=declared("kit-good/one"))
     install("kit-bad", {"kit-bad/one": "kit_bad:QUIRK"}, kit_bad=declared("kit-bad/one", examples="()"))
 
@@ -213,7 +211,7 @@ def test_the_built_in_quirks_keep_every_law(quirks: Callable[..., Any]) -> None:
     assert all(item["level"] == "note" and "no run on this installation needs it" in item["message"] for item in found)
 
 
-def test_a_plugin_that_hangs_does_not_hide_the_next_one(install: Install, declared: Declared) -> None:
+def test_a_plugin_that_hangs_does_not_hide_the_next_one(install: Install) -> None:
     waits = "import time\ndef value(context): time.sleep(600)"
     sources = {
         "kit_import": "import time; time.sleep(600)",
