@@ -116,15 +116,6 @@ def test_the_generated_pages_are_up_to_date():
     assert {name: _text(_DOCS / name) for name in pages.committed_pages()} == pages.committed_pages(), "run: make docs"
 
 
-def test_only_pages_that_differ_are_written(tmp_path):
-    text = pages.committed_pages()
-    assert pages.write(text, tmp_path) == [tmp_path / name for name in text]
-    (tmp_path / "versions.md").write_text("old", encoding="utf-8")
-
-    assert pages.write(text, tmp_path) == [tmp_path / "versions.md"]
-    assert _text(tmp_path / "versions.md") == text["versions.md"]
-
-
 def test_the_pages_do_not_depend_on_what_is_installed(monkeypatch):
     before = pages.committed_pages(), pages.quirk_pages()
     for name in ("quirks_core.facts.packages.installed_version", "quirks_core.source.source_tree.SourceTree.module_source"):

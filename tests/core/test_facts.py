@@ -354,14 +354,6 @@ def test_assumptions_replace_what_is_installed(gather):
     assert (context.value("engine.no_such_argument"), context.unchecked) == (1, ("engine.no_such_argument",))
 
 
-@needs_vllm
-def test_only_common_packages_and_those_of_quirks_are_read(gather, fake_distribution):
-    fake_distribution("xformers", "0.0.27")
-
-    assert gather(fact_names=["packages.xformers", "packages.gone"]).packages.keys() >= {"vllm", "torch", "xformers"}
-    assert "xformers" not in gather().packages
-
-
 def test_what_an_engine_takes_is_known_unless_it_is_assumed(make_context, write_modules):
     arguments = "class EngineArgs:\n    block_size: int = 1\n"
     envs = 'table = {\n    "VLLM_PORT": lambda: 1,\n}\n'

@@ -54,17 +54,6 @@ def test_advantages_are_standardised_within_each_group(grpo):
     assert torch.equal(advantage.argsort(dim=1), reward.view(3, 4).argsort(dim=1))
 
 
-def test_the_loss_moves_logprobs_along_the_advantage(grpo):
-    old = torch.full((2, 3), -2.0)
-    new = old.clone().requires_grad_()
-
-    grpo.grpo_loss(new, old, torch.tensor([1.0, -1.0]), torch.ones(2, 3, dtype=torch.bool)).backward()
-
-    assert new.grad is not None
-    assert (new.grad[0] < 0).all()  # descent raises them
-    assert (new.grad[1] > 0).all()
-
-
 def test_clipping_stops_only_the_good_direction(grpo):
     far = torch.tensor([[0.5], [-0.5], [0.5], [-0.5]])  # ratios of 1.65 and 0.61, both outside the clip
     new = far.clone().requires_grad_()
@@ -73,7 +62,7 @@ def test_clipping_stops_only_the_good_direction(grpo):
     grpo.grpo_loss(new, torch.zeros(4, 1), advantage, torch.ones(4, 1, dtype=torch.bool)).backward()
 
     assert new.grad is not None
-    assert (new.grad[:, 0] != 0).tolist() == [False, True, True, False]
+    assert new.grad[:, 0].sign().tolist() == [0, -1, 1, 0]  # descent raises the logprobs of what was better
 
 
 def test_only_tokens_of_the_response_get_a_gradient(grpo):
