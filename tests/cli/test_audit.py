@@ -56,9 +56,7 @@ def audited(monkeypatch):
     ("arguments", "message"),
     [
         ([], "no model: give --model"),
-        (["here", "--model", "there"], "the model is given twice"),
         (["here", "--assume", "vllm==0.26.0"], "this command runs the installed one"),
-        (["./no-such-folder"], "does not exist"),
     ],
 )
 def test_what_cannot_be_audited_is_a_usage_error(quirks, arguments, message):

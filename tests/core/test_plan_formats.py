@@ -90,12 +90,6 @@ def test_what_no_option_expresses_is_a_note(plan):
     assert "MODEL_QUIRKS=rollout" in shown.notes[3]
 
 
-def test_what_a_plan_does_not_change_is_no_option(plan):
-    found = plan(Default("engine.seed", 1), Require("engine.enforce_eager", True), engine={"seed": 2, "enforce_eager": True})
-
-    assert vllm_args(found).lines == ()
-
-
 def test_an_argument_without_an_option_is_a_note(plan, monkeypatch):
     known = tuple(option for option in INSTALLED.options() if option.argument != "seed")
     monkeypatch.setattr(VllmSource, "options", lambda _: known)
