@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from declarations import declared
 from installations import lay
+from patience import patience
 
 from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.isolated import look
@@ -216,8 +217,8 @@ def test_a_plugin_that_hangs_does_not_hide_the_next_one(install: Install) -> Non
         Discovered(name, "kit-slow", "1.2", EntryPoint(name, f"{name.replace('-', '_')}:QUIRK", PROJECT)) for name in names
     ]
 
-    at_import, in_law, good = look(plugins, limit_s=3.0)
+    at_import, in_law, good = look(plugins, limit_s=patience(6.0))
 
-    assert "more than 3 s" in at_import.error
-    assert "more than 3 s" in in_law.error
+    assert "more than " in at_import.error
+    assert "more than " in in_law.error
     assert [quirk.id for quirk in good.quirks] == ["kit-good"]
