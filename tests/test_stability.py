@@ -51,7 +51,7 @@ def test_what_pages_and_packages_of_others_import_is_public():
     assert {(module, name) for module, name in used if name not in NAMES.get(module, ())} == set()
 
 
-def test_the_page_has_the_window_of_releases_and_the_version_of_the_schemas():
+def test_the_page_has_the_window_of_releases_and_the_schema():
     oldest, newest = (".".join(map(str, version)) for version in (OLDEST_READ, NEWEST_READ))
 
     assert f"| {oldest} to {newest} |" in PAGE

@@ -56,16 +56,14 @@ def audited(monkeypatch):
     ("arguments", "message"),
     [
         ([], "no model: give --model"),
-        (["here", "--model", "there"], "the model is given twice"),
-        (["here", "--assume", "vllm==0.26.0"], "audit runs the installed one"),
-        (["./no-such-folder"], "does not exist"),
+        (["here", "--assume", "vllm==0.26.0"], "this command runs the installed one"),
     ],
 )
 def test_what_cannot_be_audited_is_a_usage_error(quirks, arguments, message):
     outcome = quirks("audit", *arguments)
 
     assert outcome.code == 2
-    assert message.replace("audit runs", "this command runs") in " ".join(outcome.err.split())
+    assert message in " ".join(outcome.err.split())
 
 
 @pytest.mark.parametrize(

@@ -28,30 +28,26 @@ def one_line(outcome):
     [
         ("--set", "engine.load_fromat=auto"),
         ("--set", "engine.load_format"),
-        ("--set", "=dummy"),
         ("--set", "engine.seed=[1"),
         ("--set", "purpose=eval", "--set", "purpose.x=1"),
         ("--set", "engine.tensor_parallel_size=zero"),
-        ("--set", "engine.vllm_kwargs.max_num_seq=4"),
         ("--set", "engine.block_size=big"),
         ("--disable", "v1-runtme"),
         ("--force", "distribution:model-quirk"),
-        ("--disable", "[bold]x[/]"),
         ("--disable", ""),
         ("--locked", ""),
         ("--set", "refit.transport=ipc_zqm"),
-        ("--set", "engine.seed=2026-13-45"),
         ("--disable", "logprobs", "--force", "LOGPROBS"),
         ("--assume", "vlm==0.9.1"),
         ("--assume", "vllm"),
     ],
     ids=lambda options: " ".join(options)[:60],
 )
-def test_a_name_or_value_that_does_not_exist_is_one_line_with_the_nearest(quirks, model, messages, options):
+def test_a_name_or_value_that_does_not_exist_is_one_line(quirks, model, messages, options):
     messages(*{one_line(quirks(*command, "--model", model(), *options)) for command in OF_A_RUN})
 
 
-def test_a_name_in_the_environments_switch_that_does_not_exist_is_named_with_its_layer(quirks, model, messages, monkeypatch):
+def test_an_unknown_name_of_the_environment_has_its_layer(quirks, model, messages, monkeypatch):
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "v1-runtme")
 
     messages(one_line(quirks("plan", "--model", model())))
@@ -65,39 +61,19 @@ def test_no_model_says_how_to_give_one(quirks, messages):
     messages(one_line(quirks("plan")))
 
 
-def test_a_folder_that_does_not_exist_or_has_no_config_json_is_named(quirks, messages, tmp_path):
+def test_a_folder_without_a_config_json_is_named(quirks, messages, tmp_path):
     messages(*(one_line(quirks("plan", "--model", folder)) for folder in (tmp_path / "none", tmp_path)))
 
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"{",
-        b"[]",
-    ],
-    ids=lambda content: repr(content[:12]),
+    [b"{", b"[]"],
+    ids=repr,
 )
 def test_a_broken_config_json_is_named(quirks, tmp_path, messages, content):
     (tmp_path / "config.json").write_bytes(content)
 
     messages(one_line(quirks("plan", "--model", tmp_path)))
-
-
-def test_what_is_nested_too_deep_is_one_line(quirks, model, tmp_path):
-    (tmp_path / "config.json").write_text("[" * 100_000)
-
-    found = [one_line(quirks("plan", "--model", tmp_path))]
-    found.append(one_line(quirks("plan", "--model", model(), "--set", f"engine.hf_overrides={'[' * 50_000}")))
-
-    assert all("recursion" in text for text in found)
-
-
-@needs_vllm
-@pytest.mark.parametrize(("command", "code"), [(("audit",), 2), (("upgrade", "--model", "m", "--to"), 4)])
-def test_a_name_that_no_file_can_have_is_one_line(quirks, command, code):
-    outcome = quirks(*command, "x" * 5_000)
-
-    assert (outcome.code, "xxx…: File name too long" in outcome.err) == (code, True)
 
 
 @needs_vllm
@@ -116,11 +92,10 @@ def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
         "purpose: eval\n",
         "engine: {seed: x}\n",
         "quirks: {disable: ['']}\nmodel: m\n",
-        "engine: {seed: 2026-13-45}\n",
     ],
     ids=lambda content: repr(content[:40]),
 )
-def test_what_is_wrong_with_a_configuration_without_a_model_is_said_too(quirks, tmp_path, messages, content):
+def test_a_wrong_configuration_without_a_model_is_one_line(quirks, tmp_path, messages, content):
     file = tmp_path / "run.yaml"
     file.write_text(content, encoding="utf-8")
 
@@ -133,8 +108,6 @@ def test_what_is_wrong_with_a_configuration_without_a_model_is_said_too(quirks, 
         None,
         "",
         "engine: [",
-        b"\xff\xfe\x00",
-        "model: !!python/object/apply:os.getcwd []\n",
         "sampling: {top_q: 1}",
         "engine:\n  seed: 1\nengine: {}\n",
     ],
@@ -143,6 +116,6 @@ def test_what_is_wrong_with_a_configuration_without_a_model_is_said_too(quirks, 
 def test_a_configuration_that_cannot_be_used_is_one_line(quirks, model, tmp_path, messages, content):
     file = tmp_path / "run.yaml"
     if content is not None:
-        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        file.write_text(content, encoding="utf-8")
 
     messages(one_line(quirks("plan", "--config", file, "--model", model())))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 from patience import HUNG_S, until
 
@@ -18,14 +19,7 @@ X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "v1-runtime"
 #: Leaves only Y in force.
 ONLY_Y = ("--disable", "all", "--force", Y)
 OFF = "import os, sys, time; off = set(os.environ.get('MODEL_QUIRKS_DISABLE', '').split(','));"
-THIRD_PARTY = """
-from quirks_core import Default, ModelFlag, Quirk, Severity, purpose, report
-
-QUIRK = Quirk(
-    id="acme-seed", title="A seed", flag=ModelFlag.ENVIRONMENT, match=purpose("rollout"),
-    adjustments=Default("engine.seed", 1), severity=Severity.SLOW, references=report("https://example.org/1"),
-)
-"""
+THIRD_PARTY = declared("acme-seed", match='purpose("rollout")', adjustments='Default("engine.seed", 1)')
 
 
 def command(code):
@@ -111,7 +105,7 @@ def test_the_output_is_kept_in_a_log_for_each_run(program, tmp_path):
     assert "seen" not in kept.stderr
 
 
-def test_a_quirk_that_is_disabled_already_stays_disabled_in_every_run(bisected, monkeypatch):
+def test_a_quirk_that_is_disabled_already_stays_disabled(bisected, monkeypatch):
     """One that the environment forces can be disabled in a run."""
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", X)
     monkeypatch.setenv("MODEL_QUIRKS_FORCE", Y)
@@ -146,12 +140,8 @@ def test_the_command_keeps_its_own_double_dash(quirks):
     [
         ("--", "no-such-command"),
         ("--", "/"),
-        ("--set", "engine.load_format=auto", "--", "true"),
         ("--disable", "v1-runtme", "--", "true"),
         ("--timeout", "soon", "--", "true"),
-        ("--timeout", "0", "--", "true"),
-        ("--timeout", "nan", "--", "true"),
-        ("--",),
     ],
     ids=" ".join,
 )

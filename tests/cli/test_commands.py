@@ -92,9 +92,8 @@ def test_a_command_imports_only_what_it_needs(model):
     assert imported[0] & {"pydantic", "pluggy", "yaml", "worker", "quirks_plugins"} == set()  # to list takes metadata alone
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
-def test_a_reader_that_has_seen_enough_gets_no_traceback(options):
-    command = [sys.executable, "-m", "quirks_core.cli", "list", *options]
+def test_a_reader_that_has_seen_enough_gets_no_traceback():
+    command = [sys.executable, "-m", "quirks_core.cli", "list"]
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()

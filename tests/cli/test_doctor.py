@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 
 RAISES = "raise RuntimeError('imported')\n"
 TARGET = "pluggy._manager:PluginManager.register"
-DRIFTED = f"""
-from quirks_core import Patch, Quirk, Severity, model_type, report
-QUIRK = Quirk(
-    id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-    adjustments=Patch("{TARGET}", wrapper="acme:make", expects="000000000000"), references=report("https://example.org"),
-)
-"""
+PATCH = f'Patch("{TARGET}", wrapper="acme:make", expects="000000000000")'
 
 
 def subjects(examined, level):
@@ -70,7 +65,7 @@ def test_a_broken_plugin_is_one_error_with_exit_code_3(quirks, install, monkeypa
 
 
 def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
-    install("acme-patch", DRIFTED)
+    install("acme-patch", declared("acme-patch", adjustments=PATCH))
 
     examined = quirks("doctor", "--json")
 
@@ -80,10 +75,7 @@ def test_a_drifted_patch_is_an_error_before_any_run_needs_it(quirks, install):
 
 @needs_vllm
 def test_a_patch_for_other_versions_of_the_engine_is_not_checked(quirks, install):
-    later = DRIFTED.replace("import Patch", "import Affected, Patch").replace(
-        "severity=", 'affected=Affected("vllm", introduced="9.0"), severity='
-    )
-    install("acme-patch", later)
+    install("acme-patch", declared("acme-patch", adjustments=PATCH, affected='Affected("vllm", introduced="9.0")'))
 
     examined = quirks("doctor", "--json")
 
@@ -110,10 +102,9 @@ def test_a_variable_that_cannot_be_is_an_error_with_what_to_do(quirks, monkeypat
     messages(*(finding["message"] for finding in examined.json["findings"] if finding["level"] == "error"))
 
 
-def test_a_distribution_whose_plugin_an_older_version_hides_is_noted_with_both_places(
-    quirks, install, site, tmp_path, monkeypatch
-):
-    install("acme-twice", DRIFTED.replace("acme-patch", "acme-twice"))
+def test_two_versions_of_a_distribution_are_noted(quirks, install, site, tmp_path, monkeypatch):
+    """The first one on sys.path counts."""
+    install("acme-twice", declared("acme-twice"))
     older = tmp_path / "older"
     (older / "acme_twice-1.1.dist-info").mkdir(parents=True)
     (older / "acme_twice-1.1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: acme_twice\nVersion: 1.1\n")
@@ -132,17 +123,8 @@ def test_a_cpu_build_without_metadata_named_vllm_is_a_note(quirks, monkeypatch):
     assert any("ends with a PackageNotFoundError" in message for message in found_about(found, "vllm"))
 
 
-EXPIRED = """
-from quirks_core import Affected, Advise, Quirk, Severity, model_type, report
-QUIRK = Quirk(
-    id="acme-old", title="t", flag="enforce_eager", match=model_type("qwen3"), severity=Severity.SLOW,
-    adjustments=Advise("look out"), references=report("https://example.org"), affected=Affected("vllm", fixed="0.8"),
-)
-"""
-
-
 def test_an_expired_quirk_is_an_error_that_says_delete_me(quirks, install):
-    install("acme-old", EXPIRED)
+    install("acme-old", declared("acme-old", affected='Affected("vllm", fixed="0.8")'))
 
     examined = quirks("doctor", "--json")
 

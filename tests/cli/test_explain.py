@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 
 GEMMA = "gemma3_text"
@@ -39,7 +40,7 @@ RUNS = [(), ("--model",), ("--trainer", "trl", "--vllm", "0.33", "--model"), ("-
 
 @needs_vllm
 @pytest.mark.parametrize("run", RUNS, ids=" ".join)
-def test_explain_says_what_goes_wrong_what_is_changed_for_whom_and_what_it_costs(quirks, model, run):
+def test_explain_answers_five_questions(quirks, model, run):
     """With and without a run, in the words of whoever starts the engine."""
     explained = quirks("explain", "cpu-tied-head-refit", *run, *([model()] if run else []))
 
@@ -59,14 +60,10 @@ def test_the_json_is_the_verdict_with_every_comparison(quirks, model):
     assert [leaf["fact"] for leaf in verdict["trace"]] == ["model.model_type", "packages.vllm"]
 
 
-NEGATED = """
-from quirks_core import Advise, Fact, Quirk, Severity, model_type, report, setting
-QUIRK = Quirk(
-    id="acme-not", title="t", flag="runtime", severity=Severity.NOISE, references=report("https://example.org"),
-    adjustments=Advise("look out"),
-    match=~(model_type("gemma3_text") & setting("train.context_parallel_size").above(1) & ~setting("engine.seed").one_of(0)),
+NEGATED = declared(
+    "acme-not",
+    match='~(model_type("gemma3_text") & setting("train.context_parallel_size").above(1) & ~setting("engine.seed").one_of(0))',
 )
-"""
 
 
 def test_a_negation_is_explained_by_the_opposite_condition(quirks, model, install):

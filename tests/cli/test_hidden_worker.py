@@ -20,11 +20,11 @@ REGISTER = "from quirks_plugins.vllm_hook import register_transfer; register_tra
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["worker.py", "worker/__init__.py"])
-def trainer(request, tmp_path):
-    """A trainer's folder with a module or a package of its own that cannot be imported without an effect."""
-    file = tmp_path / "trainer" / request.param
-    file.parent.mkdir(parents=True)
+@pytest.fixture
+def trainer(tmp_path):
+    """A trainer's module of its own that cannot be imported without an effect."""
+    file = tmp_path / "trainer" / "worker.py"
+    file.parent.mkdir()
     file.write_text("print('the trainer speaks')\nclass VllmWorker: ...\n", encoding="utf-8")
     return file
 
@@ -32,20 +32,14 @@ def trainer(request, tmp_path):
 @pytest.fixture
 def python(trainer):
     """Runs Python in the trainer's folder, which is first on its path."""
-    folder = trainer.parent if trainer.name == "worker.py" else trainer.parents[1]
 
     def run(*arguments, **variables):
         environ = {**os.environ, **variables}
         return subprocess.run(
-            [sys.executable, *map(str, arguments)], cwd=folder, env=environ, capture_output=True, text=True, check=False
+            [sys.executable, *map(str, arguments)], cwd=trainer.parent, env=environ, capture_output=True, text=True, check=False
         )
 
     return run
-
-
-def place(trainer):
-    """What is in the way: a module's file, or a package's folder."""
-    return str(trainer if trainer.name == "worker.py" else trainer.parent)
 
 
 def test_a_command_that_needs_our_worker_fails_with_one_line(python, trainer):
@@ -54,7 +48,7 @@ def test_a_command_that_needs_our_worker_fails_with_one_line(python, trainer):
     line = " ".join(done.stderr.split())  # a terminal may wrap it
     assert (done.returncode, done.stdout) == (2, "")
     assert line.startswith("error: 'quirks audit' cannot be loaded from worker.lab.cli.audit:COMMAND: ")
-    assert f"{place(trainer)} is imported as 'worker' instead of" in line
+    assert f"{trainer!s} is imported as 'worker' instead of" in line
     assert "rename it" in line
 
 
@@ -63,7 +57,7 @@ def test_the_doctor_reports_the_file_that_hides_our_worker(python, trainer):
 
     for done, code, level in ((on_path, 1, "error"), (beside, 0, "note")):
         (finding,) = [finding for finding in json.loads(done.stdout)["findings"] if finding["subject"] == "worker"]
-        assert (done.returncode, finding["level"], place(trainer) in finding["message"]) == (code, level, True)
+        assert (done.returncode, finding["level"], str(trainer) in finding["message"]) == (code, level, True)
 
 
 def test_a_process_of_a_workers_engine_does_not_start_with_it(python, trainer, tmp_path):
@@ -74,19 +68,19 @@ def test_a_process_of_a_workers_engine_does_not_start_with_it(python, trainer, t
     done = python("-c", BOOTSTRAP, **variables)
 
     assert done.returncode == 1
-    assert f"HiddenPackageError: {place(trainer)} is imported" in done.stderr.splitlines()[-1]
+    assert f"HiddenPackageError: {trainer!s} is imported" in done.stderr.splitlines()[-1]
 
 
-def test_an_engine_without_a_plan_of_ours_starts_without_our_transfer(python, trainer):
+def test_an_engine_without_a_plan_starts_without_our_transfer(python, trainer):
     done = python("-c", REGISTER)
 
     (line,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (0, "registered\n")
-    assert line.startswith(f"{place(trainer)} is imported as 'worker'")
+    assert line.startswith(f"{trainer!s} is imported as 'worker'")
 
 
 def test_a_trainer_s_own_tests_import_its_own_worker(python, trainer):
-    test = Path(place(trainer)).parent / "test_own.py"
+    test = trainer.with_name("test_own.py")
     test.write_text("def test_own():\n    import worker\n    assert worker.VllmWorker\n", encoding="utf-8")
 
     ours = ["-p", "quirks_core.testing.plugin", "-p", "quirks_plugins.fixtures"]
@@ -95,17 +89,21 @@ def test_a_trainer_s_own_tests_import_its_own_worker(python, trainer):
     assert (done.returncode, "1 passed" in done.stdout) == (0, True)
 
 
-def test_no_entry_point_that_others_load_by_themselves_is_in_the_package_that_can_be_hidden():
+def test_no_entry_point_that_others_load_is_in_our_worker():
+    """A trainer's own package of that name can hide it."""
     points = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
 
     assert points.keys() == {"model_quirks", "model_quirks.commands", "vllm.general_plugins"}  # and none of pytest's
     assert [value for value in points["vllm.general_plugins"].values() if value.startswith("worker")] == []
 
 
-def test_neither_our_own_package_nor_a_mere_folder_is_in_the_way(tmp_path):
+def test_only_a_package_of_another_is_in_the_way(tmp_path):
     (tmp_path / "worker").mkdir()
+    assert (in_the_way(), in_the_way(ROOT), in_the_way(tmp_path)) == (None, None, None)  # a mere folder is none
 
-    assert (in_the_way(), in_the_way(ROOT), in_the_way(tmp_path)) == (None, None, None)
+    (tmp_path / "worker" / "__init__.py").touch()
+
+    assert str(in_the_way(tmp_path)) == str(tmp_path / "worker")
 
 
 @pytest.mark.usefixtures("trainer")

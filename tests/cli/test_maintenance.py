@@ -6,22 +6,17 @@ import ast
 import json
 
 import pytest
+from declarations import declared
 
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.lock import Lock
 from quirks_core.source.vllm_source import INSTALLED
 
 TARGET = "pluggy._manager:PluginManager.register"
-PATCHES = f"""
-from quirks_core import Patch, Quirk, Severity, model_type, report
-QUIRK = Quirk(
-    id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-    adjustments=Patch("{TARGET}", wrapper="acme:make", expects="%s"), references=report("https://example.org"),
-)
-"""
+PATCHES = declared("acme-patch", adjustments=f'Patch("{TARGET}", wrapper="acme:make", expects="FOUND")')
 
 
-def test_lock_writes_every_installed_quirk_into_the_current_folder_by_default(quirks, tmp_path, monkeypatch):
+def test_lock_writes_every_installed_quirk(quirks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     written, elsewhere = quirks("lock", "--json"), quirks("lock", "--output", "mine.lock")
@@ -32,7 +27,7 @@ def test_lock_writes_every_installed_quirk_into_the_current_folder_by_default(qu
     assert "--locked" in elsewhere.out
 
 
-def test_what_is_broken_cannot_be_locked_nor_a_lock_be_written_where_nothing_can(quirks, install, tmp_path):
+def test_what_is_broken_cannot_be_locked(quirks, install, tmp_path):
     nowhere = quirks("lock", "--output", tmp_path / "no-such-folder" / "quirks.lock")
     install("acme-broken", "QUIRK = 3\n")
 
@@ -56,15 +51,10 @@ def test_fingerprint_prints_what_can_be_pasted_into_a_patch(quirks):
     ("target", "words"),
     [
         ("pluggy.PluginManager", "is not of the form package.module:Class.attribute"),
-        ("no_such_package:function", "no module no_such_package"),
-        ("pluggy.no_such:function", "no module pluggy.no_such"),
         ("pluggy:NoSuch.method", "pluggy has no NoSuch"),
-        ("pluggy._manager:PluginManager.no_such", "pluggy._manager:PluginManager has no no_such"),
-        ("pluggy:PluginManager", "pluggy has no PluginManager (inherited and imported names do not count)"),
-        ("sys:path", "no module sys"),
     ],
 )
-def test_a_name_that_does_not_exist_is_a_usage_error_that_says_which_part_is_missing(quirks, target, words):
+def test_the_missing_part_of_a_target_is_named(quirks, target, words):
     printed = quirks("fingerprint", target)
 
     assert (printed.code, printed.out) == (2, "")
@@ -74,7 +64,7 @@ def test_a_name_that_does_not_exist_is_a_usage_error_that_says_which_part_is_mis
 def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
     package = site / "acme_patch"
     package.mkdir()
-    (package / "__init__.py").write_text(PATCHES % INSTALLED.fingerprint(TARGET), encoding="utf-8")
+    (package / "__init__.py").write_text(PATCHES.replace("FOUND", INSTALLED.fingerprint(TARGET)), encoding="utf-8")
     install("acme-patch", {"acme-patch": "acme_patch:QUIRK"})
 
     first, second = (quirks("fingerprint", "--write", "Acme.Patch", "--json") for _ in range(2))
@@ -90,8 +80,7 @@ def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [([], "give a TARGET, or --write DIST"), (["a:b", "--write", "x"], "give a TARGET"), (["--write", "no-dist"], "'no-dist'")],
+    ("arguments", "words"), [([], "give a TARGET, or --write DIST"), (["--write", "no-dist"], "'no-dist'")]
 )
 def test_one_target_or_a_distribution_with_quirks_is_wanted(quirks, arguments, words):
     printed = quirks("fingerprint", *arguments)

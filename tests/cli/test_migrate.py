@@ -94,20 +94,6 @@ def test_a_usage_error_comes_before_anything_runs(quirks, migrate, arguments, me
     assert message in outcome.json["error"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (["--from", "0.30"], "--to"),
-        (["--from", "0.30", "--to", "0.32", "--tokens", "0"], "--tokens"),
-    ],
-)
-def test_wrong_arguments_are_usage_errors(quirks, arguments, option):
-    outcome = quirks("migrate", *arguments)
-
-    assert outcome.code == 2
-    assert option in outcome.err
-
-
 def test_prompts_without_a_tokenizer_are_warned_of(quirks, model):
     outcome = quirks("migrate", "--from", "no/python", "--to", sys.executable, "--model", model(vocab_size=1000))
 

@@ -6,15 +6,14 @@ import json
 import sys
 
 import pytest
+from declarations import declared
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["no-such-verb", "--json"], "invalid choice: 'no-such-verb'"),
-        (["--json", "plan"], "unrecognized arguments: --json"),
         (["list", "--json", "--api-kye", "SECRET"], "unrecognized arguments: --api-kye"),
-        (["--json"], "the following arguments are required"),
         (["plan", "--json", "--purpose", "train"], "argument --purpose: invalid choice: 'train'"),
         (["explain", "--json"], "the following arguments are required: ID"),
         (["plan", "--model", "/no/such/folder", "--json"], "does not exist"),
@@ -35,22 +34,16 @@ def test_json_that_another_program_is_asked_for_is_not_ours(quirks):
     assert "unrecognized arguments" in outcome.err
 
 
-LOUD = """
-import os
-from quirks_core import Advise, Quirk, Severity, purpose, report
-print("at import")
-os.write(1, b"past Python\\n")
-os.system("echo in a child process")
-QUIRK = Quirk(
-    id="acme-loud", title="t", flag="runtime", match=purpose("rollout"), severity=Severity.NOISE,
-    adjustments=Advise("m"), references=[report("https://x.example")],
+LOUD = declared(
+    "acme-loud",
+    before='import os\nprint("at import")\nos.write(1, b"past Python\\n")\nos.system("echo in a child process")',
+    match='purpose("rollout")',
 )
-"""
 SAID = ("at import", "past Python", "in a child process")
 
 
 @pytest.mark.parametrize("command", ["plan", "explain acme-loud", "list", "doctor", "show acme-loud"])
-def test_standard_output_is_one_json_document_whatever_a_plugin_prints(program, install, site, model, command):
+def test_standard_output_is_one_json_document(program, install, site, model, command):
     install("acme-loud", LOUD)
     more = ["--model", model()] if command.split()[0] in ("plan", "explain") else []
 
@@ -77,7 +70,6 @@ def test_the_command_alone_prints_the_first_steps(quirks):
     [
         (["show"], "the following arguments are required: ID"),
         (["plam"], "did you mean 'plan'?"),
-        (["doctr"], "did you mean 'doctor'?"),
         (["plan", "--purpose", "serv"], "did you mean 'serve'?"),
         (["plan", "--modle", "m"], "did you mean '--model'?"),
         (["plan", "--asume=vllm==1"], "did you mean '--assume'?"),

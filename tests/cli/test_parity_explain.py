@@ -29,7 +29,7 @@ def test_without_a_trainer_nothing_is_filled() -> None:
 
 
 @needs_vllm
-def test_an_unknown_dtype_of_the_trainer_is_an_error_with_the_keys(tmp_path) -> None:
+def test_an_unknown_dtype_of_the_trainer_is_an_error(tmp_path) -> None:
     from quirks_core.plugins.planning import PlanOptions
     from worker.lab.parity.explain import Explain
 

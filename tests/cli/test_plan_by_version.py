@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 
 GEMMA = "gemma3_text"
@@ -38,17 +39,11 @@ def test_every_version_gets_the_state_that_its_own_plan_has(quirks, model):
         assert cells == alone
 
 
-KNOWN = """
-from quirks_core import *
-QUIRK = Quirk(
-    id="acme-known", title="t", flag="runtime", match=purpose("rollout"), affected=Affected("vllm", introduced="0.26.0"),
-    severity=Severity.NOISE, adjustments=Advise("careful"), references=report("https://example.org"),
-)
-"""
+KNOWN = declared("acme-known", match='purpose("rollout")', affected='Affected("vllm", introduced="0.26.0")')
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.22.0"])
-def test_a_version_that_was_not_examined_is_nowhere_called_unaffected(quirks, model, install, version):
+def test_a_version_that_nobody_examined_is_not_called_unaffected(quirks, model, install, version):
     install("acme-known", KNOWN)  # whose author knows what a range means
     quantized = ("--set", "engine.quantization=fp8")
 
@@ -87,7 +82,7 @@ def test_one_version_makes_the_plan_that_assumes_it(quirks, model):
     assert alone.json["context"]["packages"]["vllm"] == "0.9.1"
 
 
-def test_a_version_that_refuses_the_run_is_a_finding_with_its_reason(quirks, model):
+def test_a_version_that_refuses_the_run_is_a_finding(quirks, model):
     outcome = quirks("plan", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.1,0.32", "--json")
 
     columns = outcome.json["columns"]

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from threading import Barrier
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 from patience import HUNG_S
 
@@ -62,7 +63,7 @@ def test_only_changed_evidence_is_run_anew(quirks, table, monkeypatch):
 
 
 @needs_vllm
-def test_a_cpu_that_a_quirk_does_not_concern_leaves_the_row_of_one_that_it_does(quirks, table, monkeypatch):
+def test_a_cpu_without_the_defect_leaves_the_row_of_another_cpu(quirks, table, monkeypatch):
     monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
     path = evidence.path_for(None)
     there = evidence.Proved(
@@ -112,12 +113,8 @@ def test_a_plugin_that_does_not_load_is_named(quirks, install):
 
 @needs_vllm
 def test_a_quirk_that_changes_meanwhile_is_stale(quirks, install, site, table, monkeypatch):
-    source = """
-from quirks_core import *
-QUIRK = Quirk(id="acme-moves", title="It moves", flag="sleep", match=purpose("rollout"), adjustments=Advise("look"),
-              severity=Severity.NOISE, references=report("https://example.org/1"),
-              evidence=SymbolProbe("acme_moves:QUIRK", present_means_affected=True))
-"""
+    probe = 'SymbolProbe("acme_moves:QUIRK", present_means_affected=True)'
+    source = declared("acme-moves", match='purpose("rollout")', evidence=probe)
     install("acme-moves", {"acme-moves": "acme_moves:QUIRK"}, acme_moves=source)
 
     def changing(item, folder, **named):
@@ -156,7 +153,7 @@ def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):
         (["cp-vml"], "did you mean 'cp-vlm'"),
         (["cp-vlm", "--output", "/nowhere/report.json"], "/nowhere/report.json cannot be written"),
         (["cp-vlm", "--jobs=0"], "is not a whole number above 0"),
-        *((["cp-vlm", f"--timeout={text}"], "is not a number of seconds above 0") for text in ("0", "nan", "inf", "soon")),
+        (["cp-vlm", "--timeout=0"], "is not a number of seconds above 0"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_runs(quirks, arguments, message):

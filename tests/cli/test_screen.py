@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from declarations import declared
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
@@ -30,18 +31,17 @@ EVIL = "a\x1b]0;x\x07\x1b]8;;https://e.example\x1b\\b\x1b[2J\x9b31m\u202etxt\u20
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]|❌|^error: forged", re.M
 )
-PLUGIN = f"""
-from quirks_core import Advise, Default, Quirk, Refuse, Severity, purpose, report, setting
-QUIRK = Quirk(
-    id="acme-evil", title={EVIL!r}, flag="runtime", match=purpose("rollout"), severity=Severity.NOISE, cost={EVIL!r},
-    adjustments=[
+PLUGIN = declared(
+    "acme-evil",
+    title=repr(EVIL),
+    cost=repr(EVIL),
+    match='purpose("rollout")',
+    adjustments=f"""[
         Advise({EVIL!r}),
         Default("engine.tokenizer", {EVIL!r}, reason={EVIL!r}),
         Refuse({EVIL!r}, remedy={EVIL!r}, when=setting("engine.seed").one_of(666)),
-    ],
-    references=report("https://example.org"),
+    ]""",
 )
-"""
 RAISES = f"raise RuntimeError({EVIL!r})\n"
 
 
@@ -74,7 +74,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda words: " ".join(words)[:30])
-def test_no_text_of_a_plugin_a_model_or_a_user_steers_the_terminal_or_forges_a_line(quirks, evil, arguments):
+def test_foreign_text_steers_no_terminal_and_forges_no_line(quirks, evil, arguments):
     more = ["--model", evil] if arguments[0] in ("plan", "explain") else []
 
     outcome = quirks(*arguments, *more)
@@ -82,15 +82,7 @@ def test_no_text_of_a_plugin_a_model_or_a_user_steers_the_terminal_or_forges_a_l
     assert UNSAFE.findall(outcome.out + outcome.err) == []
 
 
-def test_json_has_foreign_text_as_it_is(quirks, evil):
-    verdicts = quirks("plan", "--model", evil, "--json").json["verdicts"]
-    error = quirks("plan", "--model", evil, "--locked", EVIL, "--json").json["error"]
-
-    assert [verdict["title"] for verdict in verdicts if verdict["id"] == "acme-evil"] == [EVIL]
-    assert error.startswith(f"lock file {EVIL} cannot be read: ")
-
-
-def test_what_did_not_go_through_our_functions_is_escaped_as_well(capsys):
+def test_what_went_past_our_functions_is_escaped_as_well(capsys):
     screen = Screen()
     table = Table(title=EVIL)
     table.add_row(EVIL, Text(EVIL))
@@ -169,28 +161,22 @@ def _on_a_terminal(*arguments: str, **variables: str) -> str:
     return written.decode()
 
 
-def test_a_terminal_gets_colours(model: Callable[[str], Path]) -> None:
-    folder = str(model("gemma3_text"))
+def test_a_terminal_gets_colours_unless_it_wants_none(model: Callable[[str], Path]) -> None:
+    plan = ("plan", "--model", str(model("gemma3_text")))
 
-    assert "\x1b[32min force" in _on_a_terminal("plan", "--model", folder)
+    plain = _on_a_terminal(*plan, NO_COLOR="1")
 
-
-def test_no_color_removes_all_emphasis(model: Callable[[str], Path]) -> None:
-    folder = str(model("gemma3_text"))
-
-    plain = _on_a_terminal("plan", "--model", folder, NO_COLOR="1")
-
+    assert "\x1b[32min force" in _on_a_terminal(*plan)
     assert "\x1b" not in plain
     assert max(len(row) for row in plain.split("\r\n") if " " in row.strip()) <= 80
 
 
-@pytest.mark.parametrize(
-    "command", [["plan"], ["show", "acme-evil"], ["doctor"], ["lock", "--output", f"{EVIL}/x"]], ids=lambda words: words[0]
-)
-def test_json_escapes_what_steers_a_terminal(quirks, evil, command):
-    more = ["--model", evil] if command[0] == "plan" else []
+@pytest.mark.parametrize("command", [["plan"], ["show", "acme-evil"]], ids=lambda words: words[0])
+def test_json_has_foreign_text_whole_and_escaped(quirks, evil, command):
+    found = quirks(*command, *(["--model", evil] if command[0] == "plan" else []), "--json")
 
-    assert UNSAFE.findall(quirks(*command, *more, "--json").out) == []
+    titles = [verdict["title"] for verdict in found.json.get("verdicts", [found.json]) if verdict["id"] == "acme-evil"]
+    assert (titles, UNSAFE.findall(found.out)) == ([EVIL], [])
 
 
 def test_an_error_that_a_trainer_prints_is_as_harmless():

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from declarations import declared
 
-ACME = """
-from quirks_core import Default, Quirk, Severity, model_type, report
-QUIRK = Quirk(
-    id="acme-eager", title="t", flag="enforce_eager", match=model_type("qwen3"), severity=Severity.SLOW,
-    adjustments=Default("engine.enforce_eager", True), references=report("https://example.org"),
-)
-"""
+ACME = declared("acme-eager", match='model_type("qwen3")')
 OF_A_RUN = pytest.mark.parametrize("command", [("plan",), ("explain", "v1-runtime")], ids=lambda command: command[0])
-BY = pytest.mark.parametrize("by", ["option", "environment"])
 
 
 @OF_A_RUN
-@BY
-def test_strict_makes_every_broken_plugin_that_is_loaded_fatal_at_once(quirks, model, install, monkeypatch, command, by):
+def test_strict_makes_all_broken_plugins_fatal_at_once(quirks, model, install, command):
     install("acme-broken", "raise RuntimeError('imported')\n")
     install("acme-other", "QUIRK = 3\n")
-    if by == "environment":
-        monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")
-
-    line = [*command, "--model", model(), *(["--strict"] if by == "option" else [])]
+    line = [*command, "--model", model(), "--strict"]
 
     outcome, loaded_only = quirks(*line), quirks(*line, "--disable", "third-party")
 
@@ -33,13 +23,10 @@ def test_strict_makes_every_broken_plugin_that_is_loaded_fatal_at_once(quirks, m
 
 
 @OF_A_RUN
-@BY
-def test_a_quirk_that_is_not_in_the_lock_refuses_the_run(quirks, model, install, monkeypatch, tmp_path, command, by):
+def test_a_quirk_that_is_not_in_the_lock_refuses_the_run(quirks, model, install, tmp_path, command):
     lock = tmp_path / "quirks.lock"
     assert quirks("lock", "--output", lock).code == 0
-    if by == "environment":
-        monkeypatch.setenv("MODEL_QUIRKS_LOCKED", str(lock))
-    line = [*command, "--model", model(), *(["--locked", lock] if by == "option" else [])]
+    line = [*command, "--model", model(), "--locked", lock]
 
     fits = quirks(*line)
     install("acme-eager", ACME)

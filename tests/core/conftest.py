@@ -8,6 +8,7 @@ import tempfile
 import textwrap
 
 import pytest
+from installations import lay
 
 from quirks_core import Default, ModelFlag, Quirk, RunContext, Severity, purpose, report
 from quirks_core.apply import handed_down, process
@@ -122,11 +123,7 @@ def fake_distribution(site, write_modules):
     """Lays an installed distribution into the fake site folder: real metadata, real modules."""
 
     def make(name, version="1.2", *, entry_points=None, modules=None):
-        folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
-        lines = ["[model_quirks]", *(f"{key} = {value}" for key, value in (entry_points or {}).items())]
-        (folder / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+        lay(site, name, version, entry_points)
         write_modules(modules or {})
 
     return make

@@ -46,11 +46,9 @@ def test_an_adjustment_relates_a_slot_to_a_copy_of_an_operand(kind, slot, given,
         ("refit.scop", {"value": lambda context: context.purpose}, "unknown slot"),
         ("engine.seed", {"value": 1, "when": "always"}, r"when must be made by quirks_core\.declaration\.match, not 'always'"),
         ("engine.seed", {"value": 1, "reason": b"no"}, "reason must be a text"),
-        ("engine.enforce_eager", {"value": 1}, "takes true or false, not 1"),
         ("engine.seed", {"value": None}, "takes a whole number, not None"),
         ("engine.load_format", {"at_most": "b"}, "takes a text, which has no bounds"),
         ("engine.any_argument", {"at_most": True}, "has no bounds"),
-        ("engine.seed", {"at_most": "8"}, "takes a whole number, not '8'"),
         ("engine.seed", {"includes": [1]}, "takes a whole number, which has no members"),
         ("sampling.stop_token_ids", {"includes": 1}, "takes a list of whole numbers, not 1"),
         ("engine.load_format", {"one_of": []}, r"one_of takes a list of values, not \[\]"),
@@ -76,12 +74,6 @@ def test_a_relation_that_cannot_be_is_an_error_at_once(kind, slot, given, words)
 def test_a_patch_is_checked_where_it_is_declared(target, given, words):
     with pytest.raises(DeclarationError, match=words):
         Patch(target, **given)
-
-
-def test_one_will_do_for_several():
-    assert Require("engine.load_format", "auto", instead_of="dummy").instead_of == ("dummy",)
-    assert Patch(TARGET, wrapper="mine:a", expects="0" * 12).expects == ("0" * 12,)
-    assert (Patch(TARGET, adds="mine:c").source, Patch(TARGET, adds="mine:c").expects) == ("mine:c", ())
 
 
 JSON = st.recursive(

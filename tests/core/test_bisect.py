@@ -54,7 +54,7 @@ def test_a_single_cause_among_many_takes_few_runs():
 
 
 @pytest.mark.parametrize("liar", [frozenset(), frozenset(NAMES)], ids=["nothing disabled", "everything disabled"])
-def test_a_base_run_that_ends_differently_the_second_time_is_flaky(liar):
+def test_a_base_run_that_ends_otherwise_the_second_time_is_flaky(liar):
     times = []
 
     def passes(disabled):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import subprocess
 import sys
-import textwrap
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
-from patience import HUNG_S
 
 from quirks_core import bootstrap
 from quirks_core.apply import handed_down, imports, process
@@ -98,15 +95,6 @@ def test_a_process_acknowledges_all_that_it_carries_out(applied):
     assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
 
 
-def test_another_plan_undoes_the_patches_of_the_first(plan_for):
-    second = plan_for("fake-step").for_processes
-    process.carry_out(plan_for().for_processes)
-
-    process.carry_out(second)
-
-    assert (step_and_stop(), process.in_force()) == (("step", "patched stop"), second.digest)
-
-
 def test_a_plan_that_fails_half_way_leaves_no_patch_behind(plan_for):
     plan = plan_for()
     step, stop = plan.patches
@@ -131,7 +119,7 @@ def test_undoing_the_plan_leaves_nothing_of_it(plan_for, tmp_path, imported):
     assert handed_down.PLAN_VARIABLE not in os.environ
 
 
-def test_the_bootstrap_imports_nothing_without_a_plan_or_the_hook():
+def test_the_bootstrap_imports_nothing_without_a_plan():
     text = "import sys\nfrom quirks_core.bootstrap import bootstrap\nbefore = set(sys.modules)\nbootstrap()\n"
     text += "ours = sorted(name for name in sys.modules if name.startswith('quirks_core'))\n"
     text += "print(sorted(set(sys.modules) - before), ours, 'pydantic' in sys.modules)"
@@ -144,7 +132,7 @@ def test_the_bootstrap_imports_nothing_without_a_plan_or_the_hook():
     )
 
 
-def test_another_plan_with_the_same_patches_leaves_them_untouched(plan_for):
+def test_a_plan_with_the_same_patches_leaves_them_untouched(plan_for):
     first = plan_for().for_processes
     second = first.model_copy(update={"context": "another run"})
     process.carry_out(first)
@@ -164,7 +152,7 @@ def test_another_plan_with_the_same_patches_leaves_them_untouched(plan_for):
 
 
 @pytest.mark.parametrize("name", ["__init__", "init_worker"])
-def test_a_plan_in_the_configuration_of_the_engine_that_loads_plugins_is_carried_out(plan_for, name, monkeypatch):
+def test_a_plan_in_the_configuration_of_an_engine_is_carried_out(plan_for, name, monkeypatch):
     """Also on a node whose environment has nothing of ours."""
     monkeypatch.setattr(imports, "_finder", imports._Finder())
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -198,18 +186,8 @@ def test_a_forked_process_acknowledges_for_itself(applied):
     assert status == 0
 
 
-@pytest.mark.parametrize("text", ["", '{"context": "x", "colour": "red"}'])
-def test_a_plan_that_cannot_be_read_is_a_clear_error(start, text):
-    child = start("bootstrap()", **{handed_down.PLAN_VARIABLE: text, handed_down.HOOK_VARIABLE: "on"})
-
-    _, errors = child.communicate(timeout=HUNG_S)
-
-    assert child.returncode == 1
-    assert f"handed down in {handed_down.PLAN_VARIABLE} cannot be read" in errors
-
-
 @pytest.mark.parametrize("changes", [{"distribution": "other-dist"}, {"version": "9.9"}, {"id": "other-quirk"}])
-def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(plan_for, changes):
+def test_a_quirk_that_this_process_lacks_is_named(plan_for, changes):
     plan = plan_for().for_processes.model_dump()
     plan["patches"][0]["quirk"].update(changes)
 
@@ -217,59 +195,31 @@ def test_a_quirk_that_this_process_does_not_have_is_an_error_that_names_it(plan_
         process.carry_out(ProcessPlan.model_validate(plan))
 
 
-@pytest.fixture
-def start(site):
-    """Starts processes of the engine, which bootstrap themselves, and ends them after the test."""
-    started = []
+@pytest.mark.parametrize("text", ["", '{"context": "x", "colour": "red"}'])
+def test_a_plan_that_cannot_be_read_is_a_clear_error(monkeypatch, text):
+    monkeypatch.setenv(handed_down.PLAN_VARIABLE, text)
+    monkeypatch.setenv(handed_down.HOOK_VARIABLE, "on")
 
-    def run(body, **environment):
-        text = "import time\nfrom quirks_core.bootstrap import bootstrap\n" + textwrap.dedent(body)
-        environ = {**os.environ, "PYTHONPATH": str(site), **environment}
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        child = subprocess.Popen([sys.executable, "-c", text], env=environ, text=True, **pipes)
-        started.append(child)
-        return child
-
-    yield run
-    for child in started:
-        child.kill()
-        child.communicate()
+    with pytest.raises(QuirksError, match=f"handed down in {handed_down.PLAN_VARIABLE} cannot be read"):
+        bootstrap.bootstrap()
 
 
-ANSWER = """
-import sys
-from types import SimpleNamespace
-from quirks_core.apply import process
-bootstrap()
-print(process.acknowledgement({"engine.enforce_eager": %r}).model_dump_json())
-"""
+@pytest.mark.parametrize(
+    ("worker", "words"),
+    [
+        ({"digest": "0" * 64}, "carries out plan 000000000000… instead of"),
+        ({"digest": ""}, "carries out no plan"),
+        ({"engine": {"engine.enforce_eager": False}}, r"engine\.enforce_eager: the plan wanted .*True, the engine has False"),
+    ],
+)
+def test_a_worker_with_another_plan_or_value_stops_the_engine(plan_for, worker, words):
+    """Whose core is this process."""
+    line = {"slot": "engine.enforce_eager", "relation": "=", "value": True, "status": "applied"}
+    plan = plan_for().for_processes.model_copy(update={"adjustments": (line,)})
+    process.carry_out(plan)
+    right = process.acknowledgement({"engine.enforce_eager": True}).model_dump(mode="json")
+    config = SimpleNamespace(additional_config={handed_down.CARRIED: plan.model_dump(mode="json")})
+    executor = SimpleNamespace(vllm_config=config, collective_rpc=lambda _: [right, right | {"pid": 1} | worker])
 
-
-@pytest.fixture
-def prove(plan_for, start):
-    """Has processes of their own answer as the workers of an engine whose core is this process."""
-
-    def prove_with(*bodies, **environment):
-        plan = plan_for().for_processes
-        line = {"slot": "engine.enforce_eager", "relation": "=", "value": True, "status": "applied"}
-        plan = plan.model_copy(update={"adjustments": (line,)})
-        process.carry_out(plan)
-        variables = {handed_down.HOOK_VARIABLE: "on", handed_down.PLAN_VARIABLE: plan.to_variable(), **environment}
-        children = [start(body, **variables) for body in bodies]
-        rows = [json.loads(child.communicate(timeout=HUNG_S)[0]) for child in children]
-        config = SimpleNamespace(additional_config={handed_down.CARRIED: plan.model_dump(mode="json")})
-        executor = SimpleNamespace(vllm_config=config, collective_rpc=lambda _: rows)
-        return processes.prove(executor), [child.pid for child in children]
-
-    return prove_with
-
-
-def test_a_worker_with_another_plan_or_value_stops_the_engine(prove, plan_for):
-    other = plan_for("fake-step").for_processes
-
-    with pytest.raises(ReceiptError, match=f"carries out plan {other.digest[:12]}… instead of"):
-        prove(ANSWER % True, **{handed_down.PLAN_VARIABLE: other.to_variable()})
-    with pytest.raises(ReceiptError, match=r"engine\.enforce_eager: the plan wanted .*True, the engine has False"):
-        prove(ANSWER % True, ANSWER % False)
-    with pytest.raises(ReceiptError, match="carries out no plan"):
-        prove((ANSWER % True).replace("bootstrap()\n", "\n"))
+    with pytest.raises(ReceiptError, match=words):
+        processes.prove(executor)

@@ -61,7 +61,7 @@ def ways_out(refusal):
 
 
 @pytest.mark.parametrize("wanted", CONFLICTS.values(), ids=list(CONFLICTS))
-def test_a_conflict_names_everybody_in_it_with_a_switch_that_settles_it(conflict_of, wanted):
+def test_a_conflict_names_everybody_with_switches_to_settle_it(conflict_of, wanted):
     plan = conflict_of(wanted)
 
     listed = "\n".join(map(str, plan.refusals))
@@ -78,7 +78,7 @@ def test_a_conflict_names_everybody_in_it_with_a_switch_that_settles_it(conflict
             assert refusal.slot not in {left.slot for left in conflict_of(wanted, off).refusals}
 
 
-def test_a_quirk_that_contradicts_itself_is_named_with_its_own_switch(conflict_of):
+def test_a_quirk_that_contradicts_itself_is_named(conflict_of):
     wanted = [[Default("engine.seed", 1), Default("engine.seed", 2)]]
 
     (refusal,) = conflict_of(wanted).refusals

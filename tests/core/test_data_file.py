@@ -65,11 +65,6 @@ def test_what_is_no_data_file_is_an_error_with_the_remedy(quirk, content):
         data_file.read_for(quirk())
 
 
-def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path):
-    with pytest.raises(UsageError, match="cannot be written"):
-        data_file.write(tmp_path / "no-such-folder" / "model_quirks.json", DataFile())
-
-
 def test_updating_keeps_the_first_release_of_every_present_quirk(quirk):
     data = data_file.updated(DataFile(since={"one": "0.1", "gone": "0.1"}), (quirk(name="two"), quirk()), "0.3")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from installed import needs_vllm
 
-from quirks_core import Fact, RunContext, model_type, typed
+from quirks_core import Fact, RunContext, model_type
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS
@@ -340,13 +340,6 @@ def test_names_of_facts_are_distinguished_from_other_names():
     assert not any(map(is_known_fact, ("engine.hf_token.a", "typed.engine.hf_overrides.a", "refit.scope.a")))
 
 
-def test_a_key_counts_as_typed_even_with_the_default_value(gather):
-    context = gather(engine={"tensor_parallel_size": 1})
-
-    answers = [typed(f"engine.{name}_parallel_size").trace(context).answer for name in ("tensor", "data")]
-    assert answers == ["yes", "no"]
-
-
 def test_a_variable_of_the_environment_counts_as_typed(gather):
     context = gather({"VLLM_USE_V1": "0"})
 
@@ -391,14 +384,6 @@ def test_assumptions_replace_what_is_installed(gather):
     assert (context.packages["vllm"], context.platform, context.assumed) == ("0.9.1", "rocm", {"vllm"})
     assert [context.source_known(name) for name in ("vllm", "torch", "gone")] == [False, True, False]
     assert (context.value("engine.no_such_argument"), context.unchecked) == (1, ("engine.no_such_argument",))
-
-
-@needs_vllm
-def test_only_common_packages_and_those_of_quirks_are_read(gather, fake_distribution):
-    fake_distribution("xformers", "0.0.27")
-
-    assert gather(fact_names=["packages.xformers", "packages.gone"]).packages.keys() >= {"vllm", "torch", "xformers"}
-    assert "xformers" not in gather().packages
 
 
 def test_what_an_engine_takes_is_known_unless_it_is_assumed(make_context, write_modules):

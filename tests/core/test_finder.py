@@ -9,7 +9,6 @@ import pytest
 from quirks_core.base.errors import UsageError
 from quirks_core.plan.records import State
 from quirks_core.plan.switches import Switches, SwitchNames
-from quirks_core.plugins.finder import discover
 from quirks_core.plugins.lock import Lock
 from quirks_core.plugins.registry import Registry
 
@@ -150,10 +149,3 @@ def test_a_quirk_that_is_off_by_its_name_is_not_imported(package, make_context):
     assert (second.state, plan.warnings, locked.differences(registry)) == (State.ACTIVE, (), ())
     with pytest.raises(UsageError, match=r"fake-one.* was not loaded: switched off by 'fake-one'"):
         registry.find("fake-one")
-
-
-def test_ours_are_found_in_the_files_of_one_package():
-    ours = [item for item in discover() if item.distribution == "model-quirks"]
-
-    assert {item.entry_point.value.partition(".")[0] for item in ours} == {"quirks_plugins"}
-    assert all(item.file for item in ours)

@@ -49,15 +49,6 @@ def test_a_fingerprint_begins_the_sha256_of_the_text(write):
     assert before not in [of(SOURCE.replace(*change)) for change in changes]
 
 
-def test_a_constant_drifts_like_a_function(write):
-    write("LIMIT = 3\n")
-    found = INSTALLED.fingerprint("fake_read:LIMIT")
-
-    write("LIMIT: int = 3\n")
-
-    assert not INSTALLED.is_expected("fake_read:LIMIT", [found])
-
-
 def test_one_of_several_expected_sources_is_enough(write):
     """A longer fingerprint counts by its beginning."""
     write(SOURCE)

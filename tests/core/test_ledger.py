@@ -85,7 +85,7 @@ def test_new_weights_that_change_nothing_are_a_warning():
 
 
 @pytest.mark.parametrize("way", ["transfer", "lora"])
-def test_weights_that_never_change_are_a_warning_after_any_warm_up(way):
+def test_weights_that_never_change_are_a_warning_after_warm_up(way):
     engine = Engine()
     engine.update(NAMES, way=way)
 
@@ -114,7 +114,7 @@ def test_weights_that_round_to_the_same_values_are_no_warning(options, row):
     assert "rounds to the same values" in found[0].text
 
 
-def test_a_second_update_of_one_chunk_is_named_even_after_a_whole_model():
+def test_a_second_update_of_one_chunk_is_named():
     chunk = ("model.layers.0.attn.weight",)
     engine = Engine()
     engine.update(NAMES, way="raw", received=dict.fromkeys(NAMES, "0"))
@@ -139,7 +139,7 @@ def test_frozen_layers_that_were_sent_are_at_most_a_note():
     assert "never model.layers.0: they came with the values" in found[0].text
 
 
-def test_a_rank_whose_weights_do_not_change_with_the_others_is_named():
+def test_a_rank_whose_weights_do_not_change_is_named():
     engine = Engine(ranks=2)
 
     (verdict,) = engine.update(NAMES, ranks=[0])
@@ -181,7 +181,7 @@ def test_the_problems_of_an_update_are_named_until_the_next_one():
     assert not engine.judge.problems
 
 
-def test_the_frozen_base_of_an_engine_that_got_no_adapter_is_named():
+def test_the_frozen_base_of_an_engine_without_adapter_is_named():
     engine = Engine(has_lora=True)
     engine.update()
     engine.update()

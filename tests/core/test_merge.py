@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,34 +79,12 @@ def test_the_value_suits_everybody_unless_no_value_could(ledger, present):
 
 @laws
 @given(PROPOSALS_OF_A_PLACE, ASKED)
-def test_requirements_silence_defaults_unless_all_of_them_are_for_members(ledger, asked):
+def test_requirements_silence_defaults_unless_all_add_members(ledger, asked):
     merged = together(ledger, ledger_of([asked], required=True))
 
     required = {item for item in merged.proposals if item.required}
     members = {item for item in merged.proposals if item.relation is INCLUDES}
     assert set(merged.strongest) == (required | members if required <= members else required)
-
-
-@pytest.mark.parametrize(
-    ("asked", "present", "value"),
-    [
-        ([(AT_LEAST, 2), (AT_MOST, 8)], 1, 2),
-        ([(AT_LEAST, 2), (AT_MOST, 8)], 9, 8),
-        ([(ONE_OF, [16, 32]), (AT_MOST, 16)], None, 16),
-        ([(EQUALS, 4), (AT_MOST, 8), (AT_LEAST, 4.0)], None, 4),
-        ([(EQUALS, [1]), (INCLUDES, [1])], [9], [1]),
-        ([(INCLUDES, [2, 1]), (INCLUDES, [1])], [9], [9, 1, 2]),
-        ([(EQUALS, True), (EQUALS, 1)], None, "conflict"),
-        ([(ONE_OF, [1, 2]), (ONE_OF, [True, 3])], None, "conflict"),
-        ([(EQUALS, [1]), (EQUALS, [True])], None, "conflict"),
-        ([(AT_MOST, 1), (INCLUDES, [1])], None, "conflict"),
-    ],
-    ids=str,
-)
-def test_several_relations_on_one_slot_meet_in_one_value_or_are_a_conflict(asked, present, value):
-    ledger = ledger_of(asked)
-
-    assert (ledger.is_conflict, ledger.value(present)) == (value == "conflict", None if value == "conflict" else value)
 
 
 def test_proposals_that_ask_the_same_are_one():

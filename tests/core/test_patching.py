@@ -35,9 +35,6 @@ class Engine(Base):
     @classmethod
     def named(cls):
         return cls.__name__
-
-    def recurse(self, n):
-        return n if n == 0 else self.recurse(n - 1)
 """
 PATCHES = """
 def wrap(original):
@@ -51,13 +48,6 @@ def wrap_b(original):
 
 def wrap_c(original):
     return lambda *args: f"c({original(*args)})"
-
-def count(original):
-    count.calls = 0
-    def counted(self, n):
-        count.calls += 1
-        return original(self, n)
-    return counted
 
 def added(self):
     return "added"
@@ -148,13 +138,6 @@ def test_a_patch_is_in_force_until_it_is_undone(engine, kind, path, name, call, 
     assert patching._sites == {}
 
 
-def test_a_function_that_calls_itself_by_name_goes_through_the_wrapper_every_time(engine):
-    install(wrapper("Engine.recurse", "count"), "q")
-
-    assert engine.Engine().recurse(3) == 0
-    assert importlib.import_module("fake_patches").count.calls == 4
-
-
 def test_wrappers_go_around_each_other_in_order_of_their_ids(engine):
     before = everything(engine)
     for order, undone in itertools.product(itertools.permutations("abc"), repeat=2):
@@ -238,7 +221,7 @@ def test_code_that_raises_or_is_not_there_leaves_nothing_behind(engine, source, 
     assert {target: dict(site.patches) for target, site in patching._sites.items()} == sites
 
 
-def test_a_patched_constant_reaches_only_who_could_have_it_from_there(write_modules):
+def test_a_patched_constant_reaches_only_who_has_it_from_there(write_modules):
     write_modules(
         {
             "fake_limits.py": "import fake_home\nlimit = None\ntable = {'a': 1}\nalias = fake_home.Home\n",
@@ -277,7 +260,7 @@ def test_a_later_module_is_patched_before_others_take_its_names():
     assert (installed.is_pending, is_watching()) == (False, False)
 
 
-def test_every_patch_of_a_module_that_is_imported_later_comes_into_force():
+def test_every_patch_of_a_later_module_comes_into_force():
     for quirk, path in (("a", "top"), ("b", "Engine.step"), ("c", "top")):
         install(wrapper(path, "wrap"), quirk)
 
@@ -306,7 +289,7 @@ def test_a_module_cannot_be_patched_while_it_is_being_imported(write_modules):
         importlib.import_module("fake_selfish")
 
 
-def test_a_wrapper_that_raises_while_its_module_is_imported_can_be_undone():
+def test_a_wrapper_that_raises_during_an_import_can_be_undone():
     installed = install(wrapper("top", "fail"), "q")
 
     with pytest.raises(RuntimeError, match="cannot make it"):
@@ -317,7 +300,7 @@ def test_a_wrapper_that_raises_while_its_module_is_imported_can_be_undone():
 
 
 @pytest.mark.parametrize("taken", ["before", "while"])
-def test_names_that_others_took_from_the_module_follow_its_patches(taken):
+def test_names_that_others_took_follow_the_patches(taken):
     module = importlib.import_module(MODULE)
     original = module.top
     if taken == "before":
@@ -346,12 +329,3 @@ def test_a_replacement_may_call_the_original_that_it_imported(imported):
 
     installed.undo()
     assert user.top() == "top"
-
-
-def test_nothing_installed_is_edited(site):
-    files = {file: file.read_bytes() for file in site.rglob("*.py")}
-
-    install(wrapper("top", "wrap"), "q")
-    importlib.import_module(MODULE)
-
-    assert {file: file.read_bytes() for file in site.rglob("*.py")} == files

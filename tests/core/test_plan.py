@@ -32,21 +32,12 @@ def full_plan(make_plan, make_quirk, make_context):
     )
 
 
-def test_the_json_has_the_documented_keys_in_order(full_plan):
+def test_the_json_has_its_keys_in_order(full_plan):
+    """`tests/cli/test_schemas.py` has which they are."""
     document = json.loads(full_plan.to_json())
-    in_order = json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
-    assert (full_plan.to_json(), full_plan.to_json(indent=2)) == (
-        in_order,
-        json.dumps(document, sort_keys=True, indent=2),
-    )
-    assert set(document) == {"digest", "context", "changes", "adjustments", "verdicts", "refusals", "warnings", "patches"}
-    assert {"slot", "relation", "value", "strength", "flag", "status", "quirks"} <= set(document["adjustments"][0])
-    who = {"id", "distribution", "version", "location", "reason", "reference"}
-    assert set(document["adjustments"][0]["quirks"][0]) == who
-    assert {"id", "verdict", "trace"} <= set(document["verdicts"][0])
-    assert {"fact", "wanted", "got"} <= set(document["verdicts"][0]["trace"][0])
-    assert {"reason", "remedy", "switch", "quirks"} <= set(document["refusals"][0])
+    assert full_plan.to_json() == json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    assert full_plan.to_json(indent=2) == json.dumps(document, sort_keys=True, indent=2)
 
 
 def test_a_plan_survives_json_with_its_digest(full_plan):
@@ -97,7 +88,7 @@ def test_an_engine_captures_graphs_on_a_gpu_unless_it_is_eager(make_plan, make_c
     assert make_plan(quirk, context=make_context(platform=platform)).captures_graphs is graphs
 
 
-def test_a_flag_gives_its_adjustments_also_those_it_shares_with_another(full_plan, make_plan, make_quirk):
+def test_a_flag_gives_its_adjustments(full_plan, make_plan, make_quirk):
     flags = (ModelFlag.LOAD_FORMAT, ModelFlag.WEIGHT_SYNC)
     shared = make_plan(*(make_quirk(id=f"q{n}", flag=flag, adjustments=Require(SLOT, "auto")) for n, flag in enumerate(flags)))
 
@@ -107,14 +98,15 @@ def test_a_flag_gives_its_adjustments_also_those_it_shares_with_another(full_pla
     assert len(shared.adjustments) == 1
 
 
-def test_an_unknown_flag_or_slot_is_an_error_with_the_nearest_name(full_plan):
+def test_an_unknown_flag_or_slot_is_an_error_with_the_nearest(full_plan):
     with pytest.raises(UsageError, match="did you mean 'load_format'"):
         full_plan["LOAD_FROMAT"]
     with pytest.raises(UsageError, match=r"did you mean 'refit\.scope'"):
         full_plan.value("refit.scop")
 
 
-def test_a_slots_value_is_a_quirks_else_the_users_else_the_configurations_whatever_family_it_is_of(full_plan):
+def test_a_slots_value_is_a_quirks_or_the_users(full_plan):
+    """Else the configuration's, whatever family the slot is of."""
     slots = ("request.timeout_s", "engine.max_num_seqs", SLOT, "env.NAME", "engine.seed", "engine.any_argument", "env.OTHER")
 
     assert [full_plan.value(slot) for slot in slots] == [600, 8, "dummy", "1", None, None, None]

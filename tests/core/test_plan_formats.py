@@ -56,14 +56,14 @@ CHANGES = {
 }
 
 
-def test_options_that_a_shell_has_split_say_what_the_plan_changes(plan):
+def test_options_that_a_shell_has_split_are_the_plans_changes(plan):
     found = vllm_args(plan(*(Require(slot, value) for slot, value in CHANGES.items())))
 
     assert read_back(found) == {"model": "M"} | {slot.removeprefix("engine."): value for slot, value in CHANGES.items()}
     assert found[1] == []
 
 
-def test_the_heads_dtype_is_a_change_to_the_checkpoints_configuration_beside_those_of_the_user(plan):
+def test_the_heads_dtype_is_an_override_beside_those_of_the_user(plan):
     found = plan(Require("engine.head_dtype", "float32"), engine={"hf_overrides": {"rope": {"factor": 2.0}}})
 
     whole = {"rope": {"factor": 2.0}, "head_dtype": "float32"}
@@ -87,12 +87,6 @@ def test_what_no_option_expresses_is_a_note(plan):
     ]
     assert "look at it" in notes[-1]
     assert "MODEL_QUIRKS=rollout" in notes[3]
-
-
-def test_what_a_plan_does_not_change_is_no_option(plan):
-    found = plan(Default("engine.seed", 1), Require("engine.enforce_eager", True), engine={"seed": 2, "enforce_eager": True})
-
-    assert vllm_args(found)[0] == ""
 
 
 def test_an_argument_without_an_option_is_a_note(plan, monkeypatch):

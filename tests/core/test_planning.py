@@ -105,7 +105,7 @@ def test_the_plan_is_made_of_what_its_quirks_ask_for(config, fake_distribution, 
 
 
 @needs_vllm
-def test_a_value_that_the_installed_vllm_does_not_list_is_a_warning(config):
+def test_a_value_that_vllm_does_not_list_is_a_warning(config):
     typed = config(engine={"load_format": "dumy", "tokenizer_mode": "auto"})
 
     assumed = make_plan(typed, PlanOptions(assume=("vllm==0.31.0",)))
@@ -118,7 +118,7 @@ def test_a_value_that_the_installed_vllm_does_not_list_is_a_warning(config):
 
 
 @needs_vllm
-def test_an_unknown_argument_is_an_error_only_under_the_installed_version(config):
+def test_an_unknown_argument_is_an_error_unless_vllm_is_assumed(config):
     run = config(engine={"no_such_argument": 1})
 
     with pytest.raises(UsageError, match=r"engine\.no_such_argument: the installed vLLM has no such engine argument"):

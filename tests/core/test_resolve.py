@@ -109,14 +109,14 @@ def test_every_affected_package_needs_one_range_that_holds(make_plan, make_quirk
     assert make_plan(make_quirk(affected=affected)).verdicts[0].state is state
 
 
-def test_a_quirk_does_not_concern_a_run_to_which_none_of_its_adjustments_applies(plan_of):
+def test_a_quirk_none_of_whose_adjustments_applies_does_nothing(plan_of):
     (verdict,) = plan_of([Default(SLOT, "auto", when=OTHERS), Refuse("no", "none", when=OTHERS)]).verdicts
 
     because = "it does nothing in this run: model.model_type: wanted gemma3, got qwen3"
     assert (verdict.state, verdict.because) == (State.NOT_MATCHED, because)
 
 
-def test_advice_that_the_values_of_the_plan_make_needless_is_taken_back(make_plan, make_quirk):
+def test_advice_that_the_plan_makes_needless_is_taken_back(make_plan, make_quirk):
     eager, one = setting(EAGER).is_true(), environment("A").one_of("1")
     quirks = [
         make_quirk(id="forced", match=~eager, adjustments=Advise("set it")),
@@ -181,7 +181,7 @@ def fake_vllm(write_modules):
         (Default("engine.policy", one_of=["fcfs", "random"]), "engine.policy takes one of fcfs, priority, not 'random'"),
     ],
 )
-def test_an_argument_or_value_that_the_installed_vllm_does_not_take_refuses_the_run_as_broken(plan_of, adjustment, words):
+def test_what_the_installed_vllm_does_not_take_refuses_the_run(plan_of, adjustment, words):
     here, assumed = plan_of(adjustment, assumed=frozenset()), plan_of(adjustment)
 
     (refusal,) = here.refusals
@@ -207,7 +207,7 @@ class _Raises(Match):
 
 
 @pytest.mark.parametrize("place", ["match", "when"])
-def test_a_match_of_a_third_partys_kind_that_fails_makes_only_its_own_quirk_unknown(make_plan, make_quirk, place):
+def test_a_third_partys_match_that_fails_makes_its_quirk_unknown(make_plan, make_quirk, place):
     bad = {"match": _Raises()} if place == "match" else {"adjustments": Default("engine.seed", 1, when=_Raises())}
 
     plan = make_plan(make_quirk(id="bad", **bad), make_quirk(id="good"))
@@ -218,7 +218,7 @@ def test_a_match_of_a_third_partys_kind_that_fails_makes_only_its_own_quirk_unkn
 
 
 @pytest.mark.parametrize("method", ["answer", "source"])
-def test_a_probe_of_a_third_partys_kind_that_fails_settles_nothing(make_plan, make_quirk, make_context, method):
+def test_a_third_partys_probe_that_fails_settles_nothing(make_plan, make_quirk, make_context, method):
     class Own(Probe):
         def source(self):
             return "vllm"
@@ -235,7 +235,7 @@ def test_a_probe_of_a_third_partys_kind_that_fails_settles_nothing(make_plan, ma
     assert make_plan(quirk, context=context).verdicts[0].state is State.UNKNOWN
 
 
-def test_an_assumed_source_build_stays_unknown_whatever_is_installed(make_plan, make_quirk, make_context):
+def test_an_assumed_source_build_stays_unknown(make_plan, make_quirk, make_context):
     probe = StaticProbe("quirks_core", "import", found_means_affected=True)
     quirk = make_quirk(affected=Affected("quirks-core", fixed="0.9.2"), evidence=probe)
     source_build = {"packages": {"quirks-core": "0.1.dev1"}}

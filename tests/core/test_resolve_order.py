@@ -84,7 +84,7 @@ def test_the_plan_does_not_depend_on_the_order_of_registration(data, names, fact
 
 @settings(max_examples=150)
 @given(declarations=st.lists(DECLARATIONS, min_size=1, max_size=5), facts=CONTEXTS)
-def test_every_requirement_holds_while_everything_else_typed_stays(declarations, facts, make_context, make_quirk, make_plan):
+def test_requirements_hold_and_all_else_that_was_typed_stays(declarations, facts, make_context, make_quirk, make_plan):
     quirks = {f"q{n}": make_quirk(id=f"q{n}", **declaration) for n, declaration in enumerate(declarations)}
 
     plan = make_plan(*quirks.values(), context=make_context(**facts))

@@ -33,7 +33,8 @@ def patch_of(kind, target=TARGET, name="f"):
     return Patch(target, **{kind: f"mine:{name}"}, **({} if kind == "adds" else {"expects": INSTALLED.fingerprint(target)}))
 
 
-def test_a_patch_on_a_source_it_was_written_against_is_planned_however_long_its_fingerprint_is(plan_patches):
+def test_a_patch_on_the_source_it_was_written_against_is_planned(plan_patches):
+    """However long its fingerprint is."""
     found = INSTALLED.fingerprint(TARGET)
 
     plan = plan_patches(Patch(TARGET, wrapper="mine:f", expects=("another-one!", found + "0" * 52)))
@@ -61,7 +62,7 @@ def test_a_patch_that_adds_what_is_not_there_is_planned(plan_patches, target):
     ],
     ids=["changed", "gone", "top of the package", "exists by now", "home is missing", "module is missing"],
 )
-def test_a_patch_on_a_source_it_was_not_written_against_is_refused_unless_the_package_is_assumed(plan_patches, patch, words):
+def test_a_patch_on_another_source_is_refused_unless_assumed(plan_patches, patch, words):
     plan, assumed = plan_patches(patch), plan_patches(patch, assumed=frozenset(PACKAGES))
 
     (refusal,) = plan.refusals
@@ -129,7 +130,7 @@ def plan_older(write_modules, make_context, make_quirk, make_plan, monkeypatch):
     return plan
 
 
-def test_on_a_version_that_nobody_examined_a_quirk_is_off_with_a_note(plan_older):
+def test_a_quirk_is_off_with_a_note_where_nobody_examined_it(plan_older):
     verdict, plan = plan_older(Default("engine.enforce_eager", True))
 
     assert (verdict.state, plan.changes, plan.undecided) == (State.NOT_EXAMINED, {}, {})

@@ -25,10 +25,6 @@ LINES = {
         "model": "M",
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 2},
     },
-    """M --compilation-config {"mode":3,"cudagraph_mode":"FULL"}""": {
-        "model": "M",
-        "compilation_config": {"mode": 3, "cudagraph_mode": "FULL"},
-    },
     "M --hf-token abc --api-key hush --max-model-len auto": {"model": "M", "hf_token": "…", "max_model_len": None},
     "M --load-format dummy --tokenizer T --revision main": {
         "model": "M",
@@ -49,8 +45,6 @@ REFUSED = {
     "M --enforce-eagr": r"unrecognized arguments: --enforce-eagr; did you mean '--enforce-eager'\?",
     "M --disable-log-requests": "unrecognized arguments: --disable-log-requests(?!; did you mean '--enable)",
     "M --swap-space 4 --api-kye=SECRET": r"unrecognized arguments: --swap-space --api-kye; did you mean '--api-key'\?$",
-    "M -tp": "expected one argument",
-    "M --logprobs-mode processed": "invalid choice: 'processed'",
     "M --enable-p": "ambiguous option",
     "M --config": "No config file specified",
     "M --config=serve.yaml": "ignores --config=FILE; write it with a space",
@@ -86,13 +80,14 @@ def test_a_command_is_read_anew_only_if_its_file_changed(command, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "serve.yaml").write_text("model: M\nseed: 1\n")
     first = command("vllm serve --config serve.yaml -tp 4")
-    with monkeypatch.context() as patch:
-        patch.setattr("quirks_core.base.child_process.run", lambda *_, **__: pytest.fail("imported again"))
-        again = command("vllm serve --config serve.yaml -tp 4")
-    (tmp_path / "serve.yaml").write_text("model: M\nseed: 23\n")
+    monkeypatch.setattr("quirks_core.base.child_process.run", lambda *_, **__: pytest.fail("imported again"))
+
+    again = command("vllm serve --config serve.yaml -tp 4")
 
     assert first.arguments == again.arguments == {"model": "M", "seed": 1, "tensor_parallel_size": 4}
-    assert command("vllm serve --config serve.yaml -tp 4").arguments["seed"] == 23
+    (tmp_path / "serve.yaml").write_text("model: M\nseed: 23\n")
+    with pytest.raises(pytest.fail.Exception, match="imported again"):
+        command("vllm serve --config serve.yaml -tp 4")
 
 
 def test_exactly_what_was_typed_is_typed_whatever_the_purpose(command):

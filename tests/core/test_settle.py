@@ -27,7 +27,8 @@ def outcome(plan, slot):
 
 @EACH
 @FAMILIES
-def test_what_the_user_left_open_or_the_configuration_brings_gets_the_value(plan_of, kind, slot, wanted, other):
+def test_what_the_user_left_open_gets_the_value(plan_of, kind, slot, wanted, other):
+    """So does what the configuration brings."""
     for untyped in ({}, {} if slot.startswith("env.") else {slot: other}):
         plan = plan_of(kind(slot, wanted), untyped=untyped)
 
@@ -53,7 +54,7 @@ def test_the_users_explicit_value_wins_over_a_default(plan_of, messages, slot, w
 
 
 @FAMILIES
-def test_the_users_explicit_value_refuses_the_run_against_a_requirement(plan_of, slot, wanted, other):
+def test_an_explicit_value_against_a_requirement_is_refused(plan_of, slot, wanted, other):
     plan = plan_of(Require(slot, wanted, reason="it would hang"), typed={slot: other})
 
     (refusal,) = plan.refusals
@@ -90,7 +91,7 @@ def test_a_refusal_gives_its_reason_with_a_remedy(plan_of, messages, asked, type
     ],
     ids=["serves as well", "the contrary one", "one of two is strict", "true is not one"],
 )
-def test_an_explicit_value_is_kept_if_every_requirement_accepts_it(plan_of, requirements, typed, status):
+def test_an_explicit_value_is_kept_if_all_requirements_allow_it(plan_of, requirements, typed, status):
     plan = plan_of(*requirements, typed={ANY: typed})
 
     assert outcome(plan, ANY) == (typed, [status] * len(requirements))
@@ -173,15 +174,22 @@ def test_only_added_members_keep_the_value_of_the_configuration(plan_of, adjustm
     assert plan_of(adjustment, untyped={ANY: before}).changes == {ANY: after}
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (9, 8), (4, 4)])
+def test_of_two_bounds_the_nearer_one_counts(plan_of, before, after):
+    bounds = Require(LENGTH, at_least=2), Require(LENGTH, at_most=8)
+
+    assert plan_of(*bounds, untyped={LENGTH: before}).value(LENGTH) == after
+
+
 @pytest.mark.parametrize("typed", [{"a": {"b": 2}}, {"a": {"b": None}}, {"a": {"b": True}}, {"a": None}, {"a": 1}, 1, "text"])
-def test_a_contrary_key_of_the_user_against_a_requirement_is_refused_by_its_full_name(plan_of, typed):
+def test_a_contrary_key_of_the_user_is_refused_by_its_full_name(plan_of, typed):
     plan = plan_of(Require(ANY, {"a": {"b": 1}}), typed={ANY: typed})
 
     (refusal,) = plan.refusals
     assert (refusal.slot, plan.changes) == (f"{ANY}.a.b", {})
 
 
-def test_neither_what_the_user_typed_nor_what_a_declaration_holds_is_changed_in_place(plan_of):
+def test_neither_typed_nor_declared_values_are_changed_in_place(plan_of):
     typed = {"a": {"z": 0}}
     adjustment = Default(ANY, {"a": {"b": {"c": 1}}, "l": [1]})
     plan = plan_of(adjustment, typed={ANY: typed})

@@ -103,10 +103,8 @@ def test_threads_parse_at_once_while_garbage_is_collected():
     assert len({len(tree.result().body) for tree in trees}) == 1
 
 
-@pytest.mark.parametrize("content", [b"def f(:\n", b"\0", b"f = " + b"-" * 20000 + b"1"])
-def test_a_file_that_is_no_python_of_ours_raises_nothing(write_modules, site, content):
-    write_modules({"fake_odd.py": ""})
-    (site / "fake_odd.py").write_bytes(content)
+def test_a_file_that_is_no_python_of_ours_raises_nothing(write_modules):
+    write_modules({"fake_odd.py": "def f(:\n"})
 
     assert INSTALLED.attribute_source("fake_odd:f") is None
 

@@ -56,7 +56,7 @@ def test_of_a_chain_the_last_that_is_on_counts(make_plan, chain, disabled, activ
     assert [verdict.id for verdict in make_plan(*chain, disable=disabled).active] == ([active] if active else [])
 
 
-def test_a_successor_that_is_forced_replaces_wherever_it_is_in_force(make_plan, make_quirk, chain):
+def test_a_successor_that_is_forced_replaces(make_plan, make_quirk, chain):
     new = make_quirk(id="new", supersedes="old", match=model_type("gemma3"))
 
     assert states(make_plan(chain[0], new, force=("new",)))["old"] is State.SUPERSEDED
@@ -77,7 +77,7 @@ def test_an_undecided_successor_replaces_nothing(make_plan, make_quirk, chain):
     [({"new", "newest"}, {"newest"}), ({"new"}, {"new"}), ({"newest"}, {"newest", "old"}), (set(), {"old"})],
     ids=lambda names: "+".join(sorted(names)),
 )
-def test_in_a_chain_each_successor_replaces_what_it_names_where_it_applies(make_plan, make_quirk, applying, active):
+def test_in_a_chain_each_successor_replaces_what_it_names(make_plan, make_quirk, applying, active):
     links = {"old": (), "new": "old", "newest": "new"}
     quirks = [
         make_quirk(id=name, supersedes=replaced, match=model_type("qwen3" if name in {"old", *applying} else "gemma3"))

@@ -95,9 +95,8 @@ def test_a_distribution_that_is_off_is_not_imported(load_switched, make_context,
         (["fake-four", "distribution:fake-other"], [], ["fake-one", "fake-two"]),
     ],
 )
-def test_what_is_forced_or_off_alone_is_loaded_beside_what_is_off_as_a_whole(
-    load_switched, make_context, disable, force, active
-):
+def test_what_is_forced_alone_is_loaded_beside_what_is_off(load_switched, make_context, disable, force, active):
+    """So is what is off by its own name."""
     registry, switches = load_switched(disable, force)
 
     assert [item.id for item in registry.resolve(make_context(), switches).active] == active

@@ -119,7 +119,8 @@ def test_the_name_of_anything_installed_is_known(item, make_quirk, loaded):
     assert [name for name in names if off(name).check([item, other], [("broken-one", "broken-dist")])] == []
 
 
-def test_a_name_that_a_plugin_might_have_that_was_not_loaded_is_a_warning_but_not_a_distribution(item):
+def test_a_name_that_a_plugin_may_have_is_a_warning(item):
+    """A plugin that was not loaded; an unknown distribution stays an error."""
     not_loaded = [("broken-one", "broken-dist")]
 
     (warning,) = off("exampel").check([item], not_loaded)

@@ -40,7 +40,7 @@ def test_a_quirk_of_the_model_is_marked_where_a_plan_has_it(cells, model, quirk,
     assert [cell.strip() for cell in cells(model, quirk, "## What applies")[:4]] == where
 
 
-def test_a_quirk_that_these_runs_do_not_get_has_an_example_of_one_that_does(cells):
+def test_a_quirk_that_these_runs_do_not_get_has_an_example(cells):
     run, done, proven = cells("deepseek_v3", "deepseek-routing-keys", "## In further runs")
 
     assert "`model.config.model_type = deepseek_v3`" in run

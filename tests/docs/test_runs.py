@@ -32,13 +32,13 @@ def test_the_plan_of_a_run_is_the_one_that_the_page_names(row, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.run.name)
-def test_a_run_with_quirks_is_no_further_from_its_trainer_than_without(row) -> None:
+def test_a_run_with_quirks_is_no_further_from_its_trainer(row) -> None:
     assert row.on.error == ""
     if row.off.mean is not None:
         assert row.on.mean <= row.off.mean * 1.25  # other samples of the same distributions
 
 
-def test_the_commonest_run_is_measured_without_each_of_the_quirks_that_were_in_force() -> None:
+def test_the_commonest_run_is_measured_without_each_quirk() -> None:
     (row,) = [row for row in ROWS if row.run.by_quirk]
 
     assert {one.quirk for one in row.each} == {*row.measured, *row.cpu.already}

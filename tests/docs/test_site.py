@@ -26,7 +26,7 @@ def test_every_family_is_linked_from_the_table_of_versions(site_folder: Path):
     assert linked == {page.stem for page in (site_folder / "families").glob("*.html")}
 
 
-def test_a_link_to_source_leads_to_the_page_that_is_written_from_it(site_folder: Path):
+def test_a_link_to_source_leads_to_the_page_made_from_it(site_folder: Path):
     text = (site_folder / "writing-a-quirk.html").read_text("utf-8")
 
     assert {"lookup/slots.html", "lookup/slots.html#facts", "lookup/slots.html#flags"} <= set(

@@ -13,36 +13,21 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-import venv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import installations
 import pytest
 from patience import HUNG_S
+from programs import Outcome, inherited
 
 HERE = Path(__file__).parent
 PACKAGES = sorted(file.parent.name for file in HERE.glob("*/pyproject.toml"))
-_OURS = ("ACME_", "HF_", "MODEL_QUIRKS", "NCCL_", "NRL_", "PIP_", "PYTHON", "VLLM_")
-
 #: The packages have tests of their own, which run in their own environment.
 collect_ignore_glob = [f"{name}/*" for name in PACKAGES]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a process left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Standard output, which must be JSON and nothing else."""
-        return json.loads(self.out)
 
 
 @dataclass(frozen=True)
@@ -61,14 +46,12 @@ class Environment:
 
     def run(self, *arguments: str | Path, **variables: str) -> Outcome:
         """Runs the interpreter; nothing of the developer's environment counts."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-        quiet = {"COLUMNS": "220", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb"}
         process = subprocess.run(
             [self.python, *arguments],
             capture_output=True,
             cwd=self.home,
             encoding="utf-8",
-            env={**inherited, **quiet, **self.variables, **variables},
+            env={**inherited(), **self.variables, **variables},
             timeout=HUNG_S,
             check=False,
         )
@@ -136,16 +119,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory, wheels: Callable[..., li
     def get(*distributions: str) -> Environment:
         if distributions not in made:
             folder = tmp_path_factory.mktemp("environment")
-            venv.create(folder, symlinks=True)
-            site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
-            ours = sysconfig.get_path("purelib")
-            lines = [os.environ.get("TESTS_HIDDEN", ""), f"import site; site.addsitedir({ours!r})", ""]
-            Path(site, "ours.pth").write_text("\n".join(lines), encoding="utf-8")
+            ours = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
+            python = installations.environment(folder, os.environ.get("TESTS_HIDDEN", ""), ours)
             (folder / "home").mkdir()
-            environment = Environment(folder / "bin" / "python", folder / "home")
-            if distributions:
-                environment.pip("install", "--no-index", "--no-deps", *wheels(*distributions))
-            made[distributions] = environment
+            made[distributions] = Environment(python, folder / "home")
+            made[distributions].pip("install", "--no-index", "--no-deps", *wheels(*distributions))
         return made[distributions]
 
     return get

@@ -7,14 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
-import venv
 import zipfile
 from collections.abc import Callable, Iterable
 from importlib.metadata import distribution, distributions, version
 from pathlib import Path
 
+import installations
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -26,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 RULES, WORKER, LAB = "model-quirks", "model-quirks-worker", "model-quirks-lab"
 #: The folder of each distribution's pyproject.toml.
 FOLDERS = {RULES: ROOT, WORKER: ROOT / "wheels/worker", LAB: ROOT / "wheels/lab"}
+ENGINE = "pip install '.[cpu]' (or [cuda]) in a clone of model-quirks"
 NEEDED = ("packaging", "pluggy", "pydantic", "PyYAML", "rich")
 
 Make = Callable[..., Environment]
@@ -54,9 +54,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path
 
     def make(names: Iterable[str], *ours: str) -> Environment:
         folder = tmp_path_factory.mktemp("environment")
-        venv.create(folder, symlinks=True)
-        site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
         packages = folder / "packages"
+        python = installations.environment(folder, str(packages))
         packages.mkdir()
         for name in names:
             dist = distribution(name)
@@ -64,9 +63,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path
                 target = Path(str(dist.locate_file(top))).resolve()
                 if target.exists() and not (packages / top).exists():
                     (packages / top).symlink_to(target)
-        (site / "packages.pth").write_text(f"{packages}\n", encoding="utf-8")
         (folder / "home").mkdir()
-        found = Environment(folder / "bin" / "python", folder / "home", {"VLLM_LOGGING_LEVEL": "ERROR"})
+        found = Environment(python, folder / "home")
         found.pip("install", "--no-index", *(wheels[name] for name in ours))  # fails if anything else had to be installed
         return found
 
@@ -98,7 +96,8 @@ def rules(environment: Make) -> Environment:
 @pytest.fixture(scope="module")
 def beside_vllm(environment: Make) -> Environment:
     """The rules beside vLLM and all else that is installed here."""
-    return environment(everything(), RULES)
+    found = environment(everything(), RULES)
+    return Environment(found.python, found.home, {"VLLM_LOGGING_LEVEL": "ERROR"})
 
 
 def contents(wheel: Path) -> set[str]:
@@ -106,7 +105,7 @@ def contents(wheel: Path) -> set[str]:
     return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
 
-def test_each_file_is_in_the_wheel_that_it_belongs_to_and_rules_are_small(wheels: dict[str, Path]) -> None:
+def test_each_file_is_in_its_wheel_and_rules_are_small(wheels: dict[str, Path]) -> None:
     listed = ["git", "ls-files", "quirks_core", "quirks_plugins", "worker"]
     files = set(subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split())
     lab = {name for name in files if name.startswith("worker/lab/")}
@@ -149,10 +148,9 @@ def test_rules_alone_list_plan_explain_and_check(rules: Environment) -> None:
 
 def test_rules_alone_name_the_distribution_that_a_command_needs(rules: Environment) -> None:
     told = rules.quirks("--help").out
+    done = rules.quirks("prove", "--all", "--json")
 
-    for command in ("audit", "migrate", "parity", "prove", "weights"):
-        done = rules.quirks(command, "--all", "--json")
-        assert (done.code, f"{LAB} is not installed: pip install ./wheels/lab in a clone" in done.json["error"]) == (2, True)
+    assert (done.code, f"{LAB} is not installed: pip install ./wheels/lab in a clone" in done.json["error"]) == (2, True)
     assert told.count(f"{LAB} is not installed") == 5
     assert "broken" not in told
 
@@ -182,7 +180,7 @@ def test_rules_import_no_worker_and_nothing_of_anybodys_tests(rules: Environment
     assert (has_worker, plugins) == (False, 0)
 
 
-def test_a_trainers_own_worker_is_not_taken_for_ours_where_ours_is_not_installed(rules: Environment) -> None:
+def test_a_trainers_own_worker_is_not_taken_for_ours(rules: Environment) -> None:
     (rules.home / "worker.py").write_text("print('the trainer speaks')\n", encoding="utf-8")
 
     hook = rules.run("-c", "from quirks_plugins.vllm_hook import register_transfer; register_transfer()")
@@ -233,18 +231,67 @@ def test_the_worker_alone_has_its_configuration_and_no_lab(environment: Make) ->
     assert "gemma4-layer-scalar" in found.quirks("list").out
 
 
-def test_the_lab_brings_every_command(environment: Make) -> None:
-    found = environment(requirements(*NEEDED), RULES, WORKER, LAB)
+@pytest.fixture(scope="module")
+def lab(environment: Make) -> Environment:
+    """All of ours, without an engine."""
+    return environment(requirements(*NEEDED), RULES, WORKER, LAB)
 
-    told, proved = found.quirks("--help"), found.quirks("prove", "cp-vlm", "--json")
-    needs_more = found.quirks("audit", "--model", found.model("qwen3"), "--json")
+
+def test_the_lab_brings_every_command(lab: Environment) -> None:
+    told, proved = lab.quirks("--help"), lab.quirks("prove", "cp-vlm", "--json")
 
     assert (told.code, "not installed" in told.out) == (0, False)
     assert proved.code == 0, proved
-    assert "torch is not installed: pip install '.[cpu]'" in needs_more.json["error"]
 
 
-def test_the_wheel_works_beside_vllm_without_changing_anything_else(beside_vllm: Environment) -> None:
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("prove gemma4-layer-scalar", f"vllm is not installed: {ENGINE}; the evidence of gemma4-layer-scalar needs it"),
+        ("audit --model MODEL", f"torch is not installed: {ENGINE}"),
+        ("parity --model MODEL", "numpy is not installed: pip install '.[cpu,parity]' (or [cuda,parity])"),
+        ("migrate --from 0.30 --to 0.31 --model MODEL", "numpy is not installed: pip install '.[cpu,"),
+    ],
+)
+def test_a_command_that_lacks_a_package_names_the_extra_for_it(lab: Environment, command: str, message: str) -> None:
+    words = [lab.model("qwen3") if word == "MODEL" else word for word in command.split()]
+    (lab.model("qwen3") / "model.safetensors").touch()
+
+    done, as_json = lab.quirks(*words), lab.quirks(*words, "--json")
+
+    assert (done.code, as_json.code) == (2, 2)
+    assert done.err.splitlines()[-1].startswith(f"error: this command cannot run here: {message}")
+    assert message in as_json.json["error"]
+
+
+def test_the_doctor_notes_once_that_there_is_no_engine(lab: Environment) -> None:
+    done = lab.quirks("doctor", "--json")
+
+    (note,) = [finding["message"] for finding in done.json["findings"] if finding["level"] != "ok"]
+    assert (done.code, note.startswith("no engine here, so that "), note.endswith(ENGINE)) == (0, True, True)
+
+
+def test_without_an_engine_the_newest_release_is_assumed(lab: Environment) -> None:
+    """A default wheel is a CUDA build; explain assumes what plan does."""
+    model = ("--model", lab.model("gemma4"))
+
+    planned, explained = lab.quirks("plan", *model), lab.quirks("explain", "gemma4-layer-scalar", *model)
+    of_one, of_two = lab.quirks("plan", "--vllm", "0.30", *model), lab.quirks("plan", "--vllm", "0.30,0.31", *model)
+    other = lab.quirks("plan", *model, "--assume", "vllm==0.30", "--assume", "cpu==avx2")
+    misspelt = lab.quirks("plan", *model, "--set", "engine.enforce_eagre=true")
+
+    assumed = "; vllm 0.33 (assumed: none is installed), platform cuda (assumed), platform.gpu.capability 90 (assumed)\n"
+    assert assumed in planned.out
+    assert "gemma4-layer-scalar" in planned.out
+    assert ("undecided" in planned.out, planned.out.count("not checked")) == (False, 1)
+    assert explained.out.startswith("gemma4-layer-scalar (workaround) applies\n")
+    assert ", platform cuda (assumed), platform.gpu.capability 90 (assumed)\n" in of_one.out
+    assert of_two.out.partition("\n")[0].endswith("platform cuda (assumed), platform.gpu.capability 90 (assumed)")
+    assert "; vllm 0.30 (assumed: none is installed), platform cpu (assumed)" in other.out
+    assert (misspelt.code, "did you mean 'engine.enforce_eager'" in misspelt.err) == (2, True)
+
+
+def test_the_wheel_works_beside_vllm(beside_vllm: Environment) -> None:
     found = beside_vllm.script(
         """
         import json
@@ -267,7 +314,7 @@ def test_the_wheel_works_beside_vllm_without_changing_anything_else(beside_vllm:
 
 
 #: A program with a small engine, which knows nothing of us.
-ENGINE = """
+PROGRAM = """
 import json, sys
 from vllm import LLM, SamplingParams
 
@@ -278,11 +325,11 @@ print(json.dumps(len(output.outputs[0].token_ids)))
 
 
 @pytest.mark.engine
-def test_an_engine_has_its_quirks_without_our_worker_and_says_that_no_ledger_is_kept(
+def test_an_engine_without_our_worker_has_quirks_and_no_ledger(
     beside_vllm: Environment, tiny_checkpoint: Callable[..., Path], tmp_path: Path, worker_in_core: dict[str, str]
 ) -> None:
     program, receipt = tmp_path / "program.py", tmp_path / "receipt.json"
-    program.write_text(ENGINE, encoding="utf-8")
+    program.write_text(PROGRAM, encoding="utf-8")
     model = tiny_checkpoint("qwen3")
     variables = {
         "MODEL_QUIRKS": "rollout",

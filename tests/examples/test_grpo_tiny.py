@@ -54,17 +54,6 @@ def test_advantages_are_standardised_within_each_group(grpo):
     assert torch.equal(advantage.argsort(dim=1), reward.view(3, 4).argsort(dim=1))
 
 
-def test_the_loss_moves_logprobs_in_the_direction_of_the_advantage(grpo):
-    old = torch.full((2, 3), -2.0)
-    new = old.clone().requires_grad_()
-
-    grpo.grpo_loss(new, old, torch.tensor([1.0, -1.0]), torch.ones(2, 3, dtype=torch.bool)).backward()
-
-    assert new.grad is not None
-    assert (new.grad[0] < 0).all()  # descent raises them
-    assert (new.grad[1] > 0).all()
-
-
 def test_clipping_stops_only_the_good_direction(grpo):
     far = torch.tensor([[0.5], [-0.5], [0.5], [-0.5]])  # ratios of 1.65 and 0.61, both outside the clip
     new = far.clone().requires_grad_()
@@ -73,7 +62,7 @@ def test_clipping_stops_only_the_good_direction(grpo):
     grpo.grpo_loss(new, torch.zeros(4, 1), advantage, torch.ones(4, 1, dtype=torch.bool)).backward()
 
     assert new.grad is not None
-    assert (new.grad[:, 0] != 0).tolist() == [False, True, True, False]
+    assert new.grad[:, 0].sign().tolist() == [0, -1, 1, 0]  # descent raises the logprobs of what was better
 
 
 def test_only_tokens_of_the_response_get_a_gradient(grpo):
@@ -104,7 +93,7 @@ def test_the_reward_is_the_share_of_tokens_that_alternate(grpo, response, reward
 
 
 @pytest.mark.parametrize("shift", [0.1, float("nan")])
-def test_different_logprobs_stop_the_run_also_if_they_are_no_numbers(grpo, shift):
+def test_different_logprobs_stop_the_run(grpo, shift):
     old = torch.full((1, 4), -1.0)
     mask = torch.tensor([[False, True, True, True]])
 
@@ -115,7 +104,7 @@ def test_different_logprobs_stop_the_run_also_if_they_are_no_numbers(grpo, shift
 @pytest.mark.engine
 @_DRAWS
 @pytest.mark.usefixtures("worker_in_core")
-def test_the_reward_rises_while_the_rollout_agrees_with_the_trainer(tmp_path):
+def test_the_reward_rises_and_the_rollout_agrees(tmp_path):
     from PIL import Image
 
     done = _run(tmp_path, "--json", "--output", "plot.png")
@@ -140,7 +129,7 @@ def test_the_reward_rises_while_the_rollout_agrees_with_the_trainer(tmp_path):
 
 @pytest.mark.engine
 @pytest.mark.usefixtures("worker_in_core")
-def test_logprobs_from_before_the_temperature_end_the_run_at_once(grpo, tmp_path, monkeypatch, capsys):
+def test_logprobs_before_the_temperature_end_the_run_at_once(grpo, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["grpo_tiny.py", "--json"])
     monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "rollout-logprobs-processed")

@@ -32,7 +32,7 @@ def test_a_digest_is_the_same_on_every_device(dtype, whole):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_tensors_that_stand_have_the_same_digests_by_a_cuda_graph(whole):
+def test_a_cuda_graph_digests_standing_tensors_alike(whole):
     memory = torch.randn(80, 1000, 400, device="cuda")
     tensors = {str(number): tensor for number, tensor in enumerate(memory)}
     tensors |= {"turned": memory[0].t(), "small": memory[1, 0, :3]}
@@ -47,7 +47,7 @@ def test_tensors_that_stand_have_the_same_digests_by_a_cuda_graph(whole):
         assert standing.digests(some.items()) == digests(some.items(), whole=whole)
 
 
-async def test_the_ledger_of_an_engine_with_cuda_graphs_names_what_is_sent_again(tmp_path):
+async def test_the_ledger_beside_cuda_graphs_names_what_is_sent_again(tmp_path):
     from transformers import AutoModelForCausalLM
 
     model = checkpoints.build("qwen3", tmp_path / "model", seed=0)
@@ -70,7 +70,7 @@ async def test_the_ledger_of_an_engine_with_cuda_graphs_names_what_is_sent_again
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe"])
-async def test_what_the_trainer_digests_on_a_gpu_is_what_its_engine_has(tmp_path, kind):
+async def test_the_trainers_digests_on_a_gpu_are_the_engines(tmp_path, kind):
     from transformers import AutoModelForCausalLM
 
     model = checkpoints.build(kind, tmp_path / "model", seed=0)

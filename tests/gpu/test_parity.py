@@ -40,7 +40,7 @@ def measured(tmp_path):
 
 # No MoE: the router of a tiny random one flips on rounding alone, for transformers against itself as well.
 @pytest.mark.parametrize("kind", ["gemma3", "qwen3", "apertus"])
-async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured, kind):
+async def test_every_scenario_is_within_rounding_under_the_plan(measured, kind):
     report = await measured(kind, {"engine": {"dtype": "bfloat16"}}, profile="bfloat16")
 
     levels = {result.scenario: result.level for result in report.results if result.gates and result.status == "measured"}

@@ -150,7 +150,7 @@ async def test_drafts_change_no_greedy_token_after_a_refit(models):
         assert await worker.verify_refit_async(policy) == {}
 
 
-async def test_an_adapter_on_refitted_weights_makes_the_tokens_that_it_makes_on_the_checkpoint(models, tmp_path):
+async def test_an_adapter_makes_the_same_tokens_on_refitted_weights(models, tmp_path):
     from peft import LoraConfig, get_peft_model
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from quirks_core.facts.packages import gpu_capability
 from worker import VllmAsyncGenerationWorker
 from worker.batch import padded
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
@@ -121,6 +122,13 @@ async def worker(models, expected):  # noqa: ARG001  # one engine at a time
         yield running
 
 
+async def test_every_process_acknowledges_the_plan_on_this_gpu(worker):
+    major, minor = torch.cuda.get_device_capability()
+
+    assert [one.process for one in worker.receipt.processes][:2] == ["MainProcess", "EngineCore"]
+    assert gpu_capability() == 10 * major + minor
+
+
 @pytest.mark.parametrize("device", ["cuda:0", "cpu"])
 async def test_a_trainer_s_process_refits_by_shared_memory(worker, models, expected, device):
     for model, wanted in ((models.b, expected.b), (models.a, expected.a), (models.b, expected.b)):
@@ -145,7 +153,7 @@ async def test_a_trainer_s_process_on_another_gpu_refits_by_nccl(worker, models,
 
 
 @two_gpus
-async def test_an_engine_survives_a_trainer_that_dies_during_a_refit_by_nccl(worker, models, expected, monkeypatch):
+async def test_an_engine_survives_a_trainer_that_dies_in_a_refit(worker, models, expected, monkeypatch):
     short = worker.config.refit.model_copy(update={"timeout_s": 20.0})
     monkeypatch.setattr(worker.refitting.sender, "section", short)
     port = free_port("127.0.0.1")
@@ -164,7 +172,7 @@ async def test_an_engine_survives_a_trainer_that_dies_during_a_refit_by_nccl(wor
     assert await tokens(worker) == expected.a
 
 
-async def test_a_refit_of_unannounced_tensors_is_rejected_without_changing_the_weights(worker, models, expected):
+async def test_a_refit_of_unannounced_tensors_changes_nothing(worker, models, expected):
     await worker.refit_async(policy(models.a))
     announced = Manifest.of(tensors(policy(models.a), "state_dict")).tensors[1:]
     await worker.prepare_refit_info_async({spec.name: (spec.shape, spec.dtype) for spec in announced})

@@ -95,7 +95,7 @@ def wait_until_healthy(process, port):
     pytest.fail("the server did not come up")
 
 
-def test_trl_s_server_mode_trains_three_steps_on_the_policy_that_it_samples_from(program, tmp_path):
+def test_trl_in_server_mode_samples_from_its_policy(program, tmp_path):
     model, log = checkpoints.build("qwen3", tmp_path / "qwen3"), tmp_path / "log.json"
     port, group_port = free_port("127.0.0.1"), free_port("127.0.0.1")
     wait_until_healthy(program("server", 1, SERVER, model, port), port)

@@ -54,7 +54,6 @@ def main():
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--fp16", action="store_true")
-    parser.add_argument("--bare", action="store_true", help="without the line that makes faults known")
     parser.add_argument("--sampled-at", type=float, help="temperature of the rollout, where the trainer's is another")
     parser.add_argument("--on-difference", choices=["stop", "warn"], default="warn")
     options = parser.parse_args()
@@ -74,9 +73,8 @@ def main():
     plant(trainer, options.fault)
     if options.fp16:
         skip_two_steps(trainer.accelerator)
-    if not options.bare:
-        file = options.log.with_suffix(".jsonl")
-        trainer.add_callback(LedgerCallback(trainer, file=file, on_difference=options.on_difference))
+    file = options.log.with_suffix(".jsonl")
+    trainer.add_callback(LedgerCallback(trainer, file=file, on_difference=options.on_difference))
     trainer.train()
     options.log.write_text(json.dumps(trainer.state.log_history, indent=1), encoding="utf-8")
 

@@ -38,17 +38,6 @@ def test_with_quirks_the_engine_samples_from_the_policy(train):
     assert "train.autocast = none (accelerate's state), train.head_dtype = model (GRPOTrainer.args)" in ended.text
 
 
-def test_without_the_float32_quirk_the_policy_is_another(train):
-    """Without the quirk for float32 checkpoints the engine samples from another policy."""
-    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": "float32-checkpoint-downcast"}
-    variables["TORCHDYNAMO_DISABLE"] = "1"  # then a quirk makes the engine eager, which halves the time
-
-    ended = train("downcast", **variables)
-
-    assert ended.code == 0, ended.text[-4000:]
-    assert min(row["sampling/sampling_logp_difference/mean"] for row in ended.steps) > 100 * _TOLERANCE
-
-
 def test_without_quirks_the_first_weight_update_fails(train):
     """Without quirks the first weight update fails where vLLM packs bfloat16."""
     ended = train("without")

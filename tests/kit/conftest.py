@@ -13,31 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-_OURS = ("HF_", "MODEL_QUIRKS", "NCCL_", "NRL_", "PYTEST_", "PYTHON", "VLLM_")
-
-#: What a good third-party quirk looks like; `%` stands for its id.
-QUIRK = '''
-"""Example models go wrong with CUDA graphs.
-
-What happens: they do.
-
-Evidence: none, this is a test.
-"""
-
-from quirks_core import *
-
-DECLARATION = dict(
-    id="%",
-    title="Example models go wrong",
-    flag="enforce_eager",
-    match=model_type("example"),
-    adjustments=Default("engine.enforce_eager", True),
-    severity=Severity.SLOW,
-    references=report("https://example.org/1"),
-    examples=[yes("example"), no("other"), unknown()],
-)
-'''
+from programs import inherited
 
 #: Writes down what pytest has to say of every test, a line for each phase.
 RECORDER = """
@@ -73,10 +49,9 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs Python in a process of its own, in which nothing of the developer's environment counts."""
 
     def run(*arguments: object, folder: Path | None = None, interpreter: str | Path = sys.executable, **variables: str) -> Any:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         hidden = os.environ.get("TESTS_HIDDEN") if interpreter == sys.executable else ""
         path = os.pathsep.join(filter(None, (variables.get("PYTHONPATH"), hidden)))
-        environ = {**kept, "COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb", **variables, "PYTHONPATH": path}
+        environ = {**inherited(), **variables, "PYTHONPATH": path}
         command = [str(interpreter), *map(str, arguments)]
         return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
@@ -111,14 +86,3 @@ def _read(file: Path) -> tuple[dict[str, str], dict[str, str]]:
             if was_xfail:
                 outcomes[test] = "xfailed" if outcome == "skipped" else "xpassed"
     return outcomes, texts
-
-
-@pytest.fixture(scope="session")
-def declared() -> Callable[..., str]:
-    """Returns the source of a module with one quirk, with changes to its declaration as source."""
-
-    def source(quirk_id: str, *, before: str = "", name: str = "QUIRK", **changes: str) -> str:
-        changed = "".join(f"DECLARATION[{key!r}] = {value}\n" for key, value in changes.items())
-        return QUIRK.replace("%", quirk_id) + f"{before}\n{changed}{name} = Quirk(**DECLARATION)\n"
-
-    return source

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from declarations import declared
 
 from quirks_core.plugins import validate
 
@@ -110,7 +111,7 @@ class TestIt(QuirkContract):
 
 
 @pytest.fixture(scope="module")
-def results(tested: Callable[..., Any], declared: Callable[..., str]) -> Any:
+def results(tested: Callable[..., Any]) -> Any:
     """One run of pytest in which every quirk is held against its law, and a good one against all."""
     outcome = "gives={'engine.enforce_eager': True}, advises='slow', patches='Engine.run'"
     refused = REFUSAL.replace(")", ", when=setting('engine.seed').is_set())")
@@ -152,7 +153,7 @@ def test_a_bad_quirk_fails_its_law_with_what_to_do(results: Any, number: int) ->
 
 
 @pytest.mark.parametrize("number", range(len(BAD), len(BAD) + len(SKIPPED)))
-def test_a_patch_that_cannot_be_tried_here_is_skipped_with_the_reason(results: Any, number: int) -> None:
+def test_a_patch_that_cannot_be_tried_here_is_skipped(results: Any, number: int) -> None:
     law, _, words = SKIPPED[number - len(BAD)]
     test = f"test_{number}.py::TestIt::{LAWS[law]}"
 
@@ -160,7 +161,8 @@ def test_a_patch_that_cannot_be_tried_here_is_skipped_with_the_reason(results: A
     assert words in results.texts[test]
 
 
-def test_a_class_without_a_quirk_or_with_one_that_no_entry_point_could_name_says_so(results: Any) -> None:
+def test_a_class_without_a_quirk_says_so(results: Any) -> None:
+    """So does one with a quirk that no entry point could name."""
     none, hidden = (
         results.texts[f"test_{name}.py::TestIt::{LAWS[law]}"] for name, law in (("none", "metadata"), ("hidden", "pure"))
     )

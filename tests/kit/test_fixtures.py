@@ -37,31 +37,17 @@ def make(quirk_id: str = "kit-one", **overrides: Any) -> Quirk:
     return Quirk(**{**declaration, **overrides})
 
 
-def test_a_context_takes_what_an_example_takes(quirk_context):
-    context = quirk_context(
-        "example", {"engine.load_format": "dummy"}, vllm="0.9.1", purpose="eval", env={"NCCL_DEBUG": "INFO"}
-    )
-
-    assert (context.model.model_type, context.purpose) == ("example", "eval")
-    assert (context.fact("engine.load_format"), context.typed) == ("dummy", {"engine.load_format"})
-    assert context.fact("env.NCCL_DEBUG") == "INFO"
-    assert (context.fact("packages.vllm"), context.source_known("vllm")) == ("0.9.1", False)
-
-
-def test_nothing_that_is_installed_leaks_into_a_context(quirk_context, monkeypatch):
+def test_a_context_has_what_the_test_gives_alone(quirk_context, monkeypatch):
+    """As an example has: `tests/core/test_quirk.py`."""
     monkeypatch.setenv("VLLM_USE_V1", "0")
 
-    context = quirk_context(settings={"engine.load_format": "dummy"}, typed=())
+    context = quirk_context("example", {"engine.load_format": "dummy"})
+    untyped = quirk_context(settings={"engine.load_format": "dummy"}, typed=())
 
+    assert (context.model.model_type, context.typed, untyped.typed) == ("example", {"engine.load_format"}, frozenset())
     assert (context.packages, context.platform, context.environment) == ({}, None, {})
-
-
-@pytest.mark.parametrize(
-    "keywords", [{"settings": {"refit.scop": "auto"}}, {"typed": ["refit.scop"]}], ids=lambda words: next(iter(words))
-)
-def test_a_slot_that_does_not_exist_is_an_error_with_the_nearest_name(quirk_context, keywords):
     with pytest.raises(QuirksError, match=r"did you mean 'refit\.scope'"):
-        quirk_context(**keywords)
+        quirk_context(typed=["refit.scop"])
 
 
 def test_a_registry_holds_only_what_the_test_adds(quirk_registry, quirk_context):
@@ -153,7 +139,7 @@ def unchanged():
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("error", [None, ZeroDivisionError], ids=["passes", "fails"])
-def test_a_quirk_is_in_force_only_inside_the_block_however_it_ends(applied, engine, quirk_context, error):
+def test_a_quirk_is_in_force_only_inside_the_block(applied, engine, quirk_context, error):
     with pytest.raises(error) if error else nullcontext(), applied(engine(), quirk_context("example")) as in_force:
         assert importlib.import_module("kit_engine").Engine().run() == "wrapped"
         assert os.environ["NCCL_NVLS_ENABLE"] == "0"
@@ -205,7 +191,7 @@ def test_equal_requests_share_one_tiny_checkpoint(tiny_checkpoint):
     assert (first / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
 
 
-def test_loading_the_plugins_imports_nothing_of_the_project_but_themselves(python):
+def test_the_plugins_of_pytest_import_nothing_but_themselves(python):
     code = (
         "import pytest, sys; before = set(sys.modules);"
         "import quirks_core.testing.plugin, quirks_core.testing.marker, quirks_plugins.fixtures;"

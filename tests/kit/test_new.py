@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import venv
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from installations import environment
 
 Quirks = Callable[..., Any]
 
@@ -31,34 +31,30 @@ FILES = [
 @pytest.fixture
 def own_python(tmp_path: Path, python: Callable[..., Any]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs Python in an environment of its own, which sees ours through a .pth file and needs no network."""
-    venv.create(tmp_path / "venv", symlinks=True)
-    own = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}))
-    lines = [os.environ.get("TESTS_HIDDEN", ""), f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})", ""]
-    (own / "ours.pth").write_text("\n".join(lines), encoding="utf-8")
-    return lambda *arguments, **more: python(*arguments, interpreter=tmp_path / "venv" / "bin" / "python", **more)
+    ours = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
+    own = environment(tmp_path / "venv", os.environ.get("TESTS_HIDDEN", ""), ours)
+    return lambda *arguments, **more: python(*arguments, interpreter=own, **more)
 
 
-def test_new_packages_are_sound_until_their_quirk_is_changed(
+def test_a_new_package_is_sound_until_its_quirk_is_changed(
     quirks: Quirks, own_python: Callable[..., Any], tmp_path: Path
 ) -> None:
-    one, other = tmp_path / "acme-quirks", tmp_path / "beta-quirks"
-    made = [
-        quirks("new", "acme-quirks", "--folder", one),
-        quirks("new", "beta-quirks", "--folder", other, "--id", "beta-quirks/class.2b"),
-    ]
+    """Whatever its quirk is called."""
+    one = tmp_path / "acme-quirks"
+    made = quirks("new", "acme-quirks", "--folder", one, "--id", "acme-quirks/class.2b")
     pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
-    installed = own_python(*pip, one, other, folder=tmp_path)
-    assert ([outcome.code for outcome in made], installed.returncode) == ([0, 0], 0), installed.stderr
+    installed = own_python(*pip, one, folder=tmp_path)
+    assert (made.code, installed.returncode) == (0, 0), installed.stderr
 
-    tested = [own_python("-m", "pytest", "-q", folder=folder) for folder in (one, other)]
+    tested = own_python("-m", "pytest", "-q", folder=one)
     validated = own_python("-m", "quirks_core.cli", "validate", "--json", folder=tmp_path)
 
-    assert ["17 passed" in run.stdout for run in tested] == [True, True], tested
+    assert "17 passed" in tested.stdout, tested
     found = json.loads(validated.stdout)
     assert (validated.returncode, found["findings"]) == (0, [])
-    assert [row["quirks"] for row in found["distributions"]] == [["acme-quirks/example"], ["beta-quirks/class.2b"]]
+    assert [row["quirks"] for row in found["distributions"]] == [["acme-quirks/class.2b"]]
 
-    source = one / "src" / "acme_quirks" / "example.py"
+    (source,) = (file for file in (one / "src" / "acme_quirks").glob("*.py") if file.name != "__init__.py")
     text = source.read_text(encoding="utf-8").replace('"engine.enforce_eager", True', '"engine.dtype", "auto"')
     source.write_text(text, encoding="utf-8")
 
@@ -137,9 +133,9 @@ NO_NAME, TAKEN, NO_ID = "is no name of a distribution", "cannot be used", "the i
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *((["--", name], NO_NAME) for name in ("", "acme quirks", "../acme")),
+        (["acme quirks"], NO_NAME),
         *(([name], TAKEN) for name in ("json", "class", "model-quirks")),
-        *((["acme-quirks", "--id", quirk_id], NO_ID) for quirk_id in ("Not An Id", "acme-quirks/one/two")),
+        (["acme-quirks", "--id", "Not An Id"], NO_ID),
         (["--builtin", "acme/one"], "what stands before the slash is the distribution's name, 'model-quirks'"),
         (["--builtin", "v1-runtime"], "'v1-runtime' is taken by model-quirks 0.1.0; try another name"),
         (

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from declarations import declared
+from installations import lay
+from patience import patience
 
 from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.isolated import look
 
 Install = Callable[..., None]
-Declared = Callable[..., str]
 
 #: Plugins that do not load, by the words that the finding must hold.
 BROKEN = {
@@ -51,18 +53,13 @@ class Found(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory, declared: Declared) -> Path:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Installs good and bad distributions, all of them beside each other."""
     site = tmp_path_factory.mktemp("site")
 
     def install(name: str, /, points: dict[str, str] | None = None, **sources: str) -> None:
         """Installs modules, each with a plugin of the distribution's name, unless told otherwise."""
-        info = site / f"{name.replace('-', '_')}-1.2.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n", encoding="utf-8")
-        points = points or {f"{name}/{key}": f"{name.replace('-', '_')}_{key}:QUIRK" for key in sources}
-        lines = [f"{key} = {value}" for key, value in points.items()]
-        (info / "entry_points.txt").write_text("\n".join([f"[{PROJECT}]", *lines]), encoding="utf-8")
+        lay(site, name, "1.2", points or {f"{name}/{key}": f"{name.replace('-', '_')}_{key}:QUIRK" for key in sources})
         for key, source in sources.items():
             (site / f"{name.replace('-', '_')}_{key}.py").write_text(source, encoding="utf-8")
 
@@ -141,7 +138,7 @@ def test_a_broken_plugin_is_named_with_its_error(findings: Any, number: int) -> 
     assert list(BROKEN)[number] in found.message
 
 
-def test_side_effects_of_an_import_are_pinned_on_the_right_plugin(findings: Any) -> None:
+def test_side_effects_of_an_import_are_those_of_its_plugin(findings: Any) -> None:
     assert [(found.level, found.quirk, found.message.partition(":")[0]) for found in findings("kit-heavy")] == [
         ("error", "kit-heavy/a", "loading and judging it imports torch"),
         ("error", "kit-heavy/b", "loading and judging it imports ray, torch"),
@@ -182,9 +179,7 @@ def test_problems_between_distributions_are_reported_for_each(findings: Any) -> 
             assert len([message for message in messages if words in message]) == 1, messages
 
 
-def test_the_exit_code_tells_whether_the_named_distribution_is_good(
-    quirks: Callable[..., Any], install: Install, declared: Declared
-) -> None:
+def test_the_exit_code_is_that_of_the_named_distribution(quirks: Callable[..., Any], install: Install) -> None:
     install("kit-good", {"kit-good/one": "kit_good:QUIRK"}, kit_good=declared("kit-good/one"))
     install("kit-bad", {"kit-bad/one": "kit_bad:QUIRK"}, kit_bad=declared("kit-bad/one", examples="()"))
 
@@ -205,15 +200,7 @@ def test_an_installation_without_third_parties_is_good(quirks: Callable[..., Any
     assert "no third party's quirks are installed" in everybody.out
 
 
-def test_the_built_in_quirks_keep_every_law(quirks: Callable[..., Any]) -> None:
-    built_in = quirks("validate", "model-quirks", "--json")
-
-    assert built_in.code == 0
-    found = built_in.json["findings"]  # patches for other versions or platforms
-    assert all(item["level"] == "note" and "no run on this installation needs it" in item["message"] for item in found)
-
-
-def test_a_plugin_that_hangs_does_not_hide_the_next_one(install: Install, declared: Declared) -> None:
+def test_a_plugin_that_hangs_does_not_hide_the_next_one(install: Install) -> None:
     waits = "import time\ndef value(context): time.sleep(600)"
     sources = {
         "kit_import": "import time; time.sleep(600)",
@@ -226,8 +213,8 @@ def test_a_plugin_that_hangs_does_not_hide_the_next_one(install: Install, declar
         Discovered(name, "kit-slow", "1.2", EntryPoint(name, f"{name.replace('-', '_')}:QUIRK", PROJECT)) for name in names
     ]
 
-    at_import, in_law, good = look(plugins, limit_s=3.0)
+    at_import, in_law, good = look(plugins, limit_s=patience(6.0))
 
-    assert "more than 3 s" in at_import.error
-    assert "more than 3 s" in in_law.error
+    assert "more than " in at_import.error
+    assert "more than " in in_law.error
     assert [*good.digests] == ["kit-good"]

@@ -7,6 +7,8 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from installations import lay
+
 
 def hide_plugins(folder: Path) -> None:
     """Puts metadata without entry points before those of packages that have quirks or commands, also in processes to come.
@@ -16,11 +18,7 @@ def hide_plugins(folder: Path) -> None:
     found = {point.dist for group in ("model_quirks", "model_quirks.commands") for point in entry_points(group=group)}
     for dist in found:
         if dist is not None and dist.name != "model-quirks":
-            info = folder / f"{dist.name.replace('-', '_')}-{dist.version}.dist-info"
-            info.mkdir(parents=True, exist_ok=True)
-            (info / "METADATA").write_text(
-                f"Metadata-Version: 2.1\nName: {dist.name}\nVersion: {dist.version}\n", encoding="utf-8"
-            )
+            lay(folder, dist.name, dist.version)
     if folder.exists():
         sys.path.insert(0, str(folder))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
