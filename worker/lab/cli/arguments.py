@@ -24,13 +24,10 @@ def add_prompts(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the samples (%(default)s)")
 
 
-def add_limits(parser: argparse._ActionsContainer, default: str | None = "peers") -> None:
-    """Adds the thresholds; no set of them is chosen where there is no default."""
+def add_limits(parser: argparse._ActionsContainer) -> None:
+    """Adds the thresholds."""
     parser.add_argument(
-        "--profile",
-        metavar="NAME",
-        default=default,
-        help="set of thresholds: peers (the default), bfloat16, float32, prime-rl (the default of --steps)",
+        "--profile", metavar="NAME", default="peers", help="set of thresholds: %(default)s, bfloat16 or float32 (%(default)s)"
     )
     parser.add_argument(
         "--threshold", metavar="METRIC=LIMIT", action="append", default=[], help="instead of the profile's (repeatable)"

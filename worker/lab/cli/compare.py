@@ -51,7 +51,7 @@ def prompts_for(options: argparse.Namespace, config: GenerationConfig, console: 
     """Reads the prompts that the options name, and prints what is odd about them."""
     from worker.lab.parity.prompts import load_prompts
 
-    found = load_prompts(config.model, file=options.prompts, seed=options.seed)
+    found = load_prompts(config.model, file=options.prompts)
     for warning in found.warnings:
         console.say(f"[yellow]warning:[/] {lines(warning)}")
     return found
@@ -71,9 +71,8 @@ def run_compare(options: argparse.Namespace, files: Sequence[str]) -> int:
 def compared(options: argparse.Namespace, a: Dump, b: Dump) -> Comparison:
     """Compares two dumps by the thresholds that the options name."""
     from worker.lab.compare.compare import compare
-    from worker.lab.parity.thresholds import DEFAULT_PROFILE
 
-    return compare(a, b, profile=options.profile or DEFAULT_PROFILE, thresholds=options.threshold)
+    return compare(a, b, profile=options.profile, thresholds=options.threshold)
 
 
 def show(options: argparse.Namespace, console: Screen, found: Comparison) -> None:

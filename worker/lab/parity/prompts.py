@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,6 @@ TEXTS = (
     "If x + y = 10 and x - y = 4, then x times y equals",
     "Once upon a time, in a village by the sea, there lived an old clockmaker who",
 )
-#: Tokens of a random prompt, which is used if there is no tokenizer.
-_RANDOM_LENGTHS = (8, 13, 21, 34, 17, 26, 11, 40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +59,20 @@ class Prompts:
         return tuple(found)
 
 
-def load_prompts(model: ModelSection, *, file: Path | None = None, seed: int = 0) -> Prompts:
-    """Reads prompts, or generates random ones.
+def load_prompts(model: ModelSection, *, file: Path | None = None) -> Prompts:
+    """Reads prompts.
 
     Args:
         model: The model, and whose tokenizer it has.
         file: Texts, one per line, or JSON lines with ``prompt`` or ``prompt_token_ids``; `TEXTS` if None.
-        seed: Seed of the random token ids for a model without a tokenizer.
 
     Raises:
         UsageError: The file cannot be read, or prompts are empty or hold tokens that the model does not have; all are named.
     """
     tokenizer, problem = _tokenizer(model.tokenizer or model.path, model.revision)
     vocab_size = ModelFacts.read(model.path, model.revision).text_config.get("vocab_size")
-    warnings = []
-    if file is not None:
-        rows = _encoded(_read(file), tokenizer, problem)
-    elif tokenizer is not None:
-        rows = [list(tokenizer.encode(text)) for text in TEXTS]
-    else:
-        warnings.append(f"no tokenizer ({problem}); the prompts are random token ids, and tokens are shown by number")
-        generator = random.Random(seed)  # noqa: S311 - not a secret
-        rows = [[generator.randrange(3, vocab_size or 1000) for _ in range(length)] for length in _RANDOM_LENGTHS]
-    if isinstance(vocab_size, int):
-        warnings += _check_vocabulary(rows, tokenizer, vocab_size)
+    rows = _encoded(TEXTS if file is None else _read(file), tokenizer, problem)
+    warnings = _check_vocabulary(rows, tokenizer, vocab_size) if isinstance(vocab_size, int) else []
     return Prompts(tuple(map(tuple, rows)), tokenizer, tuple(warnings))
 
 

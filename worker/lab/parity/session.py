@@ -69,7 +69,7 @@ class Session:
     @property
     def block_size(self) -> int:
         """Tokens that a block of the KV cache holds."""
-        return vllm_adapter.block_size(self.llm)
+        return int(self.llm.vllm_config.cache_config.block_size)
 
     # ---- weights
 
