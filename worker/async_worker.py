@@ -11,6 +11,7 @@ from quirks_core.configuration.sections import SamplingSection
 from quirks_core.ledger.account import Verdict
 from worker.batch import Batch, check_encoded, check_lengths, prompts, scores, seeds, stop_strings, texts
 from worker.engine import vllm_adapter
+from worker.engine.readiness import KV_CACHE, WEIGHTS
 from worker.errors import SleepError
 from worker.reference import ReferenceCalls
 from worker.refit.refitting import RefitReport, Refitting
@@ -280,11 +281,13 @@ class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
         engine = self.engine
         if unknown := sorted(kwargs.keys() - {"tags"}):
             raise SleepError(f"wake_up_async takes tags, not {', '.join(unknown)}")
+        tags = kwargs.get("tags")
+        if isinstance(tags, str) or set(tags or ()) - {WEIGHTS, KV_CACHE}:
+            raise SleepError(f"wake_up_async: tags are a list of {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}")
 
         async def wake_up(llm: Any) -> None:
-            tags = engine.readiness.checked_tags(kwargs.get("tags"))
             if engine.readiness.asleep:  # vLLM would resume an engine that is paused and awake
-                await vllm_adapter.wake_up(llm, tags)
+                await llm.wake_up(tags=None if tags is None else list(tags))
                 engine.readiness.woke(tags)
 
         await self.refitting.between(wake_up)

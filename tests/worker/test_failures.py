@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Literal, Self
 
 import pytest
@@ -133,13 +132,3 @@ def test_an_error_of_pydantics_gives_only_the_wrong_fields(values, lines):
 )
 def test_any_other_error_keeps_its_first_lines(error, lines):
     assert failures.reasons(error) == lines
-
-
-def test_the_death_of_an_engine_can_be_pickled(tmp_path):
-    """The death of an engine keeps its parts in another process."""
-    died = failures.death([], tmp_path)
-
-    again = copy.copy(died)  # made again from its arguments, as by pickle
-
-    assert (again.what, again.log) == ("the engine died: one of its workers ended", "")
-    assert str(again) == str(died) == f"{died.what}; call restart_async, or make a new worker"

@@ -1,13 +1,9 @@
-"""Explains why an engine died or cannot start: from the logs and processes that it left behind, and from what it needs."""
+"""Explains why an engine died: from the logs and processes that it left behind."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -28,14 +24,10 @@ _ERROR_LINES = 6
 _REASON_LINES, _LONGEST_LINE = 12, 500
 #: In a line of vLLM's that names every setting, whatever went wrong.
 _DUMP = " with config: "
-#: What vLLM's engine core logs of a worker process that ended: its name and exit code.
-_WORKER_ENDED = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+|None)\)")
 #: A frame of a traceback: file and function.
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 #: What Python writes around the frames of a traceback, which are indented.
 _AROUND = ("Traceback (most recent call last)", "The above exception was", "During handling of the above")
-#: Bytes that must be left for temporary files; an engine writes sockets, acknowledgements and logs, little of each.
-_LEAST = 2**20
 
 
 def start_error(error: Exception, lines: list[str]) -> EngineStartError:
@@ -129,41 +121,9 @@ def death(started: Iterable[BaseProcess], folder: Path) -> EngineDiedError:
     endings = [
         f"{process.name} (pid {process.pid}) {_ending(process.exitcode)}" for process in started if not process.is_alive()
     ]
-    logged = last_errors(folder)
-    cause = "; ".join([*endings, *_endings_of_workers(logged)]) or "one of its workers ended"
-    lines = "".join(f"\n  {line}" for line in logged)
-    return EngineDiedError(f"the engine died: {cause}", EngineDiedError.REMEDY, lines)
-
-
-def folder_problem(folder: Path) -> str | None:
-    """Returns what is wrong with the run's private folder: enough to explain why an engine did not start."""
-    if not folder.is_dir():
-        return (
-            f"its temporary folder {folder} vanished meanwhile: something removes files there; keep it from folders named "
-            f"{folder.name.rpartition('-')[0]}-*, or set TMPDIR to another folder"
-        )
-    return full_disk()
-
-
-def unreadable_program() -> str | None:
-    """Returns that spawned processes cannot import this program again; None if it is a file, or has none to import."""
-    if (name := getattr(sys.modules["__main__"], "__file__", None)) != "<stdin>":
-        return None
-    return f"its processes import the program again, and {name} is no file: save the program in one"
-
-
-def full_disk() -> str | None:
-    """Returns that there is no space for temporary files; None if there is some."""
-    try:
-        places = {tempfile.gettempdir(), os.environ.get("TMPDIR", "")}  # Python passes over one that is full, and others do not
-    except FileNotFoundError as error:
-        return f"{error.strerror}: free space in one of them, or set TMPDIR"
-    for place in sorted(filter(os.path.isdir, places)):
-        if (free := shutil.disk_usage(place).free) < _LEAST:
-            return (
-                f"the disk of {place}, the folder for temporary files, is full ({free} bytes left); free space, or set TMPDIR"
-            )
-    return None
+    cause = "; ".join(endings) or "one of its workers ended"
+    lines = "".join(f"\n  {line}" for line in last_errors(folder))
+    return EngineDiedError(f"the engine died: {cause}; {EngineDiedError.REMEDY}{lines}")
 
 
 def of_worker(answer: Mapping[str, Any]) -> QuirksError:
@@ -190,16 +150,7 @@ def last_errors(folder: Path) -> list[str]:
     return last
 
 
-def _endings_of_workers(lines: Iterable[str]) -> list[str]:
-    found = (match.groups() for line in lines for match in _WORKER_ENDED.finditer(line))
-    # A process that ended just now may have no exit code yet.
-    return [f"its process {name} {'ended' if code == 'None' else _ending(int(code))}" for name, code in found]
-
-
 def _ending(code: int | None) -> str:
     if code is None or code >= 0:
         return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    return f"was killed by {signal.Signals(-code).name}"

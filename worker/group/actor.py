@@ -7,7 +7,6 @@ import shutil
 import signal
 import tempfile
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,6 @@ from worker.refit.transport.channel import free_port
 if TYPE_CHECKING:
     from worker.async_worker import VllmAsyncGenerationWorker
 
-#: Lines of a process' log that go into an error.
-_TAIL = 15
 #: Concurrency group of the methods that answer while an engine starts, because the start blocks the actor's event loop.
 WATCH = "watch"
 #: Our variables that pass a plan on to the children of one process.
@@ -39,15 +36,11 @@ class EngineActor:
     """One engine of a group. ``ray.remote`` is applied by the group, never here."""
 
     def __init__(self) -> None:
+        """Makes a folder for all files of the engine, which the driver removes if this process is killed."""
         self._worker: VllmAsyncGenerationWorker | None = None
-        self._folder: str | None = None
-
-    async def meeting_point(self) -> tuple[str, int]:
-        """Returns this node's address and a free port, for the rendezvous of the ranks."""
-        import ray
-
-        address = ray.util.get_node_ip_address()
-        return address, free_port(address)
+        leftovers.collect()
+        self._folder = tempfile.tempdir = os.environ["TMPDIR"] = str(private_folder.make(leftovers.ACTORS))
+        self._log = str(Path("/proc/self/fd/2").readlink())  # Ray gives each worker a file, which its children inherit
 
     async def start(
         self,
@@ -100,24 +93,18 @@ class EngineActor:
         }
 
     async def who(self) -> dict[str, Any]:
-        """Returns node, process and files of this actor; answers also while the engine starts."""
+        """Returns node, process and files of this actor, and a free port for the rendezvous of the ranks."""
         import ray
 
-        if self._folder is None:
-            leftovers.collect()
-            # All files of a killed engine are in one folder, which the driver removes.
-            self._folder = tempfile.tempdir = os.environ["TMPDIR"] = str(private_folder.make(leftovers.ACTORS))
+        node = ray.util.get_node_ip_address()
         return {
-            "node": ray.util.get_node_ip_address(),
+            "node": node,
+            "port": free_port(node),
             "node_id": ray.get_runtime_context().get_node_id(),
             "pid": os.getpid(),
-            "log": _log(),
+            "log": self._log,
             "folder": self._folder,
         }
-
-    async def tail(self) -> list[str]:
-        """Returns the last lines that this actor and its engine's processes wrote; answers also while the engine starts."""
-        return last_lines(_log())
 
     async def death(self) -> None:
         """Waits until the engine ends.
@@ -197,20 +184,6 @@ def reap(pid: int, folder: str, grace_s: float) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def last_lines(file: str, count: int = _TAIL) -> list[str]:
-    """Returns the last lines of a log; none if it cannot be read."""
-    try:
-        with Path(file).open(encoding="utf-8", errors="replace") as lines:
-            return [line.rstrip() for line in deque(lines, maxlen=count)]
-    except OSError:
-        return []
-
-
 def _runs(pid: int) -> bool:
     found = processes.children([pid])
     return bool(found) and processes.all_run(found)
-
-
-def _log() -> str:
-    """Where this process' standard error goes: Ray gives each worker a file, which its children inherit."""
-    return str(Path("/proc/self/fd/2").readlink())

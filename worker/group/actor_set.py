@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from quirks_core.base.errors import QuirksError
 from worker.errors import GenerationAbortedError, GenerationTimeoutError, RankError
-from worker.group.ranks import Rank, lost
+from worker.group.ranks import Rank
 
 _T = TypeVar("_T")
 #: An engine has yielded its last sample.
@@ -52,7 +52,7 @@ class ActorSet:
         router: What every engine has in flight.
     """
 
-    def __init__(self, ranks: Sequence[Rank], follow_s: float, gcs_address: str) -> None:
+    def __init__(self, ranks: Sequence[Rank], follow_s: float) -> None:
         """Starts to watch running engines; after one has failed, the others get `follow_s` to finish a common call."""
         self.ranks = tuple(ranks)
         self.router = Router(len(self.ranks))
@@ -60,7 +60,6 @@ class ActorSet:
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._watching = [asyncio.ensure_future(self._watch(rank)) for rank in self.ranks]
-        self._watching.append(asyncio.ensure_future(self._watch_ray(gcs_address)))
 
     @property
     def problem(self) -> str | None:
@@ -201,9 +200,6 @@ class ActorSet:
             await rank.call("death")
         except QuirksError as error:
             self._fail(error)
-
-    async def _watch_ray(self, address: str) -> None:
-        self._fail(RankError(await lost(address)))
 
     def _fail(self, error: QuirksError) -> None:
         if not self._failure.done():
