@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.sections import SamplingSection
 from quirks_core.ledger.account import Verdict
 from worker.batch import Batch, check_encoded, check_lengths, prompts, scores, seeds, stop_strings, texts
@@ -222,11 +221,8 @@ class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
             clear_cache: Drop the KV cache, so that frozen requests are recomputed.
 
         Raises:
-            QuirksError: There is no such mode.
             EngineDiedError: A process of the engine died.
         """
-        if mode not in vllm_adapter.PAUSE_MODES:
-            raise QuirksError(f"pause_async: mode is one of {', '.join(vllm_adapter.PAUSE_MODES)}, not {mode!r}")
         await self.refitting.between(vllm_adapter.pause, clear_cache=clear_cache, mode=mode)
 
     async def resume_async(self) -> None:

@@ -73,7 +73,6 @@ def test_children_of_other_threads_are_not_the_engine_s(start, named):
 
     assert processes.started(before) == [core]
     assert {process.pid for process in processes.engine_processes(before)} == {core.pid}
-    assert processes.cores(processes.started(before)) == {core.pid: "EngineCore_DP0"}
 
 
 def test_a_child_that_has_ended_is_none_of_the_next_engines(named):

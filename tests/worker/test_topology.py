@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -170,15 +169,6 @@ def test_every_expert_is_counted_where_it_has_to_be(expected, number, held, prob
     message = _problems(_changed(_formed(expected), number, experts=held), expected)
 
     assert f"{LAYERS[1]}: {problem}" in message
-
-
-@pytest.mark.parametrize("expected", RIGHT.values(), ids=RIGHT)
-def test_what_goes_through_json_comes_back_the_same(expected):
-    parts = [Topology((row,)) for row in _formed(expected).rows]
-
-    back = [Topology.of(json.loads(part.to_json()), engine=part.rows[0].engine) for part in parts]
-
-    assert Topology.joined(back) == _formed(expected)
 
 
 @pytest.mark.usefixtures("shell")

@@ -220,10 +220,10 @@ class Engine:
         Each core has called its workers, and compared its values and theirs with the plan, before it took a request.
         """
         receipts = applied.receipt()
-        cores = processes.cores(self._started)
-        if missing := cores.keys() - {receipt.processes[0].pid for receipt in receipts}:
-            late = (f"{cores[pid]} (process {pid}) did not acknowledge the plan" for pid in sorted(missing))
-            raise ReceiptError(f"{_NOT_IN_FORCE}: {'; '.join(late)}")
+        acknowledged = {receipt.processes[0].pid for receipt in receipts}
+        cores = [child for child in self._started if child.name.startswith(processes.ENGINE_CORE)]
+        if late := [f"{core.name} (process {core.pid})" for core in cores if core.pid not in acknowledged]:
+            raise ReceiptError(f"{_NOT_IN_FORCE}: {', '.join(late)} did not acknowledge the plan")
         rows = [row for receipt in receipts for row in receipt.processes]
         self._members = processes.children(row.pid for row in rows if row.host == receipts[0].host)
         leftovers.record_shared_memory(applied.folder, (member.pid for member in self._members))

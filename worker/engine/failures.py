@@ -10,9 +10,7 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
-from pydantic import ValidationError
-
-from quirks_core.base.errors import QuirksError, shortened, shown
+from quirks_core.base.errors import QuirksError, shortened
 from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan, Status
 from worker import errors
@@ -39,20 +37,9 @@ def start_error(error: Exception, lines: list[str]) -> EngineStartError:
 
 
 def reasons(error: Exception) -> list[str]:
-    """Returns the message of the driver's error in lines; for pydantic's, each field with its value."""
-    if isinstance(error, ValidationError):
-        count = f"{error.error_count()} validation error{'s' if error.error_count() > 1 else ''}"
-        found = [f"{count} in {error.title}:", *map(_of_field, error.errors(include_url=False))]
-    else:
-        found = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    """Returns the message of the driver's error in lines."""
+    found = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return [shortened(line, _LONGEST_LINE) for line in found[:_REASON_LINES]]
-
-
-def _of_field(item: Mapping[str, Any]) -> str:
-    field = str(item["loc"][0]) if item["loc"] else ""  # what follows is the member of a union
-    message = item["msg"].removeprefix("Value error, ")
-    given = f", not {shown(item['input'])}" if field and isinstance(item["input"], str | int | float | None) else ""
-    return f"{field}: {message}{given}" if field else message
 
 
 def notes(error: Exception, plan: Plan, running: str) -> list[str]:

@@ -114,7 +114,7 @@ class Topology:
 
     @classmethod
     def of(cls, reports: Iterable[Mapping[str, Any]], *, engine: int = 0) -> Topology:
-        """Makes it of what `read_topology` returned in each process of an engine, also through JSON or msgpack."""
+        """Makes it of what `read_topology` returned in each process of an engine, also through msgpack."""
         return cls(tuple(Row(**{**report, "engine": engine}) for report in reports))
 
     @classmethod

@@ -19,8 +19,6 @@ from quirks_core.hook.worker_calls import METHOD
 from quirks_core.plan.records import Plan
 from worker.engine.engine_rank import EngineRank
 
-#: What can become of requests in flight when an engine pauses.
-PAUSE_MODES = ("abort", "keep", "wait")
 #: What the quirk ``coalesced-outputs`` adds to the engine core; an engine whose plan adds it holds outputs of marked requests.
 COUNTS_HELD = "vllm.v1.engine.core:EngineCore.generated_so_far"
 #: Marks a request whose caller reads nothing before it finishes.

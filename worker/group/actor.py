@@ -17,16 +17,14 @@ from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.variables import is_secret
 from quirks_core.facts.context import planned_variables
 from quirks_core.plan.diff import diff
-from quirks_core.plan.records import Plan
 from worker.engine import leftovers, processes, vllm_adapter
 from worker.engine.engine_rank import EngineRank
 from worker.refit.transport.channel import free_port
 
 if TYPE_CHECKING:
+    from quirks_core.plan.records import Plan
     from worker.async_worker import VllmAsyncGenerationWorker
 
-#: Concurrency group of the methods that answer while an engine starts, because the start blocks the actor's event loop.
-WATCH = "watch"
 #: Our variables that pass a plan on to the children of one process.
 _OF_ONE_PROCESS = (FOLDER_VARIABLE, PLAN_VARIABLE)
 _OWN = "MODEL_QUIRKS_"
@@ -46,7 +44,7 @@ class EngineActor:
         self,
         config: Mapping[str, Any],
         engine_rank: EngineRank,
-        plan: str,
+        plan: Plan,
         environment: Mapping[str, str],
         fact_names: Sequence[str],
         disable: Sequence[str],
@@ -54,18 +52,11 @@ class EngineActor:
     ) -> dict[str, Any]:
         """Starts the engine; this blocks the actor's event loop.
 
-        Args:
-            config: The group's configuration, as the user typed it.
-            engine_rank: Which engine of the group this is.
-            plan: The group's plan, as JSON. The engine resolves its own with what is installed on its node; both must be equal.
-            environment: The driver's values of the variables that quirks may read; Ray's processes have those from the start of
-                Ray.
-            fact_names: Names of the facts that the driver's quirks read.
-            disable: As for the group.
-            force: As for the group.
+        The engine resolves a plan of its own with what is installed on its node; it must be the group's. The environment has
+        the driver's values of the variables that quirks and their facts read; Ray's processes have those from its start.
 
         Returns:
-            ``receipt`` and ``topology`` as JSON, ``warnings``, ``devices`` and ``longest``, the longest sequence in tokens.
+            ``receipt``, ``topology``, ``warnings``, ``devices`` and ``longest``, the longest sequence in tokens.
 
         Raises:
             QuirksError: The configuration is refused here or gives another plan, or the engine did not start.
@@ -76,17 +67,16 @@ class EngineActor:
             del os.environ[name]
         os.environ.update(environment)
         worker = VllmAsyncGenerationWorker(config, disable=disable, force=force, engine_rank=engine_rank)
-        wanted = Plan.model_validate_json(plan)
-        if worker.plan.digest != wanted.digest:
+        if worker.plan.digest != plan.digest:
             raise QuirksError(
                 "this node's plan differs from the driver's, because its installation or its environment differs: "
-                f"{_differences(wanted, worker.plan)}"
+                f"{_differences(plan, worker.plan)}"
             )
         await worker.post_init_async()
         self._worker = worker
         return {
-            "receipt": worker.receipt.model_dump_json(),
-            "topology": worker.topology.to_json(),
+            "receipt": worker.receipt,
+            "topology": worker.topology,
             "warnings": worker.warnings,
             "devices": await worker.report_device_id_async(),
             "longest": worker.engine.llm.model_config.max_model_len,
@@ -144,11 +134,6 @@ class EngineActor:
             QuirksError: The engine is not running.
         """
         return await getattr(self._started(), method)(*arguments, **named)
-
-    async def shutdown(self) -> None:
-        """Stops the engine; may be called again."""
-        if self._worker is not None:
-            await self._worker.shutdown()
 
     def _started(self) -> VllmAsyncGenerationWorker:
         if self._worker is None:

@@ -88,16 +88,9 @@ class ActorSet:
             self._fail(GenerationAbortedError(why))
 
     async def everybody(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
-        """Calls a method of every worker at the same time.
+        """Calls a method of every worker at the same time; returns what each returned, in the order of the ranks.
 
-        Args:
-            method: The worker's method.
-            *arguments: The same for all.
-            each: Arguments for each, instead.
-            **named: The same for all.
-
-        Returns:
-            What each returned, in the order of the ranks.
+        Arguments are the same for all, but for those in `each`, which has a row for each worker.
 
         Raises:
             RankError: An engine died, or does not follow although another has failed.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -105,7 +104,6 @@ class WorkerGroup(RefitCalls):
         self.refits = GroupRefits(self.config.refit, self.plan, self._running)
         self._actors: ActorSet | None = None
         self._changing = asyncio.Lock()
-        self._starting: asyncio.Task[None] | None = None
         self._starts = 0
         self._topology: Topology | None = None
         self._announced: dict[str, Any] | None = None
@@ -141,12 +139,10 @@ class WorkerGroup(RefitCalls):
             await self._start_or_nothing()
 
     async def shutdown(self) -> None:
-        """Stops every engine, ends the actors and releases their placement; may be called again.
+        """Stops every engine, ends the actors and releases their placement; may be called again; during a start, after it.
 
         Requests in flight end with `GenerationAbortedError`.
         """
-        if self._starting is not None:
-            self._starting.cancel()
         async with self._changing:
             await to_the_end(self._stop("the group was shut down"))
 
@@ -316,19 +312,11 @@ class WorkerGroup(RefitCalls):
 
     async def _start_or_nothing(self) -> None:
         """Starts the engines; leaves nothing behind if that fails or is cancelled."""
-        self._starting = asyncio.ensure_future(self._start())
         try:
-            await self._starting
-        except BaseException as error:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
+            await self._start()
+        except BaseException:
             await to_the_end(self._stop("the group did not start"))
-            caller = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and caller is not None and not caller.cancelling():
-                raise RankError("the group was shut down while it started") from None
             raise
-        finally:
-            self._starting = None
 
     async def _start(self) -> None:
         await self._ranks.create()
@@ -338,7 +326,7 @@ class WorkerGroup(RefitCalls):
                 "start",
                 self._config_of(rank.number),
                 EngineRank(self.strategy, rank.number, len(ranks), ranks[0].node, ranks[0].port),
-                self.plan.to_json(),
+                self.plan,
                 plan_variables({**os.environ, **self._typed.env}, self._fact_names),
                 self._fact_names,
                 self._call.disable,
@@ -347,12 +335,10 @@ class WorkerGroup(RefitCalls):
             for rank in ranks
         ]
         started = await self._all_up(ranks, calls)
-        topology = Topology.joined(
-            Topology.of(json.loads(item["topology"]), engine=rank.number) for rank, item in zip(ranks, started, strict=True)
-        )
+        topology = Topology.joined(item["topology"] for item in started)
         topology.check(Expected.of(self.plan))
         self._topology = topology
-        self.receipts = [Receipt.model_validate_json(item["receipt"]) for item in started]
+        self.receipts = [item["receipt"] for item in started]
         self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
         self._longest = started[0]["longest"]
         self.refits.started([rank.node for rank in ranks], [item["devices"] for item in started])

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from math import ceil
 from typing import Any
@@ -16,12 +16,12 @@ from quirks_core.base.errors import QuirksError, UsageError, shortened
 from quirks_core.configuration.sections import ClusterSection
 from quirks_core.configuration.variables import is_secret
 from worker.errors import EngineDiedError, RankError
-from worker.group.actor import WATCH, EngineActor, plan_variables, reap
+from worker.group.actor import EngineActor, plan_variables, reap
 
 #: Further variables than those that affect plans: processes read them before our code runs, or they name caches.
 _TRAVELLING = ("HF_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
-#: Calls that an actor answers at once, beside the one that starts its engine.
-_WATCHERS = 4
+#: Concurrency group of the methods that answer while an engine starts, and how many of such calls an actor answers at once.
+_WATCH, _WATCHED, _WATCHERS = "watch", ("state", "who"), 4
 #: Calls that an actor has in flight at most: one for each call of `generate_async` and the like.
 _CALLS = 4096
 #: Those of them that are no streams of samples: a pause must not wait for them.
@@ -64,22 +64,24 @@ class Rank:
         Raises:
             RankError: It died.
         """
-        found = await self.watch("who")
+        found = await self.call("who")
         for name, value in found.items():
             setattr(self, name, value)
 
     async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls the actor on its own event loop, which is blocked while the engine starts.
+        """Calls the actor on its own event loop, which is blocked while the engine starts; what is watched answers then, too.
 
         Raises:
             RankError: The actor died, or raised an error that is not a `QuirksError`.
             QuirksError: The worker raised it; the message begins with the rank.
         """
-        return await self._result(lambda: getattr(self.actor, method).remote(*arguments, **named))
-
-    async def watch(self, method: str) -> Any:
-        """Calls a method that answers also while the engine starts; errors as for `call`."""
-        return await self._result(lambda: getattr(self.actor, method).options(concurrency_group=WATCH).remote())
+        remote = getattr(self.actor, method)
+        if method in _WATCHED:
+            remote = remote.options(concurrency_group=_WATCH)
+        try:
+            return await remote.remote(*arguments, **named)
+        except Exception as error:
+            raise self._named(error) from None
 
     async def stream(self, *arguments: Any, **options: Any) -> AsyncGenerator[Any, None]:
         """Yields what the actor's generator yields; leaving early ends it there too. Errors as for `call`."""
@@ -112,17 +114,11 @@ class Rank:
         where = {"rank": self.number, "node": self.node, "pid": self.pid}
         try:
             async with asyncio.timeout(_ANSWER_S):
-                return {**where, **(await self.watch("state"))}
+                return {**where, **(await self.call("state"))}
         except TimeoutError:
             return {**where, "alive": False, "problem": f"its actor does not answer within {_ANSWER_S:g} s"}
         except QuirksError as error:
             return {**where, "alive": False, "problem": str(error)}
-
-    async def _result(self, call: Callable[[], Any]) -> Any:
-        try:
-            return await call()
-        except Exception as error:
-            raise self._named(error) from None
 
     def _named(self, error: Exception) -> QuirksError:
         from ray.exceptions import RayActorError, RayTaskError
@@ -169,7 +165,7 @@ class Ranks:
 
         await self._connect()
         await self._place()
-        kind = ray.remote(concurrency_groups={WATCH: _WATCHERS})(EngineActor)
+        kind = ray.remote(concurrency_groups={_WATCH: _WATCHERS})(EngineActor)
         actors = [
             kind.options(
                 num_cpus=self._bundle["CPU"],
@@ -201,7 +197,7 @@ class Ranks:
         if not ray.is_initialized():
             return  # and nothing is left of it
         if ranks and timeout_s:
-            stopping = [asyncio.ensure_future(rank.call("shutdown")) for rank in ranks]
+            stopping = [asyncio.ensure_future(rank.call("call", "shutdown")) for rank in ranks]
             await asyncio.wait(stopping, timeout=timeout_s)
             for task in stopping:
                 task.cancel()

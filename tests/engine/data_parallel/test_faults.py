@@ -105,7 +105,7 @@ def test_a_group_that_lost_its_node_goes_on_after_a_restart(driver, checkpoint, 
     assert said["tokens"] == [list(row.tokens) for row in lab.reference(checkpoint("qwen3"))]
 
 
-def test_nothing_of_a_killed_driver_outlives_the_next_start(driver, place):
+def test_nothing_of_a_killed_driver_outlives_the_next_start(driver, place, monkeypatch):
     process, found = driver
     engines = [psutil.Process(pid) for pid in found["pids"]]
     assert len(engines) == 2
@@ -116,7 +116,8 @@ def test_nothing_of_a_killed_driver_outlives_the_next_start(driver, place):
     assert left == []
     assert list(place.glob("mqa-*"))
 
-    leftovers.collect(place)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    leftovers.collect()
 
     assert [path.name for path in place.iterdir()] == ["ray"]  # Ray's own, as it is
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from quirks_core.base.errors import UsageError
@@ -38,7 +37,7 @@ def output_folder(folder: Path | None) -> Path | None:
     """Creates the folder of ``--output`` before the work starts; None if the option is not given.
 
     Raises:
-        UsageError: It cannot be made or written to.
+        UsageError: It cannot be made.
     """
     if folder is None:
         return None
@@ -46,6 +45,4 @@ def output_folder(folder: Path | None) -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output {folder} cannot be made: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"--output {folder} cannot be written to")
     return folder

@@ -39,7 +39,7 @@ def run_migrate(options: argparse.Namespace) -> int:
     console = Screen(stderr=options.json)
     with tempfile.TemporaryDirectory(prefix="quirks-migrate-") as temporary:
         folder = output_folder(options.output) or Path(temporary)
-        given = _given(options, Path(temporary), console)
+        given = _given(options, Path(temporary))
         a, b = Environment.of(options.a), Environment.of(options.b)
         with stages(console) as notify:
             found = compared(options, *dumps(a, b, given, folder, notify=notify))
@@ -50,10 +50,10 @@ def run_migrate(options: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
-def _given(options: argparse.Namespace, folder: Path, console: Screen) -> list[str]:
+def _given(options: argparse.Namespace, folder: Path) -> list[str]:
     """Returns the options of both dumps: the run, and the prompts as token ids, so that one tokenizer makes them."""
     config = load_config(options)
-    prompts = prompts_for(options, config, console)
+    prompts = prompts_for(options, config)
     run, rows = folder / "run.yaml", folder / "prompts.jsonl"
     run.write_text(config.model_dump_json(exclude_unset=True), encoding="utf-8")
     rows.write_text("".join(json.dumps({"prompt_token_ids": row}) + "\n" for row in prompts.rows), encoding="utf-8")

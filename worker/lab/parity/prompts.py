@@ -31,7 +31,6 @@ class Prompts:
 
     rows: tuple[tuple[int, ...], ...]  #: token ids of each prompt
     tokenizer: Any = None  #: a transformers tokenizer; None if the model has none
-    warnings: tuple[str, ...] = ()  #: warnings about tokenizer and vocabulary
 
     def decode(self, ids: Sequence[int]) -> str | None:
         """Returns the tokens as text; None without a tokenizer."""
@@ -72,8 +71,9 @@ def load_prompts(model: ModelSection, *, file: Path | None = None) -> Prompts:
     tokenizer, problem = _tokenizer(model.tokenizer or model.path, model.revision)
     vocab_size = ModelFacts.read(model.path, model.revision).text_config.get("vocab_size")
     rows = _encoded(TEXTS if file is None else _read(file), tokenizer, problem)
-    warnings = _check_vocabulary(rows, tokenizer, vocab_size) if isinstance(vocab_size, int) else []
-    return Prompts(tuple(map(tuple, rows)), tokenizer, tuple(warnings))
+    if isinstance(vocab_size, int):
+        _check_vocabulary(rows, tokenizer, vocab_size)
+    return Prompts(tuple(map(tuple, rows)), tokenizer)
 
 
 def _tokenizer(name: str, revision: str | None) -> tuple[Any, str]:
@@ -122,14 +122,10 @@ def _encoded(items: Sequence[Any], tokenizer: Any, problem: str) -> list[list[in
     return rows
 
 
-def _check_vocabulary(rows: Sequence[Sequence[int]], tokenizer: Any, vocab_size: int) -> list[str]:
+def _check_vocabulary(rows: Sequence[Sequence[int]], tokenizer: Any, vocab_size: int) -> None:
     if wrong := [str(index) for index, row in enumerate(rows) if not all(0 <= token < vocab_size for token in row)]:
         known = f" (the tokenizer knows {len(tokenizer)})" if tokenizer is not None else ""
         raise UsageError(
             f"prompts {', '.join(wrong)} hold token ids outside 0..{vocab_size - 1}, the model's vocabulary{known}; "
             "the tokenizer is another model's: set model.tokenizer"
         )
-    if tokenizer is not None and len(tokenizer) > vocab_size:
-        sizes = f"the tokenizer knows {len(tokenizer)} tokens and the model {vocab_size}"
-        return [f"{sizes}: they may not belong together (model.tokenizer)"]
-    return []

@@ -84,7 +84,7 @@ class ParityRun:
         self._prompts = load_prompts(self.config.model, file=options.prompts)
         if longest := self.plan.value("engine.max_model_len"):  # otherwise the engine reports it
             self._prompts.check(longest, options.new_tokens)
-        self._warnings += [*self._prompts.warnings, *worker.warnings]
+        self._warnings += worker.warnings
         self.reported: dict[str, Any] = {}
         self.dtype = "auto"
 
