@@ -198,11 +198,11 @@ async def test_a_refit_in_the_middle_reaches_all_ranks(
     await under_way()
     call = Rank.call
 
-    async def one_is_told_later(rank, name, method="", *arguments, **named):
+    async def one_is_told_later(rank, *arguments, **named):
         """An engine that joins a collective takes no step, and in lock-step the other would wait for it in one."""
-        if method == "init_collective_async" and rank is group._actors.ranks[1]:
+        if "init_collective_async" in arguments and rank is group._actors.ranks[1]:
             await asyncio.sleep(0.1)
-        return await call(rank, name, method, *arguments, **named)
+        return await call(rank, *arguments, **named)
 
     monkeypatch.setattr(Rank, "call", one_is_told_later)
     async with asyncio.timeout(HUNG_S):
