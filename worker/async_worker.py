@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.sections import SamplingSection
 from quirks_core.ledger.account import Verdict
 from worker.batch import Batch, check_encoded, check_lengths, prompts, scores, seeds, stop_strings, texts
 from worker.engine import vllm_adapter
+from worker.engine.readiness import KV_CACHE, WEIGHTS
 from worker.errors import SleepError
 from worker.reference import ReferenceCalls
 from worker.refit.refitting import RefitReport, Refitting
@@ -221,11 +221,8 @@ class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
             clear_cache: Drop the KV cache, so that frozen requests are recomputed.
 
         Raises:
-            QuirksError: There is no such mode.
             EngineDiedError: A process of the engine died.
         """
-        if mode not in vllm_adapter.PAUSE_MODES:
-            raise QuirksError(f"pause_async: mode is one of {', '.join(vllm_adapter.PAUSE_MODES)}, not {mode!r}")
         await self.refitting.between(vllm_adapter.pause, clear_cache=clear_cache, mode=mode)
 
     async def resume_async(self) -> None:
@@ -280,11 +277,13 @@ class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
         engine = self.engine
         if unknown := sorted(kwargs.keys() - {"tags"}):
             raise SleepError(f"wake_up_async takes tags, not {', '.join(unknown)}")
+        tags = kwargs.get("tags")
+        if isinstance(tags, str) or set(tags or ()) - {WEIGHTS, KV_CACHE}:
+            raise SleepError(f"wake_up_async: tags are a list of {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}")
 
         async def wake_up(llm: Any) -> None:
-            tags = engine.readiness.checked_tags(kwargs.get("tags"))
             if engine.readiness.asleep:  # vLLM would resume an engine that is paused and awake
-                await vllm_adapter.wake_up(llm, tags)
+                await llm.wake_up(tags=None if tags is None else list(tags))
                 engine.readiness.woke(tags)
 
         await self.refitting.between(wake_up)

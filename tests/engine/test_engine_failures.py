@@ -9,10 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -66,9 +64,11 @@ async def test_a_refused_argument_is_shown_with_its_value(checkpoint, running):
         async with running(checkpoint("qwen3"), {"engine": {"cpu_offload_gb": -1, "load_format": "auto"}}):
             pass
 
-    first, field, *_ = str(caught.value).splitlines()
-    assert first.startswith("the engine died while it started: 1 validation error in ")
-    assert field.strip() == "cpu_offload_gb: Input should be greater than or equal to 0, not -1"
+    first, field, problem, *_ = str(caught.value).splitlines()
+    assert first.startswith("the engine died while it started: 1 validation error for ")
+    assert field.strip() == "cpu_offload_gb"
+    assert "Input should be greater than or equal to 0" in problem
+    assert "input_value=-1" in problem
     assert [note.partition(" (")[0] for note in caught.value.__notes__] == [_NO_QUIRK]
 
 
@@ -88,32 +88,6 @@ async def test_shutdown_removes_only_what_the_engine_brought(checkpoint, running
     other.kill()
     changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
     assert not [name for name in changed if name.startswith("MODEL_QUIRKS_")]
-
-
-@pytest.fixture
-def place():
-    """A folder with a short path, because engines have sockets there."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-async def test_a_temporary_folder_that_vanishes_is_named(checkpoint, running, monkeypatch, place):
-    """A temporary folder that vanishes while an engine starts is named."""
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-
-    def remove():
-        while not (found := list(place.glob("model-quirks-*/*"))):  # sockets at which the engine's processes meet
-            time.sleep(0.05)
-        shutil.rmtree(found[0].parent)
-
-    thread = threading.Thread(target=remove, daemon=True)
-    thread.start()
-    with pytest.raises(EngineStartError, match=r"its temporary folder \S+ vanished meanwhile: .* set TMPDIR"):
-        async with running(checkpoint("qwen3")):
-            pass
-    thread.join()
-
-    assert "MODEL_QUIRKS_PLAN" not in os.environ
 
 
 #: Starts an engine and says how that ended.

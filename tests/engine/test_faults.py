@@ -24,8 +24,8 @@ from worker.engine import leftovers
 from worker.errors import EngineDiedError, GenerationAbortedError, NotReadyError, RefitError, RefitRejectedError
 from worker.refit import tensors
 
-#: The signal, unless vLLM looked before the process had an exit code.
-KILLED = "its process VllmWorker-0 (was killed by SIGKILL|ended;)"
+#: What the engine's core logs of it.
+KILLED = r"the engine died: (.*\n)*.*VllmWorker-0 died unexpectedly"
 #: A refit's own limit, which nobody here may wait for.
 FOREVER_S = 3600
 

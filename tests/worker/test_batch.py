@@ -37,16 +37,6 @@ def test_everything_that_is_wrong_with_a_batch_is_in_one_error_with_its_rows(mes
     messages(caught.value)
 
 
-def test_negative_ids_of_the_padding_do_not_matter():
-    assert prompts({"input_ids": torch.tensor([[5, -100]]), "input_lengths": torch.tensor([1])}) == [[5]]
-
-
-def test_a_batch_without_rows_has_no_prompts():
-    empty = torch.zeros((0, 4), dtype=torch.int64)
-
-    assert prompts({"input_ids": empty, "input_lengths": torch.zeros(0, dtype=torch.int64)}) == []
-
-
 def test_a_sample_holds_copies_in_one_row_of_the_promised_dtypes():
     generated, logprobs, spans = [7, 8, 9], [-0.5, -1.0, -1.5], [("1", 0, 2), ("2", 2, 3)]
     row = sample([5, 6], generated, logprobs, truncated=True, weight_versions=spans, cached=1)
@@ -79,15 +69,6 @@ def test_samples_come_back_in_order_padded_on_the_right():
     assert batch["weight_versions"] == [[("a", 0, 1)], [("a", 0, 1), ("b", 1, 2)]]
 
 
-def test_what_was_put_together_can_be_cut_apart_again():
-    rows = [sample([1, 2], [3], [-1.0], truncated=False), sample([4], [5, 6, 7], [-1.0] * 3, truncated=False)]
-
-    batch = collate(list(enumerate(rows)), pad_token_id=0)
-
-    cut = prompts({"input_ids": batch["output_ids"], "input_lengths": batch["unpadded_sequence_lengths"]})
-    assert cut == [[1, 2, 3], [4, 5, 6, 7]]
-
-
 def test_every_sample_stops_at_any_of_the_stop_strings():
     data = {"stop_strings": [["\n", "END"], None, [], ["END", "?"]]}
 
@@ -107,11 +88,6 @@ def test_stop_strings_of_another_form_are_refused(given):
         BatchError, match=r"'stop_strings' must hold None or a list of texts that are not empty for each of 2 rows"
     ):
         stop_strings({"stop_strings": given}, 2)
-
-
-def test_no_samples_make_no_batch():
-    with pytest.raises(BatchError, match="no samples"):
-        collate([], pad_token_id=0)
 
 
 @pytest.mark.parametrize("given", [[3, 4], torch.tensor([3, 4])])

@@ -207,10 +207,3 @@ def test_another_kind_of_cpu_makes_no_proof_stale(made, monkeypatch):
 
     assert evidence.dependencies(quirk)["cpu"] == "avx_vnni"
     assert stale(quirk) == ""
-
-
-def test_what_cannot_be_proved_here_is_never_stale(monkeypatch):
-    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
-    registry = Registry.load()
-
-    assert [stale(registry.find(name).quirk) for name in ("cp-vlm", "cpu-amx-mla")] == ["", ""]

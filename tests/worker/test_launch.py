@@ -13,7 +13,6 @@ from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.slots import Place, slot_named
-from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.source.vllm_source import INSTALLED
 from worker import VllmAsyncGenerationWorker, WorkerGroup
@@ -112,12 +111,6 @@ def test_every_argument_of_ours_is_the_installed_engine_s():
     fixed = {"model", "tokenizer", "revision", "disable_log_stats", "distributed_executor_backend", "weight_transfer_config"}
 
     assert (ours | fixed) - INSTALLED.arguments.names() == set()
-
-
-def test_an_argument_that_the_engine_lacks_is_an_error(launch):
-    """An argument that the engine lacks is an error with the nearest one."""
-    with pytest.raises(UsageError, match=r"engine\.max_num_seq: .*did you mean 'max_num_seqs'"):
-        launch(engine={"vllm_kwargs": {"max_num_seq": 4}})
 
 
 @pytest.mark.parametrize(
@@ -322,29 +315,6 @@ def test_engines_have_different_seeds_unless_equals_are_wanted(ranked, strategy,
     assert ranked("engine", engines=1, **typed).get("seed") == typed.get("seed")
 
 
-@pytest.mark.parametrize(
-    ("strategy", "sizes", "executor"),
-    [
-        ("actors", {}, "mp"),
-        ("engine", {}, "mp"),
-        ("independent", {"tensor_parallel_size": 2}, "mp"),
-        ("independent", {}, None),
-    ],
-)
-def test_no_engine_of_several_ranks_leaves_the_executor_to_vllm(ranked, strategy, sizes, executor):
-    """Every actor is in a placement group, where vLLM would take Ray's executor."""
-    engines = 1 if strategy == "engine" else ENGINES
-
-    assert ranked(strategy, engines=engines, **sizes).get("distributed_executor_backend") == executor
-
-
-def test_a_group_of_one_engine_is_no_group(ranked):
-    found = ranked("independent", engines=1, data_parallel_size=1)
-
-    assert _data_parallel(found) == {"data_parallel_size": 1}
-    assert "seed" not in found
-
-
 def test_a_worker_owns_its_ranks_if_the_user_says_so(launch, model):
     """A worker without a group owns its ranks if the user says so."""
     engine = {"data_parallel_size": 2, "enable_expert_parallel": True}
@@ -370,13 +340,6 @@ def test_a_worker_without_a_group_cannot_be_several_engines(model, strategy):
         VllmAsyncGenerationWorker(config)
 
 
-def test_a_place_does_not_make_a_refused_configuration_work(launch, model):
-    place = EngineRank("actors", 0, 2, "192.0.2.7", 29600)
-
-    with pytest.raises(RefusedError, match="this one is dense"):
-        launch(model(), engine={"data_parallel_size": 2}, parallel={"dp_strategy": "actors"}, engine_rank=place)
-
-
 @pytest.mark.parametrize(
     ("purpose", "least", "warns"),
     [("rollout", 5, True), ("rollout", 0, False), ("eval", 5, False), ("serve", 5, False)],
@@ -391,14 +354,6 @@ def test_a_rollout_that_masks_end_tokens_warns_first(model, purpose, least, warn
     found = [text for text in worker.warnings if "sampling.min_new_tokens" in text]
     assert len(found) == warns
     assert not warns or ("= 5 masks the tokens that end a sample" in found[0] and "set sampling.min_new_tokens: 0" in found[0])
-
-
-def test_a_group_warns_of_masked_tokens_as_a_worker_does(model):
-    config = {"model": str(model("qwen3_moe", num_experts=12)), "sampling": {"min_new_tokens": 2}}
-
-    group = WorkerGroup(config)
-
-    assert len([text for text in group.warnings if "sampling.min_new_tokens = 2" in text]) == 1
 
 
 def test_a_rollout_may_name_another_backend_of_vllm(launch):

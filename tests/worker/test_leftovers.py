@@ -1,4 +1,4 @@
-"""What killed runs leave in shared memory and among temporary files, and what explains that an engine did not start."""
+"""What killed runs leave in shared memory and among temporary files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multiprocessing import shared_memory as segments
 
 import pytest
 
-from worker.engine import failures, leftovers
+from worker.engine import leftovers
 
 #: An engine's driver as far as it matters: a run's folder, with the segments of a process below it, killed without warning.
 _KILLED = """
@@ -73,28 +73,3 @@ def test_segments_that_were_not_recorded_are_left_alone(killed, place):
     finally:
         other.close()
         other.unlink()
-
-
-def test_only_a_folder_that_vanished_is_named(place):
-    assert failures.folder_problem(place) is None
-    assert "model-quirks-x vanished meanwhile" in failures.folder_problem(place / "model-quirks-x")
-
-
-def test_a_machine_without_a_temporary_folder_is_named(monkeypatch):
-    """A machine without any folder for temporary files is named with the remedy."""
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
-
-    assert "No usable temporary directory found" in failures.full_disk()
-    assert "set TMPDIR" in failures.full_disk()
-
-
-def test_a_program_from_standard_input_is_named():
-    look = "from worker.engine import failures; print(failures.unreadable_program())"
-    said = [
-        subprocess.run([sys.executable, *more], input=text, text=True, capture_output=True, check=True).stdout
-        for more, text in (([], look), (["-c", look], ""))
-    ]
-
-    assert "<stdin> is no file: save the program in one" in said[0]
-    assert said[1] == "None\n"

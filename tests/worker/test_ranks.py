@@ -15,7 +15,7 @@ import ray
 
 from quirks_core.configuration.sections import ClusterSection
 from worker.errors import RankError
-from worker.group.actor import last_lines, reap
+from worker.group.actor import reap
 from worker.group.ranks import Ranks, travelling
 
 #: What a plan or an engine reads, and switches.
@@ -60,35 +60,6 @@ def test_nothing_is_left_of_a_process_that_was_stopped(process, folder):
     assert not folder.exists()
 
 
-def test_an_ended_process_s_folder_is_removed_at_once(process, folder):
-    """The folder of a process that has ended is removed at once."""
-    process.kill()
-    process.wait()
-
-    reap(process.pid, str(folder), 300)
-
-    assert not folder.exists()
-
-
-def test_a_folder_that_is_gone_already_is_no_error(process, tmp_path):
-    process.kill()
-    process.wait()
-
-    reap(process.pid, str(tmp_path / "gone"), 300)
-
-
-def test_the_last_lines_of_a_log_are_its_last(tmp_path):
-    log = tmp_path / "worker.err"
-    log.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
-
-    assert last_lines(str(log), 2) == ["line 98", "line 99"]
-
-
-def test_a_log_that_cannot_be_read_has_no_lines(tmp_path):
-    assert last_lines(str(tmp_path / "none")) == []
-    assert last_lines(str(tmp_path)) == []
-
-
 @pytest.fixture
 def joined(monkeypatch):
     """Connects, and returns what Ray was asked for: one is started by tests of real groups."""
@@ -115,10 +86,6 @@ async def test_a_ray_of_our_own_has_room_for_all(joined):
     """Left open, Ray joins the cluster that was started last on this machine."""
     assert await joined() == ("local", max(70, os.cpu_count()))
     assert await joined(cpus_per_engine=1.01) == ("local", max(71, os.cpu_count()))
-
-
-async def test_an_address_is_joined_without_being_asked_for_anything(joined, listening):
-    assert await joined(address=listening) == (listening, None)
 
 
 async def test_the_configured_address_wins_over_the_environment(joined, listening, monkeypatch):

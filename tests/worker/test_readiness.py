@@ -7,7 +7,7 @@ import pytest
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plugins.planning import make_plan
 from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Held, Readiness, start_problem
-from worker.errors import NotReadyError, RefitError, SleepError
+from worker.errors import NotReadyError, RefitError
 
 
 @pytest.fixture
@@ -102,10 +102,3 @@ def test_after_a_deep_sleep_only_a_refit_makes_the_engine_ready(readiness, tags)
     readiness.woke(tags[1])
 
     readiness.check()
-
-
-@pytest.mark.parametrize("tags", [["weight"], "weights", [WEIGHTS, "scheduling"]])
-def test_only_tags_that_exist_wake_an_engine(readiness, tags):
-    with pytest.raises(SleepError, match="tags are a list of 'weights' and 'kv_cache', not"):
-        readiness.checked_tags(tags)
-    assert [readiness.checked_tags(right) for right in ((WEIGHTS,), None)] == [[WEIGHTS], None]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
+import itertools
 import os
 import shutil
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +19,9 @@ import torch
 
 from worker import VllmAsyncGenerationWorker, WorkerGroup
 from worker.batch import collate, routed_experts, sample
+from worker.engine import vllm_adapter
 from worker.errors import BatchError
+from worker.metrics import EngineMetrics
 
 COMMIT = "7ea279abfbeb698b092856d0dab61e7cf39bc909"
 FOLDER = "nemo_rl/models/generation/vllm"
@@ -159,6 +164,23 @@ async def test_a_deferred_worker_has_an_address_until_it_ends(model_folder):
         await worker.shutdown()
 
         assert await worker.get_reserved_url() is None
+
+
+async def test_statistics_that_nobody_takes_stay_bounded(monkeypatch):
+    """A fake stands for an engine that runs for hours."""
+    monkeypatch.setattr(EngineMetrics, "INTERVAL_S", 0)
+    monkeypatch.setattr(EngineMetrics, "MOST", 3)
+    numbers = itertools.count()
+    monkeypatch.setattr(vllm_adapter, "statistics", lambda: {"vllm:generation_tokens": [next(numbers)]})
+    metrics = EngineMetrics(SimpleNamespace(log_stats=True))
+    while next(numbers) < 20:  # noqa: ASYNC110 - the sampler offers no event
+        await asyncio.sleep(0)
+    metrics.stop()
+
+    found = metrics.taken()["generation_tokens"]
+
+    assert len(found) == 3
+    assert min(found) > 10
 
 
 def test_named_variables_travel_to_actors_of_the_engine(model_folder, monkeypatch):

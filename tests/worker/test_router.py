@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,16 +20,6 @@ def test_equal_requests_are_balanced_within_one(engines, count):
 
     assert sum(router.in_flight) == count
     assert max(router.in_flight) - min(router.in_flight) <= 1
-
-
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(0, 200))
-def test_sharing_never_makes_an_uneven_load_more_uneven(load, count):
-    router = Router(len(load))
-    router.in_flight[:] = load
-
-    router.share(_rows(count))
-
-    assert max(router.in_flight) - min(router.in_flight) <= max(max(load) - min(load), 1)
 
 
 @given(st.data())
@@ -58,24 +47,3 @@ def test_every_prompt_goes_to_one_engine_under_its_number(engines, count, first)
     assert all(shares.values()), "an engine without prompts is missing"
     assert sum(map(len, shares.values())) == count
     assert {index: row for share in shares.values() for index, row in share.items()} == rows
-
-
-@pytest.mark.parametrize("engine", [0, 2])
-def test_pinned_prompts_go_to_their_replica_whatever_runs_there(engine):
-    router = Router(3)
-    router.share(_rows(10), engine)
-
-    shares = router.share(_rows(5), engine)
-
-    assert shares == {engine: _rows(5)}
-    assert router.in_flight[engine] == 15
-
-
-def test_the_next_prompts_go_where_others_have_ended():
-    router = Router(2)
-    router.share(_rows(10))
-    router.done(1, 4)
-
-    shares = router.share(_rows(4))
-
-    assert shares == {1: _rows(4)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -140,10 +139,10 @@ def test_one_of_several_engines_knows_its_group_by_size_alone():
 @pytest.mark.parametrize(
     ("held", "problem"),
     [
-        ((4, 5, 6), "experts 7 are held by 0 processes instead of 1"),
-        ((3, 4, 5, 6, 7), "experts 3 are held by 2 processes instead of 1"),
-        ((0, 1, 2, 3), "experts 0-7 are held by 2 processes instead of 1"),
-        ((), "experts 4-7 are held by 0 processes instead of 1"),
+        ((4, 5, 6), "expert 7 is held by 0 processes instead of 1"),
+        ((3, 4, 5, 6, 7), "expert 3 is held by 2 processes instead of 1"),
+        ((0, 1, 2, 3), "expert 0 is held by 2 processes instead of 1"),
+        ((), "expert 4 is held by 0 processes instead of 1"),
     ],
     ids=["missing", "doubled", "the other's", "none"],
 )
@@ -160,9 +159,9 @@ def test_a_missing_or_doubled_expert_is_named(held, problem):
 @pytest.mark.parametrize(
     ("expected", "number", "held", "problem"),
     [
-        (replace(SHARED, experts=1), 1, dict.fromkeys(LAYERS, range(7)), "experts 7 are held by 1 processes instead of 2"),
-        (APART, 3, dict.fromkeys(LAYERS, range(4)), "experts 0-7 are held by 2 processes instead of 1"),
-        (replace(SHARED, pipeline=2), 3, {LAYERS[1]: (4, 5, 6)}, "experts 7 are held by 0 processes instead of 1"),
+        (replace(SHARED, experts=1), 1, dict.fromkeys(LAYERS, range(7)), "expert 7 is held by 1 processes instead of 2"),
+        (APART, 3, dict.fromkeys(LAYERS, range(4)), "expert 0 is held by 2 processes instead of 1"),
+        (replace(SHARED, pipeline=2), 3, {LAYERS[1]: (4, 5, 6)}, "expert 7 is held by 0 processes instead of 1"),
     ],
     ids=["without expert parallelism each has all", "each independent engine has all", "stages have layers of their own"],
 )
@@ -170,15 +169,6 @@ def test_every_expert_is_counted_where_it_has_to_be(expected, number, held, prob
     message = _problems(_changed(_formed(expected), number, experts=held), expected)
 
     assert f"{LAYERS[1]}: {problem}" in message
-
-
-@pytest.mark.parametrize("expected", RIGHT.values(), ids=RIGHT)
-def test_what_goes_through_json_comes_back_the_same(expected):
-    parts = [Topology((row,)) for row in _formed(expected).rows]
-
-    back = [Topology.of(json.loads(part.to_json()), engine=part.rows[0].engine) for part in parts]
-
-    assert Topology.joined(back) == _formed(expected)
 
 
 @pytest.mark.usefixtures("shell")

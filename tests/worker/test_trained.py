@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -36,12 +35,6 @@ resource.setrlimit(resource.RLIMIT_AS, (int({} * 10**9),) * 2)
 _NO_NETWORK = """
 import socket
 socket.socket.connect = lambda _, address: print(address)
-"""
-#: Ends as the kernel ends a process, when the conversion begins to write.
-_KILLED = """
-import os, signal
-from worker.lab import trained
-trained._convert = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -86,23 +79,6 @@ def test_an_interrupted_conversion_leaves_nothing(cache: Path, monkeypatch: pyte
         assert "No space left" in str(raised.value)
 
 
-@pytest.mark.usefixtures("package")
-def test_the_second_call_converts_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Path] = []
-
-    def convert(_: Path, folder: Path) -> None:
-        folder.mkdir()
-        calls.append(folder)
-
-    monkeypatch.setattr(trained, "_convert", convert)
-    said: list[str] = []
-    folder = trained.trained_model(notify=said.append)
-    assert trained.trained_model(notify=said.append) == folder
-    assert (len(calls), [path.name for path in cache.iterdir()]) == (1, [folder.name])
-    assert len(said) == 1
-    assert str(folder) in said[0]
-
-
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of models after a conversion with 4 GB of memory and no network, and its output."""
@@ -133,14 +109,3 @@ def test_the_converted_model_answers(converted: tuple[Path, str]) -> None:
     answer = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1] :]
     assert model.dtype == torch.bfloat16
     assert "Paris" in tokenizer.decode(answer)
-
-
-@needs_package
-def test_the_rest_of_a_killed_conversion_is_removed_by_the_next_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = subprocess.run([sys.executable, "-c", _KILLED + _CONVERT], check=False)
-    assert ended.returncode == -signal.SIGKILL
-    (part,) = cache.iterdir()
-    os.utime(part / ".owner", (0, 0))  # it counts as abandoned after five seconds
-
-    monkeypatch.setattr(trained, "_convert", lambda _, folder: folder.mkdir())
-    assert [trained.trained_model()] == list(cache.iterdir())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core.base.errors import BrokenPluginsError, UsageError
+from quirks_core.base.errors import BrokenPluginsError
 from quirks_core.plan.records import Plan, State
 from quirks_core.plugins.lock import Lock, LockError
 from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE
@@ -40,18 +40,6 @@ def test_the_plan_says_what_a_call_switches(plan):
     )
     assert verdicts[QUIRK].because == f"switched off by {QUIRK!r} in the call (disable=)"
     assert verdicts["deepscaler-eager"].because.startswith("forced by 'deepscaler-eager' in the call (force=)")
-
-
-def test_a_call_beats_the_switches_of_the_configuration(plan):
-    configured = {"disable": [QUIRK], "force": ["deepscaler-eager"]}
-
-    assert (state(plan(configured)), state(plan(configured), "deepscaler-eager")) == (State.DISABLED, State.ACTIVE)
-    assert state(plan(configured, force=[QUIRK])) is State.ACTIVE
-
-
-def test_a_name_that_does_not_exist_is_an_error_with_the_nearest(plan):
-    with pytest.raises(UsageError, match=f"did you mean '{QUIRK}'"):
-        plan(disable=["rollout-logprob-processed"])
 
 
 @pytest.mark.parametrize("layer", ["call", "environment", "configuration"])

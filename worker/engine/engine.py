@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -21,7 +20,7 @@ from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
 from worker.engine import failures, leftovers, processes, vllm_adapter
 from worker.engine.readiness import Readiness, start_problem
-from worker.errors import EngineDiedError, EngineStartError, TransferError
+from worker.errors import EngineDiedError, TransferError
 
 if TYPE_CHECKING:
     import psutil
@@ -43,8 +42,6 @@ _STOP_S = 15.0
 _ENDING_S = 5.0
 #: Seconds between two looks at whether the processes are alive.
 _LOOK_S = 0.2
-#: Seconds between two looks at the folder of an engine that starts.
-_FOLDER_S = 1.0
 
 
 def _set_variables(folder: Path) -> None:
@@ -56,26 +53,6 @@ def _set_variables(folder: Path) -> None:
         defaults[_SOCKETS] = str(folder)
     for variable, value in {**ours, **{name: value for name, value in defaults.items() if name not in os.environ}}.items():
         environment.set(variable, value)
-
-
-@contextmanager
-def _guarded(folder: Path, before: Collection[BaseProcess]) -> Iterator[None]:
-    """Kills an engine that starts when its folder vanishes: vLLM's processes would wait for the sockets in it for ever."""
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(_FOLDER_S):
-            if not folder.is_dir():
-                for child in processes.started(before):
-                    child.kill()
-
-    thread = threading.Thread(target=look, name="model-quirks-folder-watchdog", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 class Engine:
@@ -131,17 +108,11 @@ class Engine:
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
         """
         leftovers.collect()
-        if (full := failures.full_disk()) is not None:
-            raise EngineStartError(f"no engine was started: {full}")
         before = multiprocessing.active_children()
-        try:
-            self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
-        except (OSError, ValueError) as error:  # a variable that the system does not take
-            raise failures.start_error(error, []) from error
+        self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
         try:
             _set_variables(applied.folder)
-            with _guarded(applied.folder, before):
-                self._llm = vllm_adapter.start_engine(self._arguments, applied.carried_by)
+            self._llm = vllm_adapter.start_engine(self._arguments, applied.carried_by)
             self._processes = processes.engine_processes(before)
             self._started = processes.started(before)
             self._watch()
@@ -152,15 +123,11 @@ class Engine:
             with suppress(ReceiptError):  # whatever is wrong with the file, the engine must be stopped
                 problems = applied.problems()
             lines, logged = failures.last_errors(folder), failures.tracebacks(folder, error)
-            cause = failures.folder_problem(folder) or (None if lines else failures.unreadable_program())
             self._processes |= processes.engine_processes(before)
             leftovers.record_shared_memory(folder, (process.pid for process in self._processes))
             await self.stop()
             if not isinstance(error, Exception):
                 raise
-            if cause is not None:
-                lines = [*failures.reasons(error), *lines]
-                raise self._note_quirks(failures.start_error(QuirksError(cause), lines), logged) from error
             if isinstance(error, QuirksError):
                 self._note_quirks(error, logged)
                 raise
@@ -191,7 +158,7 @@ class Engine:
                     self._waiting.discard(over)
         except Exception as error:
             # vLLM's engine core reports at first that the call of a killed worker was cancelled.
-            if not (over.expired() or vllm_adapter.engine_died(error) or not processes.all_run(self._members)):
+            if not (over.expired() or llm.errored or not processes.all_run(self._members)):
                 raise
             raise await self._died() from (None if over.expired() else error)
 
@@ -253,10 +220,10 @@ class Engine:
         Each core has called its workers, and compared its values and theirs with the plan, before it took a request.
         """
         receipts = applied.receipt()
-        cores = processes.cores(self._started)
-        if missing := cores.keys() - {receipt.processes[0].pid for receipt in receipts}:
-            late = (f"{cores[pid]} (process {pid}) did not acknowledge the plan" for pid in sorted(missing))
-            raise ReceiptError(f"{_NOT_IN_FORCE}: {'; '.join(late)}")
+        acknowledged = {receipt.processes[0].pid for receipt in receipts}
+        cores = [child for child in self._started if child.name.startswith(processes.ENGINE_CORE)]
+        if late := [f"{core.name} (process {core.pid})" for core in cores if core.pid not in acknowledged]:
+            raise ReceiptError(f"{_NOT_IN_FORCE}: {', '.join(late)} did not acknowledge the plan")
         rows = [row for receipt in receipts for row in receipt.processes]
         self._members = processes.children(row.pid for row in rows if row.host == receipts[0].host)
         leftovers.record_shared_memory(applied.folder, (member.pid for member in self._members))
@@ -282,7 +249,7 @@ class Engine:
 
     async def _died(self) -> EngineDiedError:
         if self._llm is None or (applied := self._applied) is None:
-            return EngineDiedError("the engine was shut down meanwhile", EngineDiedError.REMEDY)
+            return EngineDiedError(f"the engine was shut down meanwhile; {EngineDiedError.REMEDY}")
         with suppress(TimeoutError):
             async with asyncio.timeout(_ENDING_S):
                 while all(process.is_alive() for process in self._started):  # noqa: ASYNC110  # as above

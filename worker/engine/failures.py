@@ -1,22 +1,16 @@
-"""Explains why an engine died or cannot start: from the logs and processes that it left behind, and from what it needs."""
+"""Explains why an engine died: from the logs and processes that it left behind."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
-from pydantic import ValidationError
-
-from quirks_core.base.errors import QuirksError, shortened, shown
+from quirks_core.base.errors import QuirksError, shortened
 from quirks_core.configuration.slots import slot_named
 from quirks_core.plan.records import Plan, Status
 from worker import errors
@@ -28,14 +22,10 @@ _ERROR_LINES = 6
 _REASON_LINES, _LONGEST_LINE = 12, 500
 #: In a line of vLLM's that names every setting, whatever went wrong.
 _DUMP = " with config: "
-#: What vLLM's engine core logs of a worker process that ended: its name and exit code.
-_WORKER_ENDED = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+|None)\)")
 #: A frame of a traceback: file and function.
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 #: What Python writes around the frames of a traceback, which are indented.
 _AROUND = ("Traceback (most recent call last)", "The above exception was", "During handling of the above")
-#: Bytes that must be left for temporary files; an engine writes sockets, acknowledgements and logs, little of each.
-_LEAST = 2**20
 
 
 def start_error(error: Exception, lines: list[str]) -> EngineStartError:
@@ -47,20 +37,9 @@ def start_error(error: Exception, lines: list[str]) -> EngineStartError:
 
 
 def reasons(error: Exception) -> list[str]:
-    """Returns the message of the driver's error in lines; for pydantic's, each field with its value."""
-    if isinstance(error, ValidationError):
-        count = f"{error.error_count()} validation error{'s' if error.error_count() > 1 else ''}"
-        found = [f"{count} in {error.title}:", *map(_of_field, error.errors(include_url=False))]
-    else:
-        found = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    """Returns the message of the driver's error in lines."""
+    found = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return [shortened(line, _LONGEST_LINE) for line in found[:_REASON_LINES]]
-
-
-def _of_field(item: Mapping[str, Any]) -> str:
-    field = str(item["loc"][0]) if item["loc"] else ""  # what follows is the member of a union
-    message = item["msg"].removeprefix("Value error, ")
-    given = f", not {shown(item['input'])}" if field and isinstance(item["input"], str | int | float | None) else ""
-    return f"{field}: {message}{given}" if field else message
 
 
 def notes(error: Exception, plan: Plan, running: str) -> list[str]:
@@ -129,41 +108,9 @@ def death(started: Iterable[BaseProcess], folder: Path) -> EngineDiedError:
     endings = [
         f"{process.name} (pid {process.pid}) {_ending(process.exitcode)}" for process in started if not process.is_alive()
     ]
-    logged = last_errors(folder)
-    cause = "; ".join([*endings, *_endings_of_workers(logged)]) or "one of its workers ended"
-    lines = "".join(f"\n  {line}" for line in logged)
-    return EngineDiedError(f"the engine died: {cause}", EngineDiedError.REMEDY, lines)
-
-
-def folder_problem(folder: Path) -> str | None:
-    """Returns what is wrong with the run's private folder: enough to explain why an engine did not start."""
-    if not folder.is_dir():
-        return (
-            f"its temporary folder {folder} vanished meanwhile: something removes files there; keep it from folders named "
-            f"{folder.name.rpartition('-')[0]}-*, or set TMPDIR to another folder"
-        )
-    return full_disk()
-
-
-def unreadable_program() -> str | None:
-    """Returns that spawned processes cannot import this program again; None if it is a file, or has none to import."""
-    if (name := getattr(sys.modules["__main__"], "__file__", None)) != "<stdin>":
-        return None
-    return f"its processes import the program again, and {name} is no file: save the program in one"
-
-
-def full_disk() -> str | None:
-    """Returns that there is no space for temporary files; None if there is some."""
-    try:
-        places = {tempfile.gettempdir(), os.environ.get("TMPDIR", "")}  # Python passes over one that is full, and others do not
-    except FileNotFoundError as error:
-        return f"{error.strerror}: free space in one of them, or set TMPDIR"
-    for place in sorted(filter(os.path.isdir, places)):
-        if (free := shutil.disk_usage(place).free) < _LEAST:
-            return (
-                f"the disk of {place}, the folder for temporary files, is full ({free} bytes left); free space, or set TMPDIR"
-            )
-    return None
+    cause = "; ".join(endings) or "one of its workers ended"
+    lines = "".join(f"\n  {line}" for line in last_errors(folder))
+    return EngineDiedError(f"the engine died: {cause}; {EngineDiedError.REMEDY}{lines}")
 
 
 def of_worker(answer: Mapping[str, Any]) -> QuirksError:
@@ -190,16 +137,7 @@ def last_errors(folder: Path) -> list[str]:
     return last
 
 
-def _endings_of_workers(lines: Iterable[str]) -> list[str]:
-    found = (match.groups() for line in lines for match in _WORKER_ENDED.finditer(line))
-    # A process that ended just now may have no exit code yet.
-    return [f"its process {name} {'ended' if code == 'None' else _ending(int(code))}" for name, code in found]
-
-
 def _ending(code: int | None) -> str:
     if code is None or code >= 0:
         return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    return f"was killed by {signal.Signals(-code).name}"

@@ -5,7 +5,6 @@ VLLM's segments of shared memory outlive processes that are killed, and fill ``/
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,7 +13,6 @@ from pathlib import Path
 from quirks_core.base import private_folder
 from quirks_core.hook.in_force import RUNS
 
-_LOGGER = logging.getLogger("model_quirks")
 #: How the names of our folders begin: those of a group's actors, and of refits.
 ACTORS, REFITS = "mqa-", "mq-"
 #: Where Linux keeps POSIX shared memory.
@@ -24,16 +22,10 @@ _MAPPED = re.compile(rf"{PLACE}/((?:psm_|vllm_dist_)\S+)$", re.MULTILINE)
 _LIST = "shared-memory"
 
 
-def collect(parent: str | Path | None = None) -> None:
-    """Removes what this user's processes left that no longer run, in the system's folder for temporary files or another one.
-
-    What goes wrong is logged: it is no reason not to start.
-    """
-    try:
-        for folder in private_folder.abandoned((RUNS, ACTORS, REFITS), parent):
-            remove_shared_memory(folder)
-    except OSError as error:
-        _LOGGER.warning("what earlier runs left behind was not removed: %s", error)
+def collect() -> None:
+    """Removes what this user's processes left that no longer run."""
+    for folder in private_folder.abandoned((RUNS, ACTORS, REFITS)):
+        remove_shared_memory(folder)
 
 
 def record_shared_memory(folder: Path, pids: Iterable[int]) -> None:
@@ -45,8 +37,7 @@ def record_shared_memory(folder: Path, pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(OSError):  # it has ended
             names |= set(_MAPPED.findall(Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")))
-    with suppress(OSError):  # the folder has vanished, or its disk is full: the start fails with that
-        (folder / _LIST).write_text("\n".join(sorted(names)), encoding="utf-8")
+    (folder / _LIST).write_text("\n".join(sorted(names)), encoding="utf-8")
 
 
 def remove_shared_memory(folder: Path) -> None:

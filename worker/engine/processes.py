@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 
 import psutil
 
 #: Names that vLLM gives to the children it starts from the driver.
-_ENGINE_CORE, _COORDINATOR = "EngineCore", "VLLM_DP_Coordinator"
+ENGINE_CORE, _COORDINATOR = "EngineCore", "VLLM_DP_Coordinator"
 
 
 def started(before: Collection[BaseProcess]) -> list[BaseProcess]:
@@ -21,18 +22,17 @@ def started(before: Collection[BaseProcess]) -> list[BaseProcess]:
             learns of it if psutil queried the system first, as `end` does.
     """
     new = [child for child in multiprocessing.active_children() if child not in before]
-    return [child for child in new if child.name.startswith((_ENGINE_CORE, _COORDINATOR))]
+    return [child for child in new if child.name.startswith((ENGINE_CORE, _COORDINATOR))]
 
 
 def engine_processes(before: Collection[BaseProcess]) -> frozenset[psutil.Process]:
     """Returns what vLLM started from this process, as for `started`, and everything below."""
-    roots = [child.pid for child in started(before) if child.pid is not None]
-    return frozenset(process for root in roots for process in _with_children(root))
-
-
-def cores(children: Iterable[BaseProcess]) -> dict[int, str]:
-    """Returns the names of the engine cores among processes that vLLM started, by process id."""
-    return {child.pid: child.name for child in children if child.pid is not None and child.name.startswith(_ENGINE_CORE)}
+    found: set[psutil.Process] = set()
+    for child in started(before):
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(child.pid)
+            found |= {root, *root.children(recursive=True)}
+    return frozenset(found)
 
 
 def children(pids: Iterable[int]) -> list[psutil.Process]:
@@ -60,12 +60,3 @@ def end(processes: Iterable[psutil.Process], *, timeout_s: float = 10.0) -> None
         _, left = psutil.wait_procs(left, timeout=timeout_s)
         if not left:
             return
-
-
-def _with_children(pid: int) -> Iterator[psutil.Process]:
-    try:
-        process = psutil.Process(pid)
-        yield process
-        yield from process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from enum import StrEnum, auto
 
 from quirks_core.plan.records import Plan
-from worker.errors import NotReadyError, RefitError, SleepError
+from worker.errors import NotReadyError, RefitError
 
 #: What an engine can give back while it sleeps, in the engine's words.
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
@@ -96,18 +96,6 @@ class Readiness:
     def woke(self, tags: Collection[str] | None) -> None:
         """Memory is back; all of it if no tags are given."""
         self._asleep = frozenset() if tags is None else self._asleep - frozenset(tags)
-
-    def checked_tags(self, tags: Collection[str] | None) -> list[str] | None:
-        """Returns tags that the engine knows.
-
-        Raises:
-            SleepError: One is unknown.
-        """
-        if tags is None:
-            return None
-        if isinstance(tags, str) or set(tags) - {WEIGHTS, KV_CACHE}:
-            raise SleepError(f"wake_up_async: tags are a list of {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}")
-        return list(tags)
 
 
 def start_problem(plan: Plan) -> str | None:

@@ -114,7 +114,7 @@ class Topology:
 
     @classmethod
     def of(cls, reports: Iterable[Mapping[str, Any]], *, engine: int = 0) -> Topology:
-        """Makes it of what `read_topology` returned in each process of an engine, also through JSON or msgpack."""
+        """Makes it of what `read_topology` returned in each process of an engine, also through msgpack."""
         return cls(tuple(Row(**{**report, "engine": engine}) for report in reports))
 
     @classmethod
@@ -169,20 +169,17 @@ class Topology:
 
     def _wrong_experts(self, expected: Expected) -> Iterator[str]:
         """Every expert of every layer must be somewhere: once, or in every process where experts are not distributed."""
-        holders: dict[tuple[int, int, str], Counter[int]] = {}
-        counts: dict[tuple[int, int, str], int] = {}
         independent = expected.strategy == "independent"
+        copies = 1 if expected.experts > 1 else expected.tensor * (1 if independent else expected.data)
+        holders: Counter[tuple[int, str, int]] = Counter()
         for row in self.rows:
-            for layer, ids in row.experts.items():
-                key = (row.engine if independent else 0, row.pp_rank, layer)
-                holders.setdefault(key, Counter()).update(ids)
-                counts[key] = row.expert_count[layer]
-        copies = expected.tensor if independent else expected.tensor * expected.data
-        for key, found in holders.items():
-            wanted = 1 if expected.experts > 1 else copies
-            wrong = [expert for expert in range(counts[key]) if found[expert] != wanted]
-            if wrong:
-                yield f"{key[2]}: experts {_ranges(wrong)} are held by {found[wrong[0]]} processes instead of {wanted}"
+            for layer, count in row.expert_count.items():
+                held = (row.engine if independent else 0, layer)
+                holders.update({(*held, expert): 0 for expert in range(count)})
+                holders.update((*held, expert) for expert in row.experts[layer])
+        for (_, layer, expert), found in holders.items():
+            if found != copies:
+                yield f"{layer}: expert {expert} is held by {found} processes instead of {copies}"
 
 
 def device_id(device: torch.device) -> str:
@@ -244,14 +241,3 @@ def _held(layer: Any) -> list[int]:
     if places is None:
         return list(range(int(layer.global_num_experts)))
     return [number for number, place in enumerate(places.tolist()) if place >= 0]
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Writes 0, 1, 2, 5 as ``0-2, 5``."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -19,8 +19,6 @@ from quirks_core.hook.worker_calls import METHOD
 from quirks_core.plan.records import Plan
 from worker.engine.engine_rank import EngineRank
 
-#: What can become of requests in flight when an engine pauses.
-PAUSE_MODES = ("abort", "keep", "wait")
 #: What the quirk ``coalesced-outputs`` adds to the engine core; an engine whose plan adds it holds outputs of marked requests.
 COUNTS_HELD = "vllm.v1.engine.core:EngineCore.generated_so_far"
 #: Marks a request whose caller reads nothing before it finishes.
@@ -231,18 +229,6 @@ def labels_tokens() -> bool:
     return "weight_versions" in getattr(CompletionOutput, "__dataclass_fields__", {})
 
 
-def block_size(engine: Any) -> int:
-    """Returns how many tokens a block of the KV cache holds; only whole blocks are reused for another request."""
-    return int(engine.vllm_config.cache_config.block_size)
-
-
-def engine_died(error: BaseException) -> bool:
-    """Returns whether an error means that the engine's processes are gone."""
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    return isinstance(error, EngineDeadError)
-
-
 def version_spans(completion: Any, version: str) -> list[tuple[str, int, int]]:
     """Returns which weights made which tokens of a vLLM ``CompletionOutput``: ``(version, start, end)`` spans, in order.
 
@@ -305,8 +291,3 @@ async def sleep(engine: Any, level: int) -> None:
     await engine.reset_prefix_cache()
     await engine.reset_mm_cache()
     await engine.sleep(level=level)
-
-
-async def wake_up(engine: Any, tags: Sequence[str] | None) -> None:
-    """Takes memory again."""
-    await engine.wake_up(tags=list(tags) if tags is not None else None)

@@ -7,7 +7,6 @@ import shutil
 import signal
 import tempfile
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,18 +17,14 @@ from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.variables import is_secret
 from quirks_core.facts.context import planned_variables
 from quirks_core.plan.diff import diff
-from quirks_core.plan.records import Plan
 from worker.engine import leftovers, processes, vllm_adapter
 from worker.engine.engine_rank import EngineRank
 from worker.refit.transport.channel import free_port
 
 if TYPE_CHECKING:
+    from quirks_core.plan.records import Plan
     from worker.async_worker import VllmAsyncGenerationWorker
 
-#: Lines of a process' log that go into an error.
-_TAIL = 15
-#: Concurrency group of the methods that answer while an engine starts, because the start blocks the actor's event loop.
-WATCH = "watch"
 #: Our variables that pass a plan on to the children of one process.
 _OF_ONE_PROCESS = (FOLDER_VARIABLE, PLAN_VARIABLE)
 _OWN = "MODEL_QUIRKS_"
@@ -39,21 +34,17 @@ class EngineActor:
     """One engine of a group. ``ray.remote`` is applied by the group, never here."""
 
     def __init__(self) -> None:
+        """Makes a folder for all files of the engine, which the driver removes if this process is killed."""
         self._worker: VllmAsyncGenerationWorker | None = None
-        self._folder: str | None = None
-
-    async def meeting_point(self) -> tuple[str, int]:
-        """Returns this node's address and a free port, for the rendezvous of the ranks."""
-        import ray
-
-        address = ray.util.get_node_ip_address()
-        return address, free_port(address)
+        leftovers.collect()
+        self._folder = tempfile.tempdir = os.environ["TMPDIR"] = str(private_folder.make(leftovers.ACTORS))
+        self._log = str(Path("/proc/self/fd/2").readlink())  # Ray gives each worker a file, which its children inherit
 
     async def start(
         self,
         config: Mapping[str, Any],
         engine_rank: EngineRank,
-        plan: str,
+        plan: Plan,
         environment: Mapping[str, str],
         fact_names: Sequence[str],
         disable: Sequence[str],
@@ -61,18 +52,11 @@ class EngineActor:
     ) -> dict[str, Any]:
         """Starts the engine; this blocks the actor's event loop.
 
-        Args:
-            config: The group's configuration, as the user typed it.
-            engine_rank: Which engine of the group this is.
-            plan: The group's plan, as JSON. The engine resolves its own with what is installed on its node; both must be equal.
-            environment: The driver's values of the variables that quirks may read; Ray's processes have those from the start of
-                Ray.
-            fact_names: Names of the facts that the driver's quirks read.
-            disable: As for the group.
-            force: As for the group.
+        The engine resolves a plan of its own with what is installed on its node; it must be the group's. The environment has
+        the driver's values of the variables that quirks and their facts read; Ray's processes have those from its start.
 
         Returns:
-            ``receipt`` and ``topology`` as JSON, ``warnings``, ``devices`` and ``longest``, the longest sequence in tokens.
+            ``receipt``, ``topology``, ``warnings``, ``devices`` and ``longest``, the longest sequence in tokens.
 
         Raises:
             QuirksError: The configuration is refused here or gives another plan, or the engine did not start.
@@ -83,41 +67,34 @@ class EngineActor:
             del os.environ[name]
         os.environ.update(environment)
         worker = VllmAsyncGenerationWorker(config, disable=disable, force=force, engine_rank=engine_rank)
-        wanted = Plan.model_validate_json(plan)
-        if worker.plan.digest != wanted.digest:
+        if worker.plan.digest != plan.digest:
             raise QuirksError(
                 "this node's plan differs from the driver's, because its installation or its environment differs: "
-                f"{_differences(wanted, worker.plan)}"
+                f"{_differences(plan, worker.plan)}"
             )
         await worker.post_init_async()
         self._worker = worker
         return {
-            "receipt": worker.receipt.model_dump_json(),
-            "topology": worker.topology.to_json(),
+            "receipt": worker.receipt,
+            "topology": worker.topology,
             "warnings": worker.warnings,
             "devices": await worker.report_device_id_async(),
             "longest": worker.engine.llm.model_config.max_model_len,
         }
 
     async def who(self) -> dict[str, Any]:
-        """Returns node, process and files of this actor; answers also while the engine starts."""
+        """Returns node, process and files of this actor, and a free port for the rendezvous of the ranks."""
         import ray
 
-        if self._folder is None:
-            leftovers.collect()
-            # All files of a killed engine are in one folder, which the driver removes.
-            self._folder = tempfile.tempdir = os.environ["TMPDIR"] = str(private_folder.make(leftovers.ACTORS))
+        node = ray.util.get_node_ip_address()
         return {
-            "node": ray.util.get_node_ip_address(),
+            "node": node,
+            "port": free_port(node),
             "node_id": ray.get_runtime_context().get_node_id(),
             "pid": os.getpid(),
-            "log": _log(),
+            "log": self._log,
             "folder": self._folder,
         }
-
-    async def tail(self) -> list[str]:
-        """Returns the last lines that this actor and its engine's processes wrote; answers also while the engine starts."""
-        return last_lines(_log())
 
     async def death(self) -> None:
         """Waits until the engine ends.
@@ -158,11 +135,6 @@ class EngineActor:
         """
         return await getattr(self._started(), method)(*arguments, **named)
 
-    async def shutdown(self) -> None:
-        """Stops the engine; may be called again."""
-        if self._worker is not None:
-            await self._worker.shutdown()
-
     def _started(self) -> VllmAsyncGenerationWorker:
         if self._worker is None:
             raise QuirksError("the engine of this rank is not running; call start, or restart, first")
@@ -197,20 +169,6 @@ def reap(pid: int, folder: str, grace_s: float) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def last_lines(file: str, count: int = _TAIL) -> list[str]:
-    """Returns the last lines of a log; none if it cannot be read."""
-    try:
-        with Path(file).open(encoding="utf-8", errors="replace") as lines:
-            return [line.rstrip() for line in deque(lines, maxlen=count)]
-    except OSError:
-        return []
-
-
 def _runs(pid: int) -> bool:
     found = processes.children([pid])
     return bool(found) and processes.all_run(found)
-
-
-def _log() -> str:
-    """Where this process' standard error goes: Ray gives each worker a file, which its children inherit."""
-    return str(Path("/proc/self/fd/2").readlink())

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from quirks_core.base.errors import QuirksError
 from worker.errors import GenerationAbortedError, GenerationTimeoutError, RankError
-from worker.group.ranks import Rank, lost
+from worker.group.ranks import Rank
 
 _T = TypeVar("_T")
 #: An engine has yielded its last sample.
@@ -52,7 +52,7 @@ class ActorSet:
         router: What every engine has in flight.
     """
 
-    def __init__(self, ranks: Sequence[Rank], follow_s: float, gcs_address: str) -> None:
+    def __init__(self, ranks: Sequence[Rank], follow_s: float) -> None:
         """Starts to watch running engines; after one has failed, the others get `follow_s` to finish a common call."""
         self.ranks = tuple(ranks)
         self.router = Router(len(self.ranks))
@@ -60,7 +60,6 @@ class ActorSet:
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._watching = [asyncio.ensure_future(self._watch(rank)) for rank in self.ranks]
-        self._watching.append(asyncio.ensure_future(self._watch_ray(gcs_address)))
 
     @property
     def problem(self) -> str | None:
@@ -89,16 +88,9 @@ class ActorSet:
             self._fail(GenerationAbortedError(why))
 
     async def everybody(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
-        """Calls a method of every worker at the same time.
+        """Calls a method of every worker at the same time; returns what each returned, in the order of the ranks.
 
-        Args:
-            method: The worker's method.
-            *arguments: The same for all.
-            each: Arguments for each, instead.
-            **named: The same for all.
-
-        Returns:
-            What each returned, in the order of the ranks.
+        Arguments are the same for all, but for those in `each`, which has a row for each worker.
 
         Raises:
             RankError: An engine died, or does not follow although another has failed.
@@ -201,9 +193,6 @@ class ActorSet:
             await rank.call("death")
         except QuirksError as error:
             self._fail(error)
-
-    async def _watch_ray(self, address: str) -> None:
-        self._fail(RankError(await lost(address)))
 
     def _fail(self, error: QuirksError) -> None:
         if not self._failure.done():

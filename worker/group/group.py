@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -105,7 +104,6 @@ class WorkerGroup(RefitCalls):
         self.refits = GroupRefits(self.config.refit, self.plan, self._running)
         self._actors: ActorSet | None = None
         self._changing = asyncio.Lock()
-        self._starting: asyncio.Task[None] | None = None
         self._starts = 0
         self._topology: Topology | None = None
         self._announced: dict[str, Any] | None = None
@@ -141,12 +139,10 @@ class WorkerGroup(RefitCalls):
             await self._start_or_nothing()
 
     async def shutdown(self) -> None:
-        """Stops every engine, ends the actors and releases their placement; may be called again.
+        """Stops every engine, ends the actors and releases their placement; may be called again; during a start, after it.
 
         Requests in flight end with `GenerationAbortedError`.
         """
-        if self._starting is not None:
-            self._starting.cancel()
         async with self._changing:
             await to_the_end(self._stop("the group was shut down"))
 
@@ -163,7 +159,7 @@ class WorkerGroup(RefitCalls):
         async with self._changing:
             if self._starts != seen:
                 return
-            await to_the_end(self._stop("the group is being restarted", ray=False))
+            await to_the_end(self._stop("the group is being restarted"))
             await self._start_or_nothing()
             if self._announced is not None:
                 await self.prepare_refit_info_async(self._announced)
@@ -316,30 +312,21 @@ class WorkerGroup(RefitCalls):
 
     async def _start_or_nothing(self) -> None:
         """Starts the engines; leaves nothing behind if that fails or is cancelled."""
-        self._starting = asyncio.ensure_future(self._start())
         try:
-            await self._starting
-        except BaseException as error:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
+            await self._start()
+        except BaseException:
             await to_the_end(self._stop("the group did not start"))
-            caller = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and caller is not None and not caller.cancelling():
-                raise RankError("the group was shut down while it started") from None
             raise
-        finally:
-            self._starting = None
 
     async def _start(self) -> None:
         await self._ranks.create()
         ranks = self._ranks.all
-        address, port = await ranks[0].call("meeting_point")
         calls = [
             rank.call(
                 "start",
                 self._config_of(rank.number),
-                EngineRank(self.strategy, rank.number, len(ranks), address, port),
-                self.plan.to_json(),
+                EngineRank(self.strategy, rank.number, len(ranks), ranks[0].node, ranks[0].port),
+                self.plan,
                 plan_variables({**os.environ, **self._typed.env}, self._fact_names),
                 self._fact_names,
                 self._call.disable,
@@ -348,19 +335,17 @@ class WorkerGroup(RefitCalls):
             for rank in ranks
         ]
         started = await self._all_up(ranks, calls)
-        topology = Topology.joined(
-            Topology.of(json.loads(item["topology"]), engine=rank.number) for rank, item in zip(ranks, started, strict=True)
-        )
+        topology = Topology.joined(item["topology"] for item in started)
         topology.check(Expected.of(self.plan))
         self._topology = topology
-        self.receipts = [Receipt.model_validate_json(item["receipt"]) for item in started]
+        self.receipts = [item["receipt"] for item in started]
         self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
         self._longest = started[0]["longest"]
         self.refits.started([rank.node for rank in ranks], [item["devices"] for item in started])
-        self._actors = ActorSet(ranks, self.config.refit.timeout_s, self._ranks.gcs_address)
+        self._actors = ActorSet(ranks, self.config.refit.timeout_s)
         self._starts += 1
 
-    async def _stop(self, why: str, *, ray: bool = True) -> None:
+    async def _stop(self, why: str) -> None:
         actors, self._actors = self._actors, None
         try:
             if actors is not None:
@@ -368,8 +353,7 @@ class WorkerGroup(RefitCalls):
             self.refits.sender.leave()
             await self._ranks.end(_STOP_S if actors is not None else 0)  # engines that were still starting cannot listen
         finally:
-            if ray:
-                self._ranks.disconnect()
+            self._ranks.disconnect()
 
     def _config_of(self, number: int) -> dict[str, Any]:
         """The user's configuration for one engine: all servers have the same key, and each has its own port."""
@@ -395,10 +379,9 @@ class WorkerGroup(RefitCalls):
             for task in starting:
                 task.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
-        what = f"did not start within cluster.start_timeout_s = {limit_s:g} s; raise it, or see its last lines"
+        what = f"did not start within cluster.start_timeout_s = {limit_s:g} s; raise it, or see its log"
         reasons = {number: str(error) for number, error in failed.items()} or {n: f"rank {n} {what}" for n in late}
-        logs = await asyncio.gather(*(ranks[number].tail() for number in reasons))
-        problems = ["\n    ".join([reason, *log]) for reason, log in zip(reasons.values(), logs, strict=True)]
+        problems = [f"{reason}\n    log: {ranks[n].log} on {ranks[n].node}" for n, reason in reasons.items()]
         raise RankError("the group did not start: " + "\n".join(problems)) from next(iter(failed.values()), None)
 
     def _running(self) -> ActorSet:

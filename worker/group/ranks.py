@@ -1,7 +1,4 @@
-"""The Ray side of a group's engines: their placement, the actors that run them, and calls to them.
-
-About a minute after Ray's control service (GCS) is gone, Ray ends every process that uses it, also ours: it is watched.
-"""
+"""The Ray side of a group's engines: their placement, the actors that run them, and calls to them."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from math import ceil
 from typing import Any
@@ -19,12 +16,12 @@ from quirks_core.base.errors import QuirksError, UsageError, shortened
 from quirks_core.configuration.sections import ClusterSection
 from quirks_core.configuration.variables import is_secret
 from worker.errors import EngineDiedError, RankError
-from worker.group.actor import WATCH, EngineActor, last_lines, plan_variables, reap
+from worker.group.actor import EngineActor, plan_variables, reap
 
 #: Further variables than those that affect plans: processes read them before our code runs, or they name caches.
 _TRAVELLING = ("HF_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
-#: Calls that an actor answers at once, beside the one that starts its engine.
-_WATCHERS = 4
+#: Concurrency group of the methods that answer while an engine starts, and how many of such calls an actor answers at once.
+_WATCH, _WATCHED, _WATCHERS = "watch", ("state", "who"), 4
 #: Calls that an actor has in flight at most: one for each call of `generate_async` and the like.
 _CALLS = 4096
 #: Those of them that are no streams of samples: a pause must not wait for them.
@@ -34,11 +31,6 @@ _ANSWER_S = 3.0
 #: Seconds that a killed actor's process gets to end before it is killed by the system's means.
 _GRACE_S = 5.0
 _HOST_AND_PORT = re.compile(r"([^/]+):(\d+)")
-_GCS = "Ray's control service (GCS)"
-#: Seconds between two checks of it.
-_LOOK_S = 1.0
-#: Seconds without an answer after which it is lost: a fault-tolerant one recovers sooner, and Ray itself waits for 60.
-_LOST_S = 10.0
 _LOGGER = logging.getLogger("model_quirks")
 
 
@@ -48,6 +40,7 @@ class Rank:
     Attributes:
         number: Which engine of the group.
         node: Address of its node; empty until the actor answers, as all that follows.
+        port: A free port there.
         node_id: Ray's name of the node.
         pid: The actor's process.
         folder: The actor's temporary files.
@@ -58,6 +51,7 @@ class Rank:
         self.number = number
         self.actor = actor
         self.node = ""
+        self.port = 0
         self.node_id = ""
         self.pid = 0
         self.folder = ""
@@ -70,22 +64,24 @@ class Rank:
         Raises:
             RankError: It died.
         """
-        found = await self.watch("who")
+        found = await self.call("who")
         for name, value in found.items():
             setattr(self, name, value)
 
     async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls the actor on its own event loop, which is blocked while the engine starts.
+        """Calls the actor on its own event loop, which is blocked while the engine starts; what is watched answers then, too.
 
         Raises:
             RankError: The actor died, or raised an error that is not a `QuirksError`.
             QuirksError: The worker raised it; the message begins with the rank.
         """
-        return await self._result(lambda: getattr(self.actor, method).remote(*arguments, **named))
-
-    async def watch(self, method: str) -> Any:
-        """Calls a method that answers also while the engine starts; errors as for `call`."""
-        return await self._result(lambda: getattr(self.actor, method).options(concurrency_group=WATCH).remote())
+        remote = getattr(self.actor, method)
+        if method in _WATCHED:
+            remote = remote.options(concurrency_group=_WATCH)
+        try:
+            return await remote.remote(*arguments, **named)
+        except Exception as error:
+            raise self._named(error) from None
 
     async def stream(self, *arguments: Any, **options: Any) -> AsyncGenerator[Any, None]:
         """Yields what the actor's generator yields; leaving early ends it there too. Errors as for `call`."""
@@ -118,25 +114,11 @@ class Rank:
         where = {"rank": self.number, "node": self.node, "pid": self.pid}
         try:
             async with asyncio.timeout(_ANSWER_S):
-                return {**where, **(await self.watch("state"))}
+                return {**where, **(await self.call("state"))}
         except TimeoutError:
             return {**where, "alive": False, "problem": f"its actor does not answer within {_ANSWER_S:g} s"}
         except QuirksError as error:
             return {**where, "alive": False, "problem": str(error)}
-
-    async def tail(self) -> list[str]:
-        """Returns the last lines of its log; those of a file on this node where the actor does not answer."""
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                return list(await self.watch("tail"))
-        except (QuirksError, TimeoutError):
-            return last_lines(self.log)
-
-    async def _result(self, call: Callable[[], Any]) -> Any:
-        try:
-            return await call()
-        except Exception as error:
-            raise self._named(error) from None
 
     def _named(self, error: Exception) -> QuirksError:
         from ray.exceptions import RayActorError, RayTaskError
@@ -144,7 +126,7 @@ class Rank:
         who = f"rank {self.number}"
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, EngineDiedError):
-            return RankError(f"{who}: {cause.what}; call restart{cause.log}")
+            return RankError(f"{who}: {cause}".replace(EngineDiedError.REMEDY, "call restart"))
         if isinstance(cause, QuirksError):
             return _regiven(cause, f"{who}: {cause}")
         if isinstance(cause, RayActorError):
@@ -158,13 +140,11 @@ class Ranks:
 
     Attributes:
         all: The driver's handles of the engines, in the order of their ranks; empty before `create`.
-        gcs_address: Where Ray's control service is; empty before `create`.
     """
 
     def __init__(self, section: ClusterSection, *, engines: int, gpus: int, environment: Mapping[str, str]) -> None:
         """Keeps the settings of a start: engines, the GPUs of each, and variables that the configuration sets."""
         self.all: tuple[Rank, ...] = ()
-        self.gcs_address = ""
         self._section = section
         self._engines = engines
         self._bundle = {"CPU": section.cpus_per_engine, **({"GPU": float(gpus)} if gpus else {})}
@@ -184,9 +164,8 @@ class Ranks:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         await self._connect()
-        self.gcs_address = ray.get_runtime_context().gcs_address
         await self._place()
-        kind = ray.remote(concurrency_groups={WATCH: _WATCHERS})(EngineActor)
+        kind = ray.remote(concurrency_groups={_WATCH: _WATCHERS})(EngineActor)
         actors = [
             kind.options(
                 num_cpus=self._bundle["CPU"],
@@ -218,14 +197,11 @@ class Ranks:
         if not ray.is_initialized():
             return  # and nothing is left of it
         if ranks and timeout_s:
-            stopping = [asyncio.ensure_future(rank.call("shutdown")) for rank in ranks]
+            stopping = [asyncio.ensure_future(rank.call("call", "shutdown")) for rank in ranks]
             await asyncio.wait(stopping, timeout=timeout_s)
             for task in stopping:
                 task.cancel()
             await asyncio.gather(*stopping, return_exceptions=True)
-        if self.gcs_address and not await answers(self.gcs_address):
-            await self._end_without_ray(ranks)
-            return
         for rank in ranks:
             ray.kill(rank.actor)
         await asyncio.gather(*(self._reap(rank) for rank in ranks if rank.pid))
@@ -251,13 +227,9 @@ class Ranks:
         import ray
 
         typed = self._section.address
-        if ray.is_initialized() and (gone := await missing_part(ray.get_runtime_context().gcs_address)):
-            if not self._started_ray:
-                raise RankError(f"{gone}; call ray.shutdown, start Ray again, and make a new group")
-            self.disconnect()  # this process can start another one
         if ray.is_initialized():
             found = ray.get_runtime_context().gcs_address
-            if typed is not None and not self._started_ray and await _resolved(typed) != await _resolved(found):
+            if typed is not None and await _resolved(typed) != await _resolved(found):
                 raise UsageError(f"cluster.address is {typed!r}, but this process belongs to the Ray cluster at {found}")
             return
         address = typed or os.environ.get("RAY_ADDRESS") or "local"
@@ -294,20 +266,6 @@ class Ranks:
                 "engine.data_parallel_size, or add nodes"
             ) from None
 
-    async def _end_without_ray(self, ranks: Sequence[Rank]) -> None:
-        """Ends the actors on this node without Ray, whose calls would wait for its control service."""
-        import ray
-
-        self._placement = None
-        here = ray.util.get_node_ip_address()
-        for rank in ranks:
-            if rank.pid and rank.node == here:
-                await asyncio.to_thread(reap, rank.pid, rank.folder, 0.0)
-            elif rank.pid:
-                _LOGGER.warning(
-                    "rank %d: Ray cannot end process %d on %s any more; end it there", rank.number, rank.pid, rank.node
-                )
-
     async def _reap(self, rank: Rank) -> None:
         """Waits until nothing is left of an actor, because the next step needs its memory."""
         import ray
@@ -322,45 +280,6 @@ class Ranks:
             await ray.remote(reap).options(num_cpus=0, scheduling_strategy=there).remote(*left)
         except Exception as error:
             _LOGGER.warning("rank %d: its files on node %s were not removed: %s", rank.number, rank.node, error)
-
-
-async def answers(address: str) -> bool:
-    """Returns whether a process listens at an address, ``host:port``."""
-    host, _, port = address.rpartition(":")
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            _, writer = await asyncio.open_connection(host, int(port))
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
-
-
-async def missing_part(address: str) -> str:
-    """Returns a message about the part of a cluster that does not answer; empty if its control service and a node do."""
-    import ray
-
-    if not await answers(address):
-        return f"{_GCS} at {address} does not answer"
-    nodes = [f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in ray.nodes() if node["Alive"]]
-    for node in nodes:
-        if await answers(node):
-            return ""
-    return f"no node of the Ray cluster at {address} answers ({', '.join(nodes) or 'none is alive'})"
-
-
-async def lost(address: str) -> str:
-    """Waits until the control service at ``host:port`` is gone; returns a message about it."""
-    loop = asyncio.get_running_loop()
-    answered = loop.time()
-    while loop.time() - answered < _LOST_S:
-        await asyncio.sleep(_LOOK_S)
-        if await answers(address):
-            answered = loop.time()
-    return (
-        f"{_GCS} at {address} has not answered for {_LOST_S:g} s, and about a minute after its end Ray ends this process as "
-        "well: call shutdown; if the group started Ray, restart brings both back, else call ray.shutdown and start both again"
-    )
 
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.configuration.sections import RefitSection
 from quirks_core.plan.records import Plan
-from worker.engine.readiness import Held, start_problem
+from worker.engine.readiness import start_problem
 from worker.engine.serial_lock import SerialLock
 from worker.errors import NotReadyError, RefitError, RefitRejectedError
 from worker.group.actor_set import ActorSet
@@ -136,36 +135,11 @@ class GroupRefits:
         if not errors:
             self.problem = None
             return
-        states = await asyncio.gather(*(rank.state() for rank in self._actors().ranks))
-        touched = [may_have_changed(state, label) for state in states]
-        self.problem = problem_after(errors, touched, dummy=self._dummy) or self.problem
         cause = main_cause(errors.values())
         self.joined &= isinstance(cause, RefitRejectedError)
+        if len(errors) < len(found):  # else each engine has the weights that it had, or does not generate by itself
+            self.problem = (
+                "the engines may hold weights of different versions: a refit failed on rank "
+                f"{', '.join(map(str, errors))}; {way_back(kind_of(cause), dummy=self._dummy, restart='restart')}"
+            )
         raise cause
-
-
-def may_have_changed(state: Mapping[str, Any], label: str) -> bool:
-    """Whether a failed refit of that label changed weights of an engine in that state, or may have.
-
-    An engine that does not answer has no weights.
-    """
-    return state.get("weights", Held.BROKEN) == Held.BROKEN or state.get("version") == label
-
-
-def problem_after(errors: Mapping[int, BaseException], touched: Sequence[bool], *, dummy: bool) -> str | None:
-    """Returns why a group must not generate after a refit that failed on some ranks; None if no engine has new weights.
-
-    `touched` has for every rank, failed or not, whether the refit has changed its weights, or may have.
-    """
-    half = [rank for rank in errors if touched[rank]]
-    if not half and len(errors) == len(touched):
-        return None
-    return (
-        f"the engines may hold weights of different versions: a refit failed on rank {_listed(errors)}"
-        f"{f', half-way on rank {_listed(half)}' if half else ''}; "
-        f"{way_back(kind_of(main_cause(errors.values())), dummy=dummy, restart='restart')}"
-    )
-
-
-def _listed(ranks: Iterable[int]) -> str:
-    return ", ".join(map(str, ranks))

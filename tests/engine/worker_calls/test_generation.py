@@ -9,7 +9,6 @@ import torch
 from patience import HUNG_S
 
 from quirks_core.base.errors import QuirksError
-from worker.batch import collate
 from worker.errors import BatchError, GenerationTimeoutError
 
 LONGEST, NEW_TOKENS = 1024, 24
@@ -53,12 +52,6 @@ async def test_a_prompt_that_fills_the_context_comes_back_as_it_is(worker, lab):
     assert output["output_ids"].tolist() == [[7] * LONGEST]
     assert output["logprobs"].tolist() == [[0.0] * LONGEST]
     assert (output["truncated"].item(), output["weight_versions"]) == (False, [[]])
-
-
-async def test_a_batch_without_rows_yields_nothing(worker):
-    empty = {"input_ids": torch.zeros((0, 4), dtype=torch.int64), "input_lengths": torch.zeros(0, dtype=torch.int64)}
-
-    assert await collected(worker, empty) == ([], [])
 
 
 async def test_a_prompt_longer_than_the_context_is_refused(worker, lab):
@@ -156,15 +149,6 @@ async def test_outputs_are_the_callers_own(worker, lab):
     after, _ = await collected(worker, lab.batch_of(lab.PROMPTS))
     assert [output["output_ids"].tolist() for output in after] == expected
     assert all(output["weight_versions"] == [[("a", 0, NEW_TOKENS)]] for output in after)
-
-
-async def test_samples_that_finished_in_any_order_make_one_batch(worker, lab):
-    outputs, _ = await collected(worker, lab.batch_of(lab.PROMPTS))
-
-    whole = collate(list(enumerate(outputs))[::-1], pad_token_id=0)
-
-    assert whole["unpadded_sequence_lengths"].tolist() == [len(prompt) + NEW_TOKENS for prompt in lab.PROMPTS]
-    assert whole["weight_versions"] == [[("a", 0, NEW_TOKENS)]] * 3
 
 
 async def test_a_cancelled_consumer_takes_its_requests_along(worker, lab, sampling, generated, unfinished):

@@ -50,15 +50,6 @@ def test_a_quirk_that_does_not_concern_the_run_says_which_comparison_decides(fie
     assert covered(declare("a", Default(*MODE), **fields), **run) == [("a", state, because)]
 
 
-def test_a_quirk_of_other_runs_is_no_cover_also_if_it_is_switched_off_besides(declare, quirk_registry, quirk_context):
-    registry = quirk_registry.add(declare("a", Default(*MODE), match=model_type("gemma3")))
-
-    (off,) = covering(TRIED, registry.resolve(quirk_context("qwen3"), disable=["a"]), registry)
-
-    assert off.state == "not_matched"
-    assert "switched off by 'a'" in off.because
-
-
 def test_a_default_that_was_outranked_says_so(covered, declare):
     strong = declare("b", Require("engine.logprobs_mode", "raw_logprobs"))
 

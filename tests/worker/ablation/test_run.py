@@ -124,20 +124,6 @@ async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
 # ---- when no further engine is started
 
 
-async def test_no_engine_is_started_for_what_is_left_when_every_failed_scenario_is_restored(user):
-    start, table = user(**RAW_MODE), Table(RAW)
-
-    _, steps = await tried(start, table)
-
-    restarts = [step for step in steps if step.how == "restart"]
-    assert (restarts[0].setting, restarts[0].error) == ("engine.logprobs_mode", "")
-    assert len(restarts) > 5
-    reason = "all that failed is restored by engine.logprobs_mode; --setting NAME tries it"
-    assert {step.error for step in restarts[1:]} == {reason}
-    assert [setting for setting, _ in table.calls if setting.startswith("engine.")] == ["engine.logprobs_mode"]
-    assert all(not step.error for step in steps if step.how != "restart")
-
-
 async def test_engines_are_started_until_every_failed_scenario_is_restored_by_some_setting(user):
     start, table = user(**RAW_MODE), Table(RAW, STALE)
 
@@ -199,16 +185,6 @@ def attributed(user):
         return attributions(before, made, start.plan, start.registry)
 
     return ask
-
-
-def test_how_far_a_metric_moves_is_counted_from_its_value_at_parity(attributed):
-    def ratio(value: float) -> Result:
-        metrics = {"mean_exp_abs_delta": value}
-        return Result(scenario="cold-start", title="-", metrics=metrics, verdicts=judge(metrics, THRESHOLDS[1:]))
-
-    (found,) = attributed([ratio(1.04)], [ratio(1.01)])
-
-    assert (found.metric, found.value_before, found.value_after) == ("mean_exp_abs_delta", 1.04, 1.01)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1e-7, 9e-6), (0.0, 1e-5), (0.004, 0.005), (0.2, 0.25), (0.006, 0.0045)])

@@ -103,20 +103,6 @@ def test_compiled_code_is_tried_only_where_the_environment_lets_torch_compile(na
 
 
 @pytest.mark.parametrize(
-    ("platform", "reader"),
-    [("cuda", "vllm.envs"), ("rocm", "vllm.platforms.rocm"), ("xpu", "vllm.platforms.xpu"), ("cpu", None)],
-)
-def test_batch_invariance_is_tried_where_the_installed_vllm_has_it_for_the_platform(in_force, monkeypatch, platform, reader):
-    now, modules = in_force({}, platform=platform), {"vllm.envs": "", "vllm.platforms.rocm": "", "vllm.platforms.xpu": ""}
-    monkeypatch.setattr("quirks_core.source.source_tree.SourceTree.module_source", lambda _, module: modules.get(module))
-    before = tried(now, "env.VLLM_BATCH_INVARIANT")
-
-    modules[reader] = 'os.getenv("VLLM_BATCH_INVARIANT", "0")'
-
-    assert (before, tried(now, "env.VLLM_BATCH_INVARIANT")) == ([], ["1"] if reader else [])
-
-
-@pytest.mark.parametrize(
     ("engine", "train", "expected"),
     [
         # dtype is bfloat16; engine's head, trainer's head, both
@@ -137,12 +123,6 @@ def test_a_model_in_float32_has_no_other_head(in_force):
     now = in_force({"engine": {"dtype": "float"}})
 
     assert [name for name in SETTINGS if "head_dtype" in name and tried(now, name)] == []
-
-
-def test_a_trainer_left_open_has_the_engines_dtype(in_force):
-    now = in_force({"engine": {"dtype": "float"}})
-
-    assert tried(now, "train.dtype") == ["bfloat16"]
 
 
 def test_the_dtype_of_an_engine_from_float32_is_unknown_until_the_engine_reports_it(in_force, folder):
@@ -171,20 +151,6 @@ def test_what_the_engine_reports_counts_where_nobody_asked(in_force):
     assert tried(in_force(_OFF), name) == [False]
     assert tried(in_force(_OFF, engine={name: False}), name) == [True]
     assert tried(in_force(typed, engine={name: False}), name) == [False]
-
-
-@pytest.mark.parametrize(
-    ("values", "name", "expected"),
-    [
-        ({"refit": {"clear_cache": False}}, "refit.clear_cache", [True]),
-        ({"refit": {"clear_cache": True}}, "refit.clear_cache", [False]),
-        ({"engine": {"kv_cache_dtype": "fp8"}}, "engine.kv_cache_dtype", ["auto"]),
-        ({"engine": {"kv_cache_dtype": "bfloat16"}}, "engine.kv_cache_dtype", []),  # the cache is kept in full already
-        ({}, "engine.kv_cache_dtype", []),
-    ],
-)
-def test_only_the_other_value_is_tried(values, name, expected, in_force):
-    assert tried(in_force(values), name) == expected
 
 
 def test_a_checkpoint_without_defaults_for_requests_cannot_leak_any(in_force, folder):

@@ -95,14 +95,6 @@ def test_a_variant_takes_what_quirks_change_besides(user, heads_alike):
     assert (dear.how, dear.also) == ("restart", {"engine.head_dtype": (None, "float32")})
 
 
-def test_a_quirk_that_only_asks_something_of_the_trainer_takes_no_new_engine(user, heads_alike):
-    start = user(installed=[heads_alike], disable=[heads_alike.id], engine={"head_dtype": "float32"})
-
-    (variant,) = variants(start, only=[f"quirk {heads_alike.id}"])
-
-    assert (variant.how, variant.also) == ("rescore", {"train.head_dtype": (None, "float32")})
-
-
 def test_a_quirk_that_sets_an_open_slot_or_patches_the_engine_takes_a_restart(user, declare):
     adds = Patch("json.encoder:JSONEncoder.encode_all", adds="json:dumps")
     quirks = (

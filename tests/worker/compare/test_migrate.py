@@ -100,9 +100,3 @@ def test_an_environment_is_named_by_interpreter_or_folder(interpreter, tmp_path)
 def test_an_unsuitable_interpreter_is_a_usage_error(interpreter, facts, message):
     with pytest.raises(UsageError, match=message):
         Environment.of(str(interpreter(facts=facts)))
-
-
-@pytest.mark.parametrize("spec", ["no/such/python", "0.30", ""])
-def test_another_name_is_a_usage_error(spec):
-    with pytest.raises(UsageError, match="is no Python interpreter and no folder of a virtual environment"):
-        Environment.of(spec)

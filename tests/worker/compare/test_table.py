@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from rich.cells import cell_len
 
 from worker.lab.compare.compare import Comparison, compare
 from worker.lab.compare.table import show_comparison
@@ -48,19 +45,3 @@ def test_a_comparison_is_shown_in_lines_of_one_thing_each(differing, screened):
     assert any(row.startswith("fail sampled: mean_abs_delta 0.500, limit ≤ 0.2 (") for row in rows)
     assert any(row.startswith("settings of the engine that only B has: acme.") for row in rows)
     assert rows[-1] == differing.reading
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_everything_fits_the_terminal_without_boxes(width, differing, screened):
-    text = screened(lambda screen: show_comparison(screen, differing), width=width)
-
-    assert [row for row in text.splitlines() if cell_len(row) > width and len(row.split()) > 2] == []
-    assert re.findall("[\u2500-\u257f]", text) == []
-
-
-def test_foreign_text_is_shown_without_being_obeyed(differing, screened):
-    text = screened(lambda screen: show_comparison(screen, differing), width=None)
-
-    assert "\x1b" not in text
-    assert "\\x1b[31m[red]:x:\\nfail forged" in text
-    assert not re.search("^fail forged", text, re.MULTILINE)

@@ -77,15 +77,6 @@ def test_the_unbiased_estimators_converge_to_the_divergence_of_the_rollout_from_
     assert found["ratio_mean"] == pytest.approx(1, abs=3e-3)
 
 
-def test_differences_that_cancel_within_a_sequence_show_only_in_the_tokens() -> None:
-    rows = [sample([-1.0, -1.0], [-2.0, 0.0]), sample([-1.0, -1.0], [-1.25, -1.25])]
-
-    found = measured(rows).metrics
-
-    assert found["max_abs_delta"] == 1
-    assert found["sequence_ratio_max"] == 0.5
-
-
 @pytest.mark.parametrize(("side", "bad"), [("rollout", NAN), ("trainer", -math.inf)])
 def test_a_logprob_that_is_no_number_is_listed_first_instead_of_measured(bad: float, side: str) -> None:
     good, broken = [-1.0, -2.0, -3.0], [-1.0, bad, -3.5]
@@ -165,9 +156,3 @@ def test_the_worst_tokens_are_the_ten_furthest_apart_with_what_comes_before_them
     assert first.text == "<11>"
     assert first.before == "".join(f"<{token}>" for token in [*range(115, 130), 10])
     assert [token.position for token in worst[1:]] == [11, 10, 9, 8, 7, 6, 5, 4, 3]
-
-
-def test_without_text_the_token_ids_stand_before_the_worst_tokens() -> None:
-    (worst,) = measured([sample([-1.0], [-2.0], prompt=(7, 8, 9))]).worst
-
-    assert (worst.text, worst.before) == ("", "7 8 9")

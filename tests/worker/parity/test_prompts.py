@@ -39,7 +39,6 @@ def test_without_a_file_there_are_prompts_of_different_lengths(model):
 
     assert len(found.rows) == len(TEXTS)
     assert len({len(row) for row in found.rows}) > 4
-    assert found.warnings == ()
 
 
 def test_every_line_of_a_text_file_that_is_not_blank_is_a_prompt(model, file):
@@ -68,23 +67,10 @@ def test_everything_wrong_with_a_file_is_named_at_once(model, file, name, lines,
         load_prompts(model, file=file(name, *lines))
 
 
-def test_a_tokenizer_that_knows_more_than_the_model_is_warned_of(model, bare, file):
-    found = load_prompts(bare.model_copy(update={"tokenizer": model.path}), file=file("p.jsonl", '{"prompt_token_ids": [5]}'))
-
-    assert "the tokenizer knows 512 tokens and the model 50" in found.warnings[0]
-
-
-def test_a_model_without_a_tokenizer_gets_random_ids_with_a_warning(bare):
-    found = load_prompts(bare)
-
-    assert "no tokenizer" in found.warnings[0]
-    assert all(0 <= token < 50 for row in found.rows for token in row)
-    assert found.rows == load_prompts(bare).rows
-
-
 def test_texts_without_a_tokenizer_are_refused(bare, file):
-    with pytest.raises(UsageError, match="texts need a tokenizer"):
-        load_prompts(bare, file=file("p.txt", "one"))
+    for text in (None, file("p.txt", "one")):
+        with pytest.raises(UsageError, match="texts need a tokenizer"):
+            load_prompts(bare, file=text)
 
 
 def test_prompts_that_leave_no_room_are_all_named():

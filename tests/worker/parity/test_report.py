@@ -6,7 +6,6 @@ import html
 import re
 
 import pytest
-from rich.cells import cell_len
 
 from worker.lab.parity.records import Report
 from worker.lab.parity.report import show_report, write_report
@@ -32,13 +31,6 @@ def test_every_scenario_is_a_row_with_its_result(faulty, shown):
         assert row[1] == expected
 
 
-def test_figures_stand_beside_their_limits(faulty, shown):
-    text = shown(faulty)
-
-    assert all(figure in text for figure in ("0.350✗", "0.0547!"))
-    assert all(limit in text for limit in ("≤ 0.02", "≤ 0.2", "≤ 0.001", "≤ 1.05", "≤ 0.005", "≤ 0.01", "≤ 0.1"))
-
-
 def test_a_scenario_that_is_not_sound_gives_its_reason(faulty, shown):
     text = shown(faulty)
 
@@ -57,12 +49,6 @@ def test_the_ablation_has_every_step_with_its_effect(crowded, shown):
     assert all(effect in text for effect in effects)
 
 
-def test_a_quirk_that_does_the_same_is_named_with_its_state(faulty, shown):
-    text = " ".join(shown(faulty).split())
-
-    assert "quirk rollout-logprobs-processed sets it; disabled: switched off by --disable" in text
-
-
 def test_the_last_line_is_the_verdict(faulty, sound, make_report, shown):
     empty = make_report(results=(), steps=(), attributions=(), versions={})
     for report, verdict in (
@@ -71,28 +57,6 @@ def test_the_last_line_is_the_verdict(faulty, sound, make_report, shown):
         (empty, "Nothing that counts was measured"),
     ):
         assert shown(report, width=None).splitlines()[-1].startswith(verdict)
-
-
-@pytest.mark.parametrize("name", ["faulty", "crowded"])
-@pytest.mark.parametrize("width", [60, 80])
-def test_a_terminal_shows_the_words_of_a_pipe_within_its_width(name, width, request, shown):
-    report = request.getfixturevalue(name)
-    narrow, piped = shown(report, width=width), shown(report, width=None)
-
-    assert [row for row in narrow.splitlines() if cell_len(row) > width and len(row.split()) > 2] == []
-    assert re.findall("[\u2500-\u257f]", narrow) == []
-    assert set(narrow.split()) == set(piped.split())
-
-
-def test_colours_add_nothing_that_the_words_do_not_say(faulty, shown):
-    assert re.sub(r"\x1b\[[\d;]*m", "", shown(faulty, colours=True)) == shown(faulty)
-
-
-def test_foreign_codes_are_shown_without_being_obeyed(hostile, shown):
-    text = shown(hostile, width=None)
-
-    assert "\x1b" not in text
-    assert all(words in text for words in ("\\x1b[31m[red]", "nan✗", "inf✗"))
 
 
 # ---- the page

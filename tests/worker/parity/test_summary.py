@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from worker.lab.parity.records import Attribution, Coverage, Result, Step, Verdict
-from worker.lab.parity.summary import changes, crossed, headline, tried
+from worker.lab.parity.records import Attribution, Result, Step, Verdict
+from worker.lab.parity.summary import crossed, headline, tried
 
 
 def _cure(**fields):
@@ -25,17 +25,6 @@ def test_the_headline_names_the_strongest_cure_of_what_is_broken(faulty):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"steps": (), "attributions": ()}, "--attribute"),
-        ({"attributions": ()}, "No setting restores it alone"),
-    ],
-)
-def test_without_a_cure_the_headline_says_what_else_to_do(make_report, fields, said):
-    assert said in headline(make_report(**fields)).advice
-
-
-@pytest.mark.parametrize(
     ("load_format", "tried", "itself"),
     [("auto", "engine.dtype", True), ("dummy", "engine.load_format", True), ("dummy", "engine.dtype", False)],
 )
@@ -46,16 +35,6 @@ def test_a_model_that_is_wrong_from_disk_is_not_blamed_on_a_refit(make_report, m
     )
 
     assert ("Not the refit: the engine's model itself" in headline(report).advice) is itself
-
-
-def test_a_warning_is_said_with_its_limit(make_report, make_result):
-    close = Verdict(metric="kl_k3", value=0.02, threshold="healthy-kl", limit=0.01, level="warn", source="s")
-
-    said = headline(make_report(results=(make_result("cold-start").model_copy(update={"verdicts": (close,)}),)))
-
-    assert said.level == "warn"
-    assert "with warnings in cold-start" in said.verdict
-    assert said.advice == "Watch kl_k3: 0.0200, limit ≤ 0.01, in cold-start."
 
 
 def test_a_scenario_that_does_not_count_breaks_nothing(make_report, make_result):
@@ -73,14 +52,6 @@ def test_where_nothing_was_measured_parity_is_unknown(make_report, results):
     assert not report.passed
     assert headline(report).level == "fail"
     assert "Nothing" in headline(report).verdict
-
-
-def test_a_scenario_that_did_not_run_has_to_run_first(make_report):
-    failed = Result(scenario="sleep-wake", title="", status="failed", reason="EngineDiedError: signal 9")
-
-    said = headline(make_report(results=(failed,), attributions=()))
-
-    assert said.advice == "First fix the failure; sleep-wake: EngineDiedError: signal 9"
 
 
 def test_the_headline_fails_exactly_where_the_report_does(faulty, sound, hostile):
@@ -112,28 +83,6 @@ def test_a_setting_that_breaks_another_scenario_is_no_cure(make_report, make_res
     (item,) = tried(make_report(results=(make_result("a", 1.0),), steps=(step,), attributions=(_cure(worsens=("b",)),)))
 
     assert (item.effect, item.says) == ("worsens", "restores a; worsens b")
-
-
-def test_settings_that_are_changed_together_are_named_each_with_its_values(make_report, make_result):
-    both = ["float32", "float32"]
-    joint = _cure(setting="engine.head_dtype + train.head_dtype", before=[None, None], after=both)
-
-    said = headline(make_report(results=(make_result("a", 1.0),), attributions=(joint,)))
-
-    assert changes(joint) == [("engine.head_dtype", "not set", "float32"), ("train.head_dtype", "not set", "float32")]
-    assert said.advice.startswith(
-        "Set engine.head_dtype to float32 (now not set) and train.head_dtype to float32 (now not set): "
-        "that restores all of them."
-    )
-
-
-def test_a_quirk_of_other_runs_covers_nothing(make_report, make_result):
-    other = Coverage(id="other", state="not_matched", because="another model")
-    cure = _cure(quirks=(other,))
-
-    said = headline(make_report(results=(make_result("a", 1.0),), attributions=(cure,)))
-
-    assert "No quirk sets it for this run" in said.advice
 
 
 def test_rounding_that_crosses_a_limit_breaks_nothing_and_points_to_the_frontier(make_report, make_result):

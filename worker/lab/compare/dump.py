@@ -16,7 +16,7 @@ from quirks_core.plan.receipt import Receipt
 from worker.lab.parity.records import ParityRecord
 
 #: Version of the dumps' format; one of another is refused.
-DUMP_FORMAT = 1
+DUMP_FORMAT = 2
 
 #: Prompt and generated tokens.
 Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
@@ -45,7 +45,6 @@ class Dump(ParityRecord):
     model: str  #: name of the model
     model_type: str  #: its ``model_type``
     config_digest: str  #: SHA-256 of its ``config.json``
-    weights_digest: str = ""  #: SHA-256 of probes of its weights' files; empty if they are in no local folder
     platform: str  #: ``cpu``, ``cuda``, …; empty if it is unknown
     versions: dict[str, str]  #: versions by package, Python's and the device's name among them
     plan: str  #: the plan's digest

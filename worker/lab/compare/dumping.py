@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 
 from quirks_core.base.json_values import sha256
 from quirks_core.configuration.config import GenerationConfig
@@ -20,8 +18,6 @@ from worker.lab.parity.session import prefilled, running
 
 #: Sampled rows of each prompt; none where the configured temperature is 0.
 _SAMPLES = 2
-#: Bytes of a weights file that are read at its beginning, middle and end.
-_PROBE = 65536
 
 
 async def dump_of(
@@ -90,7 +86,6 @@ async def dump(
         model=model.name,
         model_type=str(model.config.get("model_type", "")),
         config_digest=sha256(model.config),
-        weights_digest=_weights_digest(model.path),
         platform=plan.context.platform or "",
         versions=versions(),
         plan=plan.digest,
@@ -102,18 +97,3 @@ async def dump(
         rows=tuple(rows),
         scored=scored,
     )
-
-
-def _weights_digest(model: str) -> str:
-    """Returns a digest of parts of a folder's weight files, which distinguishes checkpoints of one architecture."""
-    found = hashlib.sha256()
-    folder = Path(model).expanduser()
-    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    for file in files:
-        size = file.stat().st_size
-        found.update(f"{file.name} {size}".encode())
-        with file.open("rb") as stream:
-            for place in (0, size // 2, max(size - _PROBE, 0)):
-                stream.seek(place)
-                found.update(stream.read(_PROBE))
-    return found.hexdigest() if files else ""

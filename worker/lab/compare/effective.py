@@ -79,11 +79,7 @@ def effective(vllm_config: Any) -> dict[str, Any]:
     found["quantization"] = type(quantized).__name__ if (quantized := getattr(vllm_config, "quant_config", None)) else None
     if found.get("model_config.generation_config") not in (None, "auto", "vllm"):
         found["model_config.generation_config"] = "a folder"  # which one is this machine's business
-    try:
-        defaults = model.get_diff_sampling_param()
-    except Exception:  # a checkpoint with a generation_config.json that vLLM cannot read
-        defaults = {}
-    for prefix, values in (("sampling_defaults", defaults), ("env", variables())):
+    for prefix, values in (("sampling_defaults", model.get_diff_sampling_param()), ("env", variables())):
         for name, value in values.items():
             found.update(_walk(f"{prefix}.{name}", value, 0))
     return dict(sorted(found.items()))

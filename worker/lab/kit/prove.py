@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -163,8 +162,6 @@ _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 #: What is looked at in a run whose process died.
 _LIVES = "the process lives on"
 _LOG_LINES = 3
-#: The end of a traceback, or the mark that a crash leaves in vLLM's log.
-_CAUSE = re.compile(r"(?:^|\s)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)(?:: .+)?|Segfault encountered)[\s!]*?$", re.MULTILINE)
 
 
 def run_scenario(
@@ -195,7 +192,6 @@ def run_scenario(
         text = log.read_text(encoding="utf-8", errors="replace")
         if result.exists():  # also of a process that hung, or died, on its way out
             run = Run.model_validate({**json.loads(result.read_text(encoding="utf-8")), "seconds": seconds})
-            run = _with_cause(run, text)
         else:
             run = _without_result(code, text, timeout_s).model_copy(update={"seconds": seconds})
     if run.outcome is None or run.outcome.measure not in (NO_ERROR, _LIVES):
@@ -204,16 +200,6 @@ def run_scenario(
         return run
     error = f"an error that the quirk does not declare (crash=…): {run.outcome.got}"
     return run.model_copy(update={"outcome": None, "crash": "", "error": error})
-
-
-def _with_cause(run: Run, log: str) -> Run:
-    """Adds what the engine's processes logged first: their error reaches the driver as a mere "see above"."""
-    cause = _CAUSE.search(log)
-    if not cause or not run.outcome or run.outcome.measure != NO_ERROR or cause[1] in run.outcome.got:
-        return run
-    return run.model_copy(
-        update={"outcome": replace(run.outcome, got=f"{run.outcome.got.rstrip('.')}; first of all: {cause[1].strip()}")}
-    )
 
 
 def _without_result(code: int | None, log: str, timeout_s: float) -> Run:

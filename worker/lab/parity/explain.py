@@ -64,7 +64,7 @@ class Explain:
         self._planning, self._notify = planning, notify
         self._tokens, self._seed, self._target = new_tokens, seed, target
         self._config = config.overridden({"engine.load_format": "auto"})
-        self._prompts: Prompts = load_prompts(config.model, file=prompts, seed=seed)
+        self._prompts: Prompts = load_prompts(config.model, file=prompts)
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         head = FLOAT32 if train.head_dtype == FLOAT32 else None
         self._as_is = TrainerOptions(train.dtype, train.attn_implementation, head, "cpu", train.autocast)

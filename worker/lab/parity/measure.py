@@ -7,23 +7,19 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from quirks_core.base.errors import QuirksError, UsageError, nearest
 from worker.engine import vllm_adapter
 from worker.errors import EngineDiedError
 from worker.lab.parity.metrics import Decode, measured
 from worker.lab.parity.records import OLD, Notify, Result, Sample, worst_level
-from worker.lab.parity.scenarios import SCENARIOS, Observed, Scenario, power
+from worker.lab.parity.scenarios import SCENARIOS, Scenario
 from worker.lab.parity.session import Session
 from worker.lab.parity.thresholds import Threshold, judge, told_from_rounding
 from worker.lab.parity.trainer import Trainer, TrainerOptions
 
 #: Scenarios that compare the engine with itself, so that the trainer does not affect them.
 WITHOUT_TRAINER = frozenset({"decode-prefill"})
-#: Noise that stands for a step of the optimizer, in standard deviations of each parameter's own values.
-_STEP = 0.01
-_STEP_TITLE = f"rollouts of new weights: each step adds noise of {_STEP:.0%} to every parameter"
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -104,46 +100,14 @@ async def measure(
     return results
 
 
-async def measure_steps(
-    session: Session, number: int, thresholds: Sequence[Threshold], *, notify: Notify = lambda _: None
-) -> list[Result]:
-    """Gives the engine new weights so many times, each time from the last ones as an optimizer's step would.
-
-    Returns:
-        A result for each step; the last one is that of a step that failed.
-    """
-    results: list[Result] = []
-    before = OLD
-    for seed in range(1, number + 1):
-        label = f"step {seed}"
-        notify(label)
-        scenario = Scenario(label, _STEP_TITLE, partial(_step, before=before, label=label, seed=seed))
-        results.append(await _run(session, scenario, Judge(thresholds, session.prompts.decode), held=None))
-        if results[-1].status != "measured":
-            break
-        before = label
-    return results
-
-
-async def _step(session: Session, *, before: str, label: str, seed: int) -> Observed:
-    assert session.trainer is not None  # noqa: S101  # without one, nothing is observed
-    session.trainer.perturb(label, scale=_STEP, since=before, seed=seed)
-    await session.refit(label)
-    samples, _ = await session.generate()
-    notes = await power(session, samples, before, label)
-    session.trainer.forget(before)
-    return Observed(samples, notes)
-
-
-async def _run(session: Session, scenario: Scenario, judging: Judge, *, held: str | None = OLD) -> Result:
+async def _run(session: Session, scenario: Scenario, judging: Judge) -> Result:
     begun = time.monotonic()
     empty = Result(scenario=scenario.name, title=scenario.title)
     without = "no trainer's model to compare with" if scenario.needs_trainer and session.trainer is None else ""
     if reason := without or scenario.concern(session):
         return empty.model_copy(update={"status": "skipped", "reason": reason})
     try:
-        if held is not None:
-            await session.hold(held)
+        await session.hold(OLD)
         observed = await scenario.observe(session)
         waiting = [sample for sample in observed.samples if not sample.trainer]
         scored = iter(await session.scored(waiting) if waiting else ())

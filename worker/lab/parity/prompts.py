@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,6 @@ TEXTS = (
     "If x + y = 10 and x - y = 4, then x times y equals",
     "Once upon a time, in a village by the sea, there lived an old clockmaker who",
 )
-#: Tokens of a random prompt, which is used if there is no tokenizer.
-_RANDOM_LENGTHS = (8, 13, 21, 34, 17, 26, 11, 40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,6 @@ class Prompts:
 
     rows: tuple[tuple[int, ...], ...]  #: token ids of each prompt
     tokenizer: Any = None  #: a transformers tokenizer; None if the model has none
-    warnings: tuple[str, ...] = ()  #: warnings about tokenizer and vocabulary
 
     def decode(self, ids: Sequence[int]) -> str | None:
         """Returns the tokens as text; None without a tokenizer."""
@@ -62,31 +58,22 @@ class Prompts:
         return tuple(found)
 
 
-def load_prompts(model: ModelSection, *, file: Path | None = None, seed: int = 0) -> Prompts:
-    """Reads prompts, or generates random ones.
+def load_prompts(model: ModelSection, *, file: Path | None = None) -> Prompts:
+    """Reads prompts.
 
     Args:
         model: The model, and whose tokenizer it has.
         file: Texts, one per line, or JSON lines with ``prompt`` or ``prompt_token_ids``; `TEXTS` if None.
-        seed: Seed of the random token ids for a model without a tokenizer.
 
     Raises:
         UsageError: The file cannot be read, or prompts are empty or hold tokens that the model does not have; all are named.
     """
     tokenizer, problem = _tokenizer(model.tokenizer or model.path, model.revision)
     vocab_size = ModelFacts.read(model.path, model.revision).text_config.get("vocab_size")
-    warnings = []
-    if file is not None:
-        rows = _encoded(_read(file), tokenizer, problem)
-    elif tokenizer is not None:
-        rows = [list(tokenizer.encode(text)) for text in TEXTS]
-    else:
-        warnings.append(f"no tokenizer ({problem}); the prompts are random token ids, and tokens are shown by number")
-        generator = random.Random(seed)  # noqa: S311 - not a secret
-        rows = [[generator.randrange(3, vocab_size or 1000) for _ in range(length)] for length in _RANDOM_LENGTHS]
+    rows = _encoded(TEXTS if file is None else _read(file), tokenizer, problem)
     if isinstance(vocab_size, int):
-        warnings += _check_vocabulary(rows, tokenizer, vocab_size)
-    return Prompts(tuple(map(tuple, rows)), tokenizer, tuple(warnings))
+        _check_vocabulary(rows, tokenizer, vocab_size)
+    return Prompts(tuple(map(tuple, rows)), tokenizer)
 
 
 def _tokenizer(name: str, revision: str | None) -> tuple[Any, str]:
@@ -135,14 +122,10 @@ def _encoded(items: Sequence[Any], tokenizer: Any, problem: str) -> list[list[in
     return rows
 
 
-def _check_vocabulary(rows: Sequence[Sequence[int]], tokenizer: Any, vocab_size: int) -> list[str]:
+def _check_vocabulary(rows: Sequence[Sequence[int]], tokenizer: Any, vocab_size: int) -> None:
     if wrong := [str(index) for index, row in enumerate(rows) if not all(0 <= token < vocab_size for token in row)]:
         known = f" (the tokenizer knows {len(tokenizer)})" if tokenizer is not None else ""
         raise UsageError(
             f"prompts {', '.join(wrong)} hold token ids outside 0..{vocab_size - 1}, the model's vocabulary{known}; "
             "the tokenizer is another model's: set model.tokenizer"
         )
-    if tokenizer is not None and len(tokenizer) > vocab_size:
-        sizes = f"the tokenizer knows {len(tokenizer)} tokens and the model {vocab_size}"
-        return [f"{sizes}: they may not belong together (model.tokenizer)"]
-    return []

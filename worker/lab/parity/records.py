@@ -5,7 +5,6 @@ Throughout, P and G are numbers of prompt tokens and of generated tokens; logpro
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeAlias
 
@@ -139,8 +138,7 @@ class Change(ParityRecord):
         names = self.setting.split(JOINT)
         if len(names) == 1:
             return ((self.setting, self.before, self.after),)
-        sides = (side if isinstance(side, list | tuple) else [side] for side in (self.before, self.after))
-        return tuple(itertools.islice(itertools.zip_longest(names, *sides), len(names)))
+        return tuple(zip(names, self.before, self.after, strict=True))
 
 
 class Step(Change):

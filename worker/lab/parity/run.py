@@ -22,11 +22,11 @@ from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.engine import vllm_adapter
-from worker.lab.parity.measure import WITHOUT_TRAINER, Judge, chosen, measure, measure_steps
+from worker.lab.parity.measure import WITHOUT_TRAINER, Judge, chosen, measure
 from worker.lab.parity.prompts import load_prompts
 from worker.lab.parity.records import Attribution, Notify, Report, Result, Step
 from worker.lab.parity.session import Session, running
-from worker.lab.parity.thresholds import DEFAULT_PROFILE, STEPS_PROFILE, chosen_thresholds
+from worker.lab.parity.thresholds import DEFAULT_PROFILE, chosen_thresholds
 from worker.lab.parity.trainer import Trainer, TrainerLoadError, TrainerOptions
 
 #: Slots whose value in force the report shows.
@@ -41,8 +41,7 @@ class Options:
     prompts: Path | None = None  #: file with prompts; built-in ones if None
     new_tokens: int = 64  #: tokens generated from each prompt
     seed: int = 0  #: seed of the samples
-    profile: str | None = None  #: name of the set of thresholds; ``prime-rl`` for steps, else ``peers``, if None
-    steps: int = 0  #: how many steps with new weights to measure, instead of scenarios
+    profile: str = DEFAULT_PROFILE  #: name of the set of thresholds
     thresholds: tuple[str, ...] = ()  #: further ones, as ``metric=limit``; they replace the profile's for that metric
     planning: PlanOptions = field(default_factory=PlanOptions)  #: plan options
 
@@ -74,32 +73,29 @@ class ParityRun:
         """Checks everything; see `run` for arguments and errors."""
         self._options = options
         self._notify = notify
-        self._profile = options.profile or (STEPS_PROFILE if options.steps else DEFAULT_PROFILE)
         self._names = chosen(options.scenarios)
-        self._thresholds = chosen_thresholds(self._profile, options.thresholds)
+        self._thresholds = chosen_thresholds(options.profile, options.thresholds)
         self._warnings: list[str] = []
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._trainer, self.config = self._load_trainer(config)
         worker = VllmAsyncGenerationWorker(self.config, options=options.planning)
         self.registry = Registry.load(strict=options.planning.strict)  # also what is switched off, which may be the cause
         self.plan = make_plan(self.config, options.planning, registry=self.registry)
-        self._prompts = load_prompts(self.config.model, file=options.prompts, seed=options.seed)
+        self._prompts = load_prompts(self.config.model, file=options.prompts)
         if longest := self.plan.value("engine.max_model_len"):  # otherwise the engine reports it
             self._prompts.check(longest, options.new_tokens)
-        self._warnings += [*self._prompts.warnings, *worker.warnings]
+        self._warnings += worker.warnings
         self.reported: dict[str, Any] = {}
         self.dtype = "auto"
 
     # ---- measuring
 
     async def baseline(self) -> list[Result]:
-        """Measures the scenarios, or the steps, with the user's configuration."""
+        """Measures the scenarios with the user's configuration."""
         async with self._engine_of(self.config, self._options.planning) as session:
             plan = session.worker.plan
             self.reported = read_configuration(session.llm.vllm_config, {*plan.context.settings, *plan.changes})
             self.dtype = vllm_adapter.model_dtype(session.llm)
-            if self._options.steps:
-                return await measure_steps(session, self._options.steps, self._thresholds, notify=self._notify)
             return await measure(session, self._names, self._thresholds, notify=self._notify)
 
     async def on_another_engine(self, config: GenerationConfig, planning: PlanOptions, names: Sequence[str]) -> list[Result]:
@@ -123,7 +119,7 @@ class ParityRun:
             settings={**self.reported, **_settings(self.plan)},
             active_quirks=tuple(verdict.id for verdict in self.plan.active),
             plan=self.plan.digest,
-            profile=self._profile,
+            profile=self._options.profile,
             results=tuple(results),
             steps=tuple(steps),
             attributions=tuple(attributions),

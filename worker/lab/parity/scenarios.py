@@ -114,7 +114,7 @@ async def _after_refit(session: Session) -> Observed:
     await session.refit(NEW)
     samples, cached = await session.generate(rows, rank=_one_rank(session))
     await session.hold(OLD)
-    return Observed(samples, {"from the prefix cache": cached, **await power(session, samples)})
+    return Observed(samples, {"from the prefix cache": cached, **await _power(session, samples)})
 
 
 def _in_flight(clear_cache: bool) -> Callable[[Session], Awaitable[Observed]]:
@@ -162,10 +162,10 @@ async def _each(session: Session, ways: Iterable[dict[str, Any]]) -> list[Sample
     return found
 
 
-async def power(session: Session, samples: Sequence[Sample], before: str = OLD, after: str = NEW) -> dict[str, Any]:
+async def _power(session: Session, samples: Sequence[Sample]) -> dict[str, Any]:
     """How far the weights were changed: a scenario in which they hardly differ would show nothing."""
-    old = await session.scored([_labelled(sample, before) for sample in samples])
-    new = await session.scored([_labelled(sample, after) for sample in samples])
+    old = await session.scored([_labelled(sample, OLD) for sample in samples])
+    new = await session.scored([_labelled(sample, NEW) for sample in samples])
     apart = [abs(a - b) for x, y in zip(old, new, strict=True) for a, b in zip(x.trainer, y.trainer, strict=True)]
     return {"mean |Δ logprob| of old and new weights": sum(apart) / len(apart) if apart else 0.0}
 

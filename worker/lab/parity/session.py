@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.configuration.sections import SamplingSection
-from quirks_core.configuration.variables import COMPILATION_SWITCHES
 from worker.async_worker import VllmAsyncGenerationWorker
 from worker.batch import Batch, padded
 from worker.engine import vllm_adapter
@@ -69,7 +67,7 @@ class Session:
     @property
     def block_size(self) -> int:
         """Tokens that a block of the KV cache holds."""
-        return vllm_adapter.block_size(self.llm)
+        return int(self.llm.vllm_config.cache_config.block_size)
 
     # ---- weights
 
@@ -182,29 +180,9 @@ async def prefilled(
 
 @asynccontextmanager
 async def running(worker: VllmAsyncGenerationWorker) -> AsyncIterator[VllmAsyncGenerationWorker]:
-    """Starts a worker's engine and shuts it down in any case; an eager engine on the CPU starts `_without_compilation`."""
+    """Starts a worker's engine and shuts it down in any case."""
     try:
-        with _without_compilation(worker):
-            await worker.post_init_async()
+        await worker.post_init_async()
         yield worker
     finally:
         await worker.shutdown()
-
-
-@contextmanager
-def _without_compilation(worker: VllmAsyncGenerationWorker) -> Iterator[None]:
-    """Keeps the processes that start meanwhile from compiling anything, if the engine is eager and on the CPU.
-
-    Also in eager execution vLLM compiles a few helpers (ranks of logprobs, seedless sampling, some routers) with torch. On two
-    CPU cores the first request of every engine then takes up to 20 s longer than all scenarios together.
-    """
-    decided = any(name in os.environ or name in worker.config.env for name in COMPILATION_SWITCHES)
-    if decided or worker.plan.context.platform != "cpu" or not worker.plan.value("engine.enforce_eager"):
-        yield
-        return
-    name = COMPILATION_SWITCHES[0]
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[name]  # a plan that is made meanwhile, for another engine, must not see it

@@ -37,20 +37,15 @@ def crossed(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def metrics_of(results: Iterable[Result]) -> list[str]:
-    """Returns the metrics that were measured anywhere, in the usual order; unknown ones come last."""
-    return _in_order({name for result in results for name in result.metrics})
+    """Returns the metrics that were measured anywhere, in the usual order."""
+    found = {name for result in results for name in result.metrics}
+    return [name for name in METRICS if name in found]
 
 
-def limits_of(results: Iterable[Result], metric: str | None = None) -> list[Verdict]:
-    """Returns one verdict for each threshold, in the order of the metrics and from low to high: it knows limit and source."""
-    found = {(item.threshold, item.metric): item for result in results for item in result.verdicts}
-    order = _in_order({item.metric for item in found.values()})
-    chosen = (item for item in found.values() if metric in (None, item.metric))
-    return sorted(chosen, key=lambda item: (order.index(item.metric), item.limit, item.threshold))
-
-
-def _in_order(names: set[str]) -> list[str]:
-    return [*(name for name in METRICS if name in names), *sorted(names - METRICS.keys())]
+def limits_of(results: Iterable[Result], metric: str) -> list[Verdict]:
+    """Returns one verdict for each threshold of a metric, from low to high: it knows limit and source."""
+    found = {item.threshold: item for result in results for item in result.verdicts if item.metric == metric}
+    return sorted(found.values(), key=lambda item: (item.limit, item.threshold))
 
 
 # ---- the headline

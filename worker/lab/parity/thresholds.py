@@ -16,8 +16,6 @@ from worker.lab.parity.records import LEVELS, Level, Side, Verdict
 
 #: The profile that applies if none is named.
 DEFAULT_PROFILE: Final = "peers"
-#: That of ``--steps`` if none is named.
-STEPS_PROFILE: Final = "prime-rl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +56,6 @@ _PRIME_RL = (
     "ours, between the 1e-3 before and the 2 to 5 after a broken weight update in PrimeIntellect-ai/prime-rl#2714: "
     "https://github.com/PrimeIntellect-ai/prime-rl/pull/2714"
 )
-_PRIME_RL_MERGE = (
-    "prime-rl, Adding a new architecture: mean KL mismatch (its mismatch_kl) of each of 20 steps: "
-    "https://github.com/PrimeIntellect-ai/prime-rl/blob/main/docs/development.md"
-)
 _NOISE = "ours, measured on vLLM 0.32.0, CPU, tiny random models of 2 layers"
 
 _PEERS = (
@@ -80,21 +74,14 @@ _PEERS = (
     Threshold("healthy-kl", "kl_k3", 0.01, "high", "warn", _PRIME_RL),
     Threshold("broken-kl", "kl_k3", 0.1, "high", "fail", _PRIME_RL),
 )
-_NUMBERS = _PEERS[:2]
-_STEPS = (Threshold("prime-rl-step", "kl_k3", 0.015, "high", "fail", _PRIME_RL_MERGE),)
 _FLOAT32 = (Threshold("float32-noise", "max_abs_delta", 1e-3, "high", "fail", f"{_NOISE}: about 1e-5"),)
 _BFLOAT16 = (Threshold("bfloat16-noise", "mean_abs_delta", 0.05, "high", "fail", f"{_NOISE}: 0.027 for qwen3 and gemma3"),)
 
 #: Sets of thresholds by name. ``peers`` has the limits of other RL frameworks; ``float32`` and ``bfloat16`` add the noise of
 #: correct engines in that dtype. A tiny mixture of experts in bfloat16 fails all of them, also against itself: where two
-#: experts are nearly equal, rounding decides. Compare it in float32. ``prime-rl`` is the limit for each step of ``--steps``.
+#: experts are nearly equal, rounding decides. Compare it in float32.
 PROFILES: Mapping[str, tuple[Threshold, ...]] = MappingProxyType(
-    {
-        DEFAULT_PROFILE: _PEERS,
-        "float32": (*_PEERS, *_FLOAT32),
-        "bfloat16": (*_PEERS, *_BFLOAT16),
-        STEPS_PROFILE: (*_NUMBERS, *_STEPS),
-    }
+    {DEFAULT_PROFILE: _PEERS, "float32": (*_PEERS, *_FLOAT32), "bfloat16": (*_PEERS, *_BFLOAT16)}
 )
 
 #: What a user typed is never called rounding.
@@ -209,19 +196,8 @@ def told_from_rounding(
     return tuple(item if item.threshold in kept else item.model_copy(update={"level": "rounding"}) for item in verdicts)
 
 
-def strain(verdict: Verdict, value: float | None = None) -> float:
-    """Returns the share of a verdict's limit that a value reaches, by default the verdict's own value.
-
-    Returns:
-        0 at parity and on the safe side of it, 1 at the limit; infinity for NaN, and for a value beyond a limit of zero.
-    """
-    value = verdict.value if value is None else value
-    best = METRICS[verdict.metric].ideal if verdict.metric in METRICS else 0.0
-    if math.isnan(value):
-        return math.inf
-    direction = -1.0 if verdict.side == "low" else 1.0
-    distance, allowed = direction * (value - best), direction * (verdict.limit - best)
-    distance = abs(distance) if verdict.side == "size" else distance
-    if allowed <= 0:
-        return math.inf if distance > allowed else 0.0
-    return max(distance / allowed, 0.0)
+def strain(verdict: Verdict) -> float:
+    """Returns by how much a verdict's limit is crossed: 1 at the limit; infinity for NaN, and beyond a limit of zero."""
+    best = METRICS[verdict.metric].ideal
+    allowed = abs(verdict.limit - best)
+    return math.inf if math.isnan(verdict.value) or not allowed else abs(verdict.value - best) / allowed

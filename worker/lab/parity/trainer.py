@@ -97,26 +97,19 @@ class Trainer:
         """Which weights are in use."""
         return self._live.held
 
-    def perturb(self, label: str, *, scale: float = 0.02, since: str = OLD, seed: int = 0) -> None:
-        """Makes further weights, as an optimizer's step would: others with noise on every floating parameter.
+    def perturb(self, label: str, *, scale: float = 0.02) -> None:
+        """Makes further weights, as an optimizer's step would: the checkpoint's with noise on every floating parameter.
 
         Buffers keep their values, since nothing trains them, and tied parameters stay tied. The weights in use do not change.
 
         Args:
             label: Their label; other weights with this label are replaced.
             scale: Standard deviation of the noise, in standard deviations of each parameter's own values.
-            since: Label of the weights that get the noise.
-            seed: Seed of the noise.
         """
-        noise = torch.Generator().manual_seed(seed)
+        noise = torch.Generator().manual_seed(0)
         if OLD not in self._weights:
             self._weights[OLD] = {name: row.detach().to("cpu", copy=True) for name, row in self.model.named_parameters()}
-        self._weights[label] = {name: _perturbed(tensor, scale, noise) for name, tensor in self._weights[since].items()}
-
-    def forget(self, label: str) -> None:
-        """Frees the memory of weights that are not used any more; the checkpoint's stay."""
-        if label != OLD:
-            self._weights.pop(label, None)
+        self._weights[label] = {name: _perturbed(tensor, scale, noise) for name, tensor in self._weights[OLD].items()}
 
     def use(self, label: str) -> None:
         """Puts weights into `model`; the checkpoint's come back bit for bit, and `NEW` are made when they are first needed."""
