@@ -12,7 +12,7 @@ import torch
 from patience import HUNG_S
 
 from worker.refit.transport.channel import free_port
-from worker.refit.transport.exchange import agree_to_receive, agree_to_send
+from worker.refit.transport.exchange import agree
 from worker.refit.transport.group import Group
 from worker.refit.weights import pieces
 from worker.refit.weights.box import Box, View, Wanted
@@ -45,10 +45,8 @@ def exchanged(background, manifest, held, wanted):
 
     def run(rank):
         group = Group(IP, port, rank=rank, world_size=size, timeout_s=60)
-        if rank < len(held):
-            exchange = agree_to_send(group, manifest, held[rank])
-        else:
-            exchange = agree_to_receive(group, manifest, wanted[rank - len(held)])
+        mine = {"held": held[rank]} if rank < len(held) else {"wanted": wanted[rank - len(held)]}
+        exchange = agree(group, manifest, **mine)
         found = None if exchange is None else [dict(exchange.run()) for _ in range(2)][-1]
         group.agree(1)
         group.close()
@@ -141,9 +139,8 @@ def test_what_changes_on_one_rank_is_agreed_on_again_by_all(background):
 
     def run(rank):
         group, found = Group(IP, port, rank=rank, world_size=3, timeout_s=HUNG_S), []
-        agree = agree_to_receive if rank == 2 else agree_to_send
         for subject in (refit[rank] for refit in refits):
-            agreeing = partial(agree, group, manifest, subject or [])
+            agreeing = partial(agree, group, manifest, **{"wanted" if rank == 2 else "held": subject or ()})
             exchange = group.agreed(group.agree(group.vote(subject)), subject, agreeing)
             for _ in exchange.run() if exchange is not None else ():
                 pass

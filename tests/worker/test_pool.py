@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,13 +16,14 @@ from transfers import FOREVER_S
 
 from worker.errors import TransferError
 from worker.refit import Source, send_ipc_zmq
+from worker.refit.transport import trainer_ranks
 from worker.refit.transport.channel import free_port
 from worker.refit.transport.collective import CollectiveSender, CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
-from worker.refit.weights import pool
+from worker.refit.transport.trainer_ranks import SharedPool
 from worker.refit.weights.box import Box, View, Wanted
-from worker.refit.weights.pool import OpenedPool, SharedPool
+from worker.refit.weights.pool import Opened
 from worker.refit.weights.shards import Shards
 
 CPU = torch.device("cpu")
@@ -44,12 +47,12 @@ class Others:
     def __init__(self, *answers):
         self.said, self._answers = [], list(answers)
 
-    def gather(self, value):
+    def gather_json(self, value):
         """What all say."""
         self.said.append(value)
         return self._answers.pop(0)
 
-    agree = gather
+    agree = gather_json
 
 
 @pytest.fixture
@@ -117,7 +120,7 @@ def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch)
     def lacking(*_):
         raise LookupError
 
-    monkeypatch.setattr(OpenedPool, "copies", lacking)
+    monkeypatch.setattr(Opened, "copies", lacking)
 
     def receive():
         with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: Plan(sharded)) as stream:
@@ -132,27 +135,27 @@ def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch)
 
 def test_a_failure_elsewhere_is_voted_on_once():
     """A second vote would wait for ranks that have left the refit."""
-    others = Others(-1)
+    others = Others(0)
     shared = SharedPool(others, "", [])
 
     with pytest.raises(TransferError, match="failed on another rank"), shared.together():
         shared.agree(by_pieces=True)
 
-    assert others.said == [1]
+    assert others.said == [2]
 
 
 _RANK = """
 import sys, time, torch
 import torch.distributed as dist
 from worker.errors import TransferError
-from worker.refit.weights.pool import Ranks
+from worker.refit.transport.group import Ranks
 
 rank, port = map(int, sys.argv[1:])
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 if rank:
     time.sleep(3600)
 try:
-    Ranks(torch.device("cpu"), 0.5).agree(1)
+    Ranks(dist.group.WORLD, torch.device("cpu"), 0.5).agree(1)
 except TransferError as error:
     print(error, flush=True)
 """
@@ -162,18 +165,18 @@ def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_limit(start)
     port = free_port("127.0.0.1")
     waiting, _ = (start(_RANK, rank, port) for rank in range(2))
 
-    assert waiting.stdout.readline().startswith("refit: a rank of the trainer died or took too long: ")
+    assert waiting.stdout.readline().startswith("refit: a rank died or took too long: ")
 
 
 def test_a_rank_whose_shards_cannot_be_described_says_so_to_the_others(monkeypatch):
     others = Others([None, "a"])
-    monkeypatch.setattr(pool, "Ranks", lambda *_: others)
+    monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
 
-    def fail():
+    def fail(_):
         raise RuntimeError("the model has changed")
 
     with pytest.raises(RuntimeError, match="the model has changed"):
-        SharedPool.of(fail, {}, CPU, 60)
+        SharedPool.of(SimpleNamespace(shared=fail, pools={}), CPU, 60)
 
     assert others.said == [None]
 
@@ -182,9 +185,9 @@ def test_a_rank_whose_shards_cannot_be_described_says_so_to_the_others(monkeypat
 def test_each_rank_knows_from_one_answer_whether_there_will_be_another(monkeypatch, known):
     """However much a rank remembers: a model that was described anew on one rank was not on the others."""
     others = Others(["", "a"], [None, {}])
-    monkeypatch.setattr(pool, "Ranks", lambda *_: others)
+    monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
 
-    assert SharedPool.of(lambda: None, known, CPU, 60) is None
+    assert SharedPool.of(SimpleNamespace(shared=lambda _: None, pools=known), CPU, 60) is None
     assert others.said == [""]
 
 

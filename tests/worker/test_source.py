@@ -49,13 +49,13 @@ def test_a_source_has_what_is_sent(model):
 
 def test_a_model_that_an_optimizer_updates_is_described_once(model, layouts):
     first = Source(model, "parameters")
-    key = first.exported(CPU).key
+    key = first.shared(CPU).key
     with torch.no_grad():
         model[0].weight.mul_(2)
     second = Source(model, "parameters")
 
     assert second.manifest is first.manifest
-    assert second.exported(CPU).key == key
+    assert second.shared(CPU).key == key
     assert len(layouts) == 1
     assert torch.equal(dict(second())["0.weight"], model[0].weight)
 
@@ -156,7 +156,7 @@ def test_a_sharded_model_is_described_once_and_gathered_for_each_pass(model, lay
 def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
     """An engine would read what the weights were."""
     plain = Source(model, "parameters")
-    plain.exported(CPU)
+    plain.shared(CPU)
     sharded = nn.Linear(4, 4)
     sharded.weight = nn.Parameter(distribute_tensor(sharded.weight.detach(), mesh, [Shard(0)]))
     source = Source(sharded, "parameters")
@@ -164,14 +164,14 @@ def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
     model[0].weight.data = model[0].weight.data.clone()
     sharded.weight = nn.Parameter(sharded.weight.detach().clone())
 
-    for offer in (plain.exported, source.shared):
+    for offer in (plain.shared, source.shared):
         with pytest.raises(RefitError, match="make a Source for every refit"):
             offer(CPU)
 
 
 def test_nothing_keeps_a_model_alive_that_its_trainer_has_dropped():
     model = nn.Linear(4, 4).share_memory()
-    Source(model, "parameters").exported(CPU)
+    Source(model, "parameters").shared(CPU)
     gone = weakref.ref(model)
 
     del model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from worker.errors import RefitError
-from worker.refit.weights.box import Box, Held
+from worker.refit.weights.box import Held
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.packing import Place
-from worker.refit.weights.pool import shared_table
-from worker.refit.weights.resident import Exported, InPlace, can_be_shared, places
+from worker.refit.weights.pool import Shared
+from worker.refit.weights.resident import InPlace, places, storages
 from worker.refit.weights.scope import RefitScope, gathered, layout
-from worker.refit.weights.shards import Shards, is_sharded
+from worker.refit.weights.shards import Shards
 from worker.refit.weights.snapshot import Snapshot
 
 #: By model, what was found out about it last.
@@ -32,10 +32,9 @@ class _Description:
         self.scope = scope
         self.shards = Shards.of(model, scope)
         self.manifest = self.shards.manifest if self.shards is not None else Manifest.of(state().items())
-        self.exported: dict[torch.device, Exported | None] = {}
         self.places: dict[torch.device, Mapping[str, Place]] = {}
         self.held: dict[tuple[torch.device, int], Held | None] = {}
-        self.shared: dict[torch.device, dict[str, Any] | None] = {}
+        self.shared: dict[torch.device, Shared | None] = {}
         self.pools: dict[torch.device, Any] = {}
 
 
@@ -75,24 +74,10 @@ class Source:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
         yield from self.shards.gathered() if self.shards is not None else gathered(self._state)
 
-    def exported(self, device: torch.device) -> Exported | None:
-        """Returns which of them the engine can read where they are; None if it is none.
-
-        Args:
-            device: The device that trainer and engine share.
-
-        Raises:
-            RefitError: The model's memory has moved since it was described.
-        """
-        self._check()
-        if device not in self._known.exported:
-            self._known.exported[device] = Exported.of(self.model, lambda: self._plain, device)
-        return self._known.exported[device]
-
     def in_place(self, device: torch.device) -> InPlace:
         """Returns which of them lie in the model's own memory on a device."""
         if device not in self._known.places:
-            self._known.places[device] = places(self.model, self._plain, device)
+            self._known.places[device] = places(self.model, {} if self.shards is not None else self._state, device)
         return InPlace(self.model, self._known.places[device])
 
     def held(self, device: torch.device, rank: int) -> Held | None:
@@ -116,29 +101,39 @@ class Source:
             return found if all(tensor.device == device for _, tensor in found.values()) else None
         if rank:
             return {}
-        places = self.in_place(device).places
-        if any(spec.name not in places for spec in self.manifest.tensors):
-            return None
-        return {name: (Box.whole(tensor.shape), tensor) for name, tensor in self._state.items()}
+        held = self.in_place(device).held(self.manifest)
+        return held if len(held) == len(self.manifest.tensors) else None
 
-    def shared(self, device: torch.device) -> dict[str, Any] | None:
-        """Returns how an engine process opens what this rank holds of a sharded model; None if it cannot.
+    def shared(self, device: torch.device) -> Shared | None:
+        """Returns what engine processes can read from where it is; None if that is nothing, or not all that a rank has.
 
         Args:
-            device: Where it must lie.
+            device: The device that trainer and engine share.
 
         Raises:
             RefitError: The model's memory has moved since it was described.
         """
-        held = self.held(device, torch.distributed.get_rank())  # of what is not sharded, rank 0's is read
+        self._check()
         if device not in self._known.shared:
-            usable = held is not None and all(can_be_shared(tensor, device) for _, tensor in held.values())
-            self._known.shared[device] = shared_table(held) if held is not None and usable else None
+            self._known.shared[device] = self._shared(device)
         return self._known.shared[device]
+
+    def _shared(self, device: torch.device) -> Shared | None:
+        is_whole = self.shards is None
+        # Of what is not sharded in a sharded model, rank 0's is read.
+        held = self.in_place(device).held(self.manifest) if is_whole else self.held(device, torch.distributed.get_rank())
+        own = storages(self.model)
+        found = {name: part for name, part in (held or {}).items() if _can_be_shared(part[1], device, own)}
+        is_enough = bool(found) if is_whole else held is not None and len(found) == len(held)
+        return Shared.of(found) if is_enough else None
+
+    def table(self, shared: Shared) -> dict[str, Any]:
+        """Returns JSON values with which engine processes open what `shared` describes."""
+        return shared.table(storages(self.model))
 
     @property
     def pools(self) -> dict[torch.device, Any]:
-        """What is known of the memory of all ranks of a sharded model, by device (`worker.refit.weights.pool`)."""
+        """What is known of the memory of all ranks of a sharded model, by device (`worker.refit.transport.trainer_ranks`)."""
         return self._known.pools
 
     def _check(self) -> None:
@@ -149,8 +144,10 @@ class Source:
     def _state(self) -> dict[str, torch.Tensor]:
         return layout(self.model, self.scope)
 
-    @property
-    def _plain(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """What can lie in the memory of the model as it is sent."""
-        state = {} if self.shards is not None else self._state
-        return ((name, tensor) for name, tensor in state.items() if not is_sharded(tensor))
+
+def _can_be_shared(tensor: torch.Tensor, device: torch.device, own: Container[int]) -> bool:
+    """Returns whether another process can open a tensor's memory, at one of some addresses on a GPU or shared on the host."""
+    storage = tensor.untyped_storage()
+    if tensor.device != device or storage.data_ptr() not in own:
+        return False
+    return device.type == "cuda" or (storage.is_shared() and storage.filename is None)
