@@ -106,10 +106,11 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
     assert all(torch.equal(place, values) for place, values in (one for one in expected if not isinstance(one, dict)))
 
 
-def test_what_no_rank_holds_is_broadcast(background):
+@pytest.mark.parametrize("parts", [[(0, 4), (5, 8)], [(0, 4), (2, 6)]], ids=["a gap", "an overlap as large as the gap"])
+def test_what_no_rank_holds_is_broadcast(background, parts):
     """An exchange that would leave something out is none, on all ranks."""
     tensor = torch.arange(8.0)
-    held = [{"t": (Box((0,), (4,)), tensor[:4])}, {"t": (Box((5,), (3,)), tensor[5:])}]
+    held = [{"t": (Box((first,), (last - first,)), tensor[first:last])} for first, last in parts]
 
     assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]]) == [None]
 

@@ -18,6 +18,8 @@ from transfers import FOREVER_S, error_of, many, same
 from worker.errors import TransferError
 from worker.refit import Manifest, Source, send_ipc_zmq
 from worker.refit.transport.ipc_zmq import PROTOCOL, IpcZmqStream
+from worker.refit.weights import pool
+from worker.refit.weights.buffers import share_memory
 
 CPU = torch.device("cpu")
 #: What a trainer says first.
@@ -223,8 +225,10 @@ def refit(background, address, model, known=None):
     return stream.memory
 
 
-def test_a_shared_models_tensors_are_read_in_memory_that_is_opened_once(background, address):
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8).share_memory(), torch.nn.Linear(8, 8))
+def test_a_shared_models_tensors_are_read_in_memory_that_is_shared_and_opened_once(background, address, monkeypatch):
+    """On a GPU, each time that memory is shared again it is kept for one more process, which would never come."""
+    model, shared = torch.nn.Sequential(torch.nn.Linear(8, 8).share_memory(), torch.nn.Linear(8, 8)), []
+    monkeypatch.setattr(pool, "share_memory", lambda storage: shared.append(storage) or share_memory(storage))
 
     first = refit(background, address, model)
     with torch.no_grad():
@@ -233,6 +237,7 @@ def test_a_shared_models_tensors_are_read_in_memory_that_is_opened_once(backgrou
 
     assert first.tensors.keys() == {"0.weight", "0.bias"}
     assert second is first
+    assert len(shared) == 2
     assert torch.equal(first.tensors["0.weight"], model[0].weight)
 
 

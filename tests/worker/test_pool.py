@@ -22,7 +22,9 @@ from worker.refit.transport.collective import CollectiveSender, CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.transport.trainer_ranks import SharedPool
+from worker.refit.weights import pool
 from worker.refit.weights.box import Box, View, Wanted
+from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import Opened
 from worker.refit.weights.shards import Shards
 
@@ -131,6 +133,20 @@ def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch)
 
     found = receiving.result(HUNG_S)
     assert all(torch.equal(found[name], parameter.full_tensor()) for name, parameter in sharded.named_parameters())
+
+
+def test_what_several_ranks_have_is_read_on_the_own_device(monkeypatch):
+    """Replicas of another GPU would come over a link."""
+    layer = torch.nn.Linear(4, 4)
+    memory = {0: torch.empty(64, dtype=torch.uint8, device="meta"), 1: torch.zeros(64, dtype=torch.uint8)}
+    monkeypatch.setattr(pool, "open_memory", lambda handle, *_, **__: memory[handle])
+    held = [["weight", 0, (0, 0), (4, 4), (4, 1), 0]]
+    tables = [{"memory": [number], "held": held} for number in memory]
+    opened = Opened("", tables, Manifest.of([("weight", layer.weight)]), CPU, elsewhere=True)
+    plan = Plan(layer)
+    del plan.memory["bias"]
+
+    assert [part.device for _, part in opened.copies(plan).parts] == [CPU]
 
 
 def test_a_failure_elsewhere_is_voted_on_once():
