@@ -1,7 +1,4 @@
-"""Refits from two ranks of an FSDP2 trainer into two tensor-parallel ranks: each receives what it holds, once.
-
-vLLM's CPU platform packs every linear layer; a third party's patch turns that off here, so that they are copied as on a GPU.
-"""
+"""Refits from two ranks of an FSDP2 trainer into two tensor-parallel ranks: each receives what it holds, once."""
 
 from __future__ import annotations
 
@@ -14,33 +11,8 @@ import pytest
 import pytest_asyncio
 from patience import HUNG_S
 
-from quirks_core.source.vllm_source import INSTALLED
 from worker.errors import RefitError, RefitRejectedError
 from worker.refit.transport.channel import free_port
-
-_TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
-_MODULE = """
-from quirks_core import Fact, ModelFlag, Patch, Quirk, Severity, report
-
-QUIRK = Quirk(
-    id="acme-unpacked/linear",
-    title="linear layers keep their weights as they are",
-    flag=ModelFlag.ENVIRONMENT,
-    match=Fact("recipe").one_of("unpacked"),
-    adjustments=Patch(TARGET, wrapper="acme_unpacked:plain", expects=(EXPECTS,)),
-    severity=Severity.NOISE,
-    references=report("https://example.org/1"),
-)
-
-
-def plain(original):
-    import torch
-
-    def dispatch(layer, remove_weight):
-        layer.cpu_linear = torch.nn.functional.linear
-
-    return dispatch
-"""
 
 #: A rank of a trainer that is sharded over all of them: takes over each checkpoint that it reads of, and sends it.
 _TRAINER = """
@@ -86,16 +58,15 @@ for line in sys.stdin:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=["llama_tied", "qwen3_moe"])
-async def worker(request, third_party, checkpoint, running):
+async def worker(request, plain_layers, checkpoint, running):
     """An engine of two tensor-parallel ranks, one thread each: without that, vLLM's CPU build wants a NUMA node per rank."""
-    source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_MODULE}"
     values = {
         "engine": {"tensor_parallel_size": 2, "enable_expert_parallel": request.param == "qwen3_moe"},
         "env": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
         "refit": {"timeout_s": HUNG_S},
-        "recipe": "unpacked",
+        "recipe": "plain",
     }
-    with third_party("acme_unpacked", "acme-unpacked/linear = acme_unpacked:QUIRK", source):
+    with plain_layers():
         async with running(checkpoint(request.param), values) as started:
             started.kind = request.param
             yield started

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 
-from worker.refit.weights.box import Box, Held, Wanted
+from worker.refit.weights.box import Box, Held, Wanted, narrowed
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pieces import (
     Holders,
@@ -21,7 +21,6 @@ from worker.refit.weights.pieces import (
     as_one,
     at_equal_distances,
     messages,
-    narrowed,
     places_of,
     runs,
     split,

@@ -29,9 +29,9 @@ from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import Channel
 from worker.refit.transport.trainer_ranks import SharedPool
+from worker.refit.weights.box import narrowed
 from worker.refit.weights.buffers import open_memory, shared_buffer, view
 from worker.refit.weights.manifest import Manifest, in_order
-from worker.refit.weights.pieces import narrowed
 from worker.refit.weights.pool import Copies, Opened
 from worker.refit.weights.source import Source
 

@@ -157,13 +157,6 @@ def messages(pieces: Sequence[Piece], manifest: Manifest, here: Sequence[Run], t
     return found
 
 
-def narrowed(tensor: torch.Tensor, part: Box, held: Box | None = None) -> torch.Tensor:
-    """Returns a part of a tensor, of which `tensor` is all, or what is held."""
-    for axis, (start, length) in enumerate(zip(*part, strict=True)):
-        tensor = tensor.narrow(axis, start - (held.start[axis] if held is not None else 0), length)
-    return tensor
-
-
 def wanted_pieces(wanted: Iterable[Wanted], manifest: Manifest) -> list[Piece]:
     """Returns what an engine rank wants as pieces.
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from worker.refit.weights.box import Box, Held
+from worker.refit.weights.box import Box, Held, narrowed
 from worker.refit.weights.buffers import open_memory, share_memory
 from worker.refit.weights.manifest import Manifest
-from worker.refit.weights.pieces import Holders, as_one, at_equal_distances, narrowed, places_of, wanted_pieces
+from worker.refit.weights.pieces import Holders, as_one, at_equal_distances, places_of, wanted_pieces
 
 if TYPE_CHECKING:
     from worker.refit.engine.copy_plan import CopyPlan
