@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import zmq
 from patience import HUNG_S, until
 from transfers import FOREVER_S, error_of, many, same
 
 from worker.errors import TransferError
 from worker.refit import Manifest, Source, send_ipc_zmq
+from worker.refit.transport.channel import Channel
 from worker.refit.transport.ipc_zmq import PROTOCOL, IpcZmqStream
 from worker.refit.weights import pool
 from worker.refit.weights.buffers import share_memory
@@ -34,15 +34,10 @@ def address(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def stranger(address):
-    """A peer that speaks ZMQ, but not our protocol."""
-    context = zmq.Context()
-    socket = context.socket(zmq.REQ)
-    socket.linger = 0
-    socket.rcvtimeo = int(HUNG_S * 1000)
-    socket.connect(f"ipc://{address}")
-    yield socket
-    socket.close()
-    context.term()
+    """A peer that does not keep to our protocol."""
+    channel = Channel(address, other="the engine", timeout_s=HUNG_S)
+    yield channel
+    channel.close()
 
 
 def receive(path: Path, expected: Manifest | None = None, timeout_s: float = FOREVER_S) -> dict[str, torch.Tensor]:
@@ -119,9 +114,9 @@ def test_the_socket_of_the_owner_alone_is_gone_once_a_trainer_is_there(backgroun
     finally:
         os.umask(before)
 
-    stranger.send_json(FIRST)
+    stranger.send(FIRST)
 
-    assert stranger.recv_json() == {}
+    assert stranger.receive() == {}
     assert not address.exists()
     stranger.close()
     assert "died or closed" in error_of(receiving)
@@ -147,20 +142,23 @@ def test_another_protocol_is_an_error_on_both_sides(background, address, strange
     """The two sides may have different versions of this package."""
     receiving = background(receive, address)
 
-    stranger.send_json({"protocol": 99})
+    stranger.send({"protocol": 99})
 
-    assert (problem := f"the trainer speaks protocol 99, this engine {PROTOCOL}") in stranger.recv_json()["error"]
+    problem = f"the trainer speaks protocol 99, this engine {PROTOCOL}"
+    with pytest.raises(TransferError, match=problem):
+        stranger.receive()
     assert problem in error_of(receiving)
 
 
 def test_a_chunk_out_of_turn_is_an_error(background, address, stranger):
     receiving = background(receive, address)
-    stranger.send_json(FIRST)
-    assert stranger.recv_json() == {}
+    stranger.send(FIRST)
+    assert stranger.receive() == {}
 
-    stranger.send_json({"chunk": 1})
+    stranger.send({"chunk": 1})
 
-    assert "did not send chunk 0 when it was due" in stranger.recv_json()["error"]
+    with pytest.raises(TransferError, match="did not send chunk 0 when it was due"):
+        stranger.receive()
     assert "did not send chunk 0 when it was due" in error_of(receiving)
 
 
@@ -282,11 +280,12 @@ def test_a_model_in_memory_of_its_own_goes_through_the_buffers(background, addre
 
 def test_memory_that_cannot_be_opened_is_an_error_before_anything_is_loaded(background, address, stranger):
     receiving = background(receive, address)
-    stranger.send_json({"protocol": PROTOCOL, "memory": "key", "buffers": [], "buffer_bytes": 256})
-    assert stranger.recv_json() == {"unknown": "key"}
+    stranger.send({"protocol": PROTOCOL, "memory": "key", "buffers": [], "buffer_bytes": 256})
+    assert stranger.receive() == {"unknown": "key"}
 
     table = {"memory": [{"kind": "file", "path": "/proc/0/fd/0", "nbytes": 8}], "held": []}
-    stranger.send_json({"manifest": [["a", "int8", [1]]], "ranks": [table]})
+    stranger.send({"manifest": [["a", "int8", [1]]], "ranks": [table]})
 
-    assert "as one user" in stranger.recv_json()["error"]
+    with pytest.raises(TransferError, match="as one user"):
+        stranger.receive()
     assert "as one user" in error_of(receiving)

@@ -24,7 +24,7 @@ from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order,
 from worker.refit.weights.packing import Packing
 from worker.refit.weights.resident import InPlace
 from worker.refit.weights.source import Source
-from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, ballot, can_be_compared, in_turn, kinds_of
+from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, can_be_compared, in_turn, kinds_of
 
 if TYPE_CHECKING:
     from worker.refit.engine.copy_plan import CopyPlan
@@ -127,7 +127,7 @@ class CollectiveSender:
     def _send_changed(self, packing: Packing, memories: Iterable[torch.Tensor], given_up: Callable[[], bool]) -> None:
         """Sends what changed, as far as every engine rank can take it and has what it is compared with."""
         group, sent = self._group, self._sent
-        kinds = kinds_of(group.least(ballot([ANY if can_be_compared(chunk) else DENSE for chunk in packing.chunks()])))
+        kinds = kinds_of(group.gather([ANY if can_be_compared(chunk) else DENSE for chunk in packing.chunks()]))
         is_sparse = group.base is not None and bool(group.agree(sent is None or sent.holds(kinds)))
         for broadcasts in in_turn(packing, kinds, memories):
             if broadcasts[0][0].kind != DENSE:
@@ -299,7 +299,7 @@ class CollectiveStream:
         kinds = [DENSE] * len(self.packing.offsets)
         is_sparse = False
         if group.upcoming is not None:
-            kinds = kinds_of(group.least(ballot(kinds if patch is None else patch.votes)))
+            kinds = kinds_of(group.gather(kinds if patch is None else patch.votes))
             is_able = patch is not None and not placed and group.base is not None and patch.holds(group.base)
             is_sparse = group.base is not None and bool(group.agree(is_able))
         for broadcasts in in_turn(self.packing, kinds, kinds):

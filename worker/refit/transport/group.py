@@ -29,7 +29,11 @@ _LOOK_S = 50e-6
 
 
 class Ranks:
-    """The processes of a process group."""
+    """The processes of a process group.
+
+    Attributes:
+        world_size: How many.
+    """
 
     def __init__(self, group: Any, device: torch.device, timeout_s: float) -> None:
         """Takes what ranks agree with.
@@ -39,6 +43,7 @@ class Ranks:
             device: A device whose tensors it carries.
             timeout_s: Seconds to wait for the others at each step.
         """
+        self.world_size = int(group.size())
         self._group = group
         self._carried = device
         self._timeout_s = timeout_s
@@ -46,27 +51,23 @@ class Ranks:
     def gather_json(self, value: Any) -> list[Any]:
         """Gives every rank the JSON values of all, in their order."""
         payload = _encoded(value)
-        sizes = [int(size) for size in self._gathered(torch.tensor([len(payload)]))]
+        sizes = [size for (size,) in self.gather([len(payload)])]
         rows = self._gathered(torch.nn.functional.pad(payload, (0, max(sizes) - len(payload))))
         return [_decoded(row[:size]) for row, size in zip(rows, sizes, strict=True)]
 
+    def gather(self, votes: Sequence[int]) -> list[list[int]]:
+        """Gives every rank the votes of all on each of several things."""
+        return self._gathered(torch.tensor(votes)).tolist()  # type: ignore[no-any-return]
+
     def agree(self, vote: int) -> int:
         """Returns the least that any rank votes for; 0 is no."""
-        return self.least([int(vote)])[0]
+        return min(one for (one,) in self.gather([int(vote)]))
 
-    def least(self, votes: Sequence[int]) -> list[int]:
-        """Returns the least of all ranks' votes on each of several things."""
-        found = torch.tensor(votes, device=self._carried)
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MIN
-        self._do(lambda group: [group.allreduce([found], options)])
-        return found.tolist()  # type: ignore[no-any-return]
-
-    def _gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
+    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
         own = own.to(self._carried)
-        found = [torch.empty_like(own) for _ in range(self._group.size())]
-        self._do(lambda group: [group.allgather([found], [own])])
-        return found
+        found = own.new_empty(self.world_size, len(own))
+        self._do(lambda group: [group.allgather([list(found)], [own])])
+        return found.cpu()
 
     def _do(self, start: Callable[[Any], list[Any]]) -> None:
         """Waits for works of the group."""
@@ -87,7 +88,6 @@ class Group(Ranks):
 
     Attributes:
         rank: This process.
-        world_size: Trainer ranks and engine ranks.
         device: Where weights are broadcast from and to.
         packing: What was announced last.
         upcoming: What the trainer calls the values that it sends, for the next refit to compare with; None if none is to.
@@ -120,7 +120,7 @@ class Group(Ranks):
                 f"{words(error)}; the trainer's ranks and every engine rank must join at the same time"
             ) from error
         super().__init__(group, torch.device("cpu"), timeout_s)
-        self.rank, self.world_size, self.device = rank, world_size, torch.empty(0, device=device).device  # with its number
+        self.rank, self.device = rank, torch.empty(0, device=device).device  # with its number
         self.packing: Packing | None = None
         self._exchange: tuple[object, Any] | None = None
         self.upcoming: str | None = None
@@ -296,4 +296,4 @@ def _encoded(value: Any) -> torch.Tensor:
 
 
 def _decoded(payload: torch.Tensor) -> Any:
-    return json.loads(bytes(payload.cpu().numpy()))
+    return json.loads(bytes(payload.numpy()))

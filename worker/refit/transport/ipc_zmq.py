@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 PROTOCOL = 5
 #: One that is filled while the other is read.
 _BUFFERS = 2
-#: Seconds to wait for a request that an error can answer.
-_LAST_WORDS_S = 2.0
 
 
 def send(
@@ -148,7 +146,7 @@ class _Channels:
         if not addresses:
             raise TransferError("refit by ipc_zmq: no addresses; call the worker's report_refit_addresses_async")
         self._peers = [
-            Channel.connect(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
+            Channel(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
             for address in addresses
         ]
         self._answering: list[Channel] = []
@@ -172,7 +170,6 @@ class _Channels:
         """Closes all, and sends an error of this side first, so that no process waits for it."""
         try:
             if error is not None and not isinstance(error, TransferError):
-                self.receive()
                 self.send({"error": words(error)})
         except TransferError:
             pass  # a peer that does not receive it sees that the connection is closed
@@ -225,7 +222,6 @@ class IpcZmqStream:
         self._peer = Channel.bind(path, other="the trainer", timeout_s=timeout_s)
         try:
             hello = self._peer.receive()
-            self._peer.hide()
             if hello.get("protocol") != PROTOCOL:
                 raise TransferError(f"refit: the trainer speaks protocol {hello.get('protocol')}, this engine {PROTOCOL}")
             if "memory" in hello:
@@ -307,19 +303,16 @@ class IpcZmqStream:
         _wait_for(self._device)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Answers what is still open, with the error if there is one, and closes the socket.
+        """Answers the trainer, with the error if there is one, and closes the socket.
 
         The trainer's last message is answered only here: its refit is done when this process has loaded everything.
         """
-        try:
-            if error is not None and not self._peer.owes and not isinstance(error, TransferError):
-                self._peer.receive(_LAST_WORDS_S)  # a reply needs a request
-            if self._peer.owes:
-                self._peer.send({"error": words(error)} if error is not None else {})
-        except TransferError:
-            pass  # the peer is gone
-        finally:
-            self._peer.close()
+        with suppress(TransferError):  # the peer is gone
+            if error is not None:
+                self._peer.send({"error": words(error)})
+            elif self.complete:
+                self._peer.send({})
+        self._peer.close()
 
     def __enter__(self) -> Self:
         return self
