@@ -108,16 +108,20 @@ async def sent(worker, started, path, *, by_ipc=False):
     return [await answer(process) for process in started]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, shared_lab, ranks):
-    """Each rank of the trainer sends its shards from the third refit on; the engine has what its own loader makes of them."""
-    ways = []
-    async with asyncio.timeout(HUNG_S), trainer(worker, checkpoint(worker.kind), ranks) as started:
+@pytest.mark.parametrize(("ranks", "by_ipc"), [(1, False), (2, False), (2, True)])
+async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, shared_lab, ranks, by_ipc):
+    """From the third refit on each rank of the trainer sends its shards, or lets each rank of the engine read those of all.
+
+    The engine has what its own loader makes of them.
+    """
+    ways, addresses = [], await worker.report_refit_addresses_async() if by_ipc else None
+    async with asyncio.timeout(HUNG_S), trainer(worker, checkpoint(worker.kind), ranks, addresses=addresses) as started:
         for number in range(5):
             path = checkpoint(worker.kind, seed=number % 2)
-            assert await sent(worker, started, path) == ["sent"] * ranks
+            assert await sent(worker, started, path, by_ipc=by_ipc) == ["sent"] * ranks
             ways.append(worker.last_refit.by_pieces)
-            assert await worker.verify_refit_async(shared_lab.trainer(path)) == {}
+            if number != 3 or not by_ipc:  # which makes the engine open another trainer's memory
+                assert await worker.verify_refit_async(shared_lab.trainer(path)) == {}
 
     assert ways[2:] == [True] * 3
     # This platform packs experts, so that they are loaded; each rank loads those that it has.
@@ -126,21 +130,6 @@ async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, share
         config.num_experts // 2 * 3 * config.num_hidden_layers if worker.kind == "qwen3_moe" else 0
     )
     assert shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(path)).passed
-
-
-async def test_engine_ranks_read_the_memory_of_all_trainer_ranks(worker, checkpoint, shared_lab):
-    """On one machine each rank of the trainer sends to one rank of the engine, which reads the shards of both."""
-    ways = []
-    addresses = await worker.report_refit_addresses_async()
-    async with asyncio.timeout(HUNG_S), trainer(worker, checkpoint(worker.kind), 2, addresses=addresses) as started:
-        for number in range(5):
-            path = checkpoint(worker.kind, seed=number % 2)
-            assert await sent(worker, started, path, by_ipc=True) == ["sent"] * 2
-            ways.append(worker.last_refit.by_pieces)
-            if number != 3:  # which makes the engine open another trainer's memory
-                assert await worker.verify_refit_async(shared_lab.trainer(path)) == {}
-
-    assert ways[2:] == [True] * 3
 
 
 async def test_a_slow_rank_is_waited_for_and_a_dead_one_missed(worker, checkpoint, shared_lab):

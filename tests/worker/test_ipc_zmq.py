@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import stat
 import threading
@@ -14,7 +15,7 @@ import torch
 from patience import HUNG_S, until
 from transfers import FOREVER_S, error_of, many, same
 
-from worker.errors import TransferError
+from worker.errors import RefitError, TransferError
 from worker.refit import Manifest, Source, send_ipc_zmq
 from worker.refit.transport.channel import Channel
 from worker.refit.transport.ipc_zmq import PROTOCOL, IpcZmqStream
@@ -174,43 +175,17 @@ def test_a_send_without_addresses_is_an_error():
         send([], many())
 
 
-_BOTH = """
-import resource, sys, threading, torch
-from pathlib import Path
-from worker.refit import send_ipc_zmq
-from worker.refit.transport.ipc_zmq import IpcZmqStream
-
-limit, address = 1 << 20, Path(sys.argv[1])
-sent = {"a": torch.arange(1 << 18)}
-errors = []
-
-def receive():
+def test_a_lack_of_memory_is_an_error_on_both_sides_instead_of_a_crash(background, address):
+    receiving = background(receive, address)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
-        with IpcZmqStream(address, None, device=torch.device("cpu"), timeout_s=3600) as stream:
-            dict(stream)
-    except Exception as error:
-        errors.append(error)
+        with pytest.raises(RefitError, match=r"no 2097152 bytes of shared memory: File too large; free memory"):
+            send_ipc_zmq({"a": torch.arange(1 << 18)}.items, [address], timeout_s=FOREVER_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-thread = threading.Thread(target=receive)
-thread.start()
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-try:
-    send_ipc_zmq(sent.items, [address], timeout_s=3600)
-except Exception as error:
-    errors.append(error)
-thread.join()
-print([f"{type(error).__name__}: {error}" for error in errors])
-"""
-
-
-def test_a_lack_of_memory_is_an_error_on_both_sides_instead_of_a_crash(start, address):
-    child = start(_BOTH, address)
-
-    out, err = child.communicate(timeout=HUNG_S)
-
-    assert child.returncode == 0, err
-    assert "RefitError: refit: no 2097152 bytes of shared memory: File too large; free memory, or lower refit.buffer_mb" in out
-    assert "TransferError: refit: the trainer reports: " in out
+    assert "the trainer reports: RefitError: refit: no 2097152 bytes" in error_of(receiving)
 
 
 def refit(background, address, model, known=None):

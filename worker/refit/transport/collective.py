@@ -22,8 +22,7 @@ from worker.refit.transport.group import REFUSED, SOURCE, Group
 from worker.refit.weights.buffers import view
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order, size_of
 from worker.refit.weights.packing import Packing
-from worker.refit.weights.resident import InPlace
-from worker.refit.weights.source import Source
+from worker.refit.weights.source import InPlace, Source
 from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, can_be_compared, in_turn, kinds_of
 
 if TYPE_CHECKING:
