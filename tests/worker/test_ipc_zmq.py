@@ -188,9 +188,9 @@ def test_a_lack_of_memory_is_an_error_on_both_sides_instead_of_a_crash(backgroun
     assert "the trainer reports: RefitError: refit: no 2097152 bytes" in error_of(receiving)
 
 
-def refit(background, address, model, known=None):
+def refit(background, address, model, known=None, device="cpu"):
     """One refit of a model; returns the engine's end, and what it read in place."""
-    sending = background(send_ipc_zmq, Source(model, "parameters"), [address], buffer_bytes=1024, timeout_s=FOREVER_S)
+    sending = background(send_ipc_zmq, Source(model, "parameters"), [address], device=device, timeout_s=FOREVER_S)
     with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, known=known) as stream:
         received = {name: tensor.clone() for tensors in stream.borrowed() for name, tensor in tensors}
     sending.result(HUNG_S)
@@ -198,15 +198,16 @@ def refit(background, address, model, known=None):
     return stream.memory
 
 
-def test_a_shared_models_tensors_are_read_in_memory_that_is_shared_and_opened_once(background, address, monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_a_shared_models_tensors_are_read_in_memory_that_is_shared_and_opened_once(background, address, monkeypatch, device):
     """On a GPU, each time that memory is shared again it is kept for one more process, which would never come."""
     model, shared = torch.nn.Sequential(torch.nn.Linear(8, 8).share_memory(), torch.nn.Linear(8, 8)), []
     monkeypatch.setattr(pool, "share_memory", lambda storage: shared.append(storage) or share_memory(storage))
 
-    first = refit(background, address, model)
+    first = refit(background, address, model, device=device)
     with torch.no_grad():
         model[0].weight.mul_(2)  # as an optimizer does
-    second = refit(background, address, model, known=first)
+    second = refit(background, address, model, known=first, device=device)
 
     assert first.tensors.keys() == {"0.weight", "0.bias"}
     assert second is first

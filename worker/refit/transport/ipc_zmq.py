@@ -73,7 +73,7 @@ def send(
         TransferError: An engine process rejects the refit, died, or took too long; or there is no memory for the buffers.
             Any error is reported to the engine's processes, which wait for this; if none is there, within ``timeout_s``.
     """
-    device = torch.device(device)
+    device = torch.empty(0, device=device).device  # with its number
     with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:  # an error in here is sent to them
         source = tensors if isinstance(tensors, Source) else None
         manifest = source.manifest if source is not None else manifest or Manifest.of(tensors())
