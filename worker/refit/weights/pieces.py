@@ -126,23 +126,13 @@ def messages(pieces: Sequence[Piece], manifest: Manifest, here: Sequence[Run], t
     """
     specs = [manifest.tensors[piece.tensor] for piece in pieces]
     sizes = [piece.box.numel * spec.torch_dtype.itemsize for piece, spec in zip(pieces, specs, strict=True)]
-    cuts, linear = [0] * len(pieces), [True] * len(pieces)
-    for side in (here, there):
-        first = 0
-        for count, is_linear in side:
-            cuts[first] = 1
-            linear[first : first + count] = [was and is_linear for was in linear[first : first + count]]
-            first += count
-    number, keys = 0, []
-    for cut in cuts:
-        number += cut
-        keys.append(number)
+    sides = [[(number, run.linear) for number, run in enumerate(side) for _ in range(run.length)] for side in (here, there)]
+    both = list(zip(*sides, strict=True))
     found: list[range] = []
     filled: int | None = None  # bytes of the last message, if more may go into it
-    for _, group in groupby(range(len(pieces)), key=keys.__getitem__):
+    for lie, group in groupby(range(len(pieces)), key=both.__getitem__):
         members = list(group)
-        total = sum(sizes[index] for index in members)
-        if total >= _LARGE and linear[members[0]]:
+        if sum(sizes[index] for index in members) >= _LARGE and all(is_linear for _, is_linear in lie):
             found.append(range(members[0], members[-1] + 1))
             filled = None
             continue
