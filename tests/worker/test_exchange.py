@@ -106,21 +106,17 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
     assert all(torch.equal(place, values) for place, values in (one for one in expected if not isinstance(one, dict)))
 
 
-@pytest.mark.parametrize("parts", [[(0, 4), (5, 8)], [(0, 4), (2, 6)]], ids=["a gap", "an overlap as large as the gap"])
-def test_what_no_rank_holds_is_broadcast(background, parts):
-    """An exchange that would leave something out is none, on all ranks."""
+@pytest.mark.parametrize(
+    ("parts", "engines"),
+    [([(0, 4), (5, 8)], 1), ([(0, 4), (2, 6)], 1), ([(0, 8)], 2)],
+    ids=["a gap", "overlap and gap", "twice"],
+)
+def test_what_no_rank_holds_or_several_engines_want_from_one_is_broadcast(background, parts, engines):
+    """An exchange that leaves something out is none, nor is one that sends more than a broadcast that goes from rank to rank."""
     tensor = torch.arange(8.0)
     held = [{"t": (Box((first,), (last - first,)), tensor[first:last])} for first, last in parts]
 
-    assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]]) == [None]
-
-
-def test_the_same_for_many_engines_is_broadcast(background):
-    """One sender would send everything to each engine, where a broadcast passes from rank to rank."""
-    tensor = torch.arange(8.0)
-    held = [{"t": (Box((0,), (8,)), tensor)}]
-
-    assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]] * 2) == [None, None]
+    assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]] * engines) == [None] * engines
 
 
 def test_what_changes_on_one_rank_is_agreed_on_again_by_all(background):

@@ -128,14 +128,13 @@ def test_a_sharded_model_is_described_once_and_gathered_for_each_pass(model, lay
     assert not layouts
     model[0].weight = nn.Parameter(model[0].weight.detach().clone())
     assert Source(model, "parameters").shards is not first.shards
-    with pytest.raises(RefitError, match="make a Source for every refit"):
-        first.held(CPU, 0)
 
 
 def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
     """An engine would read what the weights were."""
     plain = Source(model, "parameters")
     plain.shared(CPU)
+    in_place = plain.in_place(CPU)
     sharded = nn.Linear(4, 4)
     sharded.weight = nn.Parameter(distribute_tensor(sharded.weight.detach(), mesh, [Shard(0)]))
     source = Source(sharded, "parameters")
@@ -143,9 +142,11 @@ def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
     model[0].weight.data = model[0].weight.data.clone()
     sharded.weight = nn.Parameter(sharded.weight.detach().clone())
 
-    for offer in (plain.shared, source.shared):
+    (spec, *_) = plain.manifest.tensors
+    offers = (plain.shared, CPU), (source.shared, CPU), (source.held, CPU, 0), (in_place.memory, [(spec, 0)])
+    for offer, *arguments in offers:
         with pytest.raises(RefitError, match="make a Source for every refit"):
-            offer(CPU)
+            offer(*arguments)
 
 
 def test_nothing_keeps_a_model_alive_that_its_trainer_has_dropped():
