@@ -112,7 +112,7 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
     ids=["a gap", "overlap and gap", "twice"],
 )
 def test_what_no_rank_holds_or_several_engines_want_from_one_is_broadcast(background, parts, engines):
-    """An exchange that leaves something out is none, nor is one that sends more than a broadcast that goes from rank to rank."""
+    """An exchange that leaves something out is none, nor is one that sends more than a broadcast from rank to rank."""
     tensor = torch.arange(8.0)
     held = [{"t": (Box((first,), (last - first,)), tensor[first:last])} for first, last in parts]
 
