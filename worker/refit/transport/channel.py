@@ -163,12 +163,16 @@ class Channel:
         while True:
             self._connection = socket.socket(socket.AF_UNIX)
             self._connection.settimeout(self._timeout_s)
-            with suppress(FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+            try:
                 self._connection.connect(str(self._path))
+            except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+                self._leave()
+                self._check(deadline)
+                time.sleep(_LOOK_S)
+            except OSError as error:
+                raise TransferError(f"refit: {self._other} cannot be reached: {error}") from error
+            else:
                 return
-            self._leave()
-            self._check(deadline)
-            time.sleep(_LOOK_S)
 
     def _wait(self, one: socket.socket, deadline: float) -> None:
         poll = select.poll()
