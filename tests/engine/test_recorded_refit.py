@@ -1,8 +1,4 @@
-"""Refits that copy straight into the model, as recorded at the first one, where no layer packs its weights.
-
-vLLM's CPU platform packs every linear layer. A third party's patch turns that off here, so that everything can be copied, as on
-a GPU, and makes the copies wrong on demand.
-"""
+"""Refits that copy straight into the model, as recorded at the first one, where no layer packs its weights."""
 
 from __future__ import annotations
 
@@ -12,41 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from quirks_core.source.vllm_source import INSTALLED
 from worker.errors import NotReadyError, RefitError
 from worker.refit.weights import sparse
 
-_TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
-_MODULE = """
+_WRONG_ON_DEMAND = """
 import multiprocessing
 import os
 from pathlib import Path
 
-from quirks_core import Fact, ModelFlag, Patch, Quirk, Severity, report
 
-QUIRK = Quirk(
-    id="acme-plain/linear",
-    title="linear layers keep their weights as they are",
-    flag=ModelFlag.ENVIRONMENT,
-    match=Fact("recipe").one_of("plain"),
-    adjustments=Patch(TARGET, wrapper="acme_plain:plain", expects=(EXPECTS,)),
-    severity=Severity.NOISE,
-    references=report("https://example.org/1"),
-)
-
-
-def plain(original):
-    import torch
-
-    def dispatch(layer, remove_weight):
-        layer.cpu_linear = torch.nn.functional.linear
-
-    if multiprocessing.current_process().name != "MainProcess":  # the tests' own stays as it is
-        make_copies_wrong_on_demand()
-    return dispatch
-
-
-def make_copies_wrong_on_demand():
+def in_each_process():
+    if multiprocessing.current_process().name == "MainProcess":  # the tests' own stays as it is
+        return
     from worker.refit.weights.copy_plan import CopyPlan
 
     copy = CopyPlan.copy
@@ -63,13 +36,9 @@ def make_copies_wrong_on_demand():
 
 
 @pytest.fixture(scope="module")
-def wrong(third_party):
-    """Installs the patch; a file of this name makes the next copies wrong."""
-    source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_MODULE}"
-    with (
-        third_party("acme_plain", "acme-plain/linear = acme_plain:QUIRK", source) as site,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+def wrong(plain_layers):
+    """A file of this name makes the next copies wrong."""
+    with plain_layers(_WRONG_ON_DEMAND) as site, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ACME_WRONG", str(site / "wrong"))
         yield site / "wrong"
 

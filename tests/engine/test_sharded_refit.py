@@ -1,7 +1,4 @@
-"""Refits from two ranks of an FSDP2 trainer into two tensor-parallel ranks: each receives what it holds, once.
-
-vLLM's CPU platform packs every linear layer; a third party's patch turns that off here, so that they are copied as on a GPU.
-"""
+"""Refits from two ranks of an FSDP2 trainer into two tensor-parallel ranks: each receives what it holds, once."""
 
 from __future__ import annotations
 
@@ -14,33 +11,8 @@ import pytest
 import pytest_asyncio
 from patience import HUNG_S
 
-from quirks_core.source.vllm_source import INSTALLED
 from worker.errors import RefitError, RefitRejectedError
 from worker.refit.transport.channel import free_port
-
-_TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
-_MODULE = """
-from quirks_core import Fact, ModelFlag, Patch, Quirk, Severity, report
-
-QUIRK = Quirk(
-    id="acme-unpacked/linear",
-    title="linear layers keep their weights as they are",
-    flag=ModelFlag.ENVIRONMENT,
-    match=Fact("recipe").one_of("unpacked"),
-    adjustments=Patch(TARGET, wrapper="acme_unpacked:plain", expects=(EXPECTS,)),
-    severity=Severity.NOISE,
-    references=report("https://example.org/1"),
-)
-
-
-def plain(original):
-    import torch
-
-    def dispatch(layer, remove_weight):
-        layer.cpu_linear = torch.nn.functional.linear
-
-    return dispatch
-"""
 
 #: A rank of a trainer that is sharded over all of them: takes over each checkpoint that it reads of, and sends it.
 _TRAINER = """
@@ -86,16 +58,15 @@ for line in sys.stdin:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=["llama_tied", "qwen3_moe"])
-async def worker(request, third_party, checkpoint, running):
+async def worker(request, plain_layers, checkpoint, running):
     """An engine of two tensor-parallel ranks, one thread each: without that, vLLM's CPU build wants a NUMA node per rank."""
-    source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_MODULE}"
     values = {
         "engine": {"tensor_parallel_size": 2, "enable_expert_parallel": request.param == "qwen3_moe"},
         "env": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
         "refit": {"timeout_s": HUNG_S},
-        "recipe": "unpacked",
+        "recipe": "plain",
     }
-    with third_party("acme_unpacked", "acme-unpacked/linear = acme_unpacked:QUIRK", source):
+    with plain_layers():
         async with running(checkpoint(request.param), values) as started:
             started.kind = request.param
             yield started
@@ -137,16 +108,20 @@ async def sent(worker, started, path, *, by_ipc=False):
     return [await answer(process) for process in started]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, shared_lab, ranks):
-    """Each rank of the trainer sends its shards from the third refit on; the engine has what its own loader makes of them."""
-    ways = []
-    async with asyncio.timeout(HUNG_S), trainer(worker, checkpoint(worker.kind), ranks) as started:
+@pytest.mark.parametrize(("ranks", "by_ipc"), [(1, False), (2, False), (2, True)])
+async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, shared_lab, ranks, by_ipc):
+    """From the third refit on each rank of the trainer sends its shards, or lets each rank of the engine read those of all.
+
+    The engine has what its own loader makes of them.
+    """
+    ways, addresses = [], await worker.report_refit_addresses_async() if by_ipc else None
+    async with asyncio.timeout(HUNG_S), trainer(worker, checkpoint(worker.kind), ranks, addresses=addresses) as started:
         for number in range(5):
             path = checkpoint(worker.kind, seed=number % 2)
-            assert await sent(worker, started, path) == ["sent"] * ranks
+            assert await sent(worker, started, path, by_ipc=by_ipc) == ["sent"] * ranks
             ways.append(worker.last_refit.by_pieces)
-            assert await worker.verify_refit_async(shared_lab.trainer(path)) == {}
+            if number != 3 or not by_ipc:  # which makes the engine open another trainer's memory
+                assert await worker.verify_refit_async(shared_lab.trainer(path)) == {}
 
     assert ways[2:] == [True] * 3
     # This platform packs experts, so that they are loaded; each rank loads those that it has.
@@ -155,21 +130,6 @@ async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, share
         config.num_experts // 2 * 3 * config.num_hidden_layers if worker.kind == "qwen3_moe" else 0
     )
     assert shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(path)).passed
-
-
-async def test_engine_ranks_read_the_memory_of_all_trainer_ranks(worker, checkpoint, shared_lab):
-    """On one machine each rank of the trainer sends to one rank of the engine, which reads the shards of both."""
-    ways = []
-    addresses = await worker.report_refit_addresses_async()
-    async with asyncio.timeout(HUNG_S), trainer(worker, checkpoint(worker.kind), 2, addresses=addresses) as started:
-        for number in range(5):
-            path = checkpoint(worker.kind, seed=number % 2)
-            assert await sent(worker, started, path, by_ipc=True) == ["sent"] * 2
-            ways.append(worker.last_refit.by_pieces)
-            if number != 3:  # which makes the engine open another trainer's memory
-                assert await worker.verify_refit_async(shared_lab.trainer(path)) == {}
-
-    assert ways[2:] == [True] * 3
 
 
 async def test_a_slow_rank_is_waited_for_and_a_dead_one_missed(worker, checkpoint, shared_lab):

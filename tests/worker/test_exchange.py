@@ -12,7 +12,7 @@ import torch
 from patience import HUNG_S
 
 from worker.refit.transport.channel import free_port
-from worker.refit.transport.exchange import agree_to_receive, agree_to_send
+from worker.refit.transport.exchange import agree
 from worker.refit.transport.group import Group
 from worker.refit.weights import pieces
 from worker.refit.weights.box import Box, View, Wanted
@@ -45,10 +45,8 @@ def exchanged(background, manifest, held, wanted):
 
     def run(rank):
         group = Group(IP, port, rank=rank, world_size=size, timeout_s=60)
-        if rank < len(held):
-            exchange = agree_to_send(group, manifest, held[rank])
-        else:
-            exchange = agree_to_receive(group, manifest, wanted[rank - len(held)])
+        mine = {"held": held[rank]} if rank < len(held) else {"wanted": wanted[rank - len(held)]}
+        exchange = agree(group, manifest, **mine)
         found = None if exchange is None else [dict(exchange.run()) for _ in range(2)][-1]
         group.agree(1)
         group.close()
@@ -108,20 +106,17 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
     assert all(torch.equal(place, values) for place, values in (one for one in expected if not isinstance(one, dict)))
 
 
-def test_what_no_rank_holds_is_broadcast(background):
-    """An exchange that would leave something out is none, on all ranks."""
+@pytest.mark.parametrize(
+    ("parts", "engines"),
+    [([(0, 4), (5, 8)], 1), ([(0, 4), (2, 6)], 1), ([(0, 8)], 2)],
+    ids=["a gap", "overlap and gap", "twice"],
+)
+def test_what_no_rank_holds_or_several_engines_want_from_one_is_broadcast(background, parts, engines):
+    """An exchange that leaves something out is none, nor is one that sends more than a broadcast from rank to rank."""
     tensor = torch.arange(8.0)
-    held = [{"t": (Box((0,), (4,)), tensor[:4])}, {"t": (Box((5,), (3,)), tensor[5:])}]
+    held = [{"t": (Box((first,), (last - first,)), tensor[first:last])} for first, last in parts]
 
-    assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]]) == [None]
-
-
-def test_the_same_for_many_engines_is_broadcast(background):
-    """One sender would send everything to each engine, where a broadcast passes from rank to rank."""
-    tensor = torch.arange(8.0)
-    held = [{"t": (Box((0,), (8,)), tensor)}]
-
-    assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]] * 2) == [None, None]
+    assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]] * engines) == [None] * engines
 
 
 def test_what_changes_on_one_rank_is_agreed_on_again_by_all(background):
@@ -141,9 +136,8 @@ def test_what_changes_on_one_rank_is_agreed_on_again_by_all(background):
 
     def run(rank):
         group, found = Group(IP, port, rank=rank, world_size=3, timeout_s=HUNG_S), []
-        agree = agree_to_receive if rank == 2 else agree_to_send
         for subject in (refit[rank] for refit in refits):
-            agreeing = partial(agree, group, manifest, subject or [])
+            agreeing = partial(agree, group, manifest, **{"wanted" if rank == 2 else "held": subject or ()})
             exchange = group.agreed(group.agree(group.vote(subject)), subject, agreeing)
             for _ in exchange.run() if exchange is not None else ():
                 pass

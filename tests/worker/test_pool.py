@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,16 +17,19 @@ from transfers import FOREVER_S
 
 from worker.errors import TransferError
 from worker.refit import Source, send_ipc_zmq
+from worker.refit.transport import trainer_ranks
 from worker.refit.transport.channel import free_port
 from worker.refit.transport.collective import CollectiveSender, CollectiveStream
-from worker.refit.transport.group import Group
+from worker.refit.transport.group import Group, Ranks
 from worker.refit.transport.ipc_zmq import IpcZmqStream
+from worker.refit.transport.trainer_ranks import SharedPool
 from worker.refit.weights import pool
 from worker.refit.weights.box import Box, View, Wanted
-from worker.refit.weights.pool import OpenedPool, SharedPool
+from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.pool import Opened
 from worker.refit.weights.shards import Shards
 
-CPU = torch.device("cpu")
+CPU, IP = torch.device("cpu"), "127.0.0.1"
 
 
 class Plan:
@@ -44,12 +50,12 @@ class Others:
     def __init__(self, *answers):
         self.said, self._answers = [], list(answers)
 
-    def gather(self, value):
+    def gather_json(self, value):
         """What all say."""
         self.said.append(value)
         return self._answers.pop(0)
 
-    agree = gather
+    agree = gather_json
 
 
 @pytest.fixture
@@ -68,8 +74,12 @@ def address(tmp_path_factory):
     return tmp_path_factory.mktemp("s") / "rank-0.sock"
 
 
-def arrived(layer, plan):
-    return all(torch.equal(plan.memory[name], parameter.full_tensor()) for name, parameter in layer.named_parameters())
+def came(stream, plan):
+    """Whether a stream is by pieces, what it yields first, whether nothing was written by then, and the rest."""
+    coming = stream.borrowed()
+    first = next(coming)
+    untouched = not any(map(torch.count_nonzero, plan.memory.values()))
+    return stream.by_pieces, first, untouched, list(coming)
 
 
 def test_nothing_is_written_before_a_caller_knows_that_something_will_be(background, sharded, address):
@@ -78,34 +88,27 @@ def test_nothing_is_written_before_a_caller_knows_that_something_will_be(backgro
 
     def receive():
         with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: plan) as stream:
-            coming = stream.borrowed()
-            first = next(coming)
-            untouched = not any(map(torch.count_nonzero, plan.memory.values()))
-            return stream.by_pieces, first, untouched, list(coming)
+            return came(stream, plan)
 
     receiving = background(receive)
     send_ipc_zmq(Source(sharded, "parameters"), [address], timeout_s=FOREVER_S)
 
     assert receiving.result(HUNG_S) == (True, [], True, [])
-    assert arrived(sharded, plan)
+    assert all(torch.equal(plan.memory[name], tensor.full_tensor()) for name, tensor in sharded.named_parameters())
 
 
 def test_the_same_holds_for_a_collective(background):
-    layer, port = torch.nn.Linear(4, 4), free_port("127.0.0.1")
+    layer, port = torch.nn.Linear(4, 4), free_port(IP)
     plan = Plan(layer)
 
     def receive():
-        group = Group("127.0.0.1", port, rank=1, world_size=2, timeout_s=FOREVER_S)
-        stream = CollectiveStream(group, None, lambda _: plan)
-        coming = stream.borrowed()
-        first = next(coming)
-        untouched = not any(map(torch.count_nonzero, plan.memory.values()))
-        found = stream.by_pieces, first, untouched, list(coming)
+        group = Group(IP, port, rank=1, world_size=2, timeout_s=FOREVER_S)
+        found = came(CollectiveStream(group, None, lambda _: plan), plan)
         group.close()
         return found
 
     receiving = background(receive)
-    sender = CollectiveSender("127.0.0.1", port, world_size=2, timeout_s=FOREVER_S)
+    sender = CollectiveSender(IP, port, world_size=2, timeout_s=FOREVER_S)
     sender.send(Source(layer, "parameters"))
     sender.close()
 
@@ -117,7 +120,7 @@ def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch)
     def lacking(*_):
         raise LookupError
 
-    monkeypatch.setattr(OpenedPool, "copies", lacking)
+    monkeypatch.setattr(Opened, "copies", lacking)
 
     def receive():
         with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: Plan(sharded)) as stream:
@@ -130,50 +133,53 @@ def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch)
     assert all(torch.equal(found[name], parameter.full_tensor()) for name, parameter in sharded.named_parameters())
 
 
+def test_what_several_ranks_have_is_read_on_the_own_device(monkeypatch):
+    """Replicas of another GPU would come over a link."""
+    layer = torch.nn.Linear(4, 4)
+    memory = {0: torch.empty(64, dtype=torch.uint8, device="meta"), 1: torch.zeros(64, dtype=torch.uint8)}
+    monkeypatch.setattr(pool, "open_memory", lambda handle, *_, **__: memory[handle])
+    held = [["weight", 0, (0, 0), (4, 4), (4, 1), 0]]
+    tables = [{"memory": [number], "held": held} for number in memory]
+    opened = Opened("", tables, Manifest.of([("weight", layer.weight)]), CPU, elsewhere=True)
+    plan = Plan(layer)
+    del plan.memory["bias"]
+
+    assert [part.device for _, part in opened.copies(plan).parts] == [CPU]
+
+
 def test_a_failure_elsewhere_is_voted_on_once():
     """A second vote would wait for ranks that have left the refit."""
-    others = Others(-1)
+    others = Others(0)
     shared = SharedPool(others, "", [])
 
     with pytest.raises(TransferError, match="failed on another rank"), shared.together():
         shared.agree(by_pieces=True)
 
-    assert others.said == [1]
+    assert others.said == [2]
 
 
-_RANK = """
-import sys, time, torch
-import torch.distributed as dist
-from worker.errors import TransferError
-from worker.refit.weights.pool import Ranks
+def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_limit(background):
+    """However long the trainer's own process group waits."""
+    port, limit = free_port(IP), timedelta(seconds=FOREVER_S)
 
-rank, port = map(int, sys.argv[1:])
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-if rank:
-    time.sleep(3600)
-try:
-    Ranks(torch.device("cpu"), 0.5).agree(1)
-except TransferError as error:
-    print(error, flush=True)
-"""
+    def join(rank):
+        return dist.ProcessGroupGloo(dist.TCPStore(IP, port, 2, is_master=not rank, timeout=limit), rank, 2, limit)
 
+    groups = [group.result(HUNG_S) for group in [background(join, rank) for rank in range(2)]]
 
-def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_limit(start):
-    port = free_port("127.0.0.1")
-    waiting, _ = (start(_RANK, rank, port) for rank in range(2))
-
-    assert waiting.stdout.readline().startswith("refit: a rank of the trainer died or took too long: ")
+    with pytest.raises(TransferError, match="a rank died or took too long: "):
+        Ranks(groups[0], CPU, 0.5).agree(1)
 
 
 def test_a_rank_whose_shards_cannot_be_described_says_so_to_the_others(monkeypatch):
     others = Others([None, "a"])
-    monkeypatch.setattr(pool, "Ranks", lambda *_: others)
+    monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
 
-    def fail():
+    def fail(_):
         raise RuntimeError("the model has changed")
 
     with pytest.raises(RuntimeError, match="the model has changed"):
-        SharedPool.of(fail, {}, CPU, 60)
+        SharedPool.of(SimpleNamespace(shared=fail, pools={}), CPU, 60)
 
     assert others.said == [None]
 
@@ -182,9 +188,9 @@ def test_a_rank_whose_shards_cannot_be_described_says_so_to_the_others(monkeypat
 def test_each_rank_knows_from_one_answer_whether_there_will_be_another(monkeypatch, known):
     """However much a rank remembers: a model that was described anew on one rank was not on the others."""
     others = Others(["", "a"], [None, {}])
-    monkeypatch.setattr(pool, "Ranks", lambda *_: others)
+    monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
 
-    assert SharedPool.of(lambda: None, known, CPU, 60) is None
+    assert SharedPool.of(SimpleNamespace(shared=lambda _: None, pools=known), CPU, 60) is None
     assert others.said == [""]
 
 

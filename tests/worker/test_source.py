@@ -49,59 +49,42 @@ def test_a_source_has_what_is_sent(model):
 
 def test_a_model_that_an_optimizer_updates_is_described_once(model, layouts):
     first = Source(model, "parameters")
-    key = first.exported(CPU).key
+    key = first.shared(CPU).key
     with torch.no_grad():
         model[0].weight.mul_(2)
     second = Source(model, "parameters")
 
     assert second.manifest is first.manifest
-    assert second.exported(CPU).key == key
+    assert second.shared(CPU).key == key
     assert len(layouts) == 1
     assert torch.equal(dict(second())["0.weight"], model[0].weight)
 
 
-def _moved(model):
-    model[0].weight.data = model[0].weight.data.clone()
-
-
-def _replaced(model):
-    model[0].weight = nn.Parameter(model[0].weight.data)
-
-
-def _reshaped(model):
-    model[0].weight.data = model[0].weight.data.view(2, 8)
-
-
-def _cast(model):
-    model[0].weight.data = model[0].weight.data.view(torch.bfloat16)
-
-
-def _added(model):
-    model.append(nn.Linear(4, 4))
-
-
-def _removed(model):
-    del model[1]
+def weight(change):
+    """A change of the data of one weight."""
+    return lambda model: setattr(model[0].weight, "data", change(model[0].weight.data))
 
 
 def _frozen_into_a_buffer(model):
-    weight = model[0].weight.data
+    held = model[0].weight.data
     del model[0].weight
-    model[0].register_buffer("weight", weight)
+    model[0].register_buffer("weight", held)
 
 
-def _transposed(model):
-    model[0].weight.data = model[0].weight.data.t()
+CHANGES = {
+    "moved": weight(torch.clone),
+    "reshaped": weight(lambda held: held.view(2, 8)),
+    "cast": weight(lambda held: held.view(torch.bfloat16)),
+    "transposed": weight(torch.t),
+    "replaced": lambda model: setattr(model[0], "weight", nn.Parameter(model[0].weight.data)),
+    "frozen into a buffer": _frozen_into_a_buffer,
+    "emptied": lambda model: setattr(model[0], "bias", None),
+    "added": lambda model: model.append(nn.Linear(4, 4)),
+    "removed": lambda model: model.pop(1),
+}
 
 
-def _emptied(model):
-    model[0].bias = None
-
-
-CHANGES = [_moved, _replaced, _reshaped, _cast, _added, _removed, _frozen_into_a_buffer, _transposed, _emptied]
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_model_whose_tensors_have_changed_is_described_anew(model, layouts, change):
     Source(model, "parameters")
 
@@ -112,18 +95,14 @@ def test_a_model_whose_tensors_have_changed_is_described_anew(model, layouts, ch
     assert source.manifest == Manifest.of(tensors(model, "parameters"))
 
 
-def _other_buffer(model):
-    model[1].running_mean = torch.ones(4)
-
-
-@pytest.mark.parametrize("change", [_added, _other_buffer])
+@pytest.mark.parametrize("change", [CHANGES["added"], lambda model: setattr(model[1], "running_mean", torch.ones(4))])
 def test_in_a_snapshot_of_named_tensors_nothing_else_counts(model, change):
     everything, named = Snapshot(model), Snapshot(model, {"0.weight", "0.bias"})
 
     change(model)
 
     assert (named.holds(model), everything.holds(model)) == (True, False)
-    _moved(model)
+    CHANGES["moved"](model)
     assert not named.holds(model)
 
 
@@ -149,14 +128,13 @@ def test_a_sharded_model_is_described_once_and_gathered_for_each_pass(model, lay
     assert not layouts
     model[0].weight = nn.Parameter(model[0].weight.detach().clone())
     assert Source(model, "parameters").shards is not first.shards
-    with pytest.raises(RefitError, match="make a Source for every refit"):
-        first.held(CPU, 0)
 
 
 def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
     """An engine would read what the weights were."""
     plain = Source(model, "parameters")
-    plain.exported(CPU)
+    plain.shared(CPU)
+    in_place = plain.in_place(CPU)
     sharded = nn.Linear(4, 4)
     sharded.weight = nn.Parameter(distribute_tensor(sharded.weight.detach(), mesh, [Shard(0)]))
     source = Source(sharded, "parameters")
@@ -164,14 +142,16 @@ def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
     model[0].weight.data = model[0].weight.data.clone()
     sharded.weight = nn.Parameter(sharded.weight.detach().clone())
 
-    for offer in (plain.exported, source.shared):
+    (spec, *_) = plain.manifest.tensors
+    offers = (plain.shared, CPU), (source.shared, CPU), (source.held, CPU, 0), (in_place.memory, [(spec, 0)])
+    for offer, *arguments in offers:
         with pytest.raises(RefitError, match="make a Source for every refit"):
-            offer(CPU)
+            offer(*arguments)
 
 
 def test_nothing_keeps_a_model_alive_that_its_trainer_has_dropped():
     model = nn.Linear(4, 4).share_memory()
-    Source(model, "parameters").exported(CPU)
+    Source(model, "parameters").shared(CPU)
     gone = weakref.ref(model)
 
     del model

@@ -35,10 +35,10 @@ def test_every_tensor_of_a_checkpoint_is_a_view_of_the_models_memory(model, monk
 
 def test_the_parts_of_fused_experts_are_read_where_they_are(model):
     source = Source(model, "parameters")
-    exported = source.exported(CPU)
+    shared = source.shared(CPU)
 
     whole = {name for name, tensor in scope.layout(model, "parameters").items() if tensor.is_contiguous()}
-    assert exported.names == whole
+    assert shared.names == whole
 
 
 def test_a_conversion_that_writes_leaves_the_model_alone():

@@ -112,23 +112,20 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
 
     def _joined(self, info: RefitTrainerInitInfo, senders: int) -> CollectiveSender:
         size, limit = senders + info.engine_ranks, info.timeout_s
-        opening = partial(
-            CollectiveSender,
-            info.ip,
-            info.port,
-            world_size=size,
-            rank=info.rank,
-            device=info.device,
-            timeout_s=limit,
-            sparse=info.sparse,
-        )
-        if not self.is_sender:
-            return opening()
         init_info = {"ip": info.ip, "port": info.port, "rank_offset": senders, "world_size": size, "timeout_s": limit}
         with ThreadPoolExecutor(max_workers=1) as pool:
-            joining = pool.submit(self.client.init_weight_transfer_engine, init_info)
-            sender = opening()
-            joining.result()
+            joining = pool.submit(self.client.init_weight_transfer_engine, init_info) if self.is_sender else None
+            sender = CollectiveSender(
+                info.ip,
+                info.port,
+                world_size=size,
+                rank=info.rank,
+                device=info.device,
+                timeout_s=limit,
+                sparse=info.sparse,
+            )
+            if joining is not None:
+                joining.result()
         return sender
 
     @classmethod

@@ -20,8 +20,8 @@ from worker.errors import (
 )
 from worker.refit import Source
 from worker.refit.transport.channel import free_port
-from worker.refit.weights.resident import InPlace
 from worker.refit.weights.scope import gathered
+from worker.refit.weights.source import InPlace
 
 IP = "127.0.0.1"
 #: Tensors after which the engine has begun to load: the trainer fills the third buffer only when the first was taken.

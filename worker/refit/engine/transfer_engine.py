@@ -38,8 +38,7 @@ from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
 from worker.refit.weights.copy_plan import CopyPlan, See, Tensors
 from worker.refit.weights.manifest import Manifest
-from worker.refit.weights.pool import OpenedPool
-from worker.refit.weights.resident import Imported
+from worker.refit.weights.pool import Opened
 
 _T = TypeVar("_T")
 #: What a transport brings.
@@ -115,7 +114,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._group: Group | None = None
         self._plan: CopyPlan | None = None
         self._patch: Patch | None = None
-        self._resident: Imported | OpenedPool | None = None
+        self._resident: Opened | None = None
         self._announced: tuple[list[Any] | None, Manifest | None] = None, None
         self._slots: set[str] = set()
         self._complete_once = False
@@ -288,7 +287,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _keep(self, stream: Stream, info: RefitUpdateInfo) -> None:
         if isinstance(stream, IpcZmqStream):
-            self._resident = (stream.pool or stream.resident) if info.keep_memory else None
+            self._resident = stream.memory if info.keep_memory else None
 
     def _load(self, stream: Stream, info: RefitUpdateInfo) -> Reload | None:
         """Loads every tensor; returns the reload that is to be closed, if there is one."""

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from quirks_core.base.text import listed
 from worker.errors import RefitRejectedError
-from worker.refit.transport.exchange import agree_to_receive, agree_to_send
-from worker.refit.transport.group import SOURCE, Group
+from worker.refit.transport.exchange import agree
+from worker.refit.transport.group import REFUSED, SOURCE, Group
 from worker.refit.weights.buffers import view
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order, size_of
 from worker.refit.weights.packing import Packing
-from worker.refit.weights.resident import InPlace
-from worker.refit.weights.source import Source
-from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, ballot, can_be_compared, in_turn, kinds_of
+from worker.refit.weights.source import InPlace, Source
+from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, can_be_compared, in_turn, kinds_of
 
 if TYPE_CHECKING:
     from worker.refit.weights.copy_plan import CopyPlan
@@ -67,7 +67,6 @@ class CollectiveSender:
             TransferError: Not all came.
         """
         self._group = Group(ip, port, rank=rank, world_size=world_size, timeout_s=timeout_s, device=device)
-        self._alike: tuple[Manifest, Packing] | None = None
         self._sent = Sent() if sparse and rank == SOURCE else None
 
     def send(
@@ -94,17 +93,15 @@ class CollectiveSender:
         """
         try:
             manifest = tensors.manifest if isinstance(tensors, Source) else manifest or Manifest.of(tensors())
-            packing, in_place = self._packing(tensors, manifest, buffer_bytes)
-            if self._sent is not None:
-                self._sent.begin(packing)
-            packing = self._group.announce(packing if self._group.rank == SOURCE else None, self._sent)
+            in_place = tensors.in_place(self._group.device) if isinstance(tensors, Source) else InPlace(torch.nn.Module(), {})
+            packing = self._announced(manifest, buffer_bytes, in_place)
             held = None  # what is compared with the last refit is broadcast
             if isinstance(tensors, Source) and self._group.upcoming is None:
                 held = tensors.held(self._group.device, self._group.rank)
-            problem = self._problem(manifest, packing)
-            vote = self._group.agree(0 if problem else self._group.vote(held))
+            problem = _unlike(manifest, packing.manifest, self._group.rank)
+            vote = self._group.agree(REFUSED if problem else self._group.vote(held))
             if vote:
-                exchange = self._group.agreed(vote, held, lambda: agree_to_send(self._group, packing.manifest, held or {}))
+                exchange = self._group.agreed(vote, held, lambda: agree(self._group, packing.manifest, held=held))
                 memories = self._memory(tensors, packing, in_place)
                 if exchange is not None:
                     deque(exchange.run(), maxlen=0)
@@ -129,7 +126,7 @@ class CollectiveSender:
     def _send_changed(self, packing: Packing, memories: Iterable[torch.Tensor], given_up: Callable[[], bool]) -> None:
         """Sends what changed, as far as every engine rank can take it and has what it is compared with."""
         group, sent = self._group, self._sent
-        kinds = kinds_of(group.least(ballot([ANY if can_be_compared(chunk) else DENSE for chunk in packing.chunks()])))
+        kinds = kinds_of(group.gather([ANY if can_be_compared(chunk) else DENSE for chunk in packing.chunks()]))
         is_sparse = group.base is not None and bool(group.agree(sent is None or sent.holds(kinds)))
         for broadcasts in in_turn(packing, kinds, memories):
             if broadcasts[0][0].kind != DENSE:
@@ -143,34 +140,31 @@ class CollectiveSender:
         if sent is not None:
             sent.end(kinds)
 
-    def _problem(self, manifest: Manifest, packing: Packing) -> str:
-        """Returns how this rank's tensors are not rank 0's; compared once, which takes milliseconds for thousands of them."""
-        if self._alike is not None and self._alike[0] is manifest and self._alike[1] is packing:
-            return ""
-        problem = _unlike(manifest, packing.manifest, self._group.rank)
-        self._alike = (manifest, packing) if not problem else None
-        return problem
-
-    def _packing(
-        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest, buffer_bytes: int
-    ) -> tuple[Packing, InPlace | None]:
-        """Returns what is sent together, the same object as long as nothing changes, and what is sent from where it lies."""
-        in_place = tensors.in_place(self._group.device) if isinstance(tensors, Source) else None
-        packing = self._group.packing
-        if packing is None or packing.manifest is not manifest or packing.buffer_bytes != buffer_bytes:
-            made = Packing.of(manifest, buffer_bytes, in_place.places if in_place is not None else {})
-            return made if made != packing else packing, in_place
-        return packing, in_place
+    def _announced(self, manifest: Manifest, buffer_bytes: int, in_place: InPlace) -> Packing:
+        """Returns what rank 0 sends together, the same object as long as nothing changes."""
+        group = self._group
+        if group.rank != SOURCE:
+            packing = group.announce()
+            if packing.manifest is not manifest and packing.manifest == manifest:  # so that it need not be compared again
+                packing = group.packing = replace(packing, manifest=manifest)
+            return packing
+        known = group.packing
+        if known is not None and known.manifest is manifest and known.buffer_bytes == buffer_bytes:
+            packing = known
+        else:
+            made = Packing.of(manifest, buffer_bytes, in_place.places)
+            packing = known if known is not None and known == made else made
+        if self._sent is not None:
+            self._sent.begin(packing)
+        return group.announce(packing, self._sent)
 
     def _memory(
-        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace | None
+        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace
     ) -> Iterator[torch.Tensor]:
         """Yields what is broadcast: the tensors' own memory where they lie in it as they are sent, else a buffer."""
-        known = in_place.places if in_place is not None else {}
-        others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if name not in known)
+        others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if name not in in_place.places)
         for chunk in packing.chunks():
-            memory = in_place.memory(chunk) if in_place is not None else None
-            if memory is None:
+            if (memory := in_place.memory(chunk)) is None:
                 # On all of the trainer's ranks, for tensors may have to be gathered.
                 parts = [self._part(spec, in_place, others) for spec, _ in chunk]
                 memory = parts[0]
@@ -180,8 +174,8 @@ class CollectiveSender:
                         memory[offset : offset + spec.nbytes].copy_(part)
             yield memory if self._group.rank == SOURCE else torch.empty_like(memory)
 
-    def _part(self, spec: TensorSpec, in_place: InPlace | None, others: Iterator[torch.Tensor]) -> torch.Tensor:
-        memory = in_place.memory([(spec, 0)]) if in_place is not None else None
+    def _part(self, spec: TensorSpec, in_place: InPlace, others: Iterator[torch.Tensor]) -> torch.Tensor:
+        memory = in_place.memory([(spec, 0)])
         return next(others).to(self._group.device).reshape(-1).view(torch.uint8) if memory is None else memory
 
 
@@ -229,14 +223,14 @@ class CollectiveStream:
             self.manifest, self.upcoming = self.packing.manifest, group.upcoming
             problem = None
             try:
-                group.check(self.manifest, expected)
+                self.manifest.check(expected)
             except RefitRejectedError as error:
                 problem = error
             found = plan(self.manifest) if problem is None and self.upcoming is None else None
-            vote = group.agree(group.vote(found) if problem is None else 0)
+            vote = group.agree(group.vote(found) if problem is None else REFUSED)
             if vote:
                 self._exchange = group.agreed(
-                    vote, found, lambda: agree_to_receive(group, self.manifest, found.wanted() if found is not None else [])
+                    vote, found, lambda: agree(group, self.manifest, wanted=found.wanted() if found is not None else ())
                 )
         except BaseException:
             group.close()  # so that no rank waits for this one
@@ -304,7 +298,7 @@ class CollectiveStream:
         kinds = [DENSE] * len(self.packing.offsets)
         is_sparse = False
         if group.upcoming is not None:
-            kinds = kinds_of(group.least(ballot(kinds if patch is None else patch.votes)))
+            kinds = kinds_of(group.gather(kinds if patch is None else patch.votes))
             is_able = patch is not None and not placed and group.base is not None and patch.holds(group.base)
             is_sparse = group.base is not None and bool(group.agree(is_able))
         for broadcasts in in_turn(self.packing, kinds, kinds):

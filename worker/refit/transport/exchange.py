@@ -5,13 +5,14 @@ What goes where is agreed on once (`worker.refit.weights.pieces`), and is the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 
-from worker.refit.weights.box import Box, Held, Wanted
+from worker.refit.weights.box import Box, Held, Wanted, narrowed
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pieces import (
     Holders,
@@ -20,10 +21,10 @@ from worker.refit.weights.pieces import (
     as_one,
     at_equal_distances,
     messages,
-    narrowed,
-    place_of,
+    places_of,
     runs,
     split,
+    wanted_pieces,
 )
 
 if TYPE_CHECKING:
@@ -73,127 +74,98 @@ class Exchange:
         Raises:
             TransferError: A rank died or took too long.
         """
-        device = self._group.device
-        lanes = _Lanes(self._group, {peer: _largest(found) for peer, found in self._peers.items()}, self._is_sender)
         wholes: dict[int, tuple[torch.Tensor, int]] = {}
-        for number in range(max(map(len, self._peers.values()), default=0)):
-            coming = [(peer, found[number]) for peer, found in self._peers.items() if number < len(found)]
-            memory = [
-                message.direct if message.direct is not None else lanes.buffer(peer, number)[: message.nbytes]
-                for peer, message in coming
-            ]
-            if self._is_sender:
-                lanes.before(number)
-                for (_, message), buffer in zip(coming, memory, strict=True):
-                    if message.direct is None:
-                        for block, part in _parts(message, buffer):
-                            part.copy_(block.memory)
-            lanes.transfer(number, [(peer, buffer) for (peer, _), buffer in zip(coming, memory, strict=True)])
-            if self._is_sender:
-                continue
-            for (_, message), buffer in zip(coming, memory, strict=True):
-                if message.direct is None:
-                    for block, part in _parts(message, buffer):
+        sizes = {peer: _largest(found) for peer, found in self._peers.items()}
+        with _Lanes(self._group, sizes, is_sender=self._is_sender) as lanes:
+            for number in range(max(map(len, self._peers.values()), default=0)):
+                coming = [(peer, found[number]) for peer, found in self._peers.items() if number < len(found)]
+                memory = [
+                    message.direct if message.direct is not None else lanes.buffer(peer, number)[: message.nbytes]
+                    for peer, message in coming
+                ]
+                through = (pair for (_, message), part in zip(coming, memory, strict=True) for pair in _parts(message, part))
+                if self._is_sender:
+                    lanes.before(number)
+                    for block, part in through:
+                        part.copy_(block.memory)
+                lanes.transfer(number, [(peer, part) for (peer, _), part in zip(coming, memory, strict=True)])
+                if not self._is_sender:
+                    for block, part in through:
                         if block.memory is not None:
                             block.memory.copy_(part)
-                            continue
-                        spec = self._manifest.tensors[block.piece.tensor]
-                        whole, came = wholes.pop(block.piece.tensor, (None, 0))
-                        if whole is None:
-                            whole = torch.empty(spec.shape, dtype=spec.torch_dtype, device=device)
-                        narrowed(whole, block.piece.box).copy_(part)
-                        if came + block.nbytes == spec.nbytes:
-                            yield spec.name, whole
                         else:
-                            wholes[block.piece.tensor] = whole, came + block.nbytes
-            lanes.after(number)
-        lanes.close()
+                            yield from self._joined(block, part, wholes)
+                    lanes.after(number)
+
+    def _joined(
+        self, block: _Block, part: torch.Tensor, wholes: dict[int, tuple[torch.Tensor, int]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Lays a part of a tensor that is received whole beside the others; yields the tensor with its last part."""
+        number = block.piece.tensor
+        spec = self._manifest.tensors[number]
+        whole, came = wholes.pop(number, (None, 0))
+        if whole is None:
+            whole = torch.empty(spec.shape, dtype=spec.torch_dtype, device=self._group.device)
+        narrowed(whole, block.piece.box).copy_(part)
+        if came + block.nbytes == spec.nbytes:
+            yield spec.name, whole
+        else:
+            wholes[number] = whole, came + block.nbytes
 
 
-def agree_to_send(group: Group, manifest: Manifest, held: Held) -> Exchange | None:
-    """Finds out, with all other ranks, what this trainer rank sends; None if a broadcast of everything is less.
-
-    Args:
-        group: All ranks.
-        manifest: Describes the tensors.
-        held: What this rank holds.
-    """
-    index = {spec.name: number for number, spec in enumerate(manifest.tensors)}
-    views = {index[name]: pair for name, pair in held.items()}
-    told = group.gather_json({"held": [[number, *box] for number, (box, _) in views.items()]})
-    pieces, sent = {}, 0
-    holders = Holders([_boxes(one["held"]) for one in told if "held" in one])
-    problem = ""
-    for engine, (rank, one) in enumerate((rank, one) for rank, one in enumerate(told) if "wanted" in one):
-        try:
-            mine = holders.pieces(_wanted_pieces(one["wanted"], manifest), engine).get(group.rank, [])
-        except LookupError as error:
-            problem = str(error)
-            break
-        pieces[rank] = mine
-        sent += sum(piece.box.numel * manifest.tensors[piece.tensor].torch_dtype.itemsize for piece in mine)
-    memory = {
-        rank: [narrowed(views[piece.tensor][1], piece.box, views[piece.tensor][0]) for piece in found]
-        for rank, found in pieces.items()
-    }
-    return _agreed(group, manifest, pieces, memory, sent, problem, is_sender=True)
-
-
-def agree_to_receive(group: Group, manifest: Manifest, wanted: Sequence[Wanted]) -> Exchange | None:
-    """Finds out, with all other ranks, what this engine rank receives; None if a broadcast of everything is less.
+def agree(group: Group, manifest: Manifest, *, held: Held | None = None, wanted: Sequence[Wanted] = ()) -> Exchange | None:
+    """Finds out, with all other ranks, what this one sends or receives; None if a broadcast of everything is less.
 
     Args:
         group: All ranks.
         manifest: Describes the tensors.
-        wanted: What this rank wants, in the order of its memory.
+        held: What this trainer rank holds; None on an engine rank.
+        wanted: What this engine rank wants, in the order of its memory.
     """
-    index = {spec.name: number for number, spec in enumerate(manifest.tensors)}
-    rows = [
-        [index[one.name], *(Box.whole(manifest.tensors[index[one.name]].shape) if one.view is None else one.view.box)]
-        for one in wanted
-    ]
-    told = group.gather_json({"wanted": rows})
-    holders = Holders([_boxes(one["held"]) for one in told if "held" in one])
-    engine = sum("wanted" in one for one in told[: group.rank])
-    pieces: dict[int, list[Piece]] = {}
-    problem = ""
-    try:
-        pieces = holders.pieces(_wanted_pieces(rows, manifest), engine)
-    except LookupError as error:
-        problem = str(error)
-    places: dict[int, list[Wanted]] = {}
-    for one in wanted:
-        places.setdefault(index[one.name], []).append(one)
-    memory = {rank: [place_of(piece, places[piece.tensor]) for piece in found] for rank, found in pieces.items()}
-    return _agreed(group, manifest, pieces, memory, 0, problem, is_sender=False)
-
-
-def _agreed(
-    group: Group,
-    manifest: Manifest,
-    pieces: Mapping[int, list[Piece]],
-    memory: Mapping[int, list[torch.Tensor | None]],
-    sent: int,
-    problem: str,
-    *,
-    is_sender: bool,
-) -> Exchange | None:
-    own = {rank: _runs(pieces[rank], views, manifest) for rank, views in memory.items()}
-    told = group.gather_json({"runs": {str(rank): found for rank, found in own.items()}, "sent": sent, "problem": problem})
-    # A broadcast passes from rank to rank, so that its sender sends everything once, after it has gathered what it lacks.
-    times = 2.0 if sum(one["sent"] > 0 for one in told) > 1 else 1.1
-    everything = sum(spec.nbytes for spec in manifest.tensors)
-    if any(one["problem"] for one in told) or max(one["sent"] for one in told) > everything * times:
+    parts = [Piece(manifest.index[name], box) for name, (box, _) in held.items()] if held is not None else None
+    told = group.gather_json({"held": parts, "wanted": wanted_pieces(wanted, manifest)})
+    pieces = _pieces(told, group.rank, manifest)
+    if pieces is None:
         return None
+    if held is None:
+        memory = {rank: places_of(some, wanted, manifest) for rank, some in pieces.items()}
+    else:
+        views = {manifest.index[name]: pair for name, pair in held.items()}
+        memory = {
+            rank: [narrowed(views[number][1], box, views[number][0]) for number, box in some] for rank, some in pieces.items()
+        }
+    own = {rank: _runs(pieces[rank], places, manifest) for rank, places in memory.items()}
+    runs_of = group.gather_json({str(rank): found for rank, found in own.items()})
     peers = {}
     for rank, found in pieces.items():
-        there = [Run(count, bool(linear)) for count, linear in told[rank]["runs"].get(str(group.rank), ())]
-        together = messages(found, manifest, own[rank], there)
-        if together:
-            peers[rank] = [
-                _message(found[one.start : one.stop], memory[rank][one.start : one.stop], manifest) for one in together
-            ]
-    return Exchange(group, peers, manifest, is_sender=is_sender)
+        there = [Run(count, bool(linear)) for count, linear in runs_of[rank][str(group.rank)]]
+        peers[rank] = [
+            _message(found[one.start : one.stop], memory[rank][one.start : one.stop], manifest)
+            for one in messages(found, manifest, own[rank], there)
+        ]
+    return Exchange(group, peers, manifest, is_sender=held is not None)
+
+
+def _pieces(told: Sequence[Mapping[str, Any]], rank: int, manifest: Manifest) -> dict[int, list[Piece]] | None:
+    """Returns what goes between a rank and each other one; None, on all ranks, if a broadcast of everything is less."""
+    holders = Holders([dict(map(_piece, one["held"])) for one in told if one["held"] is not None])
+    sent: dict[int, int] = defaultdict(int)
+    mine: dict[int, list[Piece]] = {}
+    for number, engine in enumerate(engine for engine, one in enumerate(told) if one["held"] is None):
+        try:
+            found = holders.pieces(_split(map(_piece, told[engine]["wanted"]), manifest), number)
+        except LookupError:
+            return None
+        for trainer, some in found.items():
+            sent[trainer] += sum(_nbytes(piece, manifest) for piece in some)
+        if engine == rank:
+            mine = found
+        elif rank in found:
+            mine[engine] = found[rank]
+    # A broadcast passes from rank to rank, so that its sender sends everything once, after it has gathered what it lacks.
+    times = 2.0 if len(sent) > 1 else 1.1
+    everything = sum(spec.nbytes for spec in manifest.tensors)
+    return mine if max(sent.values(), default=0) <= everything * times else None
 
 
 def _runs(pieces: Sequence[Piece], memory: Sequence[torch.Tensor | None], manifest: Manifest) -> list[Run]:
@@ -202,7 +174,7 @@ def _runs(pieces: Sequence[Piece], memory: Sequence[torch.Tensor | None], manife
 
 
 def _message(pieces: Sequence[Piece], memory: Sequence[torch.Tensor | None], manifest: Manifest) -> _Message:
-    sizes = [piece.box.numel * manifest.tensors[piece.tensor].torch_dtype.itemsize for piece in pieces]
+    sizes = [_nbytes(piece, manifest) for piece in pieces]
     first = memory[0]
     if first is not None and _runs(pieces, memory, manifest) == [Run(len(pieces), True)]:
         elements = sum(piece.box.numel for piece in pieces)
@@ -228,13 +200,18 @@ def _parts(message: _Message, buffer: torch.Tensor) -> Iterator[tuple[_Block, to
         start += block.nbytes
 
 
-def _boxes(rows: Sequence[Any]) -> dict[int, Box]:
-    return {int(number): Box(tuple(start), tuple(size)) for number, start, size in rows}
+def _piece(row: Sequence[Any]) -> Piece:
+    number, (start, size) = row
+    return Piece(number, Box(tuple(start), tuple(size)))
 
 
-def _wanted_pieces(rows: Sequence[Any], manifest: Manifest) -> Iterator[Piece]:
-    for number, start, size in rows:
-        yield from split(int(number), Box(tuple(start), tuple(size)), manifest.tensors[number].torch_dtype.itemsize)
+def _split(wanted: Iterable[Piece], manifest: Manifest) -> Iterator[Piece]:
+    for piece in wanted:
+        yield from split(*piece, manifest.tensors[piece.tensor].torch_dtype.itemsize)
+
+
+def _nbytes(piece: Piece, manifest: Manifest) -> int:
+    return piece.box.numel * int(manifest.tensors[piece.tensor].torch_dtype.itemsize)
 
 
 def _largest(found: Sequence[_Message]) -> int:
@@ -244,7 +221,7 @@ def _largest(found: Sequence[_Message]) -> int:
 class _Lanes:
     """Buffers and streams: while one message travels the next is laid into its buffer, or the last taken out of it."""
 
-    def __init__(self, group: Group, sizes: Mapping[int, int], is_sender: bool) -> None:
+    def __init__(self, group: Group, sizes: Mapping[int, int], *, is_sender: bool) -> None:
         self._group = group
         self._is_sender = is_sender
         self._buffers = {
@@ -288,8 +265,14 @@ class _Lanes:
         if self._is_cuda:
             self._free[number % _BUFFERS] = self._main.record_event()
 
-    def close(self) -> None:
-        """Has the stream of this thread wait for the link, and `Group.wait` for both."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Has the stream of this thread wait for the link, after an error too: buffers must outlive what fills them.
+
+        `Group.wait` waits for both.
+        """
         if self._is_cuda:
             self._main.wait_stream(self._link)
             self._group.note(self._main.record_event())

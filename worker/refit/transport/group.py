@@ -1,4 +1,4 @@
-"""The process group of a refit: trainer ranks and engine ranks, gloo for what they agree on, NCCL or gloo for weights."""
+"""Processes that agree on a refit over a process group of torch: trainer ranks, or trainer ranks and engine ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,25 +15,79 @@ import torch.distributed as dist
 from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import free_port
-from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.packing import Packing
 from worker.refit.weights.sparse import Changed, Sent
 
 _T = TypeVar("_T")
 #: Rank that sends.
 SOURCE = 0
-#: A rank's vote: broadcasts, pieces, or the pieces of the last refit that had some; 0 refuses.
-_BROADCAST, _BY_PIECES, _AS_BEFORE = 1, 2, 3
+#: Votes on a refit, of which the least counts: a rank refuses it or has failed; all comes whole; each engine rank gets what it
+#: holds; it gets that as in the last refit that did so.
+REFUSED, WHOLE, BY_PIECES, AS_BEFORE = range(4)
 #: Seconds between two looks at the device.
 _LOOK_S = 50e-6
 
 
-class Group:
+class Ranks:
+    """The processes of a process group.
+
+    Attributes:
+        world_size: How many.
+    """
+
+    def __init__(self, group: Any, device: torch.device, timeout_s: float) -> None:
+        """Takes what ranks agree with.
+
+        Args:
+            group: A ``ProcessGroup`` of torch.
+            device: A device whose tensors it carries.
+            timeout_s: Seconds to wait for the others at each step.
+        """
+        self.world_size = int(group.size())
+        self._group = group
+        self._carried = device
+        self._timeout_s = timeout_s
+
+    def gather_json(self, value: Any) -> list[Any]:
+        """Gives every rank the JSON values of all, in their order."""
+        payload = _encoded(value)
+        sizes = [size for (size,) in self.gather([len(payload)])]
+        rows = self._gathered(torch.nn.functional.pad(payload, (0, max(sizes) - len(payload))))
+        return [_decoded(row[:size]) for row, size in zip(rows, sizes, strict=True)]
+
+    def gather(self, votes: Sequence[int]) -> list[list[int]]:
+        """Gives every rank the votes of all on each of several things."""
+        return self._gathered(torch.tensor(votes)).tolist()  # type: ignore[no-any-return]
+
+    def agree(self, vote: int) -> int:
+        """Returns the least that any rank votes for; 0 is no."""
+        return min(one for (one,) in self.gather([int(vote)]))
+
+    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
+        own = own.to(self._carried)
+        found = own.new_empty(self.world_size, len(own))
+        self._do(lambda group: [group.allgather([list(found)], [own])])
+        return found.cpu()
+
+    def _do(self, start: Callable[[Any], list[Any]]) -> None:
+        """Waits for works of the group."""
+        if self._group is None:
+            raise TransferError("refit: the collective was left after a failure; trainer and engine must open a new one")
+        works = list[Any]()
+        try:
+            works += start(self._group)
+            while works:
+                works.pop(0).wait(timedelta(seconds=self._timeout_s))
+        except RuntimeError as error:
+            works.clear()  # they keep the connections open, and this error its frames
+            raise TransferError(f"refit: a rank died or took too long: {words(error)}") from error
+
+
+class Group(Ranks):
     """A gloo group of its own, beside whatever process group the trainer has, and NCCL if the ranks are on GPUs.
 
     Attributes:
         rank: This process.
-        world_size: Trainer ranks and engine ranks.
         device: Where weights are broadcast from and to.
         packing: What was announced last.
         upcoming: What the trainer calls the values that it sends, for the next refit to compare with; None if none is to.
@@ -59,19 +113,18 @@ class Group:
         limit = timedelta(seconds=timeout_s)
         try:
             store = dist.TCPStore(ip, port, world_size, is_master=rank == SOURCE, timeout=limit)
-            self._group: Any = dist.ProcessGroupGloo(dist.PrefixStore("model-quirks", store), rank, world_size, limit)
+            group = dist.ProcessGroupGloo(dist.PrefixStore("model-quirks", store), rank, world_size, limit)
         except (RuntimeError, ValueError) as error:
             raise TransferError(
                 f"refit: rank {rank} of {world_size} could not join the group at {ip}:{port} within {timeout_s:g} s: "
                 f"{words(error)}; the trainer's ranks and every engine rank must join at the same time"
             ) from error
-        self.rank, self.world_size, self.device = rank, world_size, torch.empty(0, device=device).device  # with its number
+        super().__init__(group, torch.device("cpu"), timeout_s)
+        self.rank, self.device = rank, torch.empty(0, device=device).device  # with its number
         self.packing: Packing | None = None
         self._exchange: tuple[object, Any] | None = None
-        self._checked: tuple[Manifest, Manifest | None] | None = None
         self.upcoming: str | None = None
         self.base: str | None = None
-        self._timeout_s = timeout_s
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
         place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
@@ -94,8 +147,8 @@ class Group:
             subject: What this rank would send or receive by pieces; None if it takes part in broadcasts alone.
         """
         if subject is None:
-            return _BROADCAST
-        return _AS_BEFORE if self._exchange is not None and self._exchange[0] is subject else _BY_PIECES
+            return WHOLE
+        return AS_BEFORE if self._exchange is not None and self._exchange[0] is subject else BY_PIECES
 
     def agreed(self, vote: int, subject: object, agree: Callable[[], _T | None]) -> _T | None:
         """Returns what is sent or received by pieces; None for broadcasts.
@@ -105,18 +158,9 @@ class Group:
             subject: What this rank voted about.
             agree: Finds out with all ranks what is sent.
         """
-        if vote == _BROADCAST:
-            return None
-        if vote == _BY_PIECES or self._exchange is None:
+        if vote == BY_PIECES:
             self._exchange = subject, agree()
-        found: _T | None = self._exchange[1]
-        return found
-
-    def check(self, manifest: Manifest, expected: Manifest | None) -> None:
-        """Makes sure, as `Manifest.check`, that a refit may begin; what was checked last need not be again."""
-        if self._checked is None or self._checked[0] is not manifest or self._checked[1] is not expected:
-            manifest.check(expected)
-            self._checked = manifest, expected
+        return self._exchange[1] if vote != WHOLE and self._exchange is not None else None
 
     def forget(self) -> None:
         """Has the next refit agree on pieces again."""
@@ -180,14 +224,6 @@ class Group:
                     )
                 time.sleep(_LOOK_S)
 
-    def broadcast_json(self, value: Any = None) -> Any:
-        """Gives every rank the JSON value of rank 0."""
-        return self._json_of(SOURCE, value)
-
-    def gather_json(self, value: Any) -> list[Any]:
-        """Gives every rank the JSON values of all, in their order."""
-        return [self._json_of(rank, value) for rank in range(self.world_size)]
-
     def exchange(
         self, memory: Sequence[tuple[int, torch.Tensor]], *, is_sender: bool, stream: torch.cuda.Stream | None
     ) -> None:
@@ -209,23 +245,11 @@ class Group:
                 self._nccl.group_end()
             return
         verb = "send" if is_sender else "recv"
-        self._do("a message", lambda group: _All([getattr(group, verb)([part], rank, 0) for rank, part in memory]))
+        self._do(lambda group: [getattr(group, verb)([part], rank, 0) for rank, part in memory])
 
     def note(self, event: torch.cuda.Event) -> None:
         """Has `wait` wait for an event, too."""
         self._started.append(event)
-
-    def agree(self, accepted: int) -> int:
-        """Returns the least that any rank votes for; 0 is no."""
-        return self.least([int(accepted)])[0]
-
-    def least(self, votes: Sequence[int]) -> list[int]:
-        """Returns the least of all ranks' votes on each of several things."""
-        vote = torch.tensor(votes)
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MIN
-        self._do("a vote", lambda group: group.allreduce([vote], options))
-        return vote.tolist()  # type: ignore[no-any-return]
 
     def broadcast_changed(self, changed: Changed | None = None) -> Changed | None:
         """Gives every rank the changed words of rank 0; None if all are to come.
@@ -244,6 +268,16 @@ class Group:
                 self.broadcast_weights(tensor.view(torch.uint8))
         return changed
 
+    def broadcast_json(self, value: Any = None) -> Any:
+        """Gives every rank the JSON value of rank 0."""
+        payload = _encoded(value)
+        size = torch.tensor([len(payload)])
+        self._broadcast(size)
+        if self.rank != SOURCE:
+            payload = torch.empty(int(size), dtype=torch.uint8)
+        self._broadcast(payload)
+        return _decoded(payload)
+
     def close(self) -> None:
         """Leaves the group."""
         nccl, self._nccl = self._nccl, None
@@ -253,35 +287,13 @@ class Group:
         self._exchange = None
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
 
-    def _json_of(self, rank: int, value: Any) -> Any:
-        payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        size = torch.tensor([len(payload)])
-        self._broadcast(size, rank)
-        if self.rank != rank:
-            payload = torch.empty(int(size), dtype=torch.uint8)
-        self._broadcast(payload, rank)
-        return json.loads(bytes(payload.numpy()))
-
-    def _broadcast(self, tensor: torch.Tensor, rank: int = SOURCE) -> None:
-        self._do("a broadcast", lambda group: group.broadcast(tensor, rank))
-
-    def _do(self, what: str, start: Callable[[Any], Any]) -> None:
-        if self._group is None:
-            raise TransferError("refit: the collective was left after a failure; trainer and engine must open a new one")
-        try:
-            start(self._group).wait()
-        except RuntimeError as error:
-            raise TransferError(
-                f"refit: {what} of the collective failed, a rank died or took too long: {words(error)}"
-            ) from error
+    def _broadcast(self, tensor: torch.Tensor) -> None:
+        self._do(lambda group: [group.broadcast(tensor, SOURCE)])
 
 
-class _All(NamedTuple):
-    """Works of a process group, as one."""
+def _encoded(value: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
-    works: list[Any]
 
-    def wait(self) -> None:
-        """Waits for all."""
-        for work in self.works:
-            work.wait()
+def _decoded(payload: torch.Tensor) -> Any:
+    return json.loads(bytes(payload.numpy()))

@@ -2,12 +2,12 @@
 
 While the engine's processes read one buffer the trainer fills the other. The manifest goes first; a receiver that does not
 agree with it rejects it before its model is touched. Tensors that lie in memory which both sides have open anyway
-(`worker.refit.weights.resident`) are read there. The messages, each answered by ``{}`` or by ``{"error": reason}``::
+(`worker.refit.weights.pool`) are read there. The messages, each answered by ``{}`` or by ``{"error": reason}``::
 
-    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 4}
-    {"resident": key, "buffers": …}     instead, if some tensors are read where they are; the key stands for manifest and places
-    {"manifest": …, "memory": …}        if the answer to that was {"unknown": key}: what the key stands for
-    {"shards": key, …}                  instead, from each rank of a sharded trainer; answered by {"unknown": key} as above, or
+    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 5}
+    {"memory": key, "buffers": …}       instead, if some tensors are read where they are; the key stands for manifest and places
+    {"manifest": …, "ranks": …}         if the answer to that was {"unknown": key}: what the key stands for
+    {"memory": key, "protocol": 5}      instead, from each rank of a sharded trainer; answered by {"unknown": key} as above, or
                                         {"by_pieces": whether this process reads what it holds in the memory of all ranks}
     {"by_pieces": …, "buffers": …}      whether all processes do, and buffers if not
     {"chunk": 0}                        the first of the other tensors are in buffer 0; the answer gives the buffer back
@@ -17,9 +17,8 @@ agree with it rejects it before its model is touched. Tensors that lie in memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -29,22 +28,20 @@ import torch
 from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import Channel
+from worker.refit.transport.trainer_ranks import SharedPool
+from worker.refit.weights.box import narrowed
 from worker.refit.weights.buffers import open_memory, shared_buffer, view
-from worker.refit.weights.manifest import Chunk, Manifest, in_order, size_of
-from worker.refit.weights.pieces import narrowed
-from worker.refit.weights.pool import Copies, OpenedPool, SharedPool
-from worker.refit.weights.resident import Imported
+from worker.refit.weights.manifest import Manifest, in_order
+from worker.refit.weights.pool import Copies, Opened
 from worker.refit.weights.source import Source
 
 if TYPE_CHECKING:
     from worker.refit.weights.copy_plan import CopyPlan
 
 #: Version of the messages.
-PROTOCOL = 4
+PROTOCOL = 5
 #: One that is filled while the other is read.
 _BUFFERS = 2
-#: Seconds to wait for a request that an error can answer.
-_LAST_WORDS_S = 2.0
 
 
 def send(
@@ -76,32 +73,32 @@ def send(
         TransferError: An engine process rejects the refit, died, or took too long; or there is no memory for the buffers.
             Any error is reported to the engine's processes, which wait for this; if none is there, within ``timeout_s``.
     """
-    device = torch.device(device)
+    device = torch.empty(0, device=device).device  # with its number
     with ExitStack() as stack, _Channels(addresses, timeout_s, given_up) as peers:  # an error in here is sent to them
         source = tensors if isinstance(tensors, Source) else None
         manifest = source.manifest if source is not None else manifest or Manifest.of(tensors())
         _wait_for(device)  # what is read in place must be there
-        pool = None
-        if source is not None and source.shards is not None and source.shards.has_all_ranks(device):
-            pool = SharedPool.of(partial(source.shared, device), source.pools, device, timeout_s)
+        pool = shared = None
+        if source is not None:
+            if source.shards is None:
+                shared = source.shared(device)
+            elif source.shards.has_all_ranks(device):
+                pool = SharedPool.of(source, device, timeout_s)
         if pool is not None and _read_by_pieces(peers, pool, manifest):
             return
-        resident = source.exported(device) if source is not None and pool is None else None
-        rest = manifest.without(resident.names) if resident is not None else manifest
+        in_place = shared.names if shared is not None else ()
+        rest = manifest.without(in_place)
         size = rest.buffer_size(buffer_bytes)
         needed = _BUFFERS if rest.tensors else 0
         buffers = [stack.enter_context(shared_buffer(size, device)) for _ in range(needed)]
         hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
-        if pool is not None:
-            peers.send({**hello, "by_pieces": False})
-            peers.receive()
-        elif source is None or resident is None:
-            peers.send({**hello, "manifest": manifest.encode()})
-            peers.receive()
+        if source is not None and shared is not None:
+            peers.send({**hello, "memory": shared.key})
+            _explain(peers, manifest, lambda: [source.table(shared)])
         else:
-            peers.send({**hello, "resident": resident.key})
-            _explain(peers, {"manifest": manifest.encode(), "memory": resident.table(source.model)})
-        others = (tensor for name, tensor in in_order(tensors(), manifest) if resident is None or name not in resident.names)
+            peers.send({**hello, "manifest": manifest.encode()} if pool is None else {**hello, "by_pieces": False})
+            peers.receive()
+        others = (tensor for name, tensor in in_order(tensors(), manifest) if name not in in_place)
         for index, chunk in enumerate(rest.chunks(size)):
             memory = buffers[index % _BUFFERS].memory
             for spec, offset in chunk:
@@ -117,21 +114,21 @@ def send(
 def _read_by_pieces(peers: _Channels, pool: SharedPool, manifest: Manifest) -> bool:
     """Offers the memory of all of the trainer's ranks; returns whether all engine processes have read there what they hold."""
     with pool.together():
-        peers.send({"shards": pool.key, "protocol": PROTOCOL})
-        answers = _explain(peers, {"manifest": manifest.encode(), "ranks": pool.tables})
-        by_pieces = pool.agree(all(answer["by_pieces"] for answer in answers))
+        peers.send({"memory": pool.key, "protocol": PROTOCOL})
+        answers = _explain(peers, manifest, lambda: pool.tables)
+        by_pieces = pool.agree(by_pieces=all(answer["by_pieces"] for answer in answers))
         for message in ({"by_pieces": True}, {"done": True}) if by_pieces else ():
             peers.send(message)
             peers.receive()
     return by_pieces
 
 
-def _explain(peers: _Channels, what: dict[str, Any]) -> list[dict[str, Any]]:
+def _explain(peers: _Channels, manifest: Manifest, tables: Callable[[], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Sends those that do not know a key what it stands for; returns the last answer of each."""
     answers = peers.receive()
     unknown = ["unknown" in answer for answer in answers]
     if any(unknown):
-        peers.send(what, unknown)
+        peers.send({"manifest": manifest.encode(), "ranks": tables()}, unknown)
         late = iter(peers.receive())
         answers = [next(late) if is_unknown else answer for answer, is_unknown in zip(answers, unknown, strict=True)]
     return answers
@@ -149,7 +146,7 @@ class _Channels:
         if not addresses:
             raise TransferError("refit by ipc_zmq: no addresses; call the worker's report_refit_addresses_async")
         self._peers = [
-            Channel.connect(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
+            Channel(Path(address), other=f"the engine's process at {address}", timeout_s=timeout_s, given_up=given_up)
             for address in addresses
         ]
         self._answering: list[Channel] = []
@@ -173,7 +170,6 @@ class _Channels:
         """Closes all, and sends an error of this side first, so that no process waits for it."""
         try:
             if error is not None and not isinstance(error, TransferError):
-                self.receive()
                 self.send({"error": words(error)})
         except TransferError:
             pass  # a peer that does not receive it sees that the connection is closed
@@ -187,9 +183,8 @@ class IpcZmqStream:
 
     Attributes:
         manifest: What the trainer will send; it has been accepted.
-        resident: What is read in the trainer's memory; None if nothing is.
-        pool: The memory of all of the trainer's ranks; None if they do not offer it.
-        by_pieces: Whether this process reads what it holds there.
+        memory: The trainer's memory that this process has open; None if it has none.
+        by_pieces: Whether this process reads what it holds in the memory of all of the trainer's ranks.
         complete: Whether everything was yielded.
     """
 
@@ -203,7 +198,7 @@ class IpcZmqStream:
         *,
         device: torch.device,
         timeout_s: float,
-        known: Imported | OpenedPool | None = None,
+        known: Opened | None = None,
         plan: Callable[[Manifest], CopyPlan | None] = lambda _: None,
     ) -> None:
         """Waits for the trainer's manifest.
@@ -213,7 +208,7 @@ class IpcZmqStream:
             expected: What was announced.
             device: Where this process computes.
             timeout_s: Seconds to wait for each message.
-            known: The trainer's memory that this process has open.
+            known: The trainer's memory that this process has had open.
             plan: Returns where the parts of the tensors of a manifest go; None if this process needs them whole.
 
         Raises:
@@ -222,26 +217,23 @@ class IpcZmqStream:
         """
         self._device = device
         self._copies: Copies | None = None
-        self.resident: Imported | None = None
-        self.pool: OpenedPool | None = None
+        self._in_place: Mapping[str, torch.Tensor] = {}
+        self.memory: Opened | None = None
         self._peer = Channel.bind(path, other="the trainer", timeout_s=timeout_s)
         try:
             hello = self._peer.receive()
-            self._peer.hide()
             if hello.get("protocol") != PROTOCOL:
                 raise TransferError(f"refit: the trainer speaks protocol {hello.get('protocol')}, this engine {PROTOCOL}")
-            try:
-                if "shards" in hello:
-                    hello = self._offered(hello["shards"], known, plan, expected)
-                elif "resident" in hello:
-                    self.resident = self._resident(hello["resident"], known)
-                opened = self.pool or self.resident
-                self.manifest = opened.manifest if opened is not None else Manifest.decode(hello["manifest"])
-                handles, self._buffer_bytes = list(hello.get("buffers", ())), int(hello.get("buffer_bytes", 0))
-            except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise TransferError(f"refit: the trainer's first message makes no sense: {words(error)}") from error
+            if "memory" in hello:
+                self.memory = self._opened(hello, known)
+            self.manifest = self.memory.manifest if self.memory is not None else Manifest.decode(hello["manifest"])
             self.manifest.check(expected)
-            self._buffers = [open_memory(handle, device) for handle in handles]
+            if self.memory is not None and "buffers" in hello:
+                self._in_place = self.memory.tensors
+            elif self.memory is not None:
+                hello = self._offered(self.memory, plan(self.manifest))
+            self._buffers = [open_memory(handle, device) for handle in hello.get("buffers", ())]
+            self._buffer_bytes = int(hello.get("buffer_bytes", 0))
             self._peer.send({})
         except BaseException as error:
             self.close(error)
@@ -253,14 +245,10 @@ class IpcZmqStream:
         Raises:
             TransferError: The trainer died, gave up or took too long.
         """
-        for name, tensor in (self.resident or {}).items():
-            yield name, tensor.clone()
-        for memory, chunk in self._received():
+        for tensors in self.borrowed():
             # A loader may keep what it is given until its layer is complete, so the tensors must outlive the buffer.
-            own = memory[: size_of(chunk)].clone()
-            self._give_back(memory)
-            for spec, start in chunk:
-                yield spec.name, view(own, spec, start)
+            for name, tensor in tensors:
+                yield name, tensor.clone()
 
     def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
         """Yields names and tensors where they are, valid until the next are requested; errors as above.
@@ -270,44 +258,38 @@ class IpcZmqStream:
         if self.by_pieces and self._copies is not None:
             yield []
             yield from self._copied(self._copies)
-        if self.resident:
-            yield list(self.resident.items())
+        if self._in_place:
+            yield list(self._in_place.items())
             _wait_for(self._device)
-        for memory, chunk in self._received():
+        rest = Manifest(()) if self.by_pieces else self.manifest.without(self._in_place)
+        for index, chunk in enumerate(rest.chunks(self._buffer_bytes)):
+            if self._peer.receive().get("chunk") != index:
+                raise TransferError(f"refit: the trainer did not send chunk {index} when it was due")
+            memory = self._buffers[index % len(self._buffers)]
             yield [(spec.name, view(memory, spec, start)) for spec, start in chunk]
-            self._give_back(memory)
+            _wait_for(memory.device)
+            self._peer.send({})
+        if not self._peer.receive().get("done"):
+            raise TransferError("refit: the trainer sends more than its manifest says")
+        self.complete = True
 
-    def _resident(self, key: str, known: Imported | OpenedPool | None) -> Imported:
-        if isinstance(known, Imported) and known.key == key:
+    def _opened(self, hello: Mapping[str, Any], known: Opened | None) -> Opened:
+        key = hello["memory"]
+        if known is not None and known.key == key:
             return known
-        reply = self._asked(key)
-        return Imported.opened(key, reply["memory"], Manifest.decode(reply["manifest"]), self._device)
+        self._peer.send({"unknown": key})
+        reply = self._peer.receive()
+        is_pool = "buffers" not in hello
+        return Opened(key, reply["ranks"], Manifest.decode(reply["manifest"]), self._device, elsewhere=is_pool)
 
-    def _offered(
-        self,
-        key: str,
-        known: Imported | OpenedPool | None,
-        plan: Callable[[Manifest], CopyPlan | None],
-        expected: Manifest | None,
-    ) -> dict[str, Any]:
+    def _offered(self, memory: Opened, plan: CopyPlan | None) -> dict[str, Any]:
         """Answers whether this process reads by pieces; returns the trainer's decision."""
-        if isinstance(known, OpenedPool) and known.key == key:
-            self.pool = known
-        else:
-            reply = self._asked(key)
-            self.pool = OpenedPool(key, reply["ranks"], Manifest.decode(reply["manifest"]), self._device)
-        self.pool.manifest.check(expected)
-        found = plan(self.pool.manifest)
         with suppress(LookupError):  # the ranks hold some of it not at all, so all of it is to come whole
-            self._copies = self.pool.copies(found) if found is not None else None
+            self._copies = memory.copies(plan) if plan is not None else None
         self._peer.send({"by_pieces": self._copies is not None})
         decision = self._peer.receive()
         self.by_pieces = bool(decision["by_pieces"])
         return decision
-
-    def _asked(self, key: str) -> dict[str, Any]:
-        self._peer.send({"unknown": key})
-        return self._peer.receive()
 
     def _copied(self, copies: Copies) -> Iterator[list[tuple[str, torch.Tensor]]]:
         for memory, part in copies.parts:
@@ -320,34 +302,17 @@ class IpcZmqStream:
             yield [(name, whole)]
         _wait_for(self._device)
 
-    def _received(self) -> Iterator[tuple[torch.Tensor, Chunk]]:
-        rest = Manifest(()) if self.by_pieces else self.manifest.without(self.resident or ())
-        for index, chunk in enumerate(rest.chunks(self._buffer_bytes)):
-            if self._peer.receive().get("chunk") != index:
-                raise TransferError(f"refit: the trainer did not send chunk {index} when it was due")
-            yield self._buffers[index % len(self._buffers)], chunk
-        if not self._peer.receive().get("done"):
-            raise TransferError("refit: the trainer sends more than its manifest says")
-        self.complete = True
-
-    def _give_back(self, memory: torch.Tensor) -> None:
-        _wait_for(memory.device)
-        self._peer.send({})
-
     def close(self, error: BaseException | None = None) -> None:
-        """Answers what is still open, with the error if there is one, and closes the socket.
+        """Answers the trainer, with the error if there is one, and closes the socket.
 
         The trainer's last message is answered only here: its refit is done when this process has loaded everything.
         """
-        try:
-            if error is not None and not self._peer.owes and not isinstance(error, TransferError):
-                self._peer.receive(_LAST_WORDS_S)  # a reply needs a request
-            if self._peer.owes:
-                self._peer.send({"error": words(error)} if error is not None else {})
-        except TransferError:
-            pass  # the peer is gone
-        finally:
-            self._peer.close()
+        with suppress(TransferError):  # the peer is gone
+            if error is not None:
+                self._peer.send({"error": words(error)})
+            elif self.complete:
+                self._peer.send({})
+        self._peer.close()
 
     def __enter__(self) -> Self:
         return self

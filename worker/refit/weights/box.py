@@ -84,19 +84,27 @@ class View(NamedTuple):
                 view = view.narrow(dimension, part.start[axis] - self.box.start[axis], part.size[axis])
         return view
 
-    def kept(self, held: Box) -> Box | None:
-        """Returns, in the dimensions of the view, which part of it lies in a box of the tensor; None if none does.
+    def shown(self, held: Box, local: torch.Tensor) -> tuple[Box, torch.Tensor] | None:
+        """Returns what a rank has of the view, in the view's dimensions: which part, and the part; None if it has nothing.
 
         Args:
-            held: The box.
+            held: What it has of the tensor.
+            local: That part.
         """
         if (part := self.box.common(held)) is None:
             return None
-        starts, sizes = [], []
-        for axis in self.axes:
-            starts.append(0 if axis is None else part.start[axis] - self.box.start[axis])
-            sizes.append(1 if axis is None else part.size[axis])
-        return Box(tuple(starts), tuple(sizes))
+        local = narrowed(local, part, held)
+        start = [0 if axis is None else part.start[axis] - self.box.start[axis] for axis in self.axes]
+        size = [1 if axis is None else part.size[axis] for axis in self.axes]
+        stride = [1 if axis is None else local.stride(axis) for axis in self.axes]
+        return Box(tuple(start), tuple(size)), local.as_strided(size, stride, local.storage_offset())
+
+
+def narrowed(tensor: torch.Tensor, part: Box, held: Box | None = None) -> torch.Tensor:
+    """Returns a part of a tensor, of which `tensor` is all, or what is held."""
+    for axis, (start, length) in enumerate(zip(*part, strict=True)):
+        tensor = tensor.narrow(axis, start - (held.start[axis] if held is not None else 0), length)
+    return tensor
 
 
 class Wanted(NamedTuple):

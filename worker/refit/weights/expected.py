@@ -31,7 +31,9 @@ _FUSED = {
     "in_proj_ba": ("in_proj_b", "in_proj_a"),
 }
 _PART_OF = {part: fused for fused, parts in _FUSED.items() for part in parts}
-_EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(?:(gate_proj|w1)|(up_proj|w3)|(down_proj|w2))\.weight$")
+_EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate_proj|w1|up_proj|w3|down_proj|w2)\.weight$")
+#: The place of an expert's matrix: gate, up, down.
+_PARTS = {"gate_proj": 0, "w1": 0, "up_proj": 1, "w3": 1, "down_proj": 2, "w2": 2}
 _STACKED = ("w13_weight", "w13_weight", "w2_weight")
 #: Words that a name has in a checkpoint and not in an engine, or the other way round.
 _WRAPPERS = frozenset(
@@ -67,7 +69,7 @@ def taken_name(name: str) -> str:
 def engine_name(name: str) -> str:
     """Returns under which common name an engine has a tensor, if it fuses it as vLLM mostly does."""
     if match := _EXPERT.match(name):
-        return f"{match[1]}.{_STACKED[_part(match)]}"
+        return f"{match[1]}.{_STACKED[_PARTS[match[3]]]}"
     words = name.split(".")
     return ".".join(_PART_OF.get(word, word) if place == len(words) - 2 else word for place, word in enumerate(words))
 
@@ -221,7 +223,7 @@ def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size:
             if match[1] != layer:
                 yield from _experts(layer, experts, tensor_parallel_size)
                 layer, experts = match[1], {}
-            experts[int(match[2]), _part(match)] = tensor
+            experts[int(match[2]), _PARTS[match[3]]] = tensor
             yield _Laid(name, tensor, is_sent=True, is_taken_apart=True)
             continue
         word = name.split(".")[-2] if "." in name else ""
@@ -237,11 +239,6 @@ def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size:
                 for part in _splits([group[one] for one in parts], tensor_parallel_size):
                     yield _Laid(fused, part, is_copied=fused.split(".")[-2] in _COPIED)
     yield from _experts(layer, experts, tensor_parallel_size)
-
-
-def _part(match: re.Match[str]) -> int:
-    """Returns which of an expert's matrices a name is of: 0 for the gate, 1 for up, 2 for down."""
-    return next(index for index in range(3) if match[index + 3])
 
 
 def _merged(model: Any, scope: RefitScope | str) -> Iterator[tuple[str, torch.Tensor]]:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.base.errors import shortened
@@ -59,7 +60,7 @@ def size_of(chunk: Chunk) -> int:
     return offset + spec.nbytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Manifest:
     """Every tensor of a refit, in the order in which they are sent.
 
@@ -70,6 +71,7 @@ class Manifest:
 
     tensors: tuple[TensorSpec, ...]
     announced: bool = field(default=True, compare=False)
+    _accepted: list[Manifest | None] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, torch.Tensor]]) -> Manifest:
@@ -108,8 +110,13 @@ class Manifest:
         """Returns ``[name, dtype, shape]`` rows of JSON values."""
         return [[spec.name, spec.dtype, list(spec.shape)] for spec in self.tensors]
 
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """The place of each tensor by name."""
+        return {spec.name: number for number, spec in enumerate(self.tensors)}
+
     def check(self, expected: Manifest | None = None) -> None:
-        """Makes sure that a refit may begin.
+        """Makes sure that a refit may begin; what was accepted last is not compared again.
 
         Args:
             expected: What was announced, or the engine's checkpoint; only duplicates are looked for if None.
@@ -118,6 +125,8 @@ class Manifest:
             RefitRejectedError: Names are sent twice; or, beside what was announced, missing, unexpected, or of another dtype or
                 shape; or, beside a checkpoint, of another size or not of floats. The message lists all of it.
         """
+        if self._accepted and self._accepted[0] is expected:
+            return
         counts = Counter(spec.name for spec in self.tensors)
         problems = ["" if counts else "the trainer sends no tensors"]
         problems.append(_listing("sent twice", [name for name, count in counts.items() if count > 1]))
@@ -137,6 +146,7 @@ class Manifest:
             problems.append(_listing("different", differing))
         if found := [problem for problem in problems if problem]:
             raise RefitRejectedError("refit rejected, nothing was loaded: " + "; ".join(found))
+        self._accepted[:] = [expected]
 
     def without(self, names: Container[str]) -> Manifest:
         """Returns the same without some tensors."""

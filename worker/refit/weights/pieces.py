@@ -8,8 +8,8 @@ they lie; others are laid into buffers together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, groupby, pairwise
 from typing import NamedTuple
 
 import torch
@@ -73,25 +73,27 @@ class Holders:
             for index, box in parts.items():
                 self._ranks[index].setdefault(box, []).append(rank)
 
-    def pieces(self, wanted: Iterable[Piece], engine: int) -> dict[int, list[Piece]]:
+    def pieces(self, wanted: Iterable[Piece], engine: int, near: Container[int] = ()) -> dict[int, list[Piece]]:
         """Returns what each trainer rank sends to an engine rank; ranks that hold the same take turns.
 
         Args:
             wanted: What the engine rank wants, in its order.
             engine: Its number among the engine ranks.
+            near: Trainer ranks that are preferred.
 
         Raises:
-            LookupError: What the trainer ranks hold of it has not as many elements.
+            LookupError: Some of it is held by no trainer rank, or parts that are not the same overlap.
         """
         found: dict[int, list[Piece]] = defaultdict(list)
         for number, (index, box) in enumerate(wanted):
-            missing = box.numel
+            parts: list[Box] = []
             for held, ranks in self._ranks[index].items():
                 if (part := box.common(held)) is not None:
-                    found[ranks[(number + engine) % len(ranks)]].append(Piece(index, part))
-                    missing -= part.numel
-            if missing:
-                raise LookupError(f"tensor {index}: {missing} elements of {box} are held by no rank (below 0: by several)")
+                    preferred = [rank for rank in ranks if rank in near] or ranks
+                    found[preferred[(number + engine) % len(preferred)]].append(Piece(index, part))
+                    parts.append(part)
+            if sum(part.numel for part in parts) != box.numel or any(one.common(two) for one, two in combinations(parts, 2)):
+                raise LookupError(f"tensor {index}: the parts that ranks hold of {box} overlap or leave something out")
         return dict(found)
 
 
@@ -124,23 +126,13 @@ def messages(pieces: Sequence[Piece], manifest: Manifest, here: Sequence[Run], t
     """
     specs = [manifest.tensors[piece.tensor] for piece in pieces]
     sizes = [piece.box.numel * spec.torch_dtype.itemsize for piece, spec in zip(pieces, specs, strict=True)]
-    cuts, linear = [0] * len(pieces), [True] * len(pieces)
-    for side in (here, there):
-        first = 0
-        for count, is_linear in side:
-            cuts[first] = 1
-            linear[first : first + count] = [was and is_linear for was in linear[first : first + count]]
-            first += count
-    number, keys = 0, []
-    for cut in cuts:
-        number += cut
-        keys.append(number)
+    sides = [[(number, run.linear) for number, run in enumerate(side) for _ in range(run.length)] for side in (here, there)]
+    both = list(zip(*sides, strict=True))
     found: list[range] = []
     filled: int | None = None  # bytes of the last message, if more may go into it
-    for _, group in groupby(range(len(pieces)), key=keys.__getitem__):
+    for lie, group in groupby(range(len(pieces)), key=both.__getitem__):
         members = list(group)
-        total = sum(sizes[index] for index in members)
-        if total >= _LARGE and linear[members[0]]:
+        if sum(sizes[index] for index in members) >= _LARGE and all(is_linear for _, is_linear in lie):
             found.append(range(members[0], members[-1] + 1))
             filled = None
             continue
@@ -155,26 +147,29 @@ def messages(pieces: Sequence[Piece], manifest: Manifest, here: Sequence[Run], t
     return found
 
 
-def narrowed(tensor: torch.Tensor, part: Box, held: Box | None = None) -> torch.Tensor:
-    """Returns a part of a tensor, of which `tensor` is all, or what is held."""
-    for axis, (start, length) in enumerate(zip(*part, strict=True)):
-        tensor = tensor.narrow(axis, start - (held.start[axis] if held is not None else 0), length)
-    return tensor
-
-
-def place_of(piece: Piece, wanted: Iterable[Wanted]) -> torch.Tensor | None:
-    """Returns where a piece goes; None if its tensor is wanted whole.
+def wanted_pieces(wanted: Iterable[Wanted], manifest: Manifest) -> list[Piece]:
+    """Returns what an engine rank wants as pieces.
 
     Args:
-        piece: The piece.
-        wanted: What is wanted of its tensor.
+        wanted: What it wants, in the order of its memory.
+        manifest: Describes the tensors.
     """
-    for _, view, memory in wanted:
-        if view is None or memory is None:
-            return None
-        if view.box.common(piece.box) == piece.box:
-            return view.narrow(memory, piece.box)
-    raise AssertionError(f"{piece} was not wanted")
+    wholes = ((manifest.index[name], view) for name, view, _ in wanted)
+    return [Piece(number, Box.whole(manifest.tensors[number].shape) if view is None else view.box) for number, view in wholes]
+
+
+def places_of(pieces: Iterable[Piece], wanted: Iterable[Wanted], manifest: Manifest) -> list[torch.Tensor | None]:
+    """Returns where each piece goes; None if its tensor is wanted whole.
+
+    Args:
+        pieces: Parts of what is wanted.
+        wanted: What an engine rank wants.
+        manifest: Describes the tensors.
+    """
+    by_tensor: dict[int, list[Wanted]] = defaultdict(list)
+    for one in wanted:
+        by_tensor[manifest.index[one.name]].append(one)
+    return [_place(piece, by_tensor[piece.tensor]) for piece in pieces]
 
 
 def at_equal_distances(*sides: Sequence[torch.Tensor | None]) -> Iterator[range]:
@@ -195,6 +190,15 @@ def as_one(views: Sequence[torch.Tensor]) -> torch.Tensor:
     first = views[0]
     step = views[1].storage_offset() - first.storage_offset() if len(views) > 1 else 0
     return first.as_strided((len(views), *first.shape), (step, *first.stride()), first.storage_offset())
+
+
+def _place(piece: Piece, wanted: Iterable[Wanted]) -> torch.Tensor | None:
+    for _, view, memory in wanted:
+        if view is None or memory is None:
+            return None
+        if view.box.common(piece.box) == piece.box:
+            return view.narrow(memory, piece.box)
+    raise AssertionError(f"{piece} was not wanted")
 
 
 def _distance(one: torch.Tensor | None, other: torch.Tensor | None) -> int | None:

@@ -49,28 +49,12 @@ def tensors(model: torch.nn.Module, scope: RefitScope | str) -> Iterator[tuple[s
 
 
 def layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.Tensor]:
-    """Returns what `tensors` yields, sharded tensors (``DTensor``) as they are.
-
-    Args:
-        model: The trainer's model.
-        scope: What to send.
-
-    Raises:
-        ValueError: The scope is unknown.
-    """
+    """Returns what `tensors` yields, sharded tensors (``DTensor``) as they are."""
     return checkpoint_layout(model, own_layout(model, scope))
 
 
 def own_layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.Tensor]:
-    """Returns what `layout` does, as the model itself names and lays out its tensors.
-
-    Args:
-        model: The trainer's model.
-        scope: What to send.
-
-    Raises:
-        ValueError: The scope is unknown.
-    """
+    """Returns what `layout` does, as the model itself names and lays out its tensors."""
     import torch
 
     # By value, so that a plan's plain string cannot select the other scope by accident.

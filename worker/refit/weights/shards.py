@@ -19,6 +19,7 @@ class _Part(NamedTuple):
     """A tensor of the checkpoint as a view of one of the model's: that one's name, and size, stride and offset."""
 
     parent: str
+    view: View
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
@@ -32,19 +33,20 @@ class Shards:
         held: Which part of each this rank holds, and the part itself; the names of those of which it holds nothing are missing.
     """
 
-    def __init__(self, state: Mapping[str, torch.Tensor], parts: Mapping[str, _Part], manifest: Manifest) -> None:
+    def __init__(
+        self,
+        state: Mapping[str, torch.Tensor],
+        boxes: Mapping[str, Box],
+        parts: Mapping[str, _Part],
+        manifest: Manifest,
+    ) -> None:
         """Takes what `of` found."""
         self.manifest = manifest
         self._state = state
         self._parts = parts
-        self.held: dict[str, tuple[Box, torch.Tensor]] = {}
-        boxes = {name: _held(tensor) for name, tensor in state.items()}
-        for name, (parent, size, stride, offset) in parts.items():
-            view = View.find(state[parent].shape, size, stride, offset)
-            assert view is not None  # noqa: S101 - `of` has looked
-            box, local = boxes[parent]
-            if (kept := view.kept(box)) is not None:
-                self.held[name] = kept, _shown(view, local, box)
+        own = {name: tensor.to_local().detach() if is_sharded(tensor) else tensor for name, tensor in state.items()}
+        found = ((name, part.view.shown(boxes[part.parent], own[part.parent])) for name, part in parts.items())
+        self.held = {name: pair for name, pair in found if pair is not None}
 
     @classmethod
     def of(cls, model: torch.nn.Module, scope: RefitScope | str) -> Shards | None:
@@ -65,12 +67,13 @@ class Shards:
         parts, described = {}, checkpoint_layout(model, dict(ghosts))
         for name, ghost in described.items():
             parent = names.get(_memory(ghost))
-            if parent is None or View.find(state[parent].shape, ghost.shape, ghost.stride(), ghost.storage_offset()) is None:
+            layout = tuple(ghost.shape), ghost.stride(), ghost.storage_offset()
+            view = View.find(state[parent].shape, *layout) if parent is not None else None
+            if parent is None or view is None:
                 return None
-            parts[name] = _Part(parent, tuple(ghost.shape), ghost.stride(), ghost.storage_offset())
-        if any(_box(tensor) is None for tensor in state.values()):
-            return None
-        return cls(state, parts, Manifest.of(described.items()))
+            parts[name] = _Part(parent, view, *layout)
+        boxes = {name: box for name, tensor in state.items() if (box := _box(tensor)) is not None}
+        return cls(state, boxes, parts, Manifest.of(described.items())) if len(boxes) == len(state) else None
 
     def is_sharded(self, name: str) -> bool:
         """Returns whether a tensor is a part of a ``DTensor``."""
@@ -95,7 +98,7 @@ class Shards:
         """
         left = Counter(part.parent for part in self._parts.values())
         wholes: dict[str, torch.Tensor] = {}
-        for name, (parent, size, stride, offset) in self._parts.items():
+        for name, (parent, _, size, stride, offset) in self._parts.items():
             if parent not in wholes:
                 tensor = self._state[parent]
                 wholes[parent] = (tensor.full_tensor() if is_sharded(tensor) else tensor).contiguous()
@@ -107,12 +110,6 @@ class Shards:
 def is_sharded(tensor: Any) -> bool:
     """Returns whether a tensor is a ``DTensor``."""
     return hasattr(tensor, "full_tensor")
-
-
-def _held(tensor: Any) -> tuple[Box, torch.Tensor]:
-    box = _box(tensor)
-    assert box is not None  # noqa: S101 - `Shards.of` has looked
-    return box, tensor.to_local().detach() if is_sharded(tensor) else tensor
 
 
 def _box(tensor: Any) -> Box | None:
@@ -141,17 +138,6 @@ def _is_scattered(tensor: Any) -> bool:
         if getattr(placement, "split_factor", parts) != parts:
             return True
     return False
-
-
-def _shown(view: View, local: torch.Tensor, box: Box) -> torch.Tensor:
-    """Returns what a rank's part of a tensor shows of a view of the tensor, in the view's dimensions."""
-    part = view.box.common(box)
-    assert part is not None  # noqa: S101 - the caller has looked
-    for axis, (start, length) in enumerate(zip(*part, strict=True)):
-        local = local.narrow(axis, start - box.start[axis], length)
-    sizes = [1 if axis is None else part.size[axis] for axis in view.axes]
-    strides = [1 if axis is None else local.stride(axis) for axis in view.axes]
-    return local.as_strided(sizes, strides, local.storage_offset())
 
 
 def _memory(tensor: torch.Tensor) -> int:

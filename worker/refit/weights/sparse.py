@@ -76,19 +76,14 @@ def can_be_compared(chunk: Chunk) -> bool:
     return alike and first in DTYPES.values()
 
 
-def kinds_of(least: Sequence[int]) -> list[int]:
+def kinds_of(votes: Iterable[Sequence[int]]) -> list[int]:
     """Returns a kind for each broadcast, `DENSE` where ranks have it in several dtypes.
 
     Args:
-        least: The least of all ranks' `ballot`.
+        votes: Each rank's votes on all broadcasts.
     """
-    half = len(least) // 2
-    return [low if low == ANY - high else DENSE for low, high in zip(least[:half], least[half:], strict=True)]
-
-
-def ballot(votes: Sequence[int]) -> list[int]:
-    """Returns a rank's votes on all broadcasts so that the least of all ranks' shows the least and the greatest of each."""
-    return [*votes, *(ANY if vote == ANY else ANY - vote for vote in votes)]
+    kinds = (set(column) - {ANY} for column in zip(*votes, strict=True))
+    return [kind.pop() if len(kind) == 1 else DENSE for kind in kinds]
 
 
 def in_turn(packing: Packing, kinds: Sequence[int], with_each: Iterable[_T]) -> Iterator[list[tuple[Item, _T]]]:
