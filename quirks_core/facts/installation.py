@@ -27,7 +27,7 @@ _ENGINES = ("cpu", "cuda")
 #: Extras for those who work on this project.
 _OURS = ("dev", "docs", "examples")
 #: Distributions whose module has another name.
-_DISTRIBUTIONS = {"PIL": "pillow", "yaml": "PyYAML", "zmq": "pyzmq"}
+_DISTRIBUTIONS = {"PIL": "pillow", "yaml": "PyYAML"}
 
 
 class HiddenPackageError(UsageError):

@@ -110,6 +110,7 @@ def test_a_wrong_configuration_without_a_model_is_one_line(quirks, tmp_path, mes
         "engine: [",
         "sampling: {top_q: 1}",
         "engine:\n  seed: 1\nengine: {}\n",
+        "model: !!python/object/apply:os.getcwd []\n",
     ],
     ids=repr,
 )

@@ -14,7 +14,6 @@ from quirks_core.facts.installation import needs
     [
         ("matplotlib.figure", False, "pip install '.[parity]' in a clone of model-quirks"),
         ("ray", False, "pip install '.[ray]' in a clone of model-quirks"),
-        ("zmq", False, "pip install '.[cpu]' (or [cuda], [train]) in a clone of model-quirks"),
         ("acme", False, "pip install acme"),
         ("acme", True, "pip install acme"),
     ],
