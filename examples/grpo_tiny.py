@@ -85,7 +85,7 @@ def make_worker(model: Path, seed: int) -> VllmAsyncGenerationWorker:
     }
     # No top-p or top-k: the trainer's softmax is over all tokens, so the engine's must be too. What the engine reports as
     # logprobs is settled by a quirk (rollout-logprobs-processed): those after temperature.
-    sampling = {"temperature": TEMPERATURE, "max_new_tokens": NEW_TOKENS, "pad_token_id": EOS}
+    sampling = {"temperature": TEMPERATURE, "max_new_tokens": NEW_TOKENS}
     config = {"model": str(model), "engine": engine, "sampling": sampling, "env": ENGINE_ENVIRONMENT}
     # The engine draws from this seed; which samples share a batch depends on timing, so two runs are alike, not equal.
     return VllmAsyncGenerationWorker(config, seed=seed)

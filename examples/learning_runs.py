@@ -247,12 +247,12 @@ class Policy:
         return {**{key: float(value) for key, value in found.items()}, "lag": lag}
 
 
-def configuration(arm: Arm, options: argparse.Namespace, pad: int, *, on_gpu: bool) -> dict[str, Any]:
+def configuration(arm: Arm, options: argparse.Namespace, *, on_gpu: bool) -> dict[str, Any]:
     """Returns the configuration of our worker."""
     engine = {"enforce_eager": True, "max_model_len": LENGTH, "max_num_seqs": options.prompts * options.group}
     if on_gpu:
         engine |= {"gpu_memory_utilization": 0.05, "kv_cache_memory_bytes": CACHE_BYTES}
-    sampling = {"temperature": TEMPERATURES[arm.task], "max_new_tokens": NEW_TOKENS, "pad_token_id": pad}
+    sampling = {"temperature": TEMPERATURES[arm.task], "max_new_tokens": NEW_TOKENS}
     rest = {section: values for section, values in arm.settings.items() if section != "engine"}
     return {"model": str(options.model), "engine": engine | arm.settings.get("engine", {}), "sampling": sampling, **rest}
 
@@ -266,14 +266,13 @@ async def train_with_worker(arm: Arm, seed: int, options: argparse.Namespace, fi
 
     torch.manual_seed(seed)
     policy = Policy(options.model, "cuda" if torch.cuda.is_available() else "cpu", arm)
-    pad = policy.pad
-    config = configuration(arm, options, pad, on_gpu=policy.device == "cuda")
+    config = configuration(arm, options, on_gpu=policy.device == "cuda")
     worker = VllmAsyncGenerationWorker(config, seed=seed, disable=arm.disable)
     decks = questions(options.prompts, seed)
 
     async def rollout(asked: Sequence[str]) -> dict[str, Any]:
         samples = [sample async for sample in worker.generate_async(policy.prompts(asked, options.group))]
-        return collate(samples, pad_token_id=pad)
+        return collate(samples, pad_token_id=policy.pad)
 
     try:
         await worker.post_init_async()

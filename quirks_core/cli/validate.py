@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import Command
 from quirks_core.declaration.flags import BUILT_IN
-from quirks_core.plugins.finder import PROJECT, Discovered, discover, find_circle
+from quirks_core.plugins.finder import PROJECT, Discovered, discover, find_circle, taken_ids
 from quirks_core.plugins.isolated import Seen, look
 from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import Level, supersedes
@@ -79,9 +79,9 @@ def _installed() -> Iterator[str]:
 
 
 def _findings(everything: Iterable[Discovered], checked: Mapping[Discovered, Seen]) -> Iterator[Finding]:
-    """Yields what is wrong with each plugin by itself, then beside all others, of which those that do not load are left out."""
-    beside = Registry.load(item for item in everything if item not in checked or not checked[item].error)
-    taken = {row.plugin: row.error for row in beside.broken}
+    """Yields what is wrong with each plugin by itself, and beside all others."""
+    others = Registry.load(item for item in everything if item not in checked).loaded
+    taken = taken_ids([*((one, [one.quirk]) for one in others), *((item, seen.quirks) for item, seen in checked.items())])
     for item, seen in checked.items():
         for why in filter(None, (seen.error, taken.get(item))):
             message = item.problem or f"{item.entry_point.value} does not load: {why}"
@@ -90,15 +90,15 @@ def _findings(everything: Iterable[Discovered], checked: Mapping[Discovered, See
             yield Finding(Level.ERROR, item.name, f"loading and judging it {what}", section=item.distribution)
         for problem in seen.problems:
             yield Finding(problem.level, problem.quirk, problem.message, section=item.distribution)
-    known = {*(item.name for item in everything), *(item.quirk.id for item in beside.loaded)}
-    circle = find_circle({item.quirk.id: item.quirk.supersedes for item in beside.loaded})
-    wanted = {item.distribution for item in checked}
-    for one in (item for item in beside.loaded if item.distribution in wanted):
-        for problem in supersedes(one.quirk.id, one.quirk.supersedes, known):
-            yield Finding(problem.level, problem.quirk, problem.message, section=one.distribution)
-        if one.quirk.id in circle:
+    replaced = {one.quirk.id: one.quirk.supersedes for one in others}
+    replaced |= {quirk.id: quirk.supersedes for seen in checked.values() for quirk in seen.quirks}
+    known, circle = {*(item.name for item in everything), *replaced}, find_circle(replaced)
+    for item, quirk in ((item, quirk) for item, seen in checked.items() for quirk in seen.quirks):
+        for problem in supersedes(quirk.id, quirk.supersedes, known):
+            yield Finding(problem.level, problem.quirk, problem.message, section=item.distribution)
+        if quirk.id in circle:
             message = f"quirks supersede each other in a circle: {' → '.join(circle)}"
-            yield Finding(Level.ERROR, one.quirk.id, message, section=one.distribution)
+            yield Finding(Level.ERROR, quirk.id, message, section=item.distribution)
 
 
 def _row(name: str, checked: Sequence[tuple[Discovered, Seen]]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _row(name: str, checked: Sequence[tuple[Discovered, Seen]]) -> dict[str, Any
         "name": name,
         "version": installed,
         "plugins": [item.name for item, _ in checked],
-        "quirks": sorted(quirk for _, seen in checked for quirk in seen.digests),
+        "quirks": sorted(quirk.id for _, seen in checked for quirk in seen.quirks),
     }
 
 

@@ -123,7 +123,6 @@ class SamplingSection(Section):
     stop_strings: tuple[str, ...] = Field((), description="texts that end a generation; they stay part of it")
     stop_token_ids: tuple[int, ...] = Field((), description="tokens that end a generation, besides the model's own")
     ignore_eos: bool = Field(False, description="generate on after the end of sequence")
-    pad_token_id: int | None = Field(None, description="fills rows to equal length; the checkpoint's if left open")
 
 
 class TokenizerSection(Section):

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from quirks_core.base.json_values import canonical
-from quirks_core.declaration.adjustments import Relation, holds, is_among
+from quirks_core.declaration.adjustments import Relation, holds
 from quirks_core.plan.records import Contributor
 
 
@@ -133,12 +133,9 @@ class Proposals:
         """Returns the value that the slot gets; None in a conflict, which has none.
 
         Args:
-            present: The slot's value before quirks; None if it is not set. Of several numbers, the one nearest to it is used;
-                members are added to it.
+            present: The slot's value before quirks; None if it is not set. Of several numbers, the one nearest to it is used.
         """
         candidates = self.candidates
-        if isinstance(present, list) and all(item.relation is Relation.INCLUDES for item in self.strongest):
-            return [*present, *(member for member in candidates[0] if not is_among(member, present))]
         if len(candidates) > 1 and _is_number(present) and all(map(_is_number, candidates)):
             return min(candidates, key=lambda value: abs(value - present))
         return candidates[0] if candidates else None

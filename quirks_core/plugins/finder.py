@@ -249,7 +249,7 @@ def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: S
             loading.plugins.append((item, quirks))
         except DeclarationError as error:
             loading.broken.append(Broken(item, shortened(str(error))))
-    taken = _duplicate_ids(loading.plugins)
+    taken = taken_ids(loading.plugins)
     for item, problem in taken.items():
         if manager.has_plugin(_plugin_name(item)):
             manager.unregister(name=_plugin_name(item))
@@ -318,13 +318,17 @@ def _place(error: BaseException, package: str) -> str:
 # Classify
 
 
-def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> dict[Discovered, str]:
-    """Returns the plugins that are broken by an id: it is ours if we declare it; otherwise all that declare it are broken."""
-    owners: dict[str, list[tuple[Discovered, Quirk]]] = {}
+def taken_ids(plugins: Iterable[tuple[Any, Iterable[Any]]]) -> dict[Any, str]:
+    """Returns the plugins that are broken by an id: it is ours if we declare it; otherwise all that declare it are broken.
+
+    Args:
+        plugins: Each with a distribution and its version, and its quirks: an id and a location.
+    """
+    owners: dict[str, list[tuple[Any, Any]]] = {}
     for item, quirks in plugins:
         for quirk in quirks:
             owners.setdefault(quirk.id, []).append((item, quirk))
-    found: dict[Discovered, str] = {}
+    found: dict[Any, str] = {}
     for quirk_id, claims in owners.items():
         if len(claims) > 1:
             for item, quirk in claims:
@@ -332,7 +336,7 @@ def _duplicate_ids(plugins: Iterable[tuple[Discovered, list[Quirk]]]) -> dict[Di
                     continue
                 others = [(other, same) for other, same in claims[:4] if same is not quirk or other is not item]
                 owned = " and ".join(f"{other.distribution} {other.version} ({q.location})" for other, q in others) or "itself"
-                found[item] = f"quirk id {quirk_id!r} is taken by {owned}"
+                found[item] = f"quirk id {quirk_id!r} is taken by {owned}: begin it with the distribution's name and a slash"
     return found
 
 

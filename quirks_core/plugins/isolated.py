@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint
 from itertools import groupby
 from typing import Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from quirks_core.base.json_values import sha256
 from quirks_core.base.record import Record
@@ -33,6 +33,22 @@ HEAVY = frozenset({"ray", "torch", "transformers", "vllm"})
 LIMIT_S = 120.0
 
 
+class SeenQuirk(Record):
+    """A quirk of a plugin.
+
+    Attributes:
+        id: Its id.
+        location: Where it is declared.
+        supersedes: Ids of the quirks that it replaces.
+        digests: SHA-256 of the declaration, and of the plan for each example; none if they cannot be computed.
+    """
+
+    id: str
+    location: str
+    supersedes: tuple[str, ...]
+    digests: tuple[str, ...]
+
+
 class Seen(Record):
     """One plugin, loaded in a separate process.
 
@@ -40,13 +56,13 @@ class Seen(Record):
         error: Why it does not load; empty if it does.
         impure: The packages of `HEAVY` that were imported, and the environment variables that were set or removed, while it
             was loaded and its examples were evaluated: what it does, and what to do instead.
-        digests: By quirk, SHA-256 of the declaration, and of the plan for each example; none if it cannot be computed.
+        quirks: Its quirks.
         problems: The rules that its quirks violate.
     """
 
     error: str = ""
     impure: tuple[str, ...] = ()
-    digests: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    quirks: tuple[SeenQuirk, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
@@ -108,13 +124,16 @@ def _look(item: Discovered) -> tuple[Registry, Seen]:
     modules = set(sys.modules)
     _touched.clear()
     registry = Registry.load([item])
-    digests = {loaded.quirk.id: _digests(loaded) for loaded in registry.loaded}
+    quirks = tuple(
+        SeenQuirk(id=one.quirk.id, location=str(one.quirk.location), supersedes=one.quirk.supersedes, digests=_digests(one))
+        for one in registry.loaded
+    )
     found = {
         "imports": (HEAVY & (set(sys.modules) - modules), "import it inside the function that needs it"),
         "changes": (_touched, "a quirk asks for an env.* slot instead"),
     }
     impure = tuple(f"{verb} {', '.join(sorted(names))}: {instead}" for verb, (names, instead) in found.items() if names)
-    return registry, Seen(error=registry.broken[0].error if registry.broken else "", impure=impure, digests=digests)
+    return registry, Seen(error=registry.broken[0].error if registry.broken else "", impure=impure, quirks=quirks)
 
 
 def _digests(item: Loaded) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ class QuirkContract:
 
     def test_every_process_makes_the_same_plan(self, seen_in_isolation: tuple[Seen, ...]) -> None:
         """Two processes with different hash seeds get the same declaration and the same plan for each example."""
-        one, other = (seen.digests[self.quirk.id] for seen in seen_in_isolation)
+        one, other = (seen.quirks for seen in seen_in_isolation)
         for number, (here, there) in enumerate(zip(one, other, strict=True)):
             if here != there:
                 what = f"plan for example {number}" if number else f"declaration of {self.quirk.id}"

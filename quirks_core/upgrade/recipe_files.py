@@ -162,9 +162,14 @@ def _is_vllms(values: Mapping[str, yaml.Node]) -> bool:
 
 
 def _below(nodes: list[yaml.Node]) -> Iterator[yaml.Node]:
-    for node in nodes:
-        yield node
-        yield from _below(_items(node))
+    """Yields nodes and all below them, each once: an anchor can stand in many places, and below itself."""
+    seen: dict[int, yaml.Node] = {}
+    left = nodes[::-1]
+    while left:
+        if id(node := left.pop()) not in seen:
+            seen[id(node)] = node
+            left += _items(node)[::-1]
+            yield node
 
 
 def _items(node: yaml.Node) -> list[yaml.Node]:

@@ -2,14 +2,14 @@
 
 What happens: with a MoE model the engine waits for ranks that nothing starts, or ends in a bare ``AssertionError`` of its
 client; with a dense model it ends in a ``ValueError``. The variables are meant for *synchronous* engines, one process per rank,
-and every engine whose own data-parallel size is 1 reads them. Above 1 vLLM does not read them. The attempt of
+and every engine whose own data-parallel size is 1 reads them. Above 1 vLLM reads the port alone. The attempt of
 NVIDIA-NeMo/RL#1495 set them and had to patch vLLM's client.
 
 When it can go: when the asynchronous engine no longer reads them.
 """
 
 from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, environment, no, report, setting, yes
-from quirks_plugins.conditions import several_replicas
+from quirks_plugins.conditions import several_replicas, will_be_one_group
 from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
@@ -21,13 +21,15 @@ _any_is_set = (
     | environment("VLLM_DP_MASTER_IP").is_set()
     | environment("VLLM_DP_MASTER_PORT").is_set()
 )
+#: Independent engines have a data-parallel size of 1 each.
+_one_engine_of_several = several_replicas & will_be_one_group
 _ASYNC, _SYNC = parallel(asynchronous=True), parallel(asynchronous=False)
 
 QUIRK = Quirk(
     id="dp-environment",
     title="VLLM_DP_* variables make the asynchronous engine a rank of a group that nobody forms",
     kind=Kind.RULE,
-    match=setting("engine.async_engine").is_true() & ~several_replicas & _any_is_set,
+    match=setting("engine.async_engine").is_true() & ~_one_engine_of_several & _any_is_set,
     adjustments=Refuse(
         "VLLM_DP_* variables are for synchronous engines: an asynchronous one takes itself for a rank of a group without a "
         "coordinator, and hangs or dies",
@@ -47,7 +49,9 @@ QUIRK = Quirk(
         no(settings=_SYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
         no(settings=_ASYNC, env={"VLLM_RAY_DP_PACK_STRATEGY": "strict"}),
         no(settings=_ASYNC),
-        no(settings=parallel(asynchronous=True, dp=2), env={"VLLM_DP_MASTER_IP": "10.0.0.1"}),
+        yes("qwen3", parallel(asynchronous=True, dp=2), env={"VLLM_DP_SIZE": "2"}),
+        yes(settings=parallel(asynchronous=True, dp=2, strategy="independent"), env={"VLLM_DP_SIZE": "2"}),
+        no(settings=parallel(asynchronous=True, dp=2, strategy="engine"), env={"VLLM_DP_MASTER_IP": "10.0.0.1"}),
     ],
 )
 

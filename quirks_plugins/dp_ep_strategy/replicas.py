@@ -3,16 +3,16 @@
 What happens: the wrong strategy can make a run hang, and one that needs more GPUs than there are waits for a placement until
 Ray's time limit. Without ``cluster.gpus_per_node`` no GPUs are compared.
 
-When it can go: never, being a choice and arithmetic; ``pp-needs-async`` when a trainer's synchronous path over several stages
-is as fast as over one, ``replica-on-one-node`` when our group can put an engine's ranks on several nodes (not tried).
+When it can go: never, being a choice and arithmetic; ``replica-on-one-node`` when our group can put an engine's ranks on
+several nodes (not tried).
 
-Evidence: none from vLLM. Nothing is wrong without ``dp-strategy``; ``pp-needs-async`` is NeMo RL's rule, and no synchronous
-worker runs here; the others are arithmetic, and no test has several nodes with GPUs.
+Evidence: none from vLLM. Nothing is wrong without ``dp-strategy``; the others are arithmetic; no test has several nodes with
+GPUs.
 """
 
 from quirks_core import Default, Kind, Quirk, Refuse, Severity, described, fix, no, report, typed, yes
 from quirks_plugins import conditions as run
-from quirks_plugins.conditions import GPUS_PER_NODE, NUM_GPUS, NUM_RANKS, PP, REPLICA
+from quirks_plugins.conditions import GPUS_PER_NODE, NUM_GPUS, NUM_RANKS, REPLICA
 from quirks_plugins.runs import QWEN3_MOE, parallel
 
 _STRATEGY = "parallel.dp_strategy"
@@ -65,29 +65,6 @@ DP_STRATEGY = Quirk(
         no("qwen3"),
     ],
     cost="in one group, idle ranks step along with busy ones; independent engines each hold all experts",
-)
-
-# The engine of vLLM V0 raised NotImplementedError (vllm-project/vllm#7413). V1 does not, in a program's own `LLM`. NeMo
-# RL still asserts the rule, because its synchronous worker does not support several stages, and our own worker has none.
-PP_NEEDS_ASYNC = Quirk(
-    id="pp-needs-async",
-    title="Pipeline parallelism with a trainer's synchronous engine is refused, or leaves stages idle",
-    kind=Kind.RULE,
-    match=run.our_worker & PP.above(1) & run.synchronous,
-    adjustments=Refuse(
-        "pipeline stages are kept busy by requests that keep coming, which is what the asynchronous engine is for; "
-        "trainers do not run the synchronous one over several stages",
-        "set engine.async_engine: true, or engine.pipeline_parallel_size: 1",
-    ),
-    severity=Severity.CRASH,
-    references=[report("vllm-project/vllm#7413"), _ASSERTED],
-    examples=[
-        yes(settings=_OURS | parallel(pp=2, asynchronous=False), refuses="engine.async_engine: true"),
-        no(settings=parallel(pp=2, asynchronous=False)),
-        no(settings=_OURS | parallel(pp=2, asynchronous=True)),
-        no(settings=_OURS | parallel(pp=1, asynchronous=False)),
-        no(settings=_OURS | parallel(pp=2)),
-    ],
 )
 
 _replica_too_large = REPLICA.above(GPUS_PER_NODE)

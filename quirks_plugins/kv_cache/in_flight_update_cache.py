@@ -3,7 +3,7 @@
 What happens: if the KV cache is kept, new queries attend to keys and values of the old weights, and no trainer can compute the
 logprobs after the update again. If it is dropped, every request in flight is computed again from its first token, and its
 further tokens are those of the new weights. vLLM drops by default (``clear_cache=True``). PipelineRL and prime-rl keep the
-cache, because recomputation costs as much as the prompts and everything generated so far . In NVIDIA-NeMo/RL#3839 the trainer's
+cache, because recomputation costs as much as the prompts and everything generated so far. In NVIDIA-NeMo/RL#3839 the trainer's
 own switch had no effect for a while, and nothing showed it.
 
 Evidence: none, because the quirk changes nothing.

@@ -79,7 +79,7 @@ def test_an_arm_corrects_one_more_default(curves, runs, options, name, logprobs,
     options.model.mkdir()
     (options.model / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     arm = curves.ARMS["corrections"][name]
-    config = GenerationConfig.parse(runs.configuration(arm, options, 0, on_gpu=False))
+    config = GenerationConfig.parse(runs.configuration(arm, options, on_gpu=False))
 
     plan = make_plan(config, PlanOptions.gather(call=SwitchNames(arm.disable), environ={}), environ={})
 

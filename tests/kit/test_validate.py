@@ -217,4 +217,4 @@ def test_a_plugin_that_hangs_does_not_hide_the_next_one(install: Install) -> Non
 
     assert "more than " in at_import.error
     assert "more than " in in_law.error
-    assert [*good.digests] == ["kit-good"]
+    assert [quirk.id for quirk in good.quirks] == ["kit-good"]

@@ -79,8 +79,6 @@ def violations(run: Run) -> Iterator[str]:
             yield "ep-size"
     if run.ep is not None and run.flag is not None and run.flag is not (asked > 1):
         yield "ep-flag"
-    if run.pp > 1 and not run.asynchronous:
-        yield "pp-needs-async"
     if run.gpus is not None:
         replica = run.tp * run.pp
         if run.nodes * run.gpus % replica or run.nodes * run.gpus < run.dp * replica:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.refit.weights.digest import Digester, Standing, digests
+from worker.refit.weights.digest import Digester, Standing, _tables, digests
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8, torch.bool]
 
@@ -57,13 +57,22 @@ def test_another_sign_changes_the_digest_of_a_few_values(dtype):
     assert all(digest(tensor) != digest(-tensor) for tensor in tensors)
 
 
-def test_one_bit_anywhere_changes_a_whole_digest():
-    tensor = torch.randn(600_001)
-    for index in (0, 299_999, 600_000):
+@pytest.mark.parametrize(("size", "whole"), [(600_001, True), (500_001, False)])
+def test_one_bit_anywhere_changes_the_digest(size, whole):
+    """Up to 2 MiB of a sampled one, too."""
+    tensor = torch.randn(size)
+    for index in (0, 123_456, size // 2, size - 1):
         other = tensor.clone()
         other.view(torch.int32)[index] ^= 1
 
-        assert digest(other) != digest(tensor)
+        assert digest(other, whole=whole) != digest(tensor, whole=whole)
+
+
+@pytest.mark.parametrize("size", [300_000, 1_000_000, 9_000_000])
+def test_a_sample_has_about_two_mebibytes(size):
+    (table, *_) = _tables(torch.zeros(size, dtype=torch.int64), whole=False)
+
+    assert 2**17 <= table.numel() <= 2**19
 
 
 def test_a_digest_does_not_depend_on_the_tensors_beside_it():

@@ -171,17 +171,19 @@ def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_limit(backgr
         Ranks(groups[0], CPU, 0.5).agree(1)
 
 
-def test_a_rank_whose_shards_cannot_be_described_says_so_to_the_others(monkeypatch):
-    others = Others([None, "a"])
+@pytest.mark.parametrize("is_described", [False, True])
+def test_a_rank_that_cannot_share_its_memory_says_so_to_the_others(monkeypatch, is_described):
+    others = Others(["it", "a"], [None, {}]) if is_described else Others([None, "a"])
     monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
 
     def fail(_):
-        raise RuntimeError("the model has changed")
+        raise RuntimeError("no memory")
 
-    with pytest.raises(RuntimeError, match="the model has changed"):
-        SharedPool.of(SimpleNamespace(shared=fail, pools={}), CPU, 60)
+    shared = (lambda _: SimpleNamespace(key="it")) if is_described else fail
+    with pytest.raises(RuntimeError, match="no memory"):
+        SharedPool.of(SimpleNamespace(shared=shared, table=fail, pools={}), CPU, 60)
 
-    assert others.said == [None]
+    assert others.said == [*(["it"] if is_described else []), None]
 
 
 @pytest.mark.parametrize("known", [{}, {CPU: (["", "a"], None)}])

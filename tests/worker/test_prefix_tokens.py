@@ -89,7 +89,12 @@ def test_the_last_message_that_carries_ids_counts():
     assert prefix_of({"messages": messages, "required_prefix_token_ids": [9]}).token_ids == (9,)
 
 
-@pytest.mark.parametrize("body", [{"prompt": "x"}, {"messages": 5}, {"messages": [{"role": "user"}, 7, None]}])
+_EMPTY = {"role": "assistant", "prompt_token_ids": [], "generation_token_ids": []}
+
+
+@pytest.mark.parametrize(
+    "body", [{"prompt": "x"}, {"messages": 5}, {"messages": [{"role": "user"}, 7, None]}, {"messages": [_EMPTY]}]
+)
 def test_a_request_without_ids_requires_none(body):
     assert prefix_of(body) is None
 

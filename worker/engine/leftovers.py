@@ -24,8 +24,9 @@ _LIST = "shared-memory"
 
 def collect() -> None:
     """Removes what this user's processes left that no longer run."""
-    for folder in private_folder.abandoned((RUNS, ACTORS, REFITS)):
-        remove_shared_memory(folder)
+    with suppress(OSError):  # a folder for temporary files that cannot be listed
+        for folder in private_folder.abandoned((RUNS, ACTORS, REFITS)):
+            remove_shared_memory(folder)
 
 
 def record_shared_memory(folder: Path, pids: Iterable[int]) -> None:
@@ -37,7 +38,8 @@ def record_shared_memory(folder: Path, pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(OSError):  # it has ended
             names |= set(_MAPPED.findall(Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")))
-    (folder / _LIST).write_text("\n".join(sorted(names)), encoding="utf-8")
+    with suppress(OSError):  # the folder is gone, or the disk full: the processes must be stopped all the same
+        (folder / _LIST).write_text("\n".join(sorted(names)), encoding="utf-8")
 
 
 def remove_shared_memory(folder: Path) -> None:

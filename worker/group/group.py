@@ -129,7 +129,7 @@ class WorkerGroup(RefitCalls):
         """Makes the actors and starts all engines at the same time.
 
         Raises:
-            RankError: An engine did not start, or not within ``cluster.start_timeout_s``; the message has its last lines and
+            RankError: An engine did not start, or not within ``cluster.start_timeout_s``; the message names its log and
                 the reason, which may be a process that does not apply the plan.
             TopologyError: The processes did not form the parallel groups of the plan, or an expert is missing.
         """

@@ -131,7 +131,8 @@ class Rank:
             return _regiven(cause, f"{who}: {cause}")
         if isinstance(cause, RayActorError):
             where = f"process {self.pid or 'unknown'} on {self.node or 'no node yet'}"
-            return RankError(f"{who}: its actor ({where}) died; call restart")
+            why = "" if self.pid else f": {shortened(str(cause))}"
+            return RankError(f"{who}: its actor ({where}) died; call restart{why}")
         return RankError(f"{who}: {type(cause).__name__}: {shortened(str(cause))}")
 
 

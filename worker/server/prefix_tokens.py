@@ -130,7 +130,7 @@ def prefix_of(body: dict[str, Any]) -> Prefix | None:
         if isinstance(message, dict) and message.get("prompt_token_ids") is not None:
             parts = [(name, message.get(name)) for name in CARRIED[:2]]
             prompt, generated = (_token_ids(value, f"messages[{at}].{name}") for name, value in parts)
-            return Prefix(prompt + generated, at + 1, f"messages[{at}]")
+            return Prefix(ids, at + 1, f"messages[{at}]") if (ids := prompt + generated) else None
     return None
 
 

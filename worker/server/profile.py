@@ -54,7 +54,7 @@ class SamplingProfile:
         most = [fields[name] for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None]
         if not most:
             most = [self._sampling.max_new_tokens]
-            request.max_completion_tokens = most[0]
+            setattr(request, "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens", most[0])
         if "min_tokens" not in typed:
             request.min_tokens = min(self._sampling.min_new_tokens, most[0])
         if "ignore_eos" not in typed:

@@ -65,6 +65,8 @@ class SupervisedEngine:
             except QuirksError as error:
                 raise CutOffError(str(error)) from error
             except EngineGenerateError as error:  # vLLM packs what a request did wrong into it
+                # What cannot be encoded for the engine, vLLM has registered before.
+                await self._engine.llm.abort(kwargs["request_id"] if "request_id" in kwargs else args[2])
                 raise (error.__cause__ or error) from None
 
     async def _next(self, results: AsyncGenerator[Any, None]) -> Any:

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 #: vLLM reads an empty list of media hosts as all hosts. No host has this name, and vLLM's error message quotes it.
 _NO_HOST = "none, because engine.allowed_media_domains is empty"
-#: Seconds that running requests get when the server stops; then they are aborted.
+#: Seconds that running requests get when the server stops.
 _SHUTDOWN_S = 5
 
 
@@ -156,7 +156,7 @@ class OpenAIServer:
             _LOG.warning(text)
 
     async def stop(self) -> None:
-        """Refuses new connections, gives running requests 5 s, then aborts them; may be called again."""
+        """Refuses new connections, gives running requests 5 s, then ends their connections; may be called again."""
         running, self._running = self._running, None
         server, self._uvicorn = self._uvicorn, None
         if server is not None and running is not None:

@@ -59,15 +59,26 @@ class _Keeping(BaseModel):
         return request
 
 
-class ChatRequest(_Keeping, ChatCompletionRequest):  # type: ignore[misc]
+class _Fitting(BaseModel):
+    """A request that generates fewer tokens than it asks for at least, if there is no room."""
+
+    def to_sampling_params(self, max_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        self.min_tokens: int = min(self.min_tokens, max_tokens)
+        return super().to_sampling_params(max_tokens, *args, **kwargs)  # type: ignore[misc]
+
+
+class TextRequest(_Fitting, CompletionRequest):  # type: ignore[misc]
+    """A completion request."""
+
+
+class ChatRequest(_Keeping, _Fitting, ChatCompletionRequest):  # type: ignore[misc]
     """A chat request."""
 
     #: Whether the reply's message carries its token ids and their logprobs.
     _carries: bool = PrivateAttr(default=False)
 
     def to_sampling_params(self, max_tokens: int, *args: Any, **kwargs: Any) -> Any:
-        """Requests the sampled tokens' logprobs too if the message is to carry them, and fewer tokens if there is no room."""
-        self.min_tokens: int = min(self.min_tokens, max_tokens)
+        """Requests the sampled tokens' logprobs too if the message is to carry them."""
         params = super().to_sampling_params(max_tokens, *args, **kwargs)
         if params.logprobs is None and (self.logprobs or self._carries) and not self.logprob_token_ids:
             params.logprobs = 0
@@ -227,7 +238,7 @@ class Serving:
         request._carries = request.return_token_ids if request.return_token_ids is not None else self._carry
         return await self._generated(self._chat.create_chat_completion, request, raw_request)
 
-    async def complete(self, request: CompletionRequest, raw_request: Request) -> Response:
+    async def complete(self, request: TextRequest, raw_request: Request) -> Response:
         """``POST /v1/completions``: prompts, texts or ids."""
         return await self._generated(self._completion.create_completion, request, raw_request)
 
@@ -276,11 +287,11 @@ def _invalid(error: RequestValidationError) -> RequestError:
     """A body or a parameter of another form."""
     problems = {}
     for item in error.errors():
-        if isinstance(item, dict):  # a text for another content type
+        if isinstance(item, dict) and item["type"] != "json_invalid":  # a text for another content type
             path = [str(part) for part in item["loc"] if "[" not in str(part)]  # without the names of pydantic's validators
             problems[".".join(path[1:]) or "body"] = item["msg"]
     shown = listed((f"{field}: {text}" for field, text in problems.items()), separator="; ") or error.errors()[0]
-    parameter = next((field.partition(".")[0] for field in problems), None)
+    parameter = next(iter(problems)).partition(".")[0] if len(problems) == 1 else None
     return RequestError(f"the request is not valid: {shown}", parameter=parameter)
 
 

@@ -23,6 +23,7 @@ MALFORMED = {
     "prefix outside the vocabulary": ("/v1/chat/completions", {**CHAT, "required_prefix_token_ids": [1, 512]}),
     "half of carried ids": ("/v1/chat/completions", {"messages": [*HELLO, SAID]}),
     "stop id outside the vocabulary": ("/v1/chat/completions", {**CHAT, "stop_token_ids": [2**40]}),
+    "half a character": ("/v1/chat/completions", {**CHAT, "stop": ["\ud800"]}),
     "a grammar that is none": ("/v1/chat/completions", {**CHAT, "structured_outputs": {"regex": "("}}),
     "a required tool without a parser": ("/v1/chat/completions", {**CHAT, "tool_choice": "required"}),
     "nothing to tokenize": ("/tokenize", {}),

@@ -171,9 +171,11 @@ async def test_the_configured_least_length_holds_where_there_is_room(second, raw
         length = (await http.post("/tokenize", json={"messages": full})).json()["count"]
         full[0]["content"] += "x" * (LONGEST - 2 - length)
         short = (await http.post("/v1/chat/completions", json={"messages": full})).json()
+        text = (await http.post("/v1/completions", json={"prompt": [5] * (LONGEST - 2)})).json()
 
     assert whole["usage"]["completion_tokens"] == NEW_TOKENS
-    assert (short["usage"]["prompt_tokens"], short["usage"]["completion_tokens"]) == (LONGEST - 2, 2)
+    for reply in (short, text):
+        assert (reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]) == (LONGEST - 2, 2)
 
 
 async def test_a_prompt_that_fills_the_context_is_a_400(http):

@@ -103,7 +103,7 @@ class Channel:
         data = json.dumps(message).encode() + b"\n"
         if self._connection is None and self._listener is None:
             self._first = data
-            self._call()
+            self._call(time.monotonic() + self._timeout_s)
         self._write(data)
 
     def receive(self) -> dict[str, Any]:
@@ -117,12 +117,16 @@ class Channel:
             if self._listener is None and not self._first:
                 raise TransferError(f"refit: {self._other} died or closed its socket half-way")
             self._leave()  # the other side's last socket was closing, or an earlier trainer has gone
+            self._check(deadline)
             if self._listener is None:
-                self._call()
+                self._call(deadline)
                 self._write(self._first)
         self._first = b""
         self._hide()
-        message: dict[str, Any] = json.loads(line)
+        try:
+            message: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise self._speaks_otherwise() from error
         if "error" in message:
             raise TransferError(f"refit: {self._other} reports: {message['error']}")
         return message
@@ -143,6 +147,8 @@ class Channel:
             with suppress(ConnectionResetError):
                 if part := self._connection.recv(_READ):
                     self._read += part
+                    if not self._read.startswith(b"{"):
+                        raise self._speaks_otherwise()
                     continue
             return b""
         line, _, self._read = self._read.partition(b"\n")
@@ -157,9 +163,11 @@ class Channel:
         except OSError as error:
             raise TransferError(f"refit: {self._other} cannot be reached: {error}") from error
 
-    def _call(self) -> None:
+    def _speaks_otherwise(self) -> TransferError:
+        return TransferError(f"refit: {self._other} does not send JSON: has it the same version of model-quirks?")
+
+    def _call(self, deadline: float) -> None:
         """Connects as soon as the other side listens."""
-        deadline = time.monotonic() + self._timeout_s
         while True:
             self._connection = socket.socket(socket.AF_UNIX)
             self._connection.settimeout(self._timeout_s)

@@ -48,19 +48,15 @@ class SharedPool:
             TransferError: Another rank's shards cannot be described, or a rank died or took too long.
         """
         ranks, known = Ranks(dist.group.WORLD, device, timeout_s), source.pools
-        try:
+        with _failing_together(ranks):
             own = source.shared(device)
-        except BaseException:
-            with suppress(TransferError):
-                ranks.gather_json(None)
-            raise
-        keys = ranks.gather_json(own.key if own is not None else "")
-        if None in keys:
-            raise _FailedElsewhereError
+        keys = _gathered(ranks, own.key if own is not None else "")
         if own is None or "" in keys:
             return None
         if device not in known or known[device][0] != keys:
-            known[device] = keys, ranks.gather_json(source.table(own))
+            with _failing_together(ranks):
+                table = source.table(own)
+            known[device] = keys, _gathered(ranks, table)
         return cls(ranks, ".".join(keys), known[device][1])
 
     @contextmanager
@@ -86,3 +82,21 @@ class SharedPool:
         if vote == REFUSED:
             raise _FailedElsewhereError
         return vote == BY_PIECES
+
+
+@contextmanager
+def _failing_together(ranks: Ranks) -> Iterator[None]:
+    """Shows the other ranks, which gather next, that this one has failed."""
+    try:
+        yield
+    except BaseException:
+        with suppress(TransferError):
+            ranks.gather_json(None)
+        raise
+
+
+def _gathered(ranks: Ranks, value: Any) -> list[Any]:
+    found = ranks.gather_json(value)
+    if None in found:
+        raise _FailedElsewhereError
+    return found

@@ -20,17 +20,15 @@ _ROWS = 2**14
 #: Rows of a larger tensor that is read whole: every so many words belong to one row. Words of one row may change places unseen,
 #: so that their distance is one that no layout of a model has: 4 (words that a GPU loads at once) times a prime.
 _APART = 4 * 4093
-#: Words that a sample has at least, and those of each row that it reads at least: 128 bytes, what a GPU fetches at once.
+#: Words that a sample has at least (2 MiB), and those at each place: 128 bytes, what a GPU fetches at once.
 _SAMPLED, _FETCHED = 2**18, 16
 #: Samples are 4 * n words apart, where n has none of these factors: each matrix row is read at other columns.
 _FACTORS = math.prod((2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31))
 #: Mixes the bits of a row's sum, so that sums do not cancel: an odd number (that of SplitMix64).
 _ODD = 0x9E3779B97F4A7C15 - 2**64
-#: Words of each row that a sample reads: 128 bytes, what a GPU fetches at once.
-_SAMPLED = 16
 _WORD = torch.int64.itemsize
 _MODULUS = 2**64
-#: Tensors whose rows are weighted together; each takes 128 KiB of memory twice meanwhile.
+#: Tensors whose rows are weighted together; each takes up to 256 KiB of memory twice meanwhile.
 _TOGETHER = 8
 #: Branches of a CUDA graph: one tensor's rows leave most of a GPU idle. Each branch keeps some 4 MB.
 _BRANCHES = 8

@@ -92,9 +92,17 @@ class Holders:
                     preferred = [rank for rank in ranks if rank in near] or ranks
                     found[preferred[(number + engine) % len(preferred)]].append(Piece(index, part))
                     parts.append(part)
-            if sum(part.numel for part in parts) != box.numel or any(one.common(two) for one, two in combinations(parts, 2)):
+            if sum(part.numel for part in parts) != box.numel or _overlap(parts):
                 raise LookupError(f"tensor {index}: the parts that ranks hold of {box} overlap or leave something out")
         return dict(found)
+
+
+def _overlap(parts: Sequence[Box]) -> bool:
+    spans = [{(part.start[axis], part.size[axis]) for part in parts} for axis in range(len(parts[0].start))]
+    apart = [sorted(span) for span in spans if len(span) > 1]
+    if len(apart) == 1 and len(apart[0]) == len(parts):  # cut along one axis, as nearly always
+        return any(start + size > after for (start, size), (after, _) in pairwise(apart[0]))
+    return any(one.common(two) is not None for one, two in combinations(parts, 2))
 
 
 def runs(views: Iterable[torch.Tensor | None]) -> list[Run]:
