@@ -291,7 +291,8 @@ def _invalid(error: RequestValidationError) -> RequestError:
             path = [str(part) for part in item["loc"] if "[" not in str(part)]  # without the names of pydantic's validators
             problems[".".join(path[1:]) or "body"] = item["msg"]
     shown = listed((f"{field}: {text}" for field, text in problems.items()), separator="; ") or error.errors()[0]
-    parameter = next(iter(problems)).partition(".")[0] if len(problems) == 1 else None
+    first, *others = {field.partition(".")[0]: None for field in problems} or [None]
+    parameter = None if others else first
     return RequestError(f"the request is not valid: {shown}", parameter=parameter)
 
 

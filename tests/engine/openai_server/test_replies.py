@@ -164,7 +164,7 @@ async def test_outside_a_rollout_a_request_says_how_it_is_sampled(second, raw):
 
 
 async def test_the_configured_least_length_holds_where_there_is_room(second, raw):
-    async with second(sampling={"min_new_tokens": 4}) as server, raw(server.base_url) as http:
+    async with second(sampling={"min_new_tokens": 4}, rl_routes=True) as server, raw(server.base_url) as http:
         whole = (await http.post("/v1/chat/completions", json=CHAT)).json()
         # Where there is room for two tokens only, two are enough.
         full = [{"role": "user", "content": "x " * ((LONGEST - 40) // 2)}]
