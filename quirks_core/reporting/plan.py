@@ -174,7 +174,10 @@ def _is_of_model(one: Verdict) -> bool:
 
 
 def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
-    """Quirks of this model, then the others in one finding, with what decides them; without what only a known trainer has."""
+    """Quirks of this model, then the others in one finding, with what decides them.
+
+    Left out is what only a known trainer has, and advice of a quirk of which all else is settled.
+    """
     if whole:
         for fact, names in plan.undecided.items():
             yield Finding("undecided", ways.supply([fact]) or fact, f"decides {', '.join(names)}")
@@ -186,11 +189,11 @@ def _undecided(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
     # Where something of it is settled, the title would read as if nothing were.
     lines = [line for line in plan.adjustments if line.status in (Status.APPLIED, Status.ALREADY_SET)]
     settled = {quirk.id for line in lines for quirk in line.quirks}
-    every = {name for names in open_.values() for name in names}
-    advice = every & settled - {note.quirk for note in plan.warnings if note.kind is NoteKind.UNDECIDED}
-    titles |= dict.fromkeys(settled, "in force but for one condition") | dict.fromkeys(advice, "only its advice")
-    own = sorted((every & of_model) - advice)[:MOST]
-    for group in filter(None, [*([name] for name in own), sorted(every - advice - set(own)), sorted(advice)]):
+    titles |= dict.fromkeys(settled, "in force but for one condition")
+    advice = settled - {note.quirk for note in plan.warnings if note.kind is NoteKind.UNDECIDED}
+    every = {name for names in open_.values() for name in names} - advice
+    own = sorted(every & of_model)[:MOST]
+    for group in filter(None, [*([name] for name in own), sorted(every - set(own))]):
         facts = [fact for fact, names in open_.items() if not set(group).isdisjoint(names)]
         decided = f"decided by {ways.supply(facts) or ', '.join(facts)}"
         if len(group) == 1:

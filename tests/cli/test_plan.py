@@ -54,7 +54,7 @@ def test_what_only_the_program_can_do_comes_first(quirks, model):
     """An undecided quirk of this model has a line with the option that decides it; the others share one."""
     shown = quirks(*SERVE, model("gemma4")).out.splitlines()
 
-    own, rest, _advice = [line for line in shown if line.startswith("undecided: ")]
+    own, rest = [line for line in shown if line.startswith("undecided: ")]
     assert shown[0].startswith("do this: ")
     assert ", for vllm serve, plan " in shown[1]
     assert own.startswith("undecided: rollout-precision: A rollout ")
@@ -112,10 +112,11 @@ QUIRK = Quirk(
 def test_what_of_a_quirk_is_undecided_is_named(quirks, model, install):
     """The title would read as if nothing of it were in force."""
     install("acme-partly", PARTLY)
-    shown = quirks("plan", "--trainer", "trl", "--model", model()).out
+    shown, whole = (quirks("plan", "--trainer", "trl", "--model", model(), *more).out for more in ((), ("--verbose",)))
 
     assert "undecided: acme-partly: in force but for one condition; decided by --set sampling.top_k=…\n" in shown
-    assert "undecided: rollout-logprobs-processed: only its advice; decided by --set sampling.top_k=…, --set s" in shown
+    assert not any("rollout-logprobs-processed" in line for line in shown.splitlines() if line.startswith("undecided"))
+    assert any("rollout-logprobs-processed" in line for line in whole.splitlines() if "undecided" in line)
 
 
 @needs_vllm
