@@ -129,7 +129,7 @@ def idle(served, settled):
     """Waits until the engine has nothing left to do."""
 
     async def wait():
-        await settled(lambda: served.llm.get_num_unfinished_requests() == 0)
+        await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() == 0)
 
     return wait
 

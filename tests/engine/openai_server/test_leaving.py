@@ -17,7 +17,7 @@ from .conftest import CHAT, KEY, LONG
 
 async def test_a_client_that_leaves_takes_its_request_along(http, served, aborted, settled, idle):
     waiting = asyncio.create_task(http.post("/v1/chat/completions", json={**LONG, "n": 4}))
-    await settled(lambda: served.llm.get_num_unfinished_requests() > 0)
+    await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() > 0)
     waiting.cancel()
     await settled(lambda: aborted)
     await idle()
@@ -66,7 +66,7 @@ async def test_stopping_in_bounded_time_leaves_nothing_behind(second, served, ra
         port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
         waiting = asyncio.create_task(http.post("/v1/chat/completions", json={**LONG, "n": 4}))
-        await settled(lambda: served.llm.get_num_unfinished_requests() > 0)
+        await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() > 0)
 
         await server.stop()
         await server.stop()
@@ -84,7 +84,7 @@ async def test_stopping_in_bounded_time_leaves_nothing_behind(second, served, ra
 async def test_running_requests_get_their_time_when_the_server_stops(second, served, raw, settled):
     async with second() as server, raw(server.base_url) as http:
         waiting = asyncio.create_task(http.post("/v1/chat/completions", json=CHAT))
-        await settled(lambda: served.llm.get_num_unfinished_requests() > 0)
+        await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() > 0)
 
         await server.stop()
 

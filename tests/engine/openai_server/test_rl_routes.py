@@ -101,7 +101,7 @@ async def test_they_need_a_key_of_their_own(second, raw):
 async def test_a_pause_without_a_mode_keeps_what_is_in_flight(served, trainer, settled, idle):
     """A pause without a mode says that it keeps what is in flight."""
     asked = [asyncio.create_task(chat(trainer)) for _ in range(2)]
-    await settled(lambda: served.llm.get_num_unfinished_requests() == 2)
+    await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() == 2)
 
     kept = await trainer.post("/pause")
     named = await trainer.post("/pause?mode=keep")
@@ -119,7 +119,7 @@ async def test_what_a_trainer_aborts_is_an_error(served, trainer, settled, idle,
     """What a trainer aborts is an error instead of a short sample."""
     completion = {"model": "tiny", "prompt": [[5, 6, 7], [8, 9]], "max_tokens": 200, "n": 2, "ignore_eos": True}
     asked = [asyncio.create_task(chat(trainer)), asyncio.create_task(trainer.post("/v1/completions", json=completion))]
-    await settled(lambda: served.llm.get_num_unfinished_requests() == 5)
+    await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() == 5)
 
     await trainer.post(path, json={})
     replies = await asyncio.gather(*asked)
