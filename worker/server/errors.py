@@ -7,7 +7,7 @@ from typing import Any
 from quirks_core.base.errors import QuirksError, shortened
 
 #: The types of errors that are not the client's.
-_TYPES = {503: "service_unavailable"}
+_TYPES = {503: "service_unavailable", 504: "timeout"}
 
 
 class ServerStartError(QuirksError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 from collections.abc import AsyncGenerator
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.engine.exceptions import EngineGenerateError
 
 from quirks_core.base.errors import QuirksError
+from worker.errors import GenerationTimeoutError
 from worker.server.errors import RequestError, ServerStartError
 
 if TYPE_CHECKING:
@@ -34,9 +36,9 @@ _GenerationError: Any = found("GenerationError", "vllm.exceptions", "vllm.entryp
 class CutOffError(RequestError, _GenerationError):  # type: ignore[misc]
     """A request ended before its reply was complete; also vLLM's handlers of streams send its message and its status."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, status=503)
-        self.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+    def __init__(self, message: str, status: HTTPStatus = HTTPStatus.SERVICE_UNAVAILABLE) -> None:
+        super().__init__(message, status=status)
+        self.status_code = status
 
 
 class SupervisedEngine:
@@ -44,10 +46,12 @@ class SupervisedEngine:
 
     Args:
         engine: The engine.
+        timeout_s: Seconds after which a request is aborted; None for never.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, timeout_s: float | None) -> None:
         self._engine = engine
+        self._timeout_s = timeout_s
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine.llm, name)
@@ -56,12 +60,17 @@ class SupervisedEngine:
         """Yields vLLM's results of one request; closing it aborts the request in the engine.
 
         Raises:
-            CutOffError: The engine ended the request, or died.
+            CutOffError: The engine ended the request, or died, or the request took too long.
         """
+        end = None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
         async with aclosing(self._engine.llm.generate(*args, **kwargs)) as results:
             try:
-                while (result := await self._next(results)) is not None:
+                while (result := await self._next(results, end)) is not None:
                     yield result
+            except TimeoutError:
+                limit_s = self._timeout_s or 0.0
+                problem = f"the request took longer than request.timeout_s = {limit_s:g} s, and was aborted"
+                raise CutOffError(f"{problem}; {GenerationTimeoutError.remedy(limit_s)}", HTTPStatus.GATEWAY_TIMEOUT) from None
             except QuirksError as error:
                 raise CutOffError(str(error)) from error
             except EngineGenerateError as error:  # vLLM packs what a request did wrong into it
@@ -69,9 +78,9 @@ class SupervisedEngine:
                 await self._engine.llm.abort(kwargs["request_id"] if "request_id" in kwargs else args[2])
                 raise (error.__cause__ or error) from None
 
-    async def _next(self, results: AsyncGenerator[Any, None]) -> Any:
+    async def _next(self, results: AsyncGenerator[Any, None], end: float | None) -> Any:
         """Returns the next result; None after the last."""
-        async with self._engine.watched():
+        async with self._engine.watched(), asyncio.timeout_at(end):
             result = await anext(results, None)
         if result is None:
             return None

@@ -199,7 +199,7 @@ class Serving:
         name = section.served_model_name or path
         load_template = found("load_chat_template", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
         shared = {
-            "engine_client": SupervisedEngine(self._engine),
+            "engine_client": SupervisedEngine(self._engine, config.request.timeout_s),
             "model_config": llm.model_config,
             "renderer": llm.renderer,
             "request_logger": None,

@@ -98,3 +98,21 @@ async def test_requests_after_a_failed_refit_get_its_reason(
     assert "a refit failed half-way" in reason
     assert await asyncio.gather(*asking(ASKED[:1])) == [None]
     await idle()
+
+
+async def test_a_request_that_takes_too_long_is_a_504(second, served, raw, idle):
+    """A stream, too, whose reply has begun before."""
+    async with second(request={"timeout_s": 2}) as server, raw(server.base_url) as http:
+        await served.worker.pause_async("keep")
+        whole, stream = await asyncio.gather(
+            *(http.post("/v1/chat/completions", json={**LONG, "stream": stream}) for stream in (False, True))
+        )
+        await served.worker.resume_async()
+
+    event = json.loads(stream.text.removeprefix("data: ").partition("\n")[0])
+    for error in (whole.json()["error"], event["error"]):
+        assert error["code"] == 504
+        assert "longer than request.timeout_s = 2 s, and was aborted" in error["message"]
+        assert "export NRL_VLLM_ASYNC_TIMEOUT_SECONDS=4" in error["message"]
+    assert (whole.status_code, whole.json()["error"]["type"]) == (504, "timeout")
+    await idle()
