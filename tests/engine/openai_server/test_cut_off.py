@@ -83,6 +83,7 @@ async def test_requests_after_a_failed_refit_get_its_reason(
     refit_section(served.worker.refitting.sender, buffer_mb=0)
     requests = asking(ASKED)
     await under_way(32)
+    await served.worker.pause_async("keep")  # on a busy machine they would be complete before the refit begins
 
     refit = asyncio.create_task(served.worker.refit_async(policy))
     during = asking([LONG, {**LONG, "stream": True}])
@@ -92,6 +93,7 @@ async def test_requests_after_a_failed_refit_get_its_reason(
     reason = served.worker.engine.readiness.problem
     monkeypatch.undo()
     await served.worker.refit_async(policy)
+    await served.worker.resume_async()
 
     assert [error and error["code"] for error in errors] == [503] * len(errors)
     assert {error["message"] for error in errors} == {reason}
