@@ -11,7 +11,8 @@ from worker.server.errors import RequestError
 #: Fields that change the distribution sampled from, and the value at which they do not. What a checkpoint's
 #: ``generation_config.json`` sets for them must not apply either, so all of them are set.
 _NEUTRAL = {"min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
-#: Further such fields, for which only an empty value is neutral.
+#: Further such fields, for which only an empty value is neutral, or none: vLLM 0.30 and 0.31 have ``watermarking=True`` in each
+#: request, which does nothing in an engine without a watermark.
 _EMPTY = ("logit_bias", "allowed_token_ids", "bad_words", "use_beam_search", "watermarking")
 
 
@@ -76,7 +77,8 @@ class SamplingProfile:
         problems = {
             name: f"{name} = {getattr(request, name):g} is not the rollout's {name} = {planned[name]:g}" for name in differing
         }
-        problems |= {name: f"{name} is not the rollout's, which has none" for name in _EMPTY if getattr(request, name, None)}
+        typed = {name for name in _EMPTY if name in request.model_fields_set and getattr(request, name)}
+        problems |= {name: f"{name} is not the rollout's, which has none" for name in _EMPTY if name in typed}
         if getattr(request, (name := "thinking_token_budget"), None) is not None:
             problems[name] = f"{name} is not the rollout's, which has none: it forces tokens"
         if request.min_tokens not in (0, least := self._sampling.min_new_tokens):

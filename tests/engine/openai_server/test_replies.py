@@ -6,6 +6,10 @@ import socket
 
 import pytest
 
+from quirks_core.configuration.config import GenerationConfig
+from worker.server.errors import RequestError
+from worker.server.profile import SamplingProfile
+
 from .conftest import CHAT, HELLO, LONGEST, NAME, NEW_TOKENS, TEMPERATURE
 
 
@@ -198,3 +202,17 @@ async def test_a_reply_is_cut_to_the_room_that_is_left(http):
 
     assert reply["usage"]["completion_tokens"] == LONGEST - length
     assert reply["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_default_of_vllms_requests_is_no_other_distribution():
+    """A watermark of the engine's is on in each request of vLLM 0.30 and 0.31, whether the engine has one or not."""
+    from worker.server.serving import ChatRequest
+
+    class OfEarlierVllm(ChatRequest):
+        watermarking: bool = True
+
+    profile = SamplingProfile(GenerationConfig.parse({"model": "m"}), 512)
+
+    profile.complete(OfEarlierVllm(messages=HELLO))
+    with pytest.raises(RequestError, match="watermarking is not the rollout's"):
+        profile.complete(OfEarlierVllm(messages=HELLO, watermarking=True))
