@@ -48,9 +48,9 @@ class TrainerClient:
         await self._worker.refitting.between(work)
         return result[0]
 
-    async def pause_generation(self, *, mode: str, clear_cache: bool = True) -> None:
-        """Pauses."""
-        await self._worker.pause_async(mode, clear_cache)
+    async def pause_generation(self, *, mode: str, clear_cache: bool = True, wait_for_inflight_requests: bool = False) -> None:
+        """Pauses; the last argument is what the routes of vLLM before 0.32 hand on for the mode ``wait``."""
+        await self._worker.pause_async("wait" if wait_for_inflight_requests else mode, clear_cache)
 
     async def is_paused(self) -> bool:
         """Returns whether nothing is generated; the engine does not answer while it waits for a part of an update."""

@@ -10,6 +10,7 @@ from patience import HUNG_S, patience
 
 from quirks_core.base import private_folder
 from worker.refit import Source, send_ipc_zmq
+from worker.server.trainer_client import TrainerClient
 
 from .conftest import KEY, LONG
 
@@ -264,3 +265,14 @@ async def test_what_the_platform_cannot_do_is_refused(trainer):
 
     assert status == 400
     assert "vLLM's CPU platform cannot give memory back" in body["error"]["message"]
+
+
+async def test_the_pause_of_earlier_releases_is_one(served):
+    """Routes of vLLM before 0.32 hand on an argument more."""
+    client = TrainerClient(served.worker)
+
+    await client.pause_generation(mode="keep", clear_cache=True, wait_for_inflight_requests=False)
+    paused = await client.is_paused()
+    await client.resume_generation()
+
+    assert (paused, await client.is_paused()) == (True, False)
