@@ -130,11 +130,11 @@ def _twice() -> list[Finding]:
             seen.setdefault(name, {}).setdefault(item.version, str(item.locate_file("")))
             if any(point.group in (COMMANDS, PROJECT) for point in item.entry_points):
                 names.add(name)
-    listed = {name: ", ".join(f"{text} in {place}" for text, place in found.items()) for name, found in seen.items()}
+    several = [(name, found) for name, found in sorted(seen.items()) if name in names and len(found) > 1]
+    what = "several versions are on sys.path, and the first counts"
     return [
-        Finding("note", name, f"several versions are on sys.path, and the first counts: {listed[name]}")
-        for name, versions in sorted(seen.items())
-        if name in names and len(versions) > 1
+        Finding("note", name, f"{what}: {', '.join(f'{text} in {place}' for text, place in found.items())}")
+        for name, found in several
     ]
 
 

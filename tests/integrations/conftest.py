@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from typing import Any
 import forked_programs
 import pytest
 from patience import HUNG_S
+from programs import free_port
 
 from worker.lab.kit import checkpoints
 
@@ -47,7 +45,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
         log, receipt = folder / f"{name}.json", folder / f"{name}-receipt.json"
         kept = {key: text for key, text in os.environ.items() if not key.startswith(("MODEL_QUIRKS", "VLLM_", "TORCHDYNAMO"))}
         small = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-        small["MASTER_PORT"] = str(_port())  # TRL takes 29500 if it is free, and so do two runs at once
+        small["MASTER_PORT"] = str(free_port())  # TRL takes 29500 if it is free, and so do two runs at once
         small["VLLM_CPU_CI_ENV"] = "1"  # models are traced as ever, but not compiled to machine code
         environment = {**kept, **small, "MODEL_QUIRKS_RECEIPT": str(receipt), **variables}
         command = [sys.executable, *map(str, (script, model, log)), *arguments]
@@ -55,11 +53,3 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
         return Ended(ended.returncode, ended.stdout, log, receipt)
 
     return run
-
-
-def _port() -> int:
-    """A port that is free, and that the system gives to nobody before the run takes it: below those of connections."""
-    for port in random.sample(range(23_000, 29_000), 100):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("100 ports are taken")

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+#: Numbers of ports that this process has not tried yet.
+_PORTS = iter(range(500))
 
 _THEIRS = ("ACME_", "HF_", "MODEL_QUIRKS", "NCCL_", "NRL_", "PIP_", "PYTEST_", "PYTHON", "VLLM_")
 
@@ -28,3 +33,12 @@ def inherited() -> dict[str, str]:
     """Returns an environment with a wide terminal without colours, and nothing that the developer has set for our tools."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(_THEIRS)}
     return {**kept, "COLUMNS": "300", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def free_port() -> int:
+    """Returns a free port that no other program gets by chance: systems give out those from 32 768 on."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for number in _PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", found := 21_000 + 500 * worker + number)):
+            return found
+    raise AssertionError("no port is free")

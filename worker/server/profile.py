@@ -77,8 +77,8 @@ class SamplingProfile:
         problems = {
             name: f"{name} = {getattr(request, name):g} is not the rollout's {name} = {planned[name]:g}" for name in differing
         }
-        typed = {name for name in _EMPTY if name in request.model_fields_set and getattr(request, name)}
-        problems |= {name: f"{name} is not the rollout's, which has none" for name in _EMPTY if name in typed}
+        filled = [name for name in _EMPTY if name in request.model_fields_set and getattr(request, name)]
+        problems |= {name: f"{name} is not the rollout's, which has none" for name in filled}
         if getattr(request, (name := "thinking_token_budget"), None) is not None:
             problems[name] = f"{name} is not the rollout's, which has none: it forces tokens"
         if request.min_tokens not in (0, least := self._sampling.min_new_tokens):

@@ -56,14 +56,14 @@ class SupervisedEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine.llm, name)
 
-    async def generate(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+    async def generate(self, prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """Yields vLLM's results of one request; closing it aborts the request in the engine.
 
         Raises:
             CutOffError: The engine ended the request, or died, or the request took too long.
         """
         end = None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
-        async with aclosing(self._engine.llm.generate(*args, **kwargs)) as results:
+        async with aclosing(self._engine.llm.generate(prompt, sampling_params, request_id, **kwargs)) as results:
             try:
                 while (result := await self._next(results, end)) is not None:
                     yield result
@@ -75,7 +75,7 @@ class SupervisedEngine:
                 raise CutOffError(str(error)) from error
             except EngineGenerateError as error:  # vLLM packs what a request did wrong into it
                 # What cannot be encoded for the engine, vLLM has registered before.
-                await self._engine.llm.abort(kwargs["request_id"] if "request_id" in kwargs else args[2])
+                await self._engine.llm.abort(request_id)
                 raise (error.__cause__ or error) from None
 
     async def _next(self, results: AsyncGenerator[Any, None], end: float | None) -> Any:

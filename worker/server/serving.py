@@ -1,6 +1,7 @@
 """The routes, by vLLM's serving classes; they are found where the installed version has them.
 
-Imports vLLM to derive from its classes, so import it after the plan is in force. Written for 0.26 to 0.33 and run on 0.32.
+Imports vLLM to derive from its classes, so import it after the plan is in force. Written for 0.26 to 0.33,
+tested on 0.32, and tried on 0.28 and 0.30.
 """
 
 # No postponed annotations: FastAPI reads those of the routes.

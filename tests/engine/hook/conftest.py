@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -24,6 +22,7 @@ import pytest
 import torch
 from forked_programs import Program
 from patience import HUNG_S, until
+from programs import free_port
 
 from quirks_core.cli import main
 from quirks_core.facts.packages import installed_version
@@ -31,7 +30,6 @@ from quirks_core.hook.receipts import Receipts
 from worker.lab.kit.lab import Lab
 
 _ROOT = Path(__file__).resolve().parents[3]
-_PORTS = itertools.count()
 _OURS = "model-quirks: "
 #: A program, started or forked from a process that has imported vLLM.
 Started = subprocess.Popen | Program
@@ -283,12 +281,8 @@ def site_of(started_programs: Programs) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    """A free port that no other program gets by chance: systems give out those from 32 768 on."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for number in _PORTS:
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", found := 21_000 + 500 * worker + number)):
-            return found
-    raise AssertionError("no port is free")
+    """A free port."""
+    return free_port()
 
 
 @pytest.fixture(scope="session")

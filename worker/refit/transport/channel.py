@@ -103,7 +103,7 @@ class Channel:
         data = json.dumps(message).encode() + b"\n"
         if self._connection is None and self._listener is None:
             self._first = data
-            self._call(time.monotonic() + self._timeout_s)
+            self._connect(time.monotonic() + self._timeout_s)
         self._write(data)
 
     def receive(self) -> dict[str, Any]:
@@ -116,25 +116,25 @@ class Channel:
         while not (line := self._line(deadline)):
             if self._listener is None and not self._first:
                 raise TransferError(f"refit: {self._other} died or closed its socket half-way")
-            self._leave()  # the other side's last socket was closing, or an earlier trainer has gone
+            self._disconnect()  # the other side's last socket was closing, or an earlier trainer has gone
             self._check(deadline)
             if self._listener is None:
-                self._call(deadline)
+                self._connect(deadline)
                 self._write(self._first)
         self._first = b""
-        self._hide()
+        self._stop_listening()
         try:
             message: dict[str, Any] = json.loads(line)
         except ValueError as error:
-            raise self._speaks_otherwise() from error
+            raise self._no_json() from error
         if "error" in message:
             raise TransferError(f"refit: {self._other} reports: {message['error']}")
         return message
 
     def close(self) -> None:
         """Closes the socket and takes its file away."""
-        self._hide()
-        self._leave()
+        self._stop_listening()
+        self._disconnect()
 
     def _line(self, deadline: float) -> bytes:
         """Returns what comes next, up to the end of its line; nothing if the other side has gone before that."""
@@ -148,7 +148,7 @@ class Channel:
                 if part := self._connection.recv(_READ):
                     self._read += part
                     if not self._read.startswith(b"{"):
-                        raise self._speaks_otherwise()
+                        raise self._no_json()
                     continue
             return b""
         line, _, self._read = self._read.partition(b"\n")
@@ -163,10 +163,10 @@ class Channel:
         except OSError as error:
             raise TransferError(f"refit: {self._other} cannot be reached: {error}") from error
 
-    def _speaks_otherwise(self) -> TransferError:
+    def _no_json(self) -> TransferError:
         return TransferError(f"refit: {self._other} does not send JSON: has it the same version of model-quirks?")
 
-    def _call(self, deadline: float) -> None:
+    def _connect(self, deadline: float) -> None:
         """Connects as soon as the other side listens."""
         while True:
             self._connection = socket.socket(socket.AF_UNIX)
@@ -174,7 +174,7 @@ class Channel:
             try:
                 self._connection.connect(str(self._path))
             except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-                self._leave()
+                self._disconnect()
                 self._check(deadline)
                 time.sleep(_LOOK_S)
             except OSError as error:
@@ -197,13 +197,13 @@ class Channel:
                 "and does it send to this engine?"
             )
 
-    def _hide(self) -> None:
+    def _stop_listening(self) -> None:
         if self._listener is not None:
             self._path.unlink(missing_ok=True)
             self._listener.close()
             self._listener = None
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection, self._read = None, b""

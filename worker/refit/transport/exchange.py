@@ -123,8 +123,8 @@ def agree(group: Group, manifest: Manifest, *, held: Held | None = None, wanted:
         wanted: What this engine rank wants, in the order of its memory.
     """
     parts = [Piece(manifest.index[name], box) for name, (box, _) in held.items()] if held is not None else None
-    told = group.gather_json({"held": parts, "wanted": wanted_pieces(wanted, manifest)})
-    pieces = _pieces(told, group.rank, manifest)
+    described = group.gather_json({"held": parts, "wanted": wanted_pieces(wanted, manifest)})
+    pieces = _pieces(described, group.rank, manifest)
     if pieces is None:
         return None
     if held is None:
@@ -146,14 +146,14 @@ def agree(group: Group, manifest: Manifest, *, held: Held | None = None, wanted:
     return Exchange(group, peers, manifest, is_sender=held is not None)
 
 
-def _pieces(told: Sequence[Mapping[str, Any]], rank: int, manifest: Manifest) -> dict[int, list[Piece]] | None:
+def _pieces(described: Sequence[Mapping[str, Any]], rank: int, manifest: Manifest) -> dict[int, list[Piece]] | None:
     """Returns what goes between a rank and each other one; None, on all ranks, if a broadcast of everything is less."""
-    holders = Holders([dict(map(_piece, one["held"])) for one in told if one["held"] is not None])
+    holders = Holders([dict(map(_piece, one["held"])) for one in described if one["held"] is not None])
     sent: dict[int, int] = defaultdict(int)
     mine: dict[int, list[Piece]] = {}
-    for number, engine in enumerate(engine for engine, one in enumerate(told) if one["held"] is None):
+    for number, engine in enumerate(engine for engine, one in enumerate(described) if one["held"] is None):
         try:
-            found = holders.pieces(_split(map(_piece, told[engine]["wanted"]), manifest), number)
+            found = holders.pieces(_split(map(_piece, described[engine]["wanted"]), manifest), number)
         except LookupError:
             return None
         for trainer, some in found.items():
