@@ -10,7 +10,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,8 +17,6 @@ from pathlib import Path
 from quirks_core.base.errors import QuirksError
 
 _LOCK = ".owner"
-#: Seconds that a folder's owner gets to take the lock on the file that it has just made.
-_SETTLED_S = 5.0
 
 _held: dict[Path, int] = {}
 
@@ -93,14 +90,14 @@ def abandoned(prefixes: Sequence[str], parent: str | Path | None = None) -> Iter
 
 
 def _hold(folder: Path) -> None:
-    file = folder / _LOCK
-    lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    unlocked = folder / f"{_LOCK}.new"  # nobody looks for this name: the lock is held when the file gets its own
+    lock = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _held[folder] = lock
     except OSError:  # a file system without locks, on which no folder looks abandoned
         os.close(lock)
-        return
-    _held[folder] = lock
+    unlocked.rename(folder / _LOCK)
 
 
 def _abandoned_lock(folder: Path) -> int | None:
@@ -110,10 +107,8 @@ def _abandoned_lock(folder: Path) -> int | None:
             return None
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         try:
-            if time.time() - os.fstat(lock).st_mtime > _SETTLED_S:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return lock
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
         except OSError:
-            pass
-        os.close(lock)
+            os.close(lock)
     return None

@@ -23,11 +23,9 @@ time.sleep(600)
 
 @pytest.fixture
 def owner(tmp_path):
-    """A process that has made a folder, and the folder's name; old enough to be settled."""
+    """A process that has made a folder, and the folder's name."""
     process = subprocess.Popen([sys.executable, "-c", _OWNER, tmp_path], stdout=subprocess.PIPE, text=True)
-    folder = tmp_path / os.path.basename(process.stdout.readline().strip())  # noqa: PTH119 - a name
-    os.utime(folder / ".owner", (1, 1))
-    yield process, folder
+    yield process, tmp_path / os.path.basename(process.stdout.readline().strip())  # noqa: PTH119 - a name
     process.kill()
     process.communicate()
 
@@ -46,15 +44,27 @@ def test_a_folder_is_removed_only_once_its_owner_was_killed(owner, tmp_path):
     assert not folder.exists()
 
 
-def test_a_folder_without_a_known_owner_is_left_alone(owner, tmp_path):
-    process, folder = owner
+def test_a_folder_whose_owner_is_not_known_is_left_alone(tmp_path):
     (tmp_path / "acme-by-hand").mkdir()
-    (folder / ".owner").touch()  # its owner may not have locked it yet
-    process.kill()
-    process.wait()
 
     assert list(private_folder.abandoned(["acme-"], tmp_path)) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["acme-by-hand", folder.name])
+    assert (tmp_path / "acme-by-hand").is_dir()
+
+
+def test_a_folder_is_locked_before_others_can_see_its_lock(tmp_path, monkeypatch):
+    seen = []
+    lock = private_folder.fcntl.flock
+
+    def look_and_lock(*arguments):
+        seen.extend(private_folder.abandoned(["acme-"], tmp_path))
+        lock(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(private_folder.fcntl, "flock", look_and_lock)
+        folder = private_folder.make("acme-", tmp_path)
+
+    assert (seen, list(private_folder.abandoned(["acme-"], tmp_path))) == ([], [])
+    private_folder.remove(folder)
 
 
 def test_a_temporary_folder_is_private_until_it_is_removed(tmp_path, monkeypatch):
