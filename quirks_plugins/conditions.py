@@ -75,6 +75,17 @@ mixture = Fact("model.is_moe").is_true()
 quantized = described(
     Fact("model.is_quantized").is_true(), "the engine's weights are quantised", "the engine's weights are not quantised"
 )
+fp8_weights = described(
+    Fact("model.quantization.quant_method").one_of("fp8", "fbgemm_fp8")
+    | Fact("model.quantization.format").one_of("float-quantized")
+    | Fact("model.quantization.quant_algo").matches("^FP8")
+    | Fact("engine.quantization").one_of("fp8", "fp8_per_tensor", "fp8_per_block"),
+    "the weights are FP8",
+    "the weights are not FP8",
+)
+_capability = Fact("platform.gpu.capability")
+#: GPUs before Ada and Hopper have no FP8, and vLLM's kernel for them (Marlin) takes activations in 16 bits.
+without_fp8 = _capability.is_set() & _capability.below(89)
 _cache = setting("engine.kv_cache_dtype")
 cache_dtype_is_open = ~_cache.is_set() | _cache.one_of("auto")
 #: VLLM then follows compressed-tensors' scheme, and ModelOpt's algorithm.

@@ -8,30 +8,18 @@ When it can go: when vLLM 0.23 is no longer supported. Read in 0.19.1, 0.20.0, 0
 int4 weights, and NVFP4 as Marlin computes it, have activations in 16 bits and are not concerned.
 """
 
-from quirks_core import Affected, Fact, Quirk, Refuse, Severity, StaticProbe, described, no, report, setting, unknown, yes
-from quirks_plugins.conditions import mixture
+from quirks_core import Affected, Quirk, Refuse, Severity, StaticProbe, no, report, setting, unknown, yes
+from quirks_plugins.conditions import fp8_weights, mixture, without_fp8
 from quirks_plugins.runs import QWEN3_MOE
 
 _LORA, _H100 = {"engine.enable_lora": True}, {"platform.gpu.capability": 90}
 _FP8 = {**QWEN3_MOE, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 _COMPRESSED = {**QWEN3_MOE, "quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"}}
-_fp8_experts = described(
-    Fact("model.quantization.quant_method").one_of("fp8", "fbgemm_fp8")
-    | Fact("model.quantization.format").one_of("float-quantized")
-    | Fact("model.quantization.quant_algo").matches("^FP8")
-    | Fact("engine.quantization").one_of("fp8", "fp8_per_tensor", "fp8_per_block"),
-    "the experts are FP8",
-    "the experts are not FP8",
-)
-
-_capability = Fact("platform.gpu.capability")
-#: Older GPUs have no FP8, and vLLM's kernel for them (Marlin) takes activations in 16 bits.
-_without_fp8 = _capability.is_set() & _capability.below(89)
 
 QUIRK = Quirk(
     id="lora-fp8-experts",
     title="LoRA on a MoE model in FP8 corrupts all output, also that of requests without an adapter",
-    match=setting("engine.enable_lora").is_true() & mixture & _fp8_experts & ~_without_fp8,
+    match=setting("engine.enable_lora").is_true() & mixture & fp8_weights & ~without_fp8,
     affected=Affected("vllm", introduced="0.20.0", fixed="0.24.0"),
     adjustments=Refuse(
         "with LoRA this vLLM multiplies activations that are FP8 already, and every request of a MoE model gets gibberish",
