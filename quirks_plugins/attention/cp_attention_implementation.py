@@ -33,12 +33,9 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("NVIDIA-NeMo/RL/pull/450"), report("NVIDIA-NeMo/RL/pull/704")],
     examples=[
-        yes(settings=context_parallel(), gives={_SLOT: "sdpa"}),
         yes(settings=context_parallel(1, sequence_packing=True), gives={_SLOT: "flash_attention_2"}),
         yes(settings=context_parallel(sequence_packing=True), gives={_SLOT: "sdpa"}),
-        yes(settings=context_parallel(attn_implementation="sdpa"), gives={}),
         yes(settings=context_parallel(attn_implementation="flash_attention_2"), refuses=[_SLOT, "must be 'sdpa'"]),
-        yes(settings=context_parallel(1, sequence_packing=True, attn_implementation="eager"), refuses="flash_attention_2"),
         no(settings=context_parallel(1)),
         no(settings=context_parallel(backend="megatron")),
     ],

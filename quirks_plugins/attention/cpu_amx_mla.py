@@ -44,7 +44,6 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.platforms.cpu", r"if amx_available and selected_backend != AttentionBackendEnum\.CPU_MLA:"),
     examples=[
         yes(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx", gives={_SLOT: _BACKEND}),
-        yes(MOONLIGHT, {"engine.dtype": "bfloat16"}, vllm="0.29.0", platform="cpu", cpu="amx"),
         yes(MOONLIGHT, {_SLOT: "AMX_MLA"}, vllm="0.32.0", platform="cpu", cpu="amx", refuses=_SLOT),
         yes({"model_type": "kimi_vl", "text_config": MOONLIGHT}, vllm="0.32.0", platform="cpu", cpu="amx"),
         yes(MOONLIGHT, {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="amx", purpose="eval"),
@@ -58,7 +57,6 @@ QUIRK = Quirk(
         no("qwen3", vllm="0.32.0", platform="cpu", cpu="amx"),
         no(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         unknown(MOONLIGHT, vllm="0.32.0", platform="cpu"),
-        unknown(MOONLIGHT, vllm="0.32.0"),
     ],
     cost="vLLM's reference kernels for latent attention, which are not written for speed",
 )

@@ -44,15 +44,12 @@ QUIRK = Quirk(
         "vllm.model_executor.layers.rotary_embedding.base", r"def forward_cpu\([\s\S]{0,500}?ops\.rotary_embedding\(\n"
     ),
     examples=[
-        yes(MOONLIGHT, vllm="0.32.0", platform="cpu", gives={_SLOT: {"custom_ops": [_OFF]}}),
         yes(MOONLIGHT, {_SLOT: {"mode": 0}}, vllm="0.32.0", platform="cpu", gives={_SLOT: {"mode": 0, "custom_ops": [_OFF]}}),
-        yes(MOONLIGHT, {_SLOT: {"custom_ops": ["all"]}}, vllm="0.32.0", platform="cpu", refuses=f"{_SLOT}.custom_ops"),
         yes(MOONLIGHT, {_SLOT: {"custom_ops": ["none", "+rotary_embedding"]}}, vllm="0.32.0", platform="cpu", refuses=_OFF),
         yes({"model_type": "kimi_vl", "text_config": MOONLIGHT}, vllm="0.32.0", platform="cpu"),
         no(MOONLIGHT, {_SLOT: {"custom_ops": ["all", _OFF]}}, vllm="0.32.0", platform="cpu"),
         no(MOONLIGHT, {_SLOT: {"custom_ops": ["none", "+rms_norm"]}}, vllm="0.32.0", platform="cpu"),
         no(MOONLIGHT, vllm="0.32.0", platform="cuda"),
-        yes("lfm2", vllm="0.32.0", platform="cpu"),
         yes("lfm2_moe", vllm="0.32.0", platform="cpu"),
         no("qwen3", vllm="0.32.0", platform="cpu"),
         unknown(MOONLIGHT, vllm="0.32.0"),

@@ -31,7 +31,6 @@ QUIRK = Quirk(
     references=[report("vllm-project/vllm#54300"), report("vllm-project/vllm#41623")],
     examples=[
         yes(_GLM, _ON, vllm="0.29.0", purpose="serve", advises=f"{_SIZE}: 1"),
-        yes(MOONLIGHT, _ON, vllm="0.21.0"),
         yes({"model_type": "kimi_k25", "text_config": MOONLIGHT}, _ON, vllm="0.21.0"),
         no(_GLM, _ON, vllm="0.27.0"),
         no(_GLM, {_SIZE: 1}, vllm="0.29.0"),

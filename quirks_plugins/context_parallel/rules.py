@@ -27,9 +27,6 @@ CP_GEMMA3 = Quirk(
     references=report("NVIDIA-NeMo/RL/pull/450"),
     examples=[
         yes("gemma3_text", context_parallel(), refuses="train.context_parallel_size"),
-        yes({"model_type": "gemma3", "vision_config": {"depth": 2}}, context_parallel()),
-        no("qwen3", context_parallel()),
-        no("gemma2", context_parallel()),
         no("gemma3", context_parallel(1)),
         no("gemma3", context_parallel(backend="megatron")),
         unknown(settings=context_parallel()),
@@ -52,9 +49,6 @@ CP_QWEN3_5 = Quirk(
     references=[report("NVIDIA-NeMo/Automodel#1498"), report("NVIDIA-NeMo/RL/pull/2900")],
     examples=[
         yes("qwen3_5_text", context_parallel(), refuses="train.context_parallel_size"),
-        yes({"model_type": "qwen3_5", "vision_config": {"depth": 2}}, context_parallel()),
-        no("qwen3", context_parallel()),
-        no("qwen3_5_moe_text", context_parallel()),
         no("qwen3_5_text", context_parallel(1)),
         no("qwen3_5_text", context_parallel(backend="megatron")),
         unknown(settings=context_parallel()),
@@ -120,8 +114,6 @@ CP_VLM = Quirk(
     references=report("NVIDIA-NeMo/RL/pull/712"),
     examples=[
         yes(_VISION, context_parallel(), refuses="train.context_parallel_size"),
-        yes({"model_type": "some_vlm", "audio_config": {"depth": 2}}, context_parallel()),
-        no({"model_type": "gemma3_text", "vision_config": None}, context_parallel()),
         no("qwen3", context_parallel()),
         no(_VISION, context_parallel(1)),
         no(_VISION, context_parallel(backend="megatron")),

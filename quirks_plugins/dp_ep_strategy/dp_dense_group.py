@@ -31,10 +31,8 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", _ACTORS, refuses="parallel.dp_strategy: independent"),
         no(QWEN3_MOE, _ACTORS),
-        no("qwen3", parallel(dp=2, strategy="independent")),
         no("qwen3", parallel(dp=2)),
         no("qwen3", parallel(dp=1, strategy="actors")),
-        unknown(settings=_ACTORS),
         unknown("acme_moe", _ACTORS),
     ],
 )

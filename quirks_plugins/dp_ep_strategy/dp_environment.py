@@ -41,16 +41,13 @@ QUIRK = Quirk(
     references=report("NVIDIA-NeMo/RL/pull/1495"),
     evidence=StaticProbe("vllm.config.parallel", r"self\.data_parallel_size = envs\.VLLM_DP_SIZE"),
     examples=[
-        yes(settings=_ASYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
         *(
             yes(settings=_ASYNC, env={f"VLLM_DP_{name}": "1"}, refuses=f"VLLM_DP_{name}")
             for name in ("SIZE", "RANK", "RANK_LOCAL", "MASTER_IP", "MASTER_PORT")
         ),
         no(settings=_SYNC, env={"VLLM_DP_SIZE": "2", "VLLM_DP_RANK": "0"}),
-        no(settings=_ASYNC, env={"VLLM_RAY_DP_PACK_STRATEGY": "strict"}),
         no(settings=_ASYNC),
         yes("qwen3", parallel(asynchronous=True, dp=2), env={"VLLM_DP_SIZE": "2"}),
-        yes(settings=parallel(asynchronous=True, dp=2, strategy="independent"), env={"VLLM_DP_SIZE": "2"}),
         no(settings=parallel(asynchronous=True, dp=2, strategy="engine"), env={"VLLM_DP_MASTER_IP": "10.0.0.1"}),
     ],
 )

@@ -28,9 +28,7 @@ QUIRK = Quirk(
         yes("qwen3", parallel(flag=True), refuses="engine.enable_expert_parallel: false"),
         yes("gemma3", parallel(ep=2)),
         no(QWEN3_MOE, parallel(flag=True)),
-        no("qwen3", parallel(ep=1)),
         no("qwen3", parallel(dp=2)),
-        unknown(settings=parallel(flag=True)),
         unknown("acme_moe", parallel(flag=True)),
     ],
 )

@@ -59,9 +59,7 @@ DP_STRATEGY = Quirk(
     examples=[
         yes("qwen3", parallel(dp=2), gives={"parallel.dp_strategy": "independent"}),
         yes(QWEN3_MOE, parallel(dp=2, flag=True), gives={"parallel.dp_strategy": "actors"}),
-        yes(QWEN3_MOE, parallel(dp=2, tp=2, ep=2), gives={"parallel.dp_strategy": "independent"}),
         yes(QWEN3_MOE, parallel(asynchronous=False, dp=2, tp=1, ep=2), gives={"parallel.dp_strategy": "engine"}),
-        no(QWEN3_MOE, parallel(dp=1, tp=8)),
         no("qwen3"),
     ],
     cost="in one group, idle ranks step along with busy ones; independent engines each hold all experts",
@@ -101,12 +99,9 @@ REPLICA_ON_ONE_NODE = Quirk(
     references=report("NVIDIA-NeMo/RL/pull/1380"),
     examples=[
         yes(settings=_OURS | parallel(nodes=2, gpus=4, dp=1, tp=8, strategy="actors"), refuses="engine.tensor_parallel_size"),
-        yes(settings=_OURS | parallel(nodes=2, gpus=4, dp=1, tp=4, pp=2, strategy="independent")),
         yes(settings=_OURS | parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="engine"), refuses="parallel.dp_strategy: actors"),
-        no(settings=_OURS | parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="actors")),
         no(settings=_OURS | parallel(nodes=2, gpus=4, dp=2, tp=2, strategy="engine")),
         no(settings=_OURS | parallel(nodes=2, gpus=8, dp=2, tp=8, strategy="independent")),
-        no(settings=_OURS | parallel(tp=8)),
         no(settings=parallel(nodes=2, gpus=4, tp=8)),
     ],
 )
@@ -138,9 +133,6 @@ WORLD_SIZE = Quirk(
     examples=[
         yes(settings=parallel(nodes=1, gpus=8, dp=1, tp=3), refuses="no multiple of TP x PP"),
         yes(settings=parallel(nodes=1, gpus=2, dp=4, tp=1), refuses="lower engine.data_parallel_size"),
-        yes(settings=parallel(nodes=2, gpus=4, dp=2, tp=4, pp=2)),
-        no(settings=parallel(nodes=2, gpus=4, dp=2, tp=4)),
-        no(settings=parallel(nodes=1, gpus=8, dp=1, tp=2)),
         no(settings=parallel(dp=64)),
     ],
 )

@@ -32,10 +32,7 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.config.model", r"if total_num_attention_heads % tensor_parallel_size != 0:"),
     examples=[
         yes(_QWEN2, parallel(tp=8), vllm="0.32.0", refuses="engine.tensor_parallel_size"),
-        yes({"model_type": "gemma3", "text_config": {"num_attention_heads": 8}}, parallel(tp=3), vllm="0.32.0"),
         yes({"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": _QWEN2}}, parallel(tp=8), vllm="0.32.0"),
-        no(_QWEN2, parallel(tp=7), vllm="0.32.0"),
-        no(_QWEN2, vllm="0.32.0"),
         no("mamba2", parallel(tp=8), vllm="0.32.0"),
         unknown(_QWEN2, parallel(tp=8)),
     ],

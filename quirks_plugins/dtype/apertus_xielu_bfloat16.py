@@ -39,13 +39,9 @@ QUIRK = Quirk(
     ],
     evidence=StaticProbe("vllm.model_executor.models.apertus", r"self\.act_fn = XIELU\(\)"),
     examples=[
-        yes("apertus", {"engine.dtype": "float32"}, vllm="0.32.0"),
-        yes("apertus", vllm="0.32.0"),
         yes("apertus", {"engine.dtype": "float16"}, vllm="0.32.0", patches="XIELU.__init__"),
-        yes("apertus", {"engine.dtype": "float32"}, vllm="0.16.0"),
         no("apertus", {"engine.dtype": "float32"}, vllm="0.10.1.1"),
         no("apertus", {"engine.dtype": "bfloat16"}, vllm="0.32.0"),
-        no("llama", {"engine.dtype": "float32"}, vllm="0.32.0"),
         unknown("apertus", {"engine.dtype": "float32"}),
     ],
 )

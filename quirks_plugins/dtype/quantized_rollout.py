@@ -39,10 +39,7 @@ QUIRK = Quirk(
     references=[report("NVIDIA-NeMo/RL/pull/543"), report("PrimeIntellect-ai/prime-rl/pull/1962")],
     examples=[
         yes("qwen3", {_SLOT: "fp8"}, vllm="0.32.0", advises="correct for it in the trainer's loss"),
-        yes("qwen3", {_SLOT: "mxfp8"}, vllm="0.33.0"),
-        no("qwen3", vllm="0.32.0"),
         no("qwen3", {_SLOT: "fp8"}, vllm="0.32.0", purpose="serve"),
-        yes(_AWQ, {_SLOT: "awq"}, vllm="0.32.0", advises="the checkpoint is quantised"),
         yes(_AWQ, vllm="0.32.0", advises="the checkpoint is quantised"),
         no(_AWQ, {"engine.hf_overrides": {"quantization_config": {}}}, vllm="0.32.0"),
         unknown("qwen3", {_SLOT: "fp8"}),

@@ -36,13 +36,9 @@ QUIRK = Quirk(
     crash="aot_compile is not supported by the current configuration",
     references=report("pytorch/pytorch#174607"),
     examples=[
-        yes("qwen3", vllm="0.32.0", env=_OFF, gives={_EAGER: True}),
         yes("qwen3", {"engine.compilation_config": {"mode": 3}}, vllm="0.32.0", env=_OFF, gives={_EAGER: True}),
-        yes("qwen3", {_EAGER: True}, vllm="0.32.0", env=_OFF, gives={}),
         yes("qwen3", {_EAGER: False}, vllm="0.32.0", env=_OFF, refuses=[_EAGER, "unset TORCHDYNAMO_DISABLE"]),
-        yes("qwen3", vllm="0.32.0", env=_OFF, purpose="eval"),
         yes("qwen3", vllm="0.32.0", env=_OFF, purpose="serve"),
-        no("qwen3", vllm="0.32.0"),
         no("qwen3", vllm="0.32.0", env={"TORCHDYNAMO_DISABLE": "0"}),
         no("qwen3", vllm="0.32.0", env={**_OFF, "VLLM_USE_AOT_COMPILE": "0"}),
         no("qwen3", {"engine.compilation_config": {"mode": 0}}, vllm="0.32.0", env=_OFF),

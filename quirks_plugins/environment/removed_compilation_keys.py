@@ -44,7 +44,6 @@ QUIRK = Quirk(
         yes("qwen3", {_SLOT: {"level": 0}}, vllm="0.26.0", purpose="serve", refuses="mode"),
         yes("qwen3", {_SLOT: {"use_cudagraph": False}}, vllm="0.33.0", refuses="cudagraph_mode: NONE"),
         yes("qwen3", {_SLOT: {"full_cuda_graph": True}}, vllm="0.33.0", refuses="cudagraph_mode: FULL"),
-        no("qwen3", {_SLOT: {"backend": "eager", "cudagraph_mode": "NONE", "mode": 0}}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
         unknown("qwen3", {_SLOT: {"use_inductor": False}}),
     ],

@@ -50,7 +50,6 @@ QUIRK = Quirk(
         yes(settings=_NCCL, vllm="0.29.0", env=_ON, advises="no HTTP routes"),
         yes(settings=_NCCL, vllm="0.30.0", env=_ON, advises="these quirks do nothing"),
         yes(vllm="0.26.0", env=_ON, purpose="serve", advises="v2-request-limits"),
-        no(vllm="0.32.0", env={_VARIABLE: "0"}),
         no(vllm="0.32.0"),
         unknown(env=_ON),
     ],

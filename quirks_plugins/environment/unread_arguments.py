@@ -32,7 +32,6 @@ QUIRK = Quirk(
     ),
     examples=[
         yes("qwen3", {_CASCADE: True}, vllm="0.32.0", advises="no cascade attention"),
-        yes("nemotron_h", {_MAMBA: "none"}, vllm="0.33.0", advises="engine.enable_prefix_caching"),
         yes("nemotron_h", {_MAMBA: "align"}, vllm="0.33.0", purpose="serve", advises=_MAMBA),
         yes("nemotron_h", {_MAMBA: "none"}, vllm="0.28.0", advises="engine.enable_prefix_caching"),
         no("nemotron_h", {_MAMBA: "none", "engine.enable_prefix_caching": False}, vllm="0.31.0"),

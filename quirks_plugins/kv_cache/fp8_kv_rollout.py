@@ -49,8 +49,6 @@ QUIRK = Quirk(
     ],
     examples=[
         yes(settings={_SLOT: "fp8"}, advises="does not round keys and values"),
-        yes(settings={_SLOT: "fp8_e4m3"}, vllm="0.32.0"),
-        yes(settings={_SLOT: "turboquant_4bit_nc"}, vllm="0.33.0"),
         yes({"model_type": "llama", "quantization_config": _FP8}, {_SLOT: "auto"}),
         yes({"model_type": "llama", "quantization_config": _MODELOPT}),
         yes("glm_moe_dsa", vllm="0.32.0", platform="cuda", extra={"platform.gpu.capability": 100}),
@@ -59,7 +57,6 @@ QUIRK = Quirk(
         no("glm5_next", vllm="0.32.0", extra={"platform.gpu.capability": 100}),
         no({"model_type": "llama", "quantization_config": _FP8}, {_SLOT: "bfloat16"}),
         no("qwen3", {_SLOT: "auto"}),
-        no("qwen3"),
         no(settings={_SLOT: "fp8"}, purpose="serve"),
         unknown("glm5_next", vllm="0.33.0", platform="cuda"),
     ],

@@ -62,16 +62,10 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.v1.core.sched.scheduler", r"self\.connector\.reset_cache\(\) is False"),
     examples=[
         yes(settings=_LMCACHE, vllm="0.32.0", refuses="OffloadingConnector"),
-        *(yes(settings={_CONNECTOR: {"kv_connector": name}}, vllm="0.32.0") for name in _KEEPERS),
         yes(settings=_combined(_OFFLOADING, _LMCACHE[_CONNECTOR]), vllm="0.32.0", refuses="OffloadingConnector"),
-        no(settings=_combined(_OFFLOADING, _OFFLOADING), vllm="0.32.0"),
         yes(settings=_OWN, vllm="0.32.0", advises="has a reset_cache"),
         no(settings=_LMCACHE, vllm="0.32.0", purpose="serve"),
-        *(
-            no(settings={_CONNECTOR: {"kv_connector": name, "kv_role": "kv_both"}}, vllm="0.32.0")
-            for name in ("OffloadingConnector", "MooncakeStoreConnector", "NixlConnector", "HiSparseConnector")
-        ),
-        no(vllm="0.32.0"),
+        no(settings={_CONNECTOR: _OFFLOADING}, vllm="0.32.0"),
         unknown(settings=_LMCACHE),
     ],
 )

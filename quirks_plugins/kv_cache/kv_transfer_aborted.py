@@ -39,7 +39,6 @@ QUIRK = Quirk(
             {_CONNECTOR: {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [_NIXL]}}},
             vllm="0.33.0",
         ),
-        no("qwen3", {_CONNECTOR: {**_NIXL, "kv_connector": "OffloadingConnector"}}, vllm="0.28.0"),
         no("qwen3", {_CONNECTOR: _NIXL}, vllm="0.28.0", purpose="serve"),
         no("qwen3", vllm="0.28.0"),
         unknown("qwen3", {_CONNECTOR: _NIXL}),

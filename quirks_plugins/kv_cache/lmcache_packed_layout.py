@@ -42,9 +42,6 @@ QUIRK = Quirk(
         yes("qwen3", _V1, vllm="0.27.0", purpose="serve", advises="OffloadingConnector"),
         yes("qwen3_5", _MP, vllm="0.26.0", purpose="serve"),
         no("qwen3", _MP, vllm="0.27.0", purpose="serve"),
-        no("qwen3", {_CONNECTOR: {"kv_connector": "OffloadingConnector"}}, vllm="0.27.0", purpose="serve"),
-        no("qwen3", vllm="0.27.0", purpose="serve"),
-        unknown("qwen3", _V1, vllm="0.25.1", purpose="serve"),
         unknown("qwen3", _V1, purpose="serve"),
     ],
 )

@@ -43,8 +43,6 @@ QUIRK = Quirk(
         yes("qwen3", _SIMPLE, vllm="0.23.0", advises="OffloadingConnector"),
         yes("qwen3", {"engine.kv_offloading_size": 100}, vllm="0.33.0", env={_VARIABLE: "1"}, purpose="serve"),
         no("qwen3", {"engine.kv_offloading_size": 100}, vllm="0.33.0"),
-        no("qwen3", {_CONNECTOR: {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}}, vllm="0.23.0"),
-        no("qwen3", vllm="0.23.0"),
         unknown("qwen3", _SIMPLE),
     ],
 )

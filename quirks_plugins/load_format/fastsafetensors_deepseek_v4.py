@@ -26,7 +26,6 @@ QUIRK = Quirk(
     examples=[
         yes("deepseek_v4", _FAST, vllm="0.26.0", purpose="serve", advises="engine.load_format: auto"),
         no("deepseek_v4", {_FORMAT: "auto"}, vllm="0.26.0"),
-        no("deepseek_v3", _FAST, vllm="0.26.0"),
         unknown("deepseek_v4", _FAST),
     ],
 )

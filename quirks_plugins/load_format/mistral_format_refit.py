@@ -48,7 +48,6 @@ QUIRK = Quirk(
         yes("mistral3", {_LOAD: "dummy"}, vllm="0.33.0", advises="all of them"),
         yes("mistral3", _ONLY, vllm="0.33.0", defaults={_LOAD: "auto"}, advises="tokenizer_mode"),
         yes("mistral3", {_CONFIG: "mistral", _LOAD: "mistral"}, vllm="0.26.0", gives={}),
-        no("mistral", vllm="0.32.0"),
         no("mistral3", vllm="0.32.0", purpose="serve"),
         unknown("mistral3"),
     ],

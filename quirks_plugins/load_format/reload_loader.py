@@ -35,7 +35,6 @@ QUIRK = Quirk(
         yes("qwen3", {**_SLEEP, _FORMAT: "sharded_state"}, vllm="0.33.0"),
         yes("qwen3", {**_SLEEP, _FORMAT: "dummy"}, vllm="0.26.0"),
         no("qwen3", {**_SLEEP, _FORMAT: "runai_streamer"}, vllm="0.32.0"),
-        no("qwen3", {**_SLEEP, _FORMAT: "fastsafetensors"}, vllm="0.32.0"),
         no("qwen3", {**_SLEEP, _FORMAT: "dummy", "engine.generate_from_dummy": False}, vllm="0.32.0"),
         no("qwen3", {_FORMAT: "tensorizer"}, vllm="0.32.0"),
         unknown("qwen3", {**_SLEEP, _FORMAT: "tensorizer"}),

@@ -35,7 +35,6 @@ QUIRK = Quirk(
     examples=[
         yes(gives={"engine.generation_config": "vllm"}),
         yes(settings={"engine.generation_config": "auto"}, gives={}),
-        no(purpose="serve"),
         no(purpose="eval"),
     ],
 )

@@ -15,8 +15,6 @@ from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, 
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome
 
-_MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8}
-
 QUIRK = Quirk(
     id="logprob-token-ids-rows",
     title="A request with logprob_token_ids replaces the top logprobs of all requests in its batch by -inf",
@@ -37,13 +35,10 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", vllm="0.32.0", platform="cpu", patches="Sampler.forward"),
         yes("qwen3", vllm="0.33.0", platform="cpu", purpose="serve"),
-        yes(_MOE, vllm="0.28.0", platform="cuda"),
         yes("qwen3", vllm="0.32.0", platform="cuda", env={"VLLM_USE_V2_MODEL_RUNNER": "0"}),
-        no({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, vllm="0.28.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cuda"),
         no("qwen3", {"engine.max_logprobs": 0}, vllm="0.32.0", platform="cpu"),
         unknown("qwen3", vllm="0.25.1", platform="cpu"),
-        unknown("qwen3", vllm="0.32.0"),
     ],
     cost="the top k twice in batches that hold such a request",
 )

@@ -29,11 +29,8 @@ QUIRK = Quirk(
         yes(recipe="distillation-qwen3-32b-to-1.7b", gives={"engine.max_logprobs": -1}),
         yes(settings={"engine.max_logprobs": 64}, recipe="Distill-R1", gives={}),
         yes(recipe="qwen3-opd-1.7b", purpose="eval"),
-        yes(recipe="llama-gkd"),
         yes(recipe="mopd-v2"),
-        no(recipe="grpo-qwen3-1.7b"),
         no(recipe="copd"),
-        no(),
     ],
 )
 

@@ -19,9 +19,7 @@ from quirks_plugins.conditions import v1_model_runner
 
 _METHOD = "engine.speculative_config.method"
 _MTP = {"engine.speculative_config": {"method": "mtp", "num_speculative_tokens": 1}}
-
 _NEXT = {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "num_experts": 8}
-_MODEL = {"engine.speculative_config": {"method": "draft_model", "num_speculative_tokens": 1}}
 
 QUIRK = Quirk(
     id="prompt-logprobs-drafts",
@@ -42,8 +40,6 @@ QUIRK = Quirk(
     examples=[
         yes(_NEXT, _MTP, vllm="0.28.0", platform="cuda", patches="GPUModelRunner.sample_tokens"),
         yes(_NEXT, _MTP, vllm="0.27.0", platform="cuda", purpose="serve"),
-        yes("qwen3", _MODEL, vllm="0.30.0", platform="cuda"),
-        no("qwen3", _MODEL, vllm="0.31.0", platform="cuda"),
         no("qwen3_next", _MTP, vllm="0.32.0", platform="cuda"),
         no("qwen3_next", {**_MTP, "engine.enforce_eager": True}, vllm="0.28.0", platform="cuda"),
         no("qwen3", {"engine.speculative_config": {"method": "ngram"}}, vllm="0.28.0", platform="cuda"),

@@ -64,14 +64,12 @@ QUIRK = Quirk(
     examples=[
         yes(QWEN3_MOE, _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.load_lora_model"),
         yes("qwen3", _LORA, vllm="0.27.1"),
-        yes(QWEN3_MOE, _LORA, vllm="0.33.0"),
         yes(_MINICPM, _LORA, vllm="0.33.0"),
         yes(_GEMMA4, _LORA, vllm="0.30.0"),
         no(_GEMMA4, _LORA, vllm="0.31.0"),
         no("qwen3", _LORA, vllm="0.28.0"),
         no(QWEN3_MOE, vllm="0.32.0"),
         no(QWEN3_MOE, _LORA, vllm="0.32.0", purpose="serve"),
-        unknown(QWEN3_MOE, _LORA, vllm="0.25.1"),
         unknown(QWEN3_MOE, _LORA),
     ],
     cost="13 µs for each call of load_weights with the layers of Qwen3-30B-A3B: 0.25 s for an update of one tensor per call, "

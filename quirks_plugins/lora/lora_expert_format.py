@@ -39,8 +39,6 @@ QUIRK = Quirk(
         yes("qwen3_5_moe", _LORA, vllm="0.26.0", advises=_MIXED),
         yes("qwen3_vl_moe", _LORA, vllm="0.33.0", purpose="serve"),
         no("qwen3_5_moe", {**_LORA, _MIXED: True}, vllm="0.26.0"),
-        no("qwen3_5", _LORA, vllm="0.26.0"),
-        no("qwen3_moe", _LORA, vllm="0.26.0"),
         no("qwen3_5_moe", vllm="0.26.0"),
         unknown("qwen3_5_moe", _LORA),
     ],

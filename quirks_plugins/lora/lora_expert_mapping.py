@@ -36,7 +36,6 @@ QUIRK = Quirk(
         yes(_GEMMA4, _LORA, vllm="0.24.0", purpose="serve"),
         no(_GRANITE, _LORA, vllm="0.25.0"),
         no({"model_type": "gemma4", "text_config": {"model_type": "gemma4_text", "num_experts": 0}}, _LORA, vllm="0.23.0"),
-        no({"model_type": "qwen3_moe", "num_experts": 8}, _LORA, vllm="0.23.0"),
         no({"model_type": "granitemoehybrid", "num_local_experts": 8}, _LORA, vllm="0.23.0"),
         unknown(_GRANITE, _LORA),
     ],

@@ -37,7 +37,6 @@ QUIRK = Quirk(
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.33.0"),
         unknown("qwen3", _LORA, vllm="0.25.1"),
-        unknown("qwen3", _LORA),
     ],
 )
 

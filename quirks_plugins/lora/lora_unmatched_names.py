@@ -38,7 +38,6 @@ QUIRK = Quirk(
         no("qwen3", {**_LORA, "engine.pipeline_parallel_size": 2}, vllm="0.32.0"),
         no("qwen3", {**_LORA, "engine.enable_expert_parallel": True}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
-        unknown("qwen3", _LORA, vllm="0.25.1"),
         unknown("qwen3", _LORA),
     ],
 )

@@ -29,10 +29,8 @@ QUIRK = Quirk(
     references=[report("vllm-project/vllm#48297"), report("vllm-project/vllm#20149"), fix("vllm-project/vllm/pull/31326")],
     examples=[
         yes("qwen3", _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.add_lora"),
-        yes("qwen3", _LORA, vllm="0.33.0"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),
-        unknown("qwen3", _LORA, vllm="0.25.1"),
         unknown("qwen3", _LORA),
     ],
     cost="four looks at the adapter's folder for each add_lora",

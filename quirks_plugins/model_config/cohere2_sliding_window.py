@@ -39,12 +39,10 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.model_executor.models.commandr", r"self\.sliding_window = config\.sliding_window \+ 1"),
     examples=[
         yes(_R7B, vllm="0.32.0", gives={_SLOT: _SHORTER}),
-        yes({**_R7B, "model_type": "cohere2_moe"}, vllm="0.33.0", gives={_SLOT: _SHORTER}),
         yes({"model_type": "cohere2_vision", "text_config": _R7B}, vllm="0.32.0", gives={_SLOT: {"text_config": _SHORTER}}),
         no(_R7B, {_SLOT: {"sliding_window": 100}}, vllm="0.32.0"),
         no(_R7B, vllm="0.28.0"),
         no(_R7B, vllm="0.32.0", purpose="serve"),
-        no("cohere", vllm="0.32.0"),
         unknown(_R7B),
     ],
 )

@@ -39,8 +39,6 @@ QUIRK = Quirk(
             gives={OVERRIDES: {"topk_method": "noaux_tc"}},
         ),
         no({"model_type": "deepseek_v3", **_KEYS}, vllm="0.32.0"),
-        yes("glm_moe_dsa", vllm="0.32.0"),
-        no("deepseek_v2", vllm="0.32.0"),
         unknown("deepseek_v3"),
     ],
 )

@@ -54,10 +54,8 @@ QUIRK = Quirk(
         r"t = torch\.arange\(self\.max_position_embeddings, dtype=torch\.float\)",
     ),
     examples=[
-        yes(_INTERN, vllm="0.32.0", gives={"engine.max_model_len": 32768}),
         yes(_INTERN, {"engine.max_model_len": 65536}, vllm="0.32.0", refuses="engine.max_model_len"),
         yes(_INTERN, vllm="0.25.1", gives={"engine.max_model_len": 32768}),
-        yes(_INTERN, vllm="0.22.0"),
         no(_INTERN, vllm="0.21.0"),
         no(_INTERN, {"engine.max_model_len": 32768}, vllm="0.32.0"),
         no({**_INTERN, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}}, vllm="0.32.0"),

@@ -38,7 +38,6 @@ QUIRK = Quirk(
         yes("gemma3n_text", vllm="0.32.0", patches="Gemma3nForCausalLM.forward"),
         yes("gemma3n_text", vllm="0.33.0", purpose="serve"),
         no("gemma3n", vllm="0.32.0"),
-        unknown("gemma3n_text", vllm="0.25.1"),
         unknown("gemma3n_text"),
     ],
     cost="one copy of the embeddings per step, and memory for max_num_batched_tokens: 147 MB for 8192 tokens of Gemma 3n E4B",

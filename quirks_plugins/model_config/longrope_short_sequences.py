@@ -55,12 +55,9 @@ QUIRK = Quirk(
     ),
     examples=[
         yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.32.0", advises="lower it to that length"),
-        yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.11.1"),
         yes(_PHI_5, {_SLOT: 4097}, vllm="0.32.0"),
         yes(_PHI_MOE, {"engine.max_model_len": 32768}, vllm="0.32.0"),
         no(_PHI_MOE, {"engine.max_model_len": 4096}, vllm="0.32.0"),
-        no(_PHI, {"engine.max_model_len": 4096}, vllm="0.32.0"),
-        no(_PHI, vllm="0.32.0"),
         no(_PHI, {"engine.max_model_len": 8192}, vllm="0.11.0"),
         no(_PHI, {"engine.max_model_len": 8192}, vllm="0.32.0", purpose="serve"),
         no({**_PHI, "rope_scaling": {"rope_type": "yarn"}}, {"engine.max_model_len": 8192}, vllm="0.32.0"),

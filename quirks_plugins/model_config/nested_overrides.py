@@ -61,7 +61,6 @@ QUIRK = Quirk(
         "vllm.config.model", r"def _apply_dict_overrides\((?:(?!\n    def )[\s\S])*setattr\(config, key, value\)"
     ),
     examples=[
-        yes(_GEMMA3, {_SLOT: _LONGER}, vllm="0.32.0", gives={_SLOT: {**_LONGER, "text_config": _LONGER}}),
         yes(
             _GEMMA3,
             {_SLOT: {**_THETA, "text_config": _WINDOW}},
@@ -70,8 +69,6 @@ QUIRK = Quirk(
         ),
         yes(_QWEN2, {_SLOT: _LONGER}, vllm="0.32.0", gives={_SLOT: {**_LONGER, "text_config": _LONGER}}),
         yes(_OMNI, {_SLOT: _THETA}, vllm="0.32.0", gives={_SLOT: {**_THETA, "thinker_config": {"text_config": _THETA}}}),
-        no(_GEMMA3, {_SLOT: {"text_config": _LONGER}}, vllm="0.32.0"),
-        no({"model_type": "qwen3", "rope_theta": 1e6}, {_SLOT: _THETA}, vllm="0.32.0"),
         no(_GEMMA3, vllm="0.32.0"),
         no("phi4mm", {_SLOT: _WINDOW}, vllm="0.32.0"),
         unknown(_GEMMA3, {_SLOT: _LONGER}),

@@ -48,7 +48,6 @@ QUIRK = Quirk(
         no(_YARN, vllm="0.32.0", packages={"transformers": "5.13.0"}),
         no(_YARN, vllm="0.28.0", packages={"transformers": "4.57.6"}),
         no({"model_type": "olmo3"}, vllm="0.31.0", packages=_OLD),
-        no({**_YARN, "model_type": "olmo2"}, vllm="0.31.0", packages=_OLD),
         unknown(_YARN, vllm="0.31.0"),
     ],
 )

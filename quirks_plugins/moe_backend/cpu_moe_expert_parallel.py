@@ -60,10 +60,8 @@ QUIRK = Quirk(
         PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:expert_parallel"),
     ],
     examples=[
-        yes(QWEN3_MOE, parallel(dp=2), platform="cpu", gives=_EAGER, patches=_EXCHANGE),
         yes({"model_type": "some_moe", "text_config": {"num_local_experts": 8}}, parallel(dp=2), platform="cpu"),
         yes(QWEN3_MOE, parallel(dp=2, flag=True), platform="cpu", gives=_EAGER, patches=[*_EXCHANGE, _APPLY]),
-        yes(QWEN3_MOE, parallel(dp=2, tp=2, flag=True), platform="cpu", gives=_EAGER, patches=[*_EXCHANGE, _APPLY]),
         yes(QWEN3_MOE, parallel(tp=2, flag=True), platform="cpu", patches=_APPLY),
         yes(QWEN3_MOE, parallel(tp=2, ep=2), platform="cpu", patches=_APPLY),
         yes(
@@ -73,7 +71,6 @@ QUIRK = Quirk(
             refuses=["engine.enforce_eager", "data-dependent guard"],
             patches=_EXCHANGE,
         ),
-        no(QWEN3_MOE, platform="cpu"),
         no(QWEN3_MOE, parallel(tp=2), platform="cpu"),
         no(QWEN3_MOE, parallel(flag=True), platform="cpu"),
         no(QWEN3_MOE, parallel(dp=2), platform="cuda"),

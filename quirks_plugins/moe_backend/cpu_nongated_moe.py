@@ -14,7 +14,6 @@ from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 from quirks_plugins.kit import Lab, Outcome
 
 _NANO = {"model_type": "nemotron_h", "hybrid_override_pattern": "MEME*ME"}
-_DENSE = {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-*M-", "n_routed_experts": 4}
 
 QUIRK = Quirk(
     id="cpu-nongated-moe",
@@ -33,10 +32,8 @@ QUIRK = Quirk(
     examples=[
         yes(_NANO, vllm="0.32.0", platform="cpu", refuses="have no gate"),
         yes({"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]}, vllm="0.32.0", platform="cpu"),
-        no(_DENSE, vllm="0.32.0", platform="cpu"),
         no(_NANO, vllm="0.32.0", platform="cuda"),
         no("nemotron_h", vllm="0.32.0", platform="cpu"),
-        no("qwen3_moe", vllm="0.32.0", platform="cpu"),
         unknown(_NANO, vllm="0.32.0"),
     ],
 )

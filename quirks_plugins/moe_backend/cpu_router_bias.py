@@ -39,7 +39,6 @@ QUIRK = Quirk(
         yes("ernie4_5_moe", vllm="0.32.0", platform="cpu", patches="CPURouter._compute_routing"),
         yes("minimax_m2", vllm="0.33.0", platform="cpu", purpose="serve"),
         no("ernie4_5_moe", vllm="0.32.0", platform="cuda"),
-        no("qwen3_moe", vllm="0.32.0", platform="cpu"),
         no("ernie4_5_moe", vllm="0.29.0", platform="cpu"),
         unknown("ernie4_5_moe", vllm="0.32.0"),
     ],

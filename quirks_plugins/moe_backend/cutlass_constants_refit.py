@@ -44,13 +44,11 @@ QUIRK = Quirk(
     ),
     examples=[
         yes(_MXFP4, _CUTLASS, vllm="0.32.0", platform="cuda", refuses=_BACKEND),
-        no(_MXFP4, {_BACKEND: "triton"}, vllm="0.32.0", platform="cuda"),
         no(_MXFP4, {**_CUTLASS, "engine.enforce_eager": True}, vllm="0.32.0", platform="cuda"),
         no(_MXFP4, _CUTLASS, vllm="0.32.0", platform="cuda", purpose="serve"),
         no(_MXFP4, vllm="0.32.0", platform="cuda"),
         no(_MXFP4, _CUTLASS, vllm="0.32.0", platform="cpu"),
         yes({**_MXFP4, "model_type": "acme_moe", "swiglu_limit": 7.0}, _CUTLASS, vllm="0.32.0", platform="cuda"),
-        no("gpt_oss", _CUTLASS, vllm="0.32.0", platform="cuda"),
         no(_MXFP4, {**_CUTLASS, "engine.hf_overrides": {"quantization_config": {}}}, vllm="0.32.0", platform="cuda"),
         no({**_MXFP4, "model_type": "qwen3_moe"}, _CUTLASS, vllm="0.32.0", platform="cuda"),
         unknown(_MXFP4, _CUTLASS, platform="cuda"),

@@ -54,7 +54,6 @@ QUIRK = Quirk(
         no(_FP8, _EPLB, vllm="0.28.0"),
         no(_FP8, vllm="0.26.0"),
         no({**_FP8, "quantization_config": {**_STATIC, "activation_scheme": "dynamic"}}, _EPLB, vllm="0.26.0"),
-        no({**_FP8, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, _EPLB, vllm="0.26.0"),
         unknown(_FP8, _EPLB),
     ],
 )

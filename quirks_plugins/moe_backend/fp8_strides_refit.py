@@ -75,16 +75,10 @@ QUIRK = Quirk(
     ),
     examples=[
         yes(_CHANNEL, vllm="0.32.0", platform="cuda", gives={_BACKEND: "triton"}),
-        yes(_CHANNEL, {_BACKEND: "cutlass"}, vllm="0.33.0", platform="cuda", refuses=_BACKEND),
         yes(_fp8("tensor"), {_BACKEND: "cutlass"}, vllm="0.33.0", platform="cuda", refuses=_BACKEND),
         no(_fp8("tensor"), vllm="0.33.0", platform="cuda"),
         yes(QWEN3_MOE, {"engine.quantization": "fp8_per_channel"}, vllm="0.26.0", platform="cuda"),
         no(_CHANNEL, {"engine.enforce_eager": True}, vllm="0.32.0", platform="cuda"),
-        no(
-            {**_CHANNEL, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-            vllm="0.32.0",
-            platform="cuda",
-        ),
         no(_CHANNEL, vllm="0.32.0", platform="cuda", purpose="serve"),
         no(_CHANNEL, vllm="0.32.0", platform="cpu"),
         unknown(_CHANNEL, platform="cuda"),

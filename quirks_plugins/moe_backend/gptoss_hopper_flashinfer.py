@@ -29,7 +29,6 @@ QUIRK = Quirk(
         no("gpt_oss", vllm="0.22.0", env=_ON, platform="cuda", extra={_CAPABILITY: 100}),
         no("gpt_oss", vllm="0.22.0", env={_VARIABLE: "0"}, platform="cuda", extra=_H100),
         no("gpt_oss", vllm="0.24.0", env=_ON, platform="cuda", extra=_H100),
-        no("qwen3_moe", vllm="0.22.0", env=_ON, platform="cuda", extra=_H100),
         unknown("gpt_oss", env=_ON, platform="cuda", extra=_H100),
     ],
 )

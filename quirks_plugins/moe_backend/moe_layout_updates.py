@@ -53,7 +53,6 @@ QUIRK = Quirk(
         no(QWEN3_MOE, {**_VERL, "engine.data_parallel_size": 2}, vllm="0.22.0", platform="cuda"),
         no(QWEN3_MOE, {**_VERL, "engine.enable_lora": True}, vllm="0.22.0", platform="cuda"),
         no("qwen3", _VERL, vllm="0.22.0", platform="cuda"),
-        no(QWEN3_MOE, vllm="0.22.0", platform="cuda", purpose="serve"),
         unknown(QWEN3_MOE, _VERL, platform="cuda"),
     ],
     cost="the difference between the two kernels",

@@ -58,7 +58,6 @@ QUIRK = Quirk(
     references=[report("NVIDIA-NeMo/RL/pull/2590"), fix("vllm-project/vllm/pull/45635")],
     evidence=StaticProbe("vllm.config.vllm", r"--enable-return-routed-experts is incompatible with \"\s+\"pipeline"),
     examples=[
-        yes(_MOE, {**_ON, _CACHE: False}, vllm="0.31.0", platform="cuda", refuses=[_CACHE, "have their experts"]),
         yes(_MOE, _ON, vllm="0.33.0", platform="cuda", defaults={_CACHE: False}, gives={_CACHE: True}),
         yes(_MOE, {**_ON, "engine.pipeline_parallel_size": 2}, vllm="0.26.0", platform="cuda", refuses="pipeline stages"),
         yes(_MOE, {**_ON, _DECODE: 2}, vllm="0.33.0", platform="cuda", refuses="context"),

@@ -32,7 +32,6 @@ def _built(*names: str) -> Match:
 
 _VISION = {"architectures": ["Qwen2VLForConditionalGeneration"], "vision_config": {"depth": 2}}
 _QWEN3 = {"architectures": ["Qwen3VLForConditionalGeneration"], "vision_config": {"depth": 2}}
-_GEMMA4 = {"architectures": ["Gemma4ForConditionalGeneration"], "vision_config": {"depth": 2}}
 
 QUIRK = Quirk(
     id="device-normalization-dummy",
@@ -50,11 +49,9 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm/pull/50411"), report("vllm-project/vllm/pull/57531")],
     examples=[
-        yes(_VISION, _DUMMY, vllm="0.32.0", gives={_SLOT: False}),
         yes(_VISION, {**_DUMMY, _SLOT: True}, vllm="0.28.0", refuses=[_SLOT, _LOAD]),
         yes(_QWEN3, _DUMMY, vllm="0.32.0", gives={_SLOT: False}),
         no(_QWEN3, _DUMMY, vllm="0.31.0"),
-        no(_GEMMA4, _DUMMY, vllm="0.32.0"),
         no(_VISION, {_LOAD: "auto"}, vllm="0.32.0"),
         no(_VISION, _DUMMY, vllm="0.32.0", purpose="eval"),
         no("qwen3", _DUMMY, vllm="0.32.0"),

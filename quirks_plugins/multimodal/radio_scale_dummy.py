@@ -48,7 +48,6 @@ QUIRK = Quirk(
     references=[report("vllm-project/vllm/pull/39767"), report("NVIDIA-NeMo/RL/pull/3990")],
     evidence=StaticProbe("vllm.model_executor.models.radio", r'if suffix in \{"ls1", "ls2"\} or [^\n]+\n\s+continue'),
     examples=[
-        yes("NemotronH_Nano_VL_V2", vllm="0.32.0", defaults=_DUMMY, gives={_LOAD: "auto"}),
         yes("NemotronH_Nano_Omni_Reasoning_V3", _DUMMY, vllm="0.33.0", refuses=[_LOAD, "engine.language_model_only"]),
         yes(_SUPER, vllm="0.26.0", defaults=_DUMMY, gives={_LOAD: "auto"}),
         yes("NemotronH_Nano_VL_V2", {_LOAD: "safetensors"}, vllm="0.32.0", gives={}),

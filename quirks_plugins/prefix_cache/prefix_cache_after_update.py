@@ -80,7 +80,6 @@ QUIRK = Quirk(
                 "Request.__getattr__",
             ],
         ),
-        yes("qwen3", {_SLOT: True}, vllm="0.33.0"),
         no("qwen3", {_SLOT: False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0", purpose="serve"),
         unknown("qwen3"),

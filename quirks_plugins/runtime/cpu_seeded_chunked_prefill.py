@@ -34,9 +34,6 @@ QUIRK = Quirk(
     crash="CPU Generator does not use offset",
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/worker/gpu_model_runner.py#L3502"),
     examples=[
-        yes("qwen3", vllm="0.32.0", platform="cpu"),
-        yes("qwen3", vllm="0.29.0", platform="cpu"),
-        yes("qwen3", vllm="0.32.0", platform="cpu", purpose="eval"),
         yes("qwen3", vllm="0.32.0", platform="cpu", purpose="serve"),
         no("qwen3", vllm="0.32.0", platform="cuda"),
         unknown("qwen3", vllm="0.32.0"),

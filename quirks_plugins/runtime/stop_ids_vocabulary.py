@@ -36,7 +36,6 @@ QUIRK = Quirk(
         yes("qwen3", vllm="0.26.0", purpose="serve"),
         no("qwen3", vllm="0.29.0"),
         unknown("qwen3", vllm="0.25.1"),
-        unknown("qwen3"),
     ],
     cost="microseconds for each request",
 )

@@ -35,10 +35,8 @@ QUIRK = Quirk(
     references=[report("vllm-project/vllm#18571"), fix("vllm-project/vllm/pull/25033")],
     examples=[
         yes(settings=_V0, vllm="0.11.0", refuses=["engine.runtime: v1", "0.10.2 or earlier"]),
-        yes(vllm="0.32.0", env={"NRL_VLLM_USE_V1": "0"}, advises="unset the variable"),
         yes(vllm="0.32.0", env={"NRL_VLLM_USE_V1": "false"}, advises="unset the variable"),
         no(settings=_V0, vllm="0.10.2"),
-        no(vllm="0.32.0"),
         no(vllm="0.32.0", env={"NRL_VLLM_USE_V1": "1"}),
         unknown(settings=_V0),
     ],

@@ -44,10 +44,8 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", vllm="0.33.0", platform="cuda", patches="InputProcessor.process_inputs"),
         yes({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, vllm="0.26.0", platform="cuda", purpose="serve"),
-        yes("qwen3", vllm="0.33.0", platform="rocm"),
         no("qwen3", vllm="0.33.0", platform="cpu"),
         unknown("qwen3", vllm="0.25.1", platform="cuda"),
-        unknown("qwen3", vllm="0.33.0"),
     ],
     cost="microseconds for each request",
 )

@@ -38,10 +38,8 @@ QUIRK = Quirk(
     examples=[
         yes(_STATED, _SLEEP, vllm="0.22.0", platform="cuda", advises="0.29"),
         yes(_STATED, _SLEEP, vllm="0.18.0", platform="cuda", purpose="serve"),
-        no(_STATED, _SLEEP, vllm="0.29.0", platform="cuda"),
         no(_STATED, {**_SLEEP, _DTYPE: "bfloat16"}, vllm="0.22.0", platform="cuda"),
         no(_STATED, vllm="0.22.0", platform="cuda"),
-        no("llama", {**_SLEEP, _DTYPE: "fp8"}, vllm="0.22.0", platform="cuda"),
         unknown(_STATED, _SLEEP, platform="cuda"),
     ],
 )

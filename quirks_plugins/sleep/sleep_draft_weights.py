@@ -45,7 +45,6 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.v1.worker.gpu_worker", r"# Save the buffers before level 2 sleep\s+if level == 2:"),
     examples=[
         yes("qwen3", _ASLEEP, vllm="0.32.0", gives={_SLOT: ["draft.*"]}),
-        yes("qwen3", {**_ASLEEP, _SLOT: ["draft.*"]}, vllm="0.33.0", gives={}),
         yes("qwen3", _ASLEEP, vllm="0.31.0", gives={}, advises="sleep at level 1"),
         no("qwen3", _NGRAM, vllm="0.32.0"),
         no("qwen3", {_SPECULATIVE: _ASLEEP[_SPECULATIVE]}, vllm="0.32.0"),

@@ -34,7 +34,6 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.utils.mem_utils", r"result\.total_consumed = ", found_means_affected=False),
     examples=[
         yes("qwen3", _ASLEEP, vllm="0.26.0", platform="cuda", advises=_SIZE),
-        yes("qwen3", _ASLEEP, vllm="0.17.0", platform="cuda"),
         no("qwen3", {**_ASLEEP, _SIZE: 2**34}, vllm="0.26.0", platform="cuda"),
         no("qwen3", _ASLEEP, vllm="0.27.0", platform="cuda"),
         no("qwen3", _ASLEEP, vllm="0.16.0", platform="cuda"),

@@ -11,7 +11,7 @@ from quirks_core import Kind, Quirk, Refuse, Severity, StaticProbe, no, platform
 from quirks_plugins.dp_ep_strategy.evidence import refused_or_started
 from quirks_plugins.kit import Lab, Outcome
 
-_ON, _OFF = {"engine.enable_sleep_mode": True}, {"engine.enable_sleep_mode": False}
+_ON = {"engine.enable_sleep_mode": True}
 
 QUIRK = Quirk(
     id="sleep-on-cpu",
@@ -29,7 +29,6 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", _ON, platform="cpu", refuses="engine.enable_sleep_mode"),
         no("qwen3", _ON, platform="cuda"),
-        no("qwen3", _OFF, platform="cpu"),
         no("qwen3", platform="cpu"),
         unknown("qwen3", _ON),
     ],

@@ -35,7 +35,6 @@ QUIRK = Quirk(
     references=[report("huggingface/trl#5312"), report("huggingface/trl/pull/5313")],
     examples=[
         yes("qwen3", _COLOCATED, packages={"trl": "1.9.2"}, advises="TRL 1.10"),
-        yes("qwen3", _COLOCATED, packages={"trl": "0.26.0"}),
         no("qwen3", _COLOCATED, packages={"trl": "1.10.0"}),
         no("qwen3", _COLOCATED, packages={"trl": "0.25.0"}),
         no("qwen3", {**_COLOCATED, "engine.enable_sleep_mode": False}, packages={"trl": "1.9.2"}),

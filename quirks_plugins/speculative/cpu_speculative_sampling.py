@@ -38,7 +38,6 @@ QUIRK = Quirk(
     references=[report("vllm-project/vllm#55005"), fix("vllm-project/vllm/pull/42638")],
     evidence=StaticProbe("vllm.utils.cpu_triton_utils", r"torch\.ops\._C\.expand_kernel_impl\(\s+_ensure_int64\(output\)"),
     examples=[
-        yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu"),
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu", purpose="serve"),
         no("qwen3", _DRAFT, vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu"),

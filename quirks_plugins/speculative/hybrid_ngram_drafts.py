@@ -36,9 +36,7 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3_5_moe", _NGRAM, vllm="0.31.0", platform="cuda", advises="MTP"),
         yes("qwen3_next", _NGRAM, vllm="0.18.0", platform="cuda", purpose="serve"),
-        no("qwen3_5_moe", {_DRAFTS: {"method": "mtp", "num_speculative_tokens": 2}}, vllm="0.31.0", platform="cuda"),
         no("qwen3_5_moe", {**_NGRAM, _CACHE: True}, vllm="0.31.0", platform="cuda"),
-        no("qwen3_moe", _NGRAM, vllm="0.31.0", platform="cuda"),
         no("qwen3_5_moe", _NGRAM, vllm="0.33.0", platform="cuda"),
         unknown("qwen3_5_moe", _NGRAM, platform="cuda"),
     ],

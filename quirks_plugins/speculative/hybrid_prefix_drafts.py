@@ -55,7 +55,6 @@ QUIRK = Quirk(
         no("qwen3_5_moe", _MTP, vllm="0.33.0", platform="cuda"),
         no("qwen3_5", {**_MTP, _CACHE: False}, vllm="0.28.0", platform="cuda"),
         no("qwen3_5", {_CACHE: True}, vllm="0.28.0", platform="cuda"),
-        no("qwen3", _MTP, vllm="0.28.0", platform="cuda"),
         unknown("qwen3_5", _MTP, platform="cuda"),
     ],
 )

@@ -34,7 +34,6 @@ QUIRK = Quirk(
         no("qwen3", _DRAFT, vllm="0.29.0", platform="cuda"),  # EAGLE3 over stages: the V1 runner
         no("qwen3", {**_DRAFT, "engine.pipeline_parallel_size": 1}, vllm="0.32.0", platform="cuda"),
         no("qwen3", {"engine.pipeline_parallel_size": 2}, vllm="0.32.0", platform="cuda"),
-        no("qwen3", _DRAFT, vllm="0.32.0", platform="cpu"),
         unknown("qwen3", _DRAFT, platform="cuda"),
     ],
 )

@@ -41,11 +41,9 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", _DRAFT, vllm="0.32.0", platform="cpu", patches="RejectionSampler.forward"),
         yes("qwen3", _DRAFT, vllm="0.26.0", platform="cuda", purpose="serve"),
-        yes("qwen3", _DRAFT, vllm="0.31.0", platform="cuda"),
         no("qwen3", _DRAFT, vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu"),
         unknown("qwen3", _DRAFT, vllm="0.25.1", platform="cpu"),
-        unknown("qwen3", _DRAFT, vllm="0.32.0"),
     ],
 )
 

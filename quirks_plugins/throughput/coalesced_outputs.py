@@ -78,14 +78,12 @@ QUIRK = Quirk(
     severity=Severity.SLOW,
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/core/sched/scheduler.py#L2261"),
     examples=[
-        yes("qwen3", _OURS, vllm="0.27.0", patches=[*_PATCHED, "EngineCore.set_weight_version"]),
         yes("qwen3", _OURS, vllm="0.33.0", patches=[*_PATCHED, "EngineCore.set_weight_version"]),
         yes("qwen3_moe", _OURS, vllm="0.26.0", platform="cuda", patches=_PATCHED),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
         unknown("qwen3", _OURS, vllm="0.25.1"),
         no("qwen3", _OURS, vllm="0.33.1"),
-        unknown("qwen3", _OURS),
     ],
     cost="8 bytes of the engine core's memory for each held token, beside its id",
 )

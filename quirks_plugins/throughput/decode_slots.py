@@ -45,14 +45,11 @@ QUIRK = Quirk(
         r"def allocate_slots\((?:(?!\n    def |return self\.empty_kv_cache_blocks)[\s\S])*self\.coordinator\.cache_blocks\(",
     ),
     examples=[
-        yes("qwen3", _OURS, vllm="0.32.0"),
-        yes("qwen3_moe", _OURS, vllm="0.26.0", platform="cuda"),
-        *(yes("qwen3", _OURS, vllm=version) for version in ("0.30.0", "0.31.0", "0.33.0")),
+        yes("qwen3", _OURS, vllm="0.33.0"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
         unknown("qwen3", _OURS, vllm="0.25.1"),
         no("qwen3", _OURS, vllm="0.33.1"),
-        unknown("qwen3", _OURS),
     ],
     cost="nothing that was measured",
 )

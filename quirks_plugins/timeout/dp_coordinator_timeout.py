@@ -43,7 +43,6 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.v1.engine.coordinator", r"timeout = 120\n"),
     examples=[
         yes("qwen3_moe", parallel(dp=2), vllm="0.32.0"),
-        no("qwen3_moe", parallel(dp=1), vllm="0.32.0"),
         no("qwen3_moe", vllm="0.32.0"),
         unknown("qwen3_moe", parallel(dp=2)),
     ],

@@ -49,11 +49,9 @@ QUIRK = Quirk(
         yes("llama", packages={"transformers": "5.24.0"}, extra=_FILES, purpose="serve"),
         no("granitemoehybrid", packages={"transformers": "5.9.0"}, extra=_SPLIT),
         no("olmo2", packages={"transformers": "5.13.0"}, extra=_SPLIT),
-        no("llama", packages={"transformers": "4.57.6"}, extra=_FILES),
         no("llama", packages={"transformers": "5.24.0"}, extra={**_FILES, "tokenizer.class": "PreTrainedTokenizerFast"}),
         no("llama", packages={"transformers": "5.24.0"}, extra={**_FILES, "tokenizer.pre_tokenizers": ["ByteLevel"]}),
         no("llama", {"engine.skip_tokenizer_init": True}, packages={"transformers": "5.24.0"}, extra=_FILES),
         unknown("llama", extra=_FILES),
-        unknown("llama", packages={"transformers": "5.24.0"}),
     ],
 )

@@ -53,8 +53,6 @@ QUIRK = Quirk(
         no("llama", packages=_OLD, extra={**_FILES, "tokenizer.class": "PreTrainedTokenizerFast"}),
         no("llama", {"engine.skip_tokenizer_init": True}, packages=_OLD, extra=_FILES),
         no("llama", packages=_OLD, extra=_FILES, name="deepseek-ai/DeepSeek-R1-Distill-Llama-8B"),
-        no("qwen2", packages=_OLD, extra=_FILES),
-        unknown("llama", extra=_FILES),
         unknown("llama", packages=_OLD),
     ],
 )

@@ -39,7 +39,6 @@ QUIRK = Quirk(
         yes("mistral3", extra=_FILES, advises="fix_mistral_regex"),
         yes("mistral", extra=_FILES, purpose="serve"),
         no("mistral", extra={"tokenizer.split_patterns": [r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}]+"]}),
-        no("llama", extra=_FILES),
         no("mistral3", {"engine.tokenizer_mode": "mistral"}, extra=_FILES),
         no("mistral3", {"engine.skip_tokenizer_init": True}, extra=_FILES),
         unknown("mistral3"),

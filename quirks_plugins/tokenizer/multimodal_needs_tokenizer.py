@@ -18,7 +18,6 @@ from quirks_core.declaration.match import Fact, Match, setting
 
 _SKIP, _LIMIT = "engine.skip_tokenizer_init", "engine.limit_mm_per_prompt"
 _VISION = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "image_token_id": 1, "video_token_id": 2}
-_GEMMA3 = {"model_type": "gemma3", "vision_config": {}, "image_token_index": 262144}
 _AUDIO = {"model_type": "ultravox", "architectures": ["UltravoxModel"], "audio_config": {}}
 _OMNI = {"model_type": "qwen3_omni_moe", "thinker_config": {"model_type": "qwen3_omni_moe_thinker"}}
 
@@ -74,7 +73,6 @@ QUIRK = Quirk(
         yes(_VISION, {_SKIP: True, _LIMIT: {"image": {"count": 1}, "video": 0}}, vllm="0.32.0"),
         yes(_OMNI, {_SKIP: True, _LIMIT: {"image": 0, "video": 0}}, vllm="0.32.0"),
         no(_VISION, {_SKIP: True, _LIMIT: {"image": 0, "video": {"count": 0}}}, vllm="0.32.0"),
-        no(_GEMMA3, {_SKIP: True, _LIMIT: {"image": 0}}, vllm="0.32.0"),
         no(_AUDIO, {_SKIP: True, _LIMIT: {"audio": 0}}, vllm="0.32.0"),
         no(_VISION, {_SKIP: True, "engine.language_model_only": True}, vllm="0.32.0"),
         no(_VISION, {_SKIP: False}, vllm="0.32.0"),

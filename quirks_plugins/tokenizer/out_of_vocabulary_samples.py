@@ -58,7 +58,6 @@ QUIRK = Quirk(
     ],
     examples=[
         yes("qwen3", vllm="0.32.0", extra=_PADDED, patches=["LogitsProcessor.__init__", "LogitsProcessor.forward"]),
-        yes("qwen3", vllm="0.33.0", extra={"tokenizer.unknown_ids": 2000}),
         no("qwen3", vllm="0.32.0", extra={"tokenizer.unknown_ids": 0}),
         no("qwen3", {"engine.skip_tokenizer_init": True}, vllm="0.32.0", extra=_PADDED),
         no("qwen3", vllm="0.32.0", extra=_PADDED, purpose="eval"),

@@ -39,7 +39,6 @@ QUIRK = Quirk(
         yes("qwen3", {_SKIP: True}, vllm="0.32.0", patches="SamplingParams.verify"),
         yes("qwen3", {_SKIP: True}, vllm="0.33.0", purpose="serve"),
         no("qwen3", {_SKIP: False}, vllm="0.32.0"),
-        unknown("qwen3", {_SKIP: True}, vllm="0.25.1"),
         unknown("qwen3", {_SKIP: True}),
     ],
 )

@@ -38,9 +38,7 @@ QUIRK = Quirk(
         "vllm.model_executor.model_loader.reload.layerwise:initialize_layerwise_reload", present_means_affected=True
     ),
     examples=[
-        yes("apertus", vllm="0.32.0", patches=_PATCHED),
         yes("apertus", {"engine.load_format": "dummy"}, vllm="0.32.0", patches=[_LOADED, _PATCHED]),
-        yes("apertus", {"refit.scope": "parameters"}, vllm="0.33.0"),
         yes("apertus", _OURS, vllm="0.32.0", patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "apertus",
@@ -51,7 +49,6 @@ QUIRK = Quirk(
         ),
         no("apertus", vllm="0.15.1"),
         no("apertus", vllm="0.32.0", purpose="serve"),
-        no("llama", vllm="0.32.0"),
         unknown("apertus"),
     ],
     cost="at start, reads two numbers per layer of the checkpoint; in each refit, copies them",

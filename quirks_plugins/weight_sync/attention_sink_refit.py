@@ -66,10 +66,8 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.model_executor.models.gpt_oss", r'"sinks" in name:'),
     examples=[
         yes("gpt_oss", vllm="0.32.0", patches="GptOssModel.load_weights"),
-        yes("mimo_v2", vllm="0.32.0", patches="MiMoV2Model.load_weights"),
         yes("mimo_v2_flash", vllm="0.32.0", patches="MiMoV2Model.load_weights"),
         yes({"architectures": ["MiMoV2OmniForCausalLM"]}, vllm="0.32.0", patches="MiMoV2Model.load_weights"),
-        yes("deepseek_v4", vllm="0.32.0", gives={"engine.load_format": "auto"}, advises="do not reach"),
         yes("hy_v4", vllm="0.32.0", gives={"engine.load_format": "auto"}, advises="do not reach"),
         yes("hy_v4", {"engine.load_format": "dummy"}, vllm="0.32.0", refuses="engine.load_format", advises="do not reach"),
         no("gpt_oss", vllm="0.33.0"),

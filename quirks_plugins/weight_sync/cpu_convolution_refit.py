@@ -37,17 +37,13 @@ QUIRK = Quirk(
         "vllm.model_executor.layers.mamba.mamba_mixer2", r'self\.register_buffer\("conv_weights", conv_weights'
     ),
     examples=[
-        yes("mamba2", vllm="0.29.0", platform="cpu", cpu="avx512_bf16"),
         yes("mamba2", vllm="0.27.0", platform="cpu", cpu="amx"),
         no("mamba2", vllm="0.28.0", platform="cpu", cpu="avx512_bf16"),
         yes("nemotron_h", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         no("nemotron_h", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
-        no("mamba2", vllm="0.26.0", platform="cpu", cpu="avx512_bf16"),
         no("mamba2", vllm="0.32.0", platform="cuda"),
         no("mamba2", vllm="0.32.0", platform="cpu", cpu="avx512_bf16", purpose="serve"),
-        no("qwen3", vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         no("mamba2", vllm="0.32.0", platform="cpu", cpu="avx512"),
-        unknown("mamba2", platform="cpu", cpu="avx512_bf16"),
         unknown("mamba2", vllm="0.32.0", platform="cpu"),
     ],
     cost="one more copy of each convolution in memory, and in each refit",

@@ -27,7 +27,6 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#48312"), report("vllm-project/vllm/pull/40390")],
     examples=[
-        yes(QWEN3_MOE, vllm="0.28.0", platform="cpu"),
         yes(QWEN3_MOE, parallel(dp=2, flag=True), vllm="0.32.0", platform="cpu"),
         no(QWEN3_MOE, vllm="0.27.1", platform="cpu"),
         no(QWEN3_MOE, vllm="0.32.0", platform="cuda"),

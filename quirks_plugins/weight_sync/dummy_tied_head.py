@@ -49,11 +49,8 @@ QUIRK = Quirk(
         found_means_affected=False,
     ),
     examples=[
-        yes({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.32.0"),
-        yes("gemma3_text", _DUMMY, vllm="0.32.0"),
         no({"model_type": "llama", _TIES: False}, _DUMMY, vllm="0.32.0"),
         no({"model_type": "llama", _TIES: True}, {"engine.load_format": "auto"}, vllm="0.32.0"),
-        unknown({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.25.1"),
         yes({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.26.0"),
         no({"model_type": "llama", _TIES: True}, _DUMMY, vllm="0.32.0", purpose="serve"),
         unknown({"model_type": "llama", _TIES: True}, _DUMMY),

@@ -47,10 +47,7 @@ QUIRK = Quirk(
     references=report("vllm-project/vllm/pull/36997"),
     examples=[
         yes("deepseek_v3", vllm="0.33.0", patches="BaseModelLoader.load_model"),
-        yes("mixtral", vllm="0.26.0"),
-        yes("lfm2_moe", vllm="0.32.0"),
         no("deepseek_v3", {"engine.generate_from_dummy": False}, vllm="0.32.0"),
-        no("qwen3_moe", vllm="0.32.0"),
         no("deepseek_v3", vllm="0.32.0", purpose="serve"),
         unknown("deepseek_v3"),
     ],

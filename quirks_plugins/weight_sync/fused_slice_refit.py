@@ -59,7 +59,6 @@ QUIRK = Quirk(
     references=report("vllm-project/vllm/pull/57795"),
     evidence=StaticProbe("vllm.model_executor.models.step3_text", r"param_slice\.copy_\("),
     examples=[
-        yes("step3_text", vllm="0.32.0", patches="Step3TextModel.load_weights"),
         yes("step3_vl", vllm="0.32.0", patches="Step3TextModel.load_weights"),
         yes("step3p5", vllm="0.33.0", patches="Step3p5Model.load_weights"),
         yes(_LITE, vllm="0.32.0", patches="FlashNgramModel.load_weights"),

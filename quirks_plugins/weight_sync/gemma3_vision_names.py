@@ -40,11 +40,9 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.model_executor.models.siglip", r"self\.vision_model = SiglipVisionTransformer\("),
     examples=[
         yes(_VISION, vllm="0.32.0", advises="vision_tower.vision_model"),
-        yes({"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}}, vllm="0.32.0"),
         no({"model_type": "llava", "vision_config": {"model_type": "pixtral"}}, vllm="0.32.0"),
         no(_VISION, {"engine.language_model_only": True}, vllm="0.32.0"),
         no(_VISION, vllm="0.32.0", purpose="serve"),
-        no("gemma3_text", vllm="0.32.0"),
         unknown(_VISION),
     ],
 )

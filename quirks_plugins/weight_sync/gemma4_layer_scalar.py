@@ -55,9 +55,6 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#19788"), report("NVIDIA-NeMo/RL#2631")],
     examples=[
-        yes("gemma4", _DUMMY, vllm="0.32.0", patches=_PATCHED),
-        yes("gemma4_text", defaults=_DUMMY, vllm="0.33.0"),
-        yes("gemma4_unified", _OPEN, vllm="0.32.0"),
         yes("gemma4", _OURS, vllm="0.32.0", defaults=_OPEN, patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "gemma4",
@@ -76,7 +73,6 @@ QUIRK = Quirk(
         ),
         no("gemma4", {"engine.load_format": "auto"}, vllm="0.32.0"),
         no("gemma4", _DUMMY, vllm="0.32.0", purpose="eval"),
-        no("gemma3", _DUMMY, vllm="0.32.0"),
         unknown("gemma4", _DUMMY),
     ],
     cost="at start, reads what the checkpoint holds beside its weights: one number per layer",

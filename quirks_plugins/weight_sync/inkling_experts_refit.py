@@ -25,10 +25,7 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.models.inkling.nvidia.moe", r"self\.w13_weight\.data\.copy_\(weight\)"),
     examples=[
         yes("inkling_mm_model", vllm="0.32.0", advises="does not reach Inkling's experts"),
-        yes("inkling_model", vllm="0.33.0"),
         no("inkling_mm_model", vllm="0.32.0", purpose="serve"),
-        no("gpt_oss", vllm="0.32.0"),
-        unknown("inkling_mm_model", vllm="0.25.1"),
         unknown("inkling_mm_model"),
     ],
 )

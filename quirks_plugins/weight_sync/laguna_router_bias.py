@@ -39,7 +39,6 @@ QUIRK = Quirk(
         yes("laguna", vllm="0.32.0", patches="RoutedExperts.load_weights"),
         yes("laguna", vllm="0.26.0", purpose="serve"),
         no("glm4_moe", vllm="0.32.0"),
-        unknown("laguna", vllm="0.25.1"),
         unknown("laguna"),
     ],
 )

@@ -32,10 +32,8 @@ QUIRK = Quirk(
     ),
     examples=[
         yes("nemotron_h", vllm="0.22.0", advises="0.26"),
-        yes("granitemoehybrid", vllm="0.16.0"),
         no("nemotron_h", vllm="0.26.0"),
         no("nemotron_h", vllm="0.22.0", purpose="serve"),
-        no("qwen3_next", vllm="0.22.0"),
         unknown("nemotron_h"),
     ],
 )

@@ -42,7 +42,6 @@ QUIRK = Quirk(
         no(QWEN3_MOE, _VERL, vllm="0.29.0", platform="cuda", extra={_CAPABILITY: 90}),
         no(QWEN3_MOE, {"train.framework": "trl"}, vllm="0.29.0", platform="cuda", extra=_BLACKWELL),
         no("qwen3", _VERL, vllm="0.29.0", platform="cuda", extra=_BLACKWELL),
-        unknown(QWEN3_MOE, _VERL, vllm="0.29.0", platform="cuda"),
         unknown(QWEN3_MOE, _VERL, platform="cuda", extra=_BLACKWELL),
     ],
 )

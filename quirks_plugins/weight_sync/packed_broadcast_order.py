@@ -36,9 +36,7 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.distributed.weight_transfer.packed_tensor", r"prev_received", found_means_affected=False),
     examples=[
         yes("qwen3", _NCCL, vllm="0.32.0", patches="packed_nccl_broadcast_consumer"),
-        yes("qwen3", _NCCL, vllm="0.26.0"),
         no("qwen3", _NCCL, vllm="0.33.0"),
-        no("qwen3", {"engine.weight_transfer_config": {"backend": "ipc"}}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _NCCL, vllm="0.32.0", purpose="serve"),
         unknown("qwen3", _NCCL),

@@ -52,17 +52,13 @@ FP8_CHECKPOINT_REFIT = Quirk(
     references=[report("vllm-project/vllm/pull/45835"), report("NVIDIA-NeMo/RL/pull/2875")],
     examples=[
         yes(_FP8, vllm="0.32.0", advises="engine.hf_overrides.quantization_config"),
-        yes({**_FP8, "model_type": "minimax_m2"}, vllm="0.26.0"),
         yes({"model_type": "gemma4", "text_config": {"quantization_config": _COMPRESSED}}, vllm="0.32.0"),
         yes({"model_type": "llama", "quantization_config": _MODELOPT}, vllm="0.32.0"),
-        yes({"model_type": "llama", "quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}, vllm="0.32.0"),
         no({"model_type": "llama", "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, vllm="0.32.0"),
         no({"model_type": "qwen3", "quantization_config": {**_COMPRESSED, "format": "pack-quantized"}}, vllm="0.32.0"),
         no(_FP8, _CLEARED, vllm="0.32.0"),
-        no("deepseek_v3", vllm="0.32.0"),
         no(_FP8, {"engine.enable_lora": True}, vllm="0.32.0"),
         no(_FP8, vllm="0.32.0", purpose="serve"),
-        no({"model_type": "qwen3", "quantization_config": {"quant_method": "awq"}}, vllm="0.32.0"),
         unknown(_FP8),
     ],
 )
@@ -82,7 +78,6 @@ GPTOSS_MXFP4_REFIT = Quirk(
     examples=[
         yes(_MXFP4, vllm="0.32.0", advises="engine.hf_overrides.quantization_config"),
         no(_MXFP4, _CLEARED, vllm="0.32.0"),
-        no("gpt_oss", vllm="0.32.0"),
         no(_MXFP4, vllm="0.32.0", purpose="serve"),
         no({"model_type": "gpt_oss", "quantization_config": {"quant_method": "quark"}}, vllm="0.32.0"),
         unknown(_MXFP4),

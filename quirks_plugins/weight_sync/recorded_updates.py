@@ -64,7 +64,6 @@ QUIRK = Quirk(
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/model_loader/reload/layerwise.py"),
     examples=[
         yes("qwen3", _OURS, vllm="0.26.0"),
-        yes("qwen3_moe", _OURS, vllm="0.33.0", platform="cuda"),
         no("qwen3", vllm="0.32.0"),
         no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
         no("qwen3", _OURS, vllm="0.33.1"),

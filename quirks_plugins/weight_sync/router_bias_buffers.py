@@ -59,11 +59,8 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("deepspeedai/DeepSpeed/pull/8369"), report("vllm-project/vllm/pull/38746")],
     examples=[
-        yes("glm4_moe", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("deepseek_v4", {**_DUMMY, **_PARAMETERS}, vllm="0.33.0", patches=_PATCHED, advises="does not balance it"),
-        yes("kimi_k25", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("inkling_mm_model", _DUMMY, vllm="0.32.0", patches=_PATCHED),
-        yes("glm4_moe", {"engine.load_format": "auto", **_PARAMETERS}, vllm="0.32.0", advises="does not balance it"),
         yes("glm4_moe", _OURS, vllm="0.32.0", defaults=_OPEN, patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "deepseek_v3",
@@ -81,10 +78,8 @@ QUIRK = Quirk(
         ),
         no("glm4_moe", {"engine.load_format": "auto", "refit.scope": "state_dict"}, vllm="0.32.0"),
         no("glm4_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0", purpose="serve"),
-        no("qwen3_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0"),
         yes({"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]}, _DUMMY, vllm="0.32.0"),
         no({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*", "n_routed_experts": 8}, _DUMMY, vllm="0.32.0"),
-        no("ernie4_5_moe", {**_DUMMY, **_PARAMETERS}, vllm="0.32.0"),
         unknown(settings=_DUMMY, vllm="0.32.0"),
     ],
     cost="at start, reads what the checkpoint holds beside its weights: one number per expert and layer",

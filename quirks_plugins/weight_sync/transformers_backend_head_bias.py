@@ -33,7 +33,6 @@ QUIRK = Quirk(
         yes("phimoe", {"engine.model_impl": "transformers"}, vllm="0.32.0"),
         no("phi", vllm="0.31.0"),
         no("phi", vllm="0.32.0", purpose="serve"),
-        no("phi3", vllm="0.32.0"),
         no("phimoe", {"engine.model_impl": "vllm"}, vllm="0.32.0"),
         unknown("phi"),
     ],

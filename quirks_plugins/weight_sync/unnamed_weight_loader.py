@@ -31,7 +31,6 @@ QUIRK = Quirk(
     references=report("vllm-project/vllm#48312"),
     evidence=StaticProbe("vllm.model_executor.layers.minimax_rms_norm.rms_norm_tp", r"\.weight_loader = partial\("),
     examples=[
-        yes("minimax_m2", vllm="0.26.0"),
         yes("minimax_m2", vllm="0.33.0"),
         yes({"model_type": "llama", **_KV_SCALES}, vllm="0.32.0"),
         no("minimax_m2", vllm="0.15.1"),
