@@ -14,7 +14,6 @@ from quirks_core.declaration.match import model_type, platform, purpose, setting
 from quirks_plugins.conditions import checkpoint_dtype, dtype_is_open
 
 _SLOT = "engine.mamba_ssm_cache_dtype"
-_FLOAT32 = {_SLOT: "float32"}
 _dtype = setting("engine.dtype")
 _NEXT = {"model_type": "qwen3_next", "dtype": "bfloat16"}
 
@@ -43,7 +42,7 @@ QUIRK = Quirk(
     ),
     examples=[
         yes(_NEXT, {_SLOT: "bfloat16"}, vllm="0.32.0", platform="cuda", gives={}),
-        yes("falcon_h1", {"engine.dtype": "bfloat16"}, vllm="0.26.0", platform="cuda", gives=_FLOAT32),
+        yes("falcon_h1", {"engine.dtype": "bfloat16"}, vllm="0.26.0", platform="cuda", gives={_SLOT: "float32"}),
         no(_NEXT, {"engine.dtype": "float32"}, vllm="0.32.0", platform="cuda"),
         no(_NEXT, vllm="0.32.0", platform="cpu"),
         no(_NEXT, vllm="0.32.0", platform="cuda", purpose="serve"),

@@ -103,6 +103,8 @@ _GEMMA = {"model_type": "gemma3_text", "dtype": "bfloat16"}
 _AUTOCAST = {"train.dtype": "float32", "train.autocast": "bfloat16"}
 _HALF = {"train.dtype": "float32", "train.autocast": "float16"}
 _FLOAT32 = {"train.dtype": "float32", "train.autocast": "none"}
+#: The base is float16, and the adapter that is trained is not.
+_LORA = {**_HALF, "train.dtype": "float16", "train.trainable_dtype": "float32", "train.framework": "trl"}
 
 QUIRK = Quirk(
     id="rollout-precision",
@@ -135,11 +137,8 @@ QUIRK = Quirk(
         yes(_BFLOAT16, {"train.dtype": "float32", "engine.dtype": "half"}, advises="by 0.004 nats"),
         yes(_GEMMA, _AUTOCAST, advises="by a third less with both heads in float32"),
         yes(_GEMMA, _HALF, gives={}, advises="not float16, because gemma3_text"),
-        yes(
-            _BFLOAT16,
-            {**_HALF, "train.trainable_dtype": "float16", "train.framework": "trl", "engine.dtype": "float16"},
-            refuses="scaler",
-        ),
+        yes(_BFLOAT16, {**_LORA, "engine.dtype": "float16", "train.trainable_dtype": "float16"}, refuses="scaler"),
+        no(_BFLOAT16, {**_LORA, "engine.dtype": "float16"}),
         yes("qwen3", _HALF, gives={"engine.dtype": "float16"}),
         no(_BFLOAT16, {**_HALF, "engine.dtype": "float16"}),
         no({"model_type": "qwen3", "dtype": "float32"}, _FLOAT32),

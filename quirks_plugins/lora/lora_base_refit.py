@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 _LORA = {"engine.enable_lora": True}
-_MINICPM = {"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"]}
 _GEMMA4 = {"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"]}
 
 _built = Fact("model.architectures")
@@ -64,7 +63,7 @@ QUIRK = Quirk(
     examples=[
         yes(QWEN3_MOE, _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.load_lora_model"),
         yes("qwen3", _LORA, vllm="0.27.1"),
-        yes(_MINICPM, _LORA, vllm="0.33.0"),
+        yes({"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"]}, _LORA, vllm="0.33.0"),
         yes(_GEMMA4, _LORA, vllm="0.30.0"),
         no(_GEMMA4, _LORA, vllm="0.31.0"),
         no("qwen3", _LORA, vllm="0.28.0"),

@@ -31,7 +31,6 @@ _above_trained = described(
 )
 
 _PHI = {"model_type": "phi3", "max_position_embeddings": 131072, _TRAINED: 4096, "rope_scaling": {"type": "longrope"}}
-_PHI_5 = {**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}}
 _PHI_MOE = {"model_type": "phimoe", "max_position_embeddings": 131072, "rope_scaling": {"type": "longrope", _TRAINED: 4096}}
 
 QUIRK = Quirk(
@@ -55,7 +54,7 @@ QUIRK = Quirk(
     ),
     examples=[
         yes(_PHI, {"engine.max_model_len": 8192}, vllm="0.32.0", advises="lower it to that length"),
-        yes(_PHI_5, {_SLOT: 4097}, vllm="0.32.0"),
+        yes({**_PHI, "rope_scaling": None, "rope_parameters": {"rope_type": "longrope"}}, {_SLOT: 4097}, vllm="0.32.0"),
         yes(_PHI_MOE, {"engine.max_model_len": 32768}, vllm="0.32.0"),
         no(_PHI_MOE, {"engine.max_model_len": 4096}, vllm="0.32.0"),
         no(_PHI, {"engine.max_model_len": 8192}, vllm="0.11.0"),

@@ -33,7 +33,6 @@ def _missing(context: RunContext) -> dict[str, Any]:
 
 
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-_WITH_THETA = {"rope_type": "default", "rope_theta": 1e6}
 _QWEN3 = {"model_type": "qwen3", "rope_theta": 1e6}
 _SCALED = {rope.OVERRIDES: {"rope_scaling": _YARN}}
 _NEW = {"transformers": "5.19.0"}
@@ -56,7 +55,7 @@ QUIRK = Quirk(
     examples=[
         yes(_QWEN3, _SCALED, packages=_NEW, gives={rope.OVERRIDES: {"rope_scaling": {**_YARN, "rope_theta": 1e6}}}),
         yes(
-            {"model_type": "qwen3", "rope_parameters": _WITH_THETA},
+            {"model_type": "qwen3", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
             {rope.OVERRIDES: {"rope_parameters": {"type": "yarn", "factor": 4.0}}},
             packages=_NEW,
         ),

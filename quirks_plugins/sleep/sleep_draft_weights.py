@@ -13,7 +13,6 @@ from quirks_core import Advise, Affected, Default, Quirk, Severity, StaticProbe,
 _SLOT = "engine.sleep_preserve_parameter_names"
 _SPECULATIVE = "engine.speculative_config"
 _ASLEEP = {"engine.enable_sleep_mode": True, _SPECULATIVE: {"method": "mtp", "num_speculative_tokens": 2}}
-_NGRAM = {**_ASLEEP, _SPECULATIVE: {"method": "ngram", "num_speculative_tokens": 2}}
 
 QUIRK = Quirk(
     id="sleep-draft-weights",
@@ -46,7 +45,7 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3", _ASLEEP, vllm="0.32.0", gives={_SLOT: ["draft.*"]}),
         yes("qwen3", _ASLEEP, vllm="0.31.0", gives={}, advises="sleep at level 1"),
-        no("qwen3", _NGRAM, vllm="0.32.0"),
+        no("qwen3", {**_ASLEEP, _SPECULATIVE: {"method": "ngram", "num_speculative_tokens": 2}}, vllm="0.32.0"),
         no("qwen3", {_SPECULATIVE: _ASLEEP[_SPECULATIVE]}, vllm="0.32.0"),
         no("qwen3", {"engine.enable_sleep_mode": True}, vllm="0.32.0"),
         unknown("qwen3", _ASLEEP),

@@ -17,7 +17,6 @@ from quirks_plugins.conditions import v1_model_runner
 
 _CACHE, _DRAFTS = "engine.enable_prefix_caching", "engine.speculative_config"
 _MTP = {_DRAFTS: {"method": "mtp", "num_speculative_tokens": 2}, _CACHE: True}
-_NGRAM = {**_MTP, _DRAFTS: {"method": "ngram", "num_speculative_tokens": 5}}
 _HYBRID = (
     *("bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h", "olmo_hybrid", "qwen3_5"),
     *("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2"),
@@ -51,7 +50,7 @@ QUIRK = Quirk(
     examples=[
         yes("qwen3_5", _MTP, vllm="0.28.0", platform="cuda", advises=_CACHE),
         yes("nemotron_h", _MTP, vllm="0.18.0", platform="cuda", purpose="serve"),
-        yes("qwen3_5_moe", _NGRAM, vllm="0.31.0", platform="cuda"),
+        yes("qwen3_5_moe", {**_MTP, _DRAFTS: {"method": "ngram", "num_speculative_tokens": 5}}, vllm="0.31.0", platform="cuda"),
         no("qwen3_5_moe", _MTP, vllm="0.33.0", platform="cuda"),
         no("qwen3_5", {**_MTP, _CACHE: False}, vllm="0.28.0", platform="cuda"),
         no("qwen3_5", {_CACHE: True}, vllm="0.28.0", platform="cuda"),

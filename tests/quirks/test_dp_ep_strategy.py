@@ -12,7 +12,6 @@ from quirks_core import ModelFlag, Plan, RunContext
 from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
-from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.registry import Registry
 from quirks_plugins.runs import parallel
 
@@ -118,16 +117,3 @@ def test_every_run_of_a_grid_is_judged_by_all_rules(rules):
 
     assert wrong == {}
     assert broken == {item.quirk.id for item in rules} - {"dp-environment", "dp-strategy", "ep-alone", "tp-divides-heads"}
-
-
-def test_each_rule_can_be_switched_off_for_itself(rules):
-    context = Run("dense", dp=2, tp=4, ep=6, pp=2, strategy="actors", asynchronous=False, gpus=4).context()
-    broken = refused_by(resolve(context, rules))
-
-    left = {
-        name: refused_by(resolve(context, rules, Switches.gather(command_line=SwitchNames([name]), environ={})))
-        for name in broken
-    }
-
-    assert len(broken) == 5
-    assert left == {name: broken - {name} for name in broken}

@@ -116,14 +116,6 @@ def test_advice_has_the_words_of_the_trainer(planned, name):
     assert ("computes in nothing else" in advice(planned(train, dtype="float16"))[0]) == (not words)
 
 
-def test_weights_in_float16_under_a_gradient_scaler_are_refused(planned):
-    train = {"dtype": "float16", "trainable_dtype": "float16", "autocast": "float16", "framework": "trl"}
-
-    assert [refusal.quirks[0].id for refusal in planned(train).refusals] == [ID]
-    assert len(planned({**train, "trainable_dtype": "bfloat16"}).refusals) == 1
-    assert planned({**train, "trainable_dtype": "float32"}).refusals == ()  # LoRA: the base is float16, the adapter is not
-
-
 def test_a_typed_null_of_autocast_is_a_part_of_the_plan(planned):
     null, unset = planned({"dtype": "float32", "autocast": None}), planned({"dtype": "float32"})
 
