@@ -17,7 +17,6 @@ from quirks_plugins.runs import QWEN3_MOE, parallel
 
 _STRATEGY = "parallel.dp_strategy"
 _OURS = {"engine.generate_from_dummy": False}
-_ASSERTED = report("NVIDIA-NeMo/RL/pull/1081")
 
 # Trainers do not choose: one passed DP on only with EP > 1, and dense models hung (verl-project/verl#5607); another forbids the
 # asynchronous engine wherever EP differs from TP (NVIDIA-NeMo/RL#1101). An engine that another program starts (`vllm serve`
@@ -129,7 +128,7 @@ WORLD_SIZE = Quirk(
         ),
     ],
     severity=Severity.CRASH,
-    references=_ASSERTED,
+    references=report("NVIDIA-NeMo/RL/pull/1081"),
     examples=[
         yes(settings=parallel(nodes=1, gpus=8, dp=1, tp=3), refuses="no multiple of TP x PP"),
         yes(settings=parallel(nodes=1, gpus=2, dp=4, tp=1), refuses="lower engine.data_parallel_size"),

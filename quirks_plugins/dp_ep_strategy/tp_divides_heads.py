@@ -13,13 +13,12 @@ from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import parallel
 
 _QWEN2 = {"model_type": "qwen2", "num_attention_heads": 28}
-_heads = Fact("model.text_config.num_attention_heads").indivisible_by(TP)
 
 QUIRK = Quirk(
     id="tp-divides-heads",
     title="vLLM shards whole attention heads: their number is a multiple of the tensor-parallel size",
     kind=Kind.RULE,
-    match=_heads,
+    match=Fact("model.text_config.num_attention_heads").indivisible_by(TP),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Refuse(
         "the model's attention heads cannot be shared evenly by the tensor-parallel ranks",

@@ -15,9 +15,8 @@ from quirks_plugins.conditions import checkpoint_dtype, dtype_is_open, quantized
 from quirks_plugins.kit import Lab, Outcome
 
 # As typed: an engine that a trainer starts by itself may have no setting for the trainer's dtype.
-_autocast = setting("train.autocast")
 _trains_in_another = (typed("train.dtype") & setting("train.dtype").differs_from("float32")) | (
-    typed("train.autocast") & _autocast.one_of("bfloat16", "float16")
+    typed("train.autocast") & setting("train.autocast").one_of("bfloat16", "float16")
 )
 _FLOAT32 = {"model_type": "qwen3", "dtype": "float32"}
 _TOLD = {"train.dtype": "float32"}

@@ -20,9 +20,8 @@ _multimodal = model_type("deepseek_vl_v2", "glm5_next", "kimi_k25", "kimi_vl")
 _capability = Fact("platform.gpu.capability")
 #: The product in float32 exists: Hopper and the family of SM100 have one in every version.
 _on_cuda = package("vllm", introduced="0.29.0") | _capability.one_of(90) | (_capability.above(99) & _capability.below(110))
-_on_rocm = package("vllm", introduced="0.28.0")
 _has_kernel = described(
-    (platform("cuda") & _on_cuda) | (platform("rocm") & _on_rocm),
+    (platform("cuda") & _on_cuda) | (platform("rocm") & package("vllm", introduced="0.28.0")),
     "this vLLM has a kernel with float32 logits for the GPU",
     "this vLLM has no kernel with float32 logits for the platform",
 )

@@ -14,7 +14,6 @@ from quirks_core import Advise, Affected, Kind, Quirk, Severity, no, purpose, re
 from quirks_plugins.conditions import quantized
 
 _SLOT = "engine.quantization"
-_quantizes = setting(_SLOT).is_set()
 _CORRECT = "correct for it in the trainer's loss (truncated importance sampling)"
 _AWQ = {"model_type": "qwen3", "quantization_config": {"quant_method": "awq"}}
 
@@ -22,7 +21,7 @@ QUIRK = Quirk(
     id="quantized-rollout",
     title="Weights of a rollout are quantised, and the trainer's are not",
     kind=Kind.RULE,
-    match=purpose("rollout") & (quantized | _quantizes),
+    match=purpose("rollout") & (quantized | setting(_SLOT).is_set()),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=[
         Advise(

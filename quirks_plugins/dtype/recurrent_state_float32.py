@@ -14,7 +14,6 @@ from quirks_core.declaration.match import model_type, platform, purpose, setting
 from quirks_plugins.conditions import checkpoint_dtype, dtype_is_open
 
 _SLOT = "engine.mamba_ssm_cache_dtype"
-_dtype = setting("engine.dtype")
 _NEXT = {"model_type": "qwen3_next", "dtype": "bfloat16"}
 
 QUIRK = Quirk(
@@ -25,7 +24,7 @@ QUIRK = Quirk(
         model_type("falcon_h1", "granitemoehybrid", "mamba2", "olmo_hybrid", "qwen3_next", "zamba2")
         & purpose("rollout")
         & platform("cuda")
-        & (_dtype.one_of("bfloat16") | (dtype_is_open & checkpoint_dtype("bfloat16")))
+        & (setting("engine.dtype").one_of("bfloat16") | (dtype_is_open & checkpoint_dtype("bfloat16")))
     ),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Default(_SLOT, "float32", reason="trainers keep the recurrent state in float32"),

@@ -21,9 +21,8 @@ _ENGINE, _TRAIN = "engine.head_dtype", "train.head_dtype"
 _engine_in_float32 = setting(_ENGINE).one_of("float32")
 # As typed: in an engine that a trainer starts by itself, its head may not be described.
 _trainer_in_float32 = typed(_TRAIN) & setting(_TRAIN).one_of("float32")
-_trainer_rounds = ~(typed("train.dtype") & TRAINER_COMPUTES.one_of("float32"))
 _engine_alone = described(
-    _engine_in_float32 & ~_trainer_in_float32 & _trainer_rounds,
+    _engine_in_float32 & ~_trainer_in_float32 & ~(typed("train.dtype") & TRAINER_COMPUTES.one_of("float32")),
     "the engine's head alone is float32, and the trainer rounds",
     "the engine's head is not the only one in float32",
 )

@@ -15,8 +15,7 @@ from quirks_core import Kind, Quirk, Require, Severity, no, purpose, report, set
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
 
-_OURS = {"engine.generate_from_dummy": False}
-_PLAIN = {**_OURS, "sampling.temperature": 1.0, "sampling.top_p": 1.0, "sampling.top_k": -1}
+_PLAIN = {"engine.generate_from_dummy": False, "sampling.temperature": 1.0, "sampling.top_p": 1.0, "sampling.top_k": -1}
 _LEAST = {**_PLAIN, "sampling.min_new_tokens": 8}
 
 _only_temperature_1 = (

@@ -17,7 +17,6 @@ from typing import Any
 from quirks_core import Affected, Patch, Quirk, Severity, fix, no, platform, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 
-_METHOD = "engine.speculative_config.method"
 _MTP = {"engine.speculative_config": {"method": "mtp", "num_speculative_tokens": 1}}
 _NEXT = {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "num_experts": 8}
 
@@ -26,7 +25,7 @@ QUIRK = Quirk(
     title="prompt_logprobs are computed from memory that an MTP or EAGLE drafter has overwritten",
     match=platform("cuda", "rocm")
     & v1_model_runner
-    & setting(_METHOD).matches("mtp|eagle|draft_model|dflash")
+    & setting("engine.speculative_config.method").matches("mtp|eagle|draft_model|dflash")
     & ~setting("engine.enforce_eager").is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(

@@ -17,8 +17,8 @@ from quirks_plugins.runs import QWEN3_MOE, parallel
 _COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 _EXPERTS = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts"
 _PATCHES = "quirks_plugins.moe_backend.cpu_expert_parallel_patches"
+_EAGER = "engine.enforce_eager"
 #: What the examples expect.
-_EAGER = {"engine.enforce_eager": True}
 _EXCHANGE, _APPLY = ["CpuCommunicator.all_gatherv", "CpuCommunicator.reduce_scatterv"], "CPUUnquantizedExperts.apply"
 
 QUIRK = Quirk(
@@ -46,7 +46,7 @@ QUIRK = Quirk(
             when=sharded_experts,
         ),
         Require(
-            "engine.enforce_eager",
+            _EAGER,
             True,
             reason="compiled, vLLM's modular MoE kernel stops at a data-dependent guard under data parallelism on CPU",
             when=several_replicas,
@@ -61,16 +61,10 @@ QUIRK = Quirk(
     ],
     examples=[
         yes({"model_type": "some_moe", "text_config": {"num_local_experts": 8}}, parallel(dp=2), platform="cpu"),
-        yes(QWEN3_MOE, parallel(dp=2, flag=True), platform="cpu", gives=_EAGER, patches=[*_EXCHANGE, _APPLY]),
+        yes(QWEN3_MOE, parallel(dp=2, flag=True), platform="cpu", gives={_EAGER: True}, patches=[*_EXCHANGE, _APPLY]),
         yes(QWEN3_MOE, parallel(tp=2, flag=True), platform="cpu", patches=_APPLY),
         yes(QWEN3_MOE, parallel(tp=2, ep=2), platform="cpu", patches=_APPLY),
-        yes(
-            QWEN3_MOE,
-            {**parallel(dp=2), "engine.enforce_eager": False},
-            platform="cpu",
-            refuses=["engine.enforce_eager", "data-dependent guard"],
-            patches=_EXCHANGE,
-        ),
+        yes(QWEN3_MOE, {**parallel(dp=2), _EAGER: False}, platform="cpu", refuses="data-dependent guard", patches=_EXCHANGE),
         no(QWEN3_MOE, parallel(tp=2), platform="cpu"),
         no(QWEN3_MOE, parallel(flag=True), platform="cpu"),
         no(QWEN3_MOE, parallel(dp=2), platform="cuda"),

@@ -18,15 +18,13 @@ from quirks_core import Affected, Patch, Quirk, Severity, no, report, unknown, y
 from quirks_plugins.conditions import PP, TP
 from quirks_plugins.kit import Lab, Outcome
 
-_TARGET = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc"
-
 QUIRK = Quirk(
     id="unread-rank-replies",
     title="After a call that fails, vLLM takes other ranks' old replies for those to the next calls",
     match=TP.above(1) | PP.above(1),
     affected=Affected("vllm", introduced="0.18.0"),
     adjustments=Patch(
-        _TARGET,
+        "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc",
         wrapper="quirks_plugins.runtime.unread_rank_replies:skip_unread_replies",
         expects=(
             "03115f2bbd71",  # until 0.19

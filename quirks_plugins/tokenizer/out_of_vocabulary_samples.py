@@ -19,7 +19,6 @@ from quirks_core import Affected, Fact, Patch, Quirk, Severity, fix, no, purpose
 from quirks_plugins.kit import Lab, Outcome
 
 _PADDED = {"tokenizer.unknown_ids": 267}
-_ROWS = Fact("tokenizer.unknown_ids")
 _LAYER = "vllm.model_executor.layers.logits_processor:LogitsProcessor"
 _PATCHES = "quirks_plugins.tokenizer.token_patches"
 
@@ -45,7 +44,7 @@ def masked_logits(ids: str) -> list[Patch]:
 QUIRK = Quirk(
     id="out-of-vocabulary-samples",
     title="Rows that only pad the embedding are sampled: ids that the tokenizer does not know",
-    match=purpose("rollout") & _ROWS.above(0) & ~setting("engine.skip_tokenizer_init").is_true(),
+    match=purpose("rollout") & Fact("tokenizer.unknown_ids").above(0) & ~setting("engine.skip_tokenizer_init").is_true(),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=masked_logits("known"),
     severity=Severity.WRONG_OUTPUT,

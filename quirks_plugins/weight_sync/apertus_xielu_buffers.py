@@ -40,13 +40,7 @@ QUIRK = Quirk(
     examples=[
         yes("apertus", {"engine.load_format": "dummy"}, vllm="0.32.0", patches=[_LOADED, _PATCHED]),
         yes("apertus", _OURS, vllm="0.32.0", patches=_PATCHED, gives={"refit.scope": "state_dict"}),
-        yes(
-            "apertus",
-            {**_OURS, "refit.scope": "parameters"},
-            vllm="0.32.0",
-            patches=_PATCHED,
-            refuses=["refit.scope", "set it to 'state_dict'"],
-        ),
+        yes("apertus", {**_OURS, "refit.scope": "parameters"}, vllm="0.32.0", patches=_PATCHED, refuses="'state_dict'"),
         no("apertus", vllm="0.15.1"),
         no("apertus", vllm="0.32.0", purpose="serve"),
         unknown("apertus"),

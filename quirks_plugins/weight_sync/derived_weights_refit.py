@@ -33,7 +33,6 @@ _WITH_AITER = ("alice_ai", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwe
 _LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
 _PATCHES = "quirks_plugins.weight_sync.derived_weights_refit"
 _REASON = "a reload does not know of copies that a model made of its weights"
-_BOTH = ("initialize_layerwise_reload", "finalize_layerwise_processing")
 
 QUIRK = Quirk(
     id="derived-weights-refit",
@@ -65,7 +64,7 @@ QUIRK = Quirk(
     references=report("vllm-project/vllm#55087"),
     evidence=StaticProbe("vllm.model_executor.layers.fused_moe.runner.moe_runner", r"if self\._combined_gate_weight is None:"),
     examples=[
-        yes("deepseek_v4", vllm="0.26.0", patches=_BOTH),
+        yes("deepseek_v4", vllm="0.26.0", patches=["initialize_layerwise_reload", "finalize_layerwise_processing"]),
         yes("qwen3_next", _OURS, vllm="0.32.0", platform="rocm", advises="keep copies of its weights"),
         no("qwen3_next", _OURS, vllm="0.32.0", platform="cuda"),
         no("glm5_next", vllm="0.32.0", purpose="serve"),

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _OURS = {"engine.generate_from_dummy": False}
-_quantised = quantized | setting("engine.quantization").is_set()
 
 QUIRK = Quirk(
     id="partial-module-refit",
     title="A refit of a part of a fused layer fills the rest, and a layer's padding, with uninitialised memory",
-    match=purpose("rollout") & (~our_worker | _quantised),
+    match=purpose("rollout") & (~our_worker | quantized | setting("engine.quantization").is_set()),
     affected=Affected("vllm", introduced="0.16.0"),
     adjustments=Patch(
         "vllm.model_executor.model_loader.reload.layerwise:_layerwise_process",

@@ -62,13 +62,7 @@ QUIRK = Quirk(
         yes("deepseek_v4", {**_DUMMY, **_PARAMETERS}, vllm="0.33.0", patches=_PATCHED, advises="does not balance it"),
         yes("inkling_mm_model", _DUMMY, vllm="0.32.0", patches=_PATCHED),
         yes("glm4_moe", _OURS, vllm="0.32.0", defaults=_OPEN, patches=_PATCHED, gives={"refit.scope": "state_dict"}),
-        yes(
-            "deepseek_v3",
-            {**_OURS, **_OPEN},
-            vllm="0.32.0",
-            patches=_PATCHED,
-            refuses=["refit.scope=state_dict", "engine.load_format=auto"],
-        ),
+        yes("deepseek_v3", {**_OURS, **_OPEN}, vllm="0.32.0", patches=_PATCHED, refuses="refit.scope=state_dict"),
         yes(
             "glm4_moe",
             {**_OURS, **_PARAMETERS},
