@@ -8,6 +8,11 @@ QWEN3_MOE: Mapping[str, Any] = {"model_type": "qwen3_moe", "num_experts": 8}
 #: Latent attention, and a rope without YaRN.
 MOONLIGHT: Mapping[str, Any] = {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
 
+#: A run of our own worker.
+OURS: dict[str, Any] = {"engine.generate_from_dummy": False}
+#: An engine that takes adapters.
+LORA: dict[str, Any] = {"engine.enable_lora": True}
+
 _PARALLEL = {
     "dp": "engine.data_parallel_size",
     "tp": "engine.tensor_parallel_size",

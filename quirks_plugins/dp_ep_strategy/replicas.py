@@ -13,10 +13,9 @@ GPUs.
 from quirks_core import Default, Kind, Quirk, Refuse, Severity, described, fix, no, report, typed, yes
 from quirks_plugins import conditions as run
 from quirks_plugins.conditions import GPUS_PER_NODE, NUM_GPUS, NUM_RANKS, REPLICA
-from quirks_plugins.runs import QWEN3_MOE, parallel
+from quirks_plugins.runs import OURS, QWEN3_MOE, parallel
 
 _STRATEGY = "parallel.dp_strategy"
-_OURS = {"engine.generate_from_dummy": False}
 
 # Trainers do not choose: one passed DP on only with EP > 1, and dense models hung (verl-project/verl#5607); another forbids the
 # asynchronous engine wherever EP differs from TP (NVIDIA-NeMo/RL#1101). An engine that another program starts (`vllm serve`
@@ -97,10 +96,10 @@ REPLICA_ON_ONE_NODE = Quirk(
     severity=Severity.CRASH,
     references=report("NVIDIA-NeMo/RL/pull/1380"),
     examples=[
-        yes(settings=_OURS | parallel(nodes=2, gpus=4, dp=1, tp=8, strategy="actors"), refuses="engine.tensor_parallel_size"),
-        yes(settings=_OURS | parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="engine"), refuses="parallel.dp_strategy: actors"),
-        no(settings=_OURS | parallel(nodes=2, gpus=4, dp=2, tp=2, strategy="engine")),
-        no(settings=_OURS | parallel(nodes=2, gpus=8, dp=2, tp=8, strategy="independent")),
+        yes(settings=OURS | parallel(nodes=2, gpus=4, dp=1, tp=8, strategy="actors"), refuses="engine.tensor_parallel_size"),
+        yes(settings=OURS | parallel(nodes=2, gpus=4, dp=4, tp=2, strategy="engine"), refuses="parallel.dp_strategy: actors"),
+        no(settings=OURS | parallel(nodes=2, gpus=4, dp=2, tp=2, strategy="engine")),
+        no(settings=OURS | parallel(nodes=2, gpus=8, dp=2, tp=8, strategy="independent")),
         no(settings=parallel(nodes=2, gpus=4, tp=8)),
     ],
 )

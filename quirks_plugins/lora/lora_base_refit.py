@@ -24,13 +24,12 @@ from quirks_core.declaration.match import Fact, package, purpose, setting
 from quirks_plugins.conditions import mixture
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.lora.evidence import ENGINE
-from quirks_plugins.runs import QWEN3_MOE
+from quirks_plugins.runs import LORA, QWEN3_MOE
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_LORA = {"engine.enable_lora": True}
 _GEMMA4 = {"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"]}
 
 _built = Fact("model.architectures")
@@ -61,15 +60,15 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#39934"), report("verl-project/verl/pull/7327"), fix("vllm-project/vllm/pull/39935")],
     examples=[
-        yes(QWEN3_MOE, _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.load_lora_model"),
-        yes("qwen3", _LORA, vllm="0.27.1"),
-        yes({"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"]}, _LORA, vllm="0.33.0"),
-        yes(_GEMMA4, _LORA, vllm="0.30.0"),
-        no(_GEMMA4, _LORA, vllm="0.31.0"),
-        no("qwen3", _LORA, vllm="0.28.0"),
+        yes(QWEN3_MOE, LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.load_lora_model"),
+        yes("qwen3", LORA, vllm="0.27.1"),
+        yes({"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"]}, LORA, vllm="0.33.0"),
+        yes(_GEMMA4, LORA, vllm="0.30.0"),
+        no(_GEMMA4, LORA, vllm="0.31.0"),
+        no("qwen3", LORA, vllm="0.28.0"),
         no(QWEN3_MOE, vllm="0.32.0"),
-        no(QWEN3_MOE, _LORA, vllm="0.32.0", purpose="serve"),
-        unknown(QWEN3_MOE, _LORA),
+        no(QWEN3_MOE, LORA, vllm="0.32.0", purpose="serve"),
+        unknown(QWEN3_MOE, LORA),
     ],
     cost="13 µs for each call of load_weights with the layers of Qwen3-30B-A3B: 0.25 s for an update of one tensor per call, "
     "1 % of what vLLM's loading takes without its copies; where a call brings all tensors, 2 ms",

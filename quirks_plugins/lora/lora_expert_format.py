@@ -11,9 +11,9 @@ has no such setting. prime-rl sets ``is_3d_moe_weight`` to False for the same re
 """
 
 from quirks_core import Advise, Affected, Kind, Quirk, Severity, StaticProbe, model_type, no, report, setting, unknown, yes
+from quirks_plugins.runs import LORA
 
 _MIXED = "engine.enable_mixed_moe_lora_format"
-_LORA = {"engine.enable_lora": True}
 
 QUIRK = Quirk(
     id="lora-expert-format",
@@ -36,10 +36,10 @@ QUIRK = Quirk(
     ],
     evidence=StaticProbe("vllm.lora.model_manager", r"self\.model\.is_3d_moe_weight"),
     examples=[
-        yes("qwen3_5_moe", _LORA, vllm="0.26.0", advises=_MIXED),
-        yes("qwen3_vl_moe", _LORA, vllm="0.33.0", purpose="serve"),
-        no("qwen3_5_moe", {**_LORA, _MIXED: True}, vllm="0.26.0"),
+        yes("qwen3_5_moe", LORA, vllm="0.26.0", advises=_MIXED),
+        yes("qwen3_vl_moe", LORA, vllm="0.33.0", purpose="serve"),
+        no("qwen3_5_moe", {**LORA, _MIXED: True}, vllm="0.26.0"),
         no("qwen3_5_moe", vllm="0.26.0"),
-        unknown("qwen3_5_moe", _LORA),
+        unknown("qwen3_5_moe", LORA),
     ],
 )

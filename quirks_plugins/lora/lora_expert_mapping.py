@@ -10,8 +10,8 @@ When it can go: when vLLM 0.24 is no longer supported. All models of vLLM 0.16.0
 
 from quirks_core import Affected, Fact, Quirk, Refuse, Severity, StaticProbe, model_type, no, report, setting, unknown, yes
 from quirks_plugins.conditions import mixture
+from quirks_plugins.runs import LORA
 
-_LORA = {"engine.enable_lora": True}
 _GRANITE = {"model_type": "granitemoe", "num_local_experts": 32}
 _GEMMA4 = {"model_type": "gemma4", "text_config": {"model_type": "gemma4_text", "num_experts": 128}}
 _pangu = Fact("model.architectures").any_in("PanguProMoEV2ForCausalLM", "PanguUltraMoEForCausalLM")
@@ -32,11 +32,11 @@ QUIRK = Quirk(
     references=[report("vllm-project/vllm/pull/46247"), report("vllm-project/vllm#53470"), report("vllm-project/vllm#31923")],
     evidence=StaticProbe("vllm.lora.utils", "'get_expert_mapping' must be implemented"),
     examples=[
-        yes(_GRANITE, _LORA, vllm="0.23.0", refuses="vLLM 0.26"),
-        yes(_GEMMA4, _LORA, vllm="0.24.0", purpose="serve"),
-        no(_GRANITE, _LORA, vllm="0.25.0"),
-        no({"model_type": "gemma4", "text_config": {"model_type": "gemma4_text", "num_experts": 0}}, _LORA, vllm="0.23.0"),
-        no({"model_type": "granitemoehybrid", "num_local_experts": 8}, _LORA, vllm="0.23.0"),
-        unknown(_GRANITE, _LORA),
+        yes(_GRANITE, LORA, vllm="0.23.0", refuses="vLLM 0.26"),
+        yes(_GEMMA4, LORA, vllm="0.24.0", purpose="serve"),
+        no(_GRANITE, LORA, vllm="0.25.0"),
+        no({"model_type": "gemma4", "text_config": {"model_type": "gemma4_text", "num_experts": 0}}, LORA, vllm="0.23.0"),
+        no({"model_type": "granitemoehybrid", "num_local_experts": 8}, LORA, vllm="0.23.0"),
+        unknown(_GRANITE, LORA),
     ],
 )

@@ -12,8 +12,7 @@ When it can go: when vLLM 0.32 is no longer supported.
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-
-_LORA = {"engine.enable_lora": True}
+from quirks_plugins.runs import LORA
 
 QUIRK = Quirk(
     id="lora-inplace-reload",
@@ -32,11 +31,11 @@ QUIRK = Quirk(
         "vllm.entrypoints.openai.models.serving", r"lora_request\.load_inplace = False", found_means_affected=False
     ),
     examples=[
-        yes("qwen3", _LORA, vllm="0.32.0", patches="OpenAIServingModels.load_lora_adapter"),
-        yes("qwen3", _LORA, vllm="0.26.0", purpose="serve"),
+        yes("qwen3", LORA, vllm="0.32.0", patches="OpenAIServingModels.load_lora_adapter"),
+        yes("qwen3", LORA, vllm="0.26.0", purpose="serve"),
         no("qwen3", vllm="0.32.0"),
-        no("qwen3", _LORA, vllm="0.33.0"),
-        unknown("qwen3", _LORA, vllm="0.25.1"),
+        no("qwen3", LORA, vllm="0.33.0"),
+        unknown("qwen3", LORA, vllm="0.25.1"),
     ],
 )
 

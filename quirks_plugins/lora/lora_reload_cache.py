@@ -16,8 +16,8 @@ from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, 
 from quirks_plugins.kit import Generated, Lab, Outcome
 from quirks_plugins.lora.evidence import write_adapter
 from quirks_plugins.prefix_cache.prefix_cache_after_update import SALTED_REQUESTS
+from quirks_plugins.runs import LORA
 
-_LORA = {"engine.enable_lora": True}
 _CACHING = "engine.enable_prefix_caching"
 _PATCHED = ["EngineCore.add_lora", "EngineCore.add_request", "EngineCore.preprocess_add_request"]
 
@@ -47,11 +47,11 @@ QUIRK = Quirk(
         r"return \[(?:\(\"lora\", lora_request\.lora_name, lora_request\.lora_path\)|request\.lora_request\.lora_name)\]",
     ),
     examples=[
-        yes("qwen3", _LORA, vllm="0.32.0", patches=_PATCHED),
-        no("qwen3", {**_LORA, _CACHING: False}, vllm="0.32.0"),
+        yes("qwen3", LORA, vllm="0.32.0", patches=_PATCHED),
+        no("qwen3", {**LORA, _CACHING: False}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
-        no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),
-        unknown("qwen3", _LORA),
+        no("qwen3", LORA, vllm="0.32.0", purpose="serve"),
+        unknown("qwen3", LORA),
     ],
     cost="one list of adapters from the workers at each load of one; nothing per token",
 )

@@ -14,8 +14,7 @@ When it can go: when vLLM refuses such adapters (vllm-project/vllm#34186, open).
 from quirks_core import Affected, Patch, Quirk, Severity, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-
-_LORA = {"engine.enable_lora": True}
+from quirks_plugins.runs import LORA
 
 QUIRK = Quirk(
     id="lora-unmatched-names",
@@ -33,12 +32,12 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#34186"), report("vllm-project/vllm#48019"), report("vllm-project/vllm#55193")],
     examples=[
-        yes("qwen3", _LORA, vllm="0.32.0", patches="LoRAModelManager.activate_adapter"),
-        yes("qwen3", _LORA, vllm="0.33.0", purpose="serve"),
-        no("qwen3", {**_LORA, "engine.pipeline_parallel_size": 2}, vllm="0.32.0"),
-        no("qwen3", {**_LORA, "engine.enable_expert_parallel": True}, vllm="0.32.0"),
+        yes("qwen3", LORA, vllm="0.32.0", patches="LoRAModelManager.activate_adapter"),
+        yes("qwen3", LORA, vllm="0.33.0", purpose="serve"),
+        no("qwen3", {**LORA, "engine.pipeline_parallel_size": 2}, vllm="0.32.0"),
+        no("qwen3", {**LORA, "engine.enable_expert_parallel": True}, vllm="0.32.0"),
         no("qwen3", vllm="0.32.0"),
-        unknown("qwen3", _LORA),
+        unknown("qwen3", LORA),
     ],
 )
 

@@ -18,8 +18,7 @@ from typing import Any
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-
-_LORA = {"engine.enable_lora": True}
+from quirks_plugins.runs import LORA
 
 QUIRK = Quirk(
     id="lora-unread-settings",
@@ -36,11 +35,11 @@ QUIRK = Quirk(
     references=report("axolotl-ai-cloud/axolotl/pull/3673"),
     evidence=StaticProbe("vllm.lora.peft_helper", r"rank_pattern: dict", found_means_affected=False),
     examples=[
-        yes("qwen3", _LORA, vllm="0.31.0", patches="PEFTHelper.from_dict"),
-        yes("qwen3", _LORA, vllm="0.26.0", purpose="serve"),
+        yes("qwen3", LORA, vllm="0.31.0", patches="PEFTHelper.from_dict"),
+        yes("qwen3", LORA, vllm="0.26.0", purpose="serve"),
         no("qwen3", vllm="0.31.0"),
-        no("qwen3", _LORA, vllm="0.32.0"),
-        unknown("qwen3", _LORA, vllm="0.25.1"),
+        no("qwen3", LORA, vllm="0.32.0"),
+        unknown("qwen3", LORA, vllm="0.25.1"),
     ],
 )
 

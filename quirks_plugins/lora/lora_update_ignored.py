@@ -11,8 +11,7 @@ When it can go: when vLLM refuses an id that is in use with another path or othe
 from quirks_core import Affected, Patch, Quirk, Severity, fix, no, purpose, report, setting, unknown, yes
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.lora.evidence import ENGINE, greedy, write_adapter
-
-_LORA = {"engine.enable_lora": True}
+from quirks_plugins.runs import LORA
 
 QUIRK = Quirk(
     id="lora-update-ignored",
@@ -28,10 +27,10 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#48297"), report("vllm-project/vllm#20149"), fix("vllm-project/vllm/pull/31326")],
     examples=[
-        yes("qwen3", _LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.add_lora"),
+        yes("qwen3", LORA, vllm="0.32.0", patches="LoRAModelRunnerMixin.add_lora"),
         no("qwen3", vllm="0.32.0"),
-        no("qwen3", _LORA, vllm="0.32.0", purpose="serve"),
-        unknown("qwen3", _LORA),
+        no("qwen3", LORA, vllm="0.32.0", purpose="serve"),
+        unknown("qwen3", LORA),
     ],
     cost="four looks at the adapter's folder for each add_lora",
 )

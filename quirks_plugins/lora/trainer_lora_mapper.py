@@ -14,9 +14,9 @@ Evidence: the reports and these sources; not run by us.
 """
 
 from quirks_core import Advise, Affected, Quirk, Severity, no, package, purpose, report, setting, unknown, yes
+from quirks_plugins.runs import LORA
 
-_LORA = {"engine.enable_lora": True}
-_VERL, _SWIFT = {**_LORA, "train.framework": "verl"}, {**_LORA, "train.framework": "ms-swift"}
+_VERL, _SWIFT = {**LORA, "train.framework": "verl"}, {**LORA, "train.framework": "ms-swift"}
 _framework = setting("train.framework")
 _renamed = package("vllm", introduced="0.29.0")
 _verl = _framework.one_of("verl") & (package("verl", fixed="0.9.1") | (package("verl", introduced="0.9.1") & _renamed))

@@ -17,11 +17,10 @@ from typing import Any
 from quirks_core import Affected, Kind, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.runs import OURS
 
 _CORE = "vllm.v1.engine.core"
 _PATCHES = "quirks_plugins.throughput.coalesced_outputs_patches"
-#: A run of our own worker.
-_OURS = {"engine.generate_from_dummy": False}
 _PATCHED = [
     "Scheduler.update_from_output",
     "EngineCoreProc._send_abort_outputs",
@@ -78,12 +77,12 @@ QUIRK = Quirk(
     severity=Severity.SLOW,
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/core/sched/scheduler.py#L2261"),
     examples=[
-        yes("qwen3", _OURS, vllm="0.33.0", patches=[*_PATCHED, "EngineCore.set_weight_version"]),
-        yes("qwen3_moe", _OURS, vllm="0.26.0", platform="cuda", patches=_PATCHED),
+        yes("qwen3", OURS, vllm="0.33.0", patches=[*_PATCHED, "EngineCore.set_weight_version"]),
+        yes("qwen3_moe", OURS, vllm="0.26.0", platform="cuda", patches=_PATCHED),
         no("qwen3", vllm="0.32.0"),
-        no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
-        unknown("qwen3", _OURS, vllm="0.25.1"),
-        no("qwen3", _OURS, vllm="0.33.1"),
+        no("qwen3", OURS, vllm="0.32.0", purpose="serve"),
+        unknown("qwen3", OURS, vllm="0.25.1"),
+        no("qwen3", OURS, vllm="0.33.1"),
     ],
     cost="8 bytes of the engine core's memory for each held token, beside its id",
 )

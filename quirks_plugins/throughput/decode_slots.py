@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, Kind, Patch, Quirk, Severity, StaticProbe, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
+from quirks_plugins.runs import OURS
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.request import Request
-
-#: A run of our own worker.
-_OURS = {"engine.generate_from_dummy": False}
 
 QUIRK = Quirk(
     id="decode-slots",
@@ -45,11 +43,11 @@ QUIRK = Quirk(
         r"def allocate_slots\((?:(?!\n    def |return self\.empty_kv_cache_blocks)[\s\S])*self\.coordinator\.cache_blocks\(",
     ),
     examples=[
-        yes("qwen3", _OURS, vllm="0.33.0"),
+        yes("qwen3", OURS, vllm="0.33.0"),
         no("qwen3", vllm="0.32.0"),
-        no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
-        unknown("qwen3", _OURS, vllm="0.25.1"),
-        no("qwen3", _OURS, vllm="0.33.1"),
+        no("qwen3", OURS, vllm="0.32.0", purpose="serve"),
+        unknown("qwen3", OURS, vllm="0.25.1"),
+        no("qwen3", OURS, vllm="0.33.1"),
     ],
     cost="nothing that was measured",
 )

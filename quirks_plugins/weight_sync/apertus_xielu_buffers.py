@@ -12,10 +12,10 @@ non-persistent ones since vllm-project/vllm#44371.
 from quirks_core import Affected, Patch, Quirk, Require, Severity, SymbolProbe, model_type, no, purpose, report, unknown, yes
 from quirks_plugins.conditions import dummy_weights, our_worker
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.runs import OURS
 from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
 
 _LOADED, _PATCHED = "DummyModelLoader.load_weights", "_layerwise_process"
-_OURS = {"engine.generate_from_dummy": False}
 
 QUIRK = Quirk(
     id="apertus-xielu-buffers",
@@ -39,8 +39,8 @@ QUIRK = Quirk(
     ),
     examples=[
         yes("apertus", {"engine.load_format": "dummy"}, vllm="0.32.0", patches=[_LOADED, _PATCHED]),
-        yes("apertus", _OURS, vllm="0.32.0", patches=_PATCHED, gives={"refit.scope": "state_dict"}),
-        yes("apertus", {**_OURS, "refit.scope": "parameters"}, vllm="0.32.0", patches=_PATCHED, refuses="'state_dict'"),
+        yes("apertus", OURS, vllm="0.32.0", patches=_PATCHED, gives={"refit.scope": "state_dict"}),
+        yes("apertus", {**OURS, "refit.scope": "parameters"}, vllm="0.32.0", patches=_PATCHED, refuses="'state_dict'"),
         no("apertus", vllm="0.15.1"),
         no("apertus", vllm="0.32.0", purpose="serve"),
         unknown("apertus"),

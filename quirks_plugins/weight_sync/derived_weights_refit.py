@@ -22,11 +22,11 @@ from weakref import WeakKeyDictionary
 from quirks_core import Advise, Affected, Patch, Quirk, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import model_type, platform, purpose
 from quirks_plugins.conditions import our_worker
+from quirks_plugins.runs import OURS
 
 if TYPE_CHECKING:
     import torch
 
-_OURS = {"engine.generate_from_dummy": False}
 _TYPES = ("deepseek_v4", "deepseek_v41", "glm5_next", "glm5_next_text", "muse_spark")
 #: Only where vLLM fuses shared experts.
 _WITH_AITER = ("alice_ai", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text")
@@ -65,8 +65,8 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.model_executor.layers.fused_moe.runner.moe_runner", r"if self\._combined_gate_weight is None:"),
     examples=[
         yes("deepseek_v4", vllm="0.26.0", patches=["initialize_layerwise_reload", "finalize_layerwise_processing"]),
-        yes("qwen3_next", _OURS, vllm="0.32.0", platform="rocm", advises="keep copies of its weights"),
-        no("qwen3_next", _OURS, vllm="0.32.0", platform="cuda"),
+        yes("qwen3_next", OURS, vllm="0.32.0", platform="rocm", advises="keep copies of its weights"),
+        no("qwen3_next", OURS, vllm="0.32.0", platform="cuda"),
         no("glm5_next", vllm="0.32.0", purpose="serve"),
         unknown("glm5_next"),
     ],

@@ -13,10 +13,10 @@ When it can go: when vLLM's dummy load leaves such buffers alone, or its weight 
 from quirks_core import Affected, Match, Patch, Quirk, Require, Severity, model_type, no, purpose, report, typed, unknown, yes
 from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only_parameters, our_worker
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.runs import OURS
 
 _insists = insists_on_parameters & ~typed("engine.load_format")
 _DUMMY = {"engine.load_format": "dummy"}
-_OURS = {"engine.generate_from_dummy": False}
 _PATCHED = "DummyModelLoader.load_weights"
 _OPEN = {**_DUMMY, "refit.scope": "parameters"}
 
@@ -55,16 +55,16 @@ QUIRK = Quirk(
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#19788"), report("NVIDIA-NeMo/RL#2631")],
     examples=[
-        yes("gemma4", _OURS, vllm="0.32.0", defaults=_OPEN, patches=_PATCHED, gives={"refit.scope": "state_dict"}),
+        yes("gemma4", OURS, vllm="0.32.0", defaults=_OPEN, patches=_PATCHED, gives={"refit.scope": "state_dict"}),
         yes(
             "gemma4",
-            {**_OURS, "refit.scope": "parameters"},
+            {**OURS, "refit.scope": "parameters"},
             vllm="0.32.0",
             defaults=_OPEN,
             patches=_PATCHED,
             gives={"engine.load_format": "auto"},
         ),
-        yes("gemma4", {**_OURS, **_OPEN}, vllm="0.32.0", patches=_PATCHED, refuses="refit.scope=state_dict"),
+        yes("gemma4", {**OURS, **_OPEN}, vllm="0.32.0", patches=_PATCHED, refuses="refit.scope=state_dict"),
         no("gemma4", {"engine.load_format": "auto"}, vllm="0.32.0"),
         no("gemma4", _DUMMY, vllm="0.32.0", purpose="eval"),
         unknown("gemma4", _DUMMY),

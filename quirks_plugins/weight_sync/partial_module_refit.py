@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, no, purpose, report, setting, unknown, yes
 from quirks_plugins.conditions import our_worker, quantized
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.runs import OURS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-_OURS = {"engine.generate_from_dummy": False}
 
 QUIRK = Quirk(
     id="partial-module-refit",
@@ -48,9 +47,9 @@ QUIRK = Quirk(
     evidence=StaticProbe("vllm.model_executor.model_loader.reload.meta", r"tensor = torch\.empty_strided\("),
     examples=[
         yes("qwen3", vllm="0.33.0"),
-        yes({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, _OURS, vllm="0.32.0"),
-        yes("qwen3", {**_OURS, "engine.quantization": "fp8"}, vllm="0.32.0"),
-        no("qwen3", _OURS, vllm="0.32.0"),
+        yes({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, OURS, vllm="0.32.0"),
+        yes("qwen3", {**OURS, "engine.quantization": "fp8"}, vllm="0.32.0"),
+        no("qwen3", OURS, vllm="0.32.0"),
         no("qwen3", vllm="0.15.1"),
         no("qwen3", vllm="0.32.0", purpose="serve"),
         unknown("qwen3"),

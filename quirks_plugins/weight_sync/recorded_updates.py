@@ -17,11 +17,10 @@ When it can go: when vLLM's reload writes loaded weights in place where a layer 
 from quirks_core import Affected, Kind, Patch, Quirk, Severity, no, package, purpose, report, unknown, yes
 from quirks_plugins.conditions import our_worker
 from quirks_plugins.kit import Lab, Outcome
+from quirks_plugins.runs import OURS
 
 _LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
 _PATCHES = "quirks_plugins.weight_sync.recorded_updates_patches"
-#: A run of our own worker.
-_OURS = {"engine.generate_from_dummy": False}
 _REASON = "no setting makes an update copy what it copied before"
 
 QUIRK = Quirk(
@@ -63,11 +62,11 @@ QUIRK = Quirk(
     severity=Severity.SLOW,
     references=report("https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/model_executor/model_loader/reload/layerwise.py"),
     examples=[
-        yes("qwen3", _OURS, vllm="0.26.0"),
+        yes("qwen3", OURS, vllm="0.26.0"),
         no("qwen3", vllm="0.32.0"),
-        no("qwen3", _OURS, vllm="0.32.0", purpose="serve"),
-        no("qwen3", _OURS, vllm="0.33.1"),
-        unknown("qwen3", _OURS),
+        no("qwen3", OURS, vllm="0.32.0", purpose="serve"),
+        no("qwen3", OURS, vllm="0.33.1"),
+        unknown("qwen3", OURS),
     ],
     cost="the first complete update takes two to three times as long; the first that is copied is compared with the loaders",
 )
