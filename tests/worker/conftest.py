@@ -66,6 +66,12 @@ def mesh(tmp_path):
 
 
 @pytest.fixture
+def address(tmp_path_factory):
+    """Where a socket may be; pytest's own folders can be too deep for one."""
+    return tmp_path_factory.mktemp("s") / "rank-0.sock"
+
+
+@pytest.fixture
 def background():
     """Runs something in a thread; a test that leaves one running fails by its time limit."""
     with ThreadPoolExecutor() as pool:

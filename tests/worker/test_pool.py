@@ -68,12 +68,6 @@ def sharded(mesh):
     return layer
 
 
-@pytest.fixture
-def address(tmp_path_factory):
-    """Where a socket may be; pytest's own folders can be too deep for one."""
-    return tmp_path_factory.mktemp("s") / "rank-0.sock"
-
-
 def came(stream, plan):
     """Whether a stream is by pieces, what it yields first, whether nothing was written by then, and the rest."""
     coming = stream.borrowed()
@@ -82,7 +76,7 @@ def came(stream, plan):
     return stream.by_pieces, first, untouched, list(coming)
 
 
-def test_nothing_is_written_before_a_caller_knows_that_something_will_be(background, sharded, address):
+def test_nothing_is_written_before_a_caller_knows_of_it(background, sharded, address):
     """Whoever is told of an error before the first tensors takes the model to be as it was."""
     plan = Plan(sharded)
 
@@ -158,7 +152,7 @@ def test_a_failure_elsewhere_is_voted_on_once():
     assert others.said == [2]
 
 
-def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_limit(background):
+def test_a_rank_that_does_not_come_is_waited_for_up_to_a_limit(background):
     """However long the trainer's own process group waits."""
     port, limit = free_port(IP), timedelta(seconds=FOREVER_S)
 
@@ -172,7 +166,7 @@ def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_limit(backgr
 
 
 @pytest.mark.parametrize("is_described", [False, True])
-def test_a_rank_that_cannot_share_its_memory_says_so_to_the_others(monkeypatch, is_described):
+def test_a_rank_that_cannot_share_memory_says_so_to_all(monkeypatch, is_described):
     others = Others(["it", "a"], [None, {}]) if is_described else Others([None, "a"])
     monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
 
@@ -187,7 +181,7 @@ def test_a_rank_that_cannot_share_its_memory_says_so_to_the_others(monkeypatch, 
 
 
 @pytest.mark.parametrize("known", [{}, {CPU: (["", "a"], None)}])
-def test_each_rank_knows_from_one_answer_whether_there_will_be_another(monkeypatch, known):
+def test_one_answer_shows_each_rank_whether_another_comes(monkeypatch, known):
     """However much a rank remembers: a model that was described anew on one rank was not on the others."""
     others = Others(["", "a"], [None, {}])
     monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
@@ -222,7 +216,7 @@ def test_memory_is_shared_where_the_default_group_is_the_models(ranks, kind, fou
     ],
 )
 @pytest.mark.parametrize("rows", [1, 3, 4, 7])
-def test_the_parts_of_all_ranks_are_the_tensor_or_none_has_a_part(placements, is_taken, rows):
+def test_the_ranks_parts_are_the_tensor_or_none_has_a_part(placements, is_taken, rows):
     """Even and uneven shards, empty ones, replicas; and rows that do not follow each other, which are no part."""
     whole, count = torch.arange(rows * 4.0).reshape(rows, 4), torch.zeros(rows, 4)
     for rank in range(4):

@@ -182,30 +182,30 @@ def proven(acme, tmp_path, monkeypatch):  # noqa: ARG001 - for its effect
     return start
 
 
-def test_a_scenario_that_passes_only_with_the_quirk_proves_that_it_is_needed(proven):
+@pytest.mark.parametrize(
+    ("scenario", "conclusion", "passes", "calls_for_action"),
+    [("needed", Conclusion.NEEDED, False, False), ("not_needed", Conclusion.NOT_NEEDED, True, True)],
+)
+def test_a_quirk_is_needed_if_its_scenario_fails_without_it(proven, scenario, conclusion, passes, calls_for_action):
     notified = []
 
-    proof = proven("needed", notify=notified.append)
+    proof = proven(scenario, notify=notified.append)
 
-    assert (proof.conclusion, proof.calls_for_action) == (Conclusion.NEEDED, False)
+    assert (proof.conclusion, proof.calls_for_action) == (conclusion, calls_for_action)
     (finding,) = proof.findings
-    assert finding.with_quirk.outcome == Outcome(True, "time limit", "5.0", "5.0")
-    assert finding.without_quirk.outcome == Outcome(False, "time limit", "None", "5.0")
+    runs = finding.with_quirk, finding.without_quirk
+    assert [(run.passed, run.outcome.got, run.states) for run in runs] == [
+        (True, "5.0", (State.ACTIVE,)),  # neither its match nor its range says so
+        (passes, "None", (State.DISABLED,)),
+    ]
     assert notified == ["acme-limit with the quirk", "acme-limit without the quirk"]
 
 
-def test_a_scenario_that_passes_without_the_quirk_proves_that_it_is_not_needed(proven):
-    proof = proven("not_needed")
-
-    assert (proof.conclusion, proof.calls_for_action) == (Conclusion.NOT_NEEDED, True)
-    assert [run.outcome.got for run in (proof.findings[0].with_quirk, proof.findings[0].without_quirk)] == ["5.0", "None"]
-
-
-def test_after_a_first_run_without_an_outcome_the_second_one_is_not_started(proven):
+def test_a_first_run_without_an_outcome_is_the_only_one(proven):
     proof = proven("own_error")
 
     assert (proof.conclusion, proof.calls_for_action) == (Conclusion.INCONCLUSIVE, True)
-    assert proof.reason == "with the quirk: the scenario is broken: KeyError: 'oops'"
+    assert proof.reason == proof.proved.doubt == "with the quirk: the scenario is broken: KeyError: 'oops'"
     assert proof.findings[0].without_quirk is None
 
 
@@ -217,16 +217,11 @@ def test_after_a_first_run_without_an_outcome_the_second_one_is_not_started(prov
         ("loses_its_folder", "without the quirk: an error that the quirk does not declare"),
     ],
 )
-def test_runs_that_do_not_differ_by_the_quirk_alone_prove_nothing(proven, scenario, reason):
+def test_runs_that_differ_by_more_than_the_quirk_prove_nothing(proven, scenario, reason):
     proof = proven(scenario)
 
     assert proof.conclusion is Conclusion.INCONCLUSIVE
     assert re.search(reason, proof.reason)
-
-
-def test_the_switches_make_the_quirk_active_or_disabled_in_the_plan(run):
-    assert run("needed", _WITH).states == (State.ACTIVE,)  # neither its match nor its range says so
-    assert run("needed", _WITHOUT).states == (State.DISABLED,)
 
 
 def test_the_callers_own_switches_do_not_reach_a_scenario(run, monkeypatch):
@@ -266,7 +261,7 @@ def test_an_error_that_the_quirk_does_not_declare_is_no_evidence(run, name, cras
         ("is_killed", "the process was killed from outside (SIGKILL)"),
     ],
 )
-def test_a_run_that_says_nothing_about_the_engine_has_no_outcome_but_a_reason(run, name, message):
+def test_a_run_that_shows_nothing_has_a_reason(run, name, message):
     found = run(name)
 
     assert (found.outcome, found.error) == (None, message)
@@ -287,7 +282,7 @@ def test_a_process_that_dies_as_the_quirk_declares_is_an_outcome(run):
         ("cuda", "1", "eager True, Dynamo disabled 1"),
     ],
 )
-def test_on_a_gpu_engines_run_as_vllm_does_by_default_unless_they_are_to_be_eager(tmp_path, platform, eager, got):
+def test_engines_on_a_gpu_are_vllms_defaults_unless_eager(tmp_path, platform, eager, got):
     code = f"""
 from worker.lab.kit import evidence, scenario
 evidence.installed_platform = lambda: "{platform}"
@@ -309,7 +304,7 @@ def test_a_scenario_that_hangs_is_killed(run):
     assert (found.outcome, found.error) == (None, "not done after 3 s, so it was killed")
 
 
-def test_a_process_that_hangs_after_its_scenario_keeps_its_outcome(run, tmp_path):
+def test_a_process_that_hangs_at_its_end_keeps_its_outcome(run, tmp_path):
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run, "hangs_on_the_way_out")
         until((tmp_path / "lab" / "on its way out").exists, "the end of the scenario")
@@ -326,21 +321,16 @@ def _run(*, passed=None, state=State.ACTIVE, crash=""):
 @pytest.mark.parametrize(
     ("with_quirk", "without_quirk", "conclusion", "reason"),
     [
-        ({"passed": True}, {"passed": False}, Conclusion.NEEDED, "passes with the quirk and fails without"),
-        ({"passed": True}, {"passed": True}, Conclusion.NOT_NEEDED, "passes with the quirk and without"),
         ({"passed": False}, {"passed": False}, Conclusion.INCONCLUSIVE, "fails with the quirk and fails without"),
         ({"passed": False}, {"passed": True}, Conclusion.INCONCLUSIVE, "fails with the quirk and passes without"),
-        ({"passed": None}, None, Conclusion.INCONCLUSIVE, "with the quirk: broken"),
         ({"passed": True}, {"passed": None}, Conclusion.INCONCLUSIVE, "without the quirk: broken"),
         ({"passed": True, "state": State.SUPERSEDED}, {"passed": False}, Conclusion.INCONCLUSIVE, "but was superseded"),
         ({"passed": False, "crash": "SIGSEGV"}, {"passed": False}, Conclusion.INCONCLUSIVE, "died of SIGSEGV"),
         ({"passed": True}, {"passed": False, "crash": "SIGSEGV"}, Conclusion.NEEDED, "fails without"),
     ],
 )
-def test_a_pair_decides_only_if_its_trusted_run_with_the_quirk_passes(with_quirk, without_quirk, conclusion, reason):
-    pair = _run(**with_quirk), _run(**{"state": State.DISABLED, **without_quirk}) if without_quirk else None
-
-    found, why = conclude(*pair)
+def test_a_pair_decides_if_its_trusted_run_with_the_quirk_passes(with_quirk, without_quirk, conclusion, reason):
+    found, why = conclude(_run(**with_quirk), _run(**{"state": State.DISABLED, **without_quirk}))
 
     assert found is conclusion
     assert reason in why
@@ -350,19 +340,16 @@ def test_a_pair_decides_only_if_its_trusted_run_with_the_quirk_passes(with_quirk
     ("paired", "probed", "conclusion", "disagreement"),
     [
         ([], [], "INCONCLUSIVE", False),
-        (["NEEDED"], [], "NEEDED", False),
         (["NOT NEEDED", "NEEDED"], [], "NEEDED", False),
         (["NOT NEEDED", "INCONCLUSIVE"], [], "INCONCLUSIVE", False),
         (["NOT NEEDED", "NOT NEEDED"], [], "NOT NEEDED", False),
-        ([], ["NEEDED"], "NEEDED", False),
-        ([], ["INCONCLUSIVE"], "INCONCLUSIVE", False),
         (["NEEDED"], ["NOT NEEDED"], "NEEDED", True),
         (["NOT NEEDED"], ["NEEDED"], "NOT NEEDED", True),
         (["INCONCLUSIVE"], ["NEEDED"], "NEEDED", False),
         (["NEEDED"], ["INCONCLUSIVE"], "NEEDED", False),
     ],
 )
-def test_what_was_run_wins_over_what_was_read_with_the_contradiction_said(paired, probed, conclusion, disagreement):
+def test_what_was_run_wins_over_what_was_read(paired, probed, conclusion, disagreement):
     findings = [
         Finding(kind=kind, evidence="e", conclusion=Conclusion(text), reason="r")
         for kind, texts in ((records.Kind.STATIC_PROBE, probed), (records.Kind.PAIRED_RUN, paired))
@@ -390,12 +377,8 @@ def test_without_a_paired_run_the_probe_answers(proven, probe, conclusion, actio
     assert "by static probe" in proof.reason or proof.reason.startswith("no evidence that can be run here: nowhere")
 
 
-def test_what_is_recorded_has_what_both_runs_saw(proven):
-    assert proven("needed").proved.seen == "time limit: 5.0 with it, None without it"
-    assert proven("own_error").proved.doubt == "with the quirk: the scenario is broken: KeyError: 'oops'"
-
-
-def test_what_is_recorded_names_no_folder_of_this_machine(proven):
+def test_a_record_has_what_both_runs_saw_and_no_folder(proven):
+    """No folder of this machine, also where an error names one."""
     proof = proven("own_error")
     reason = "ImportError: cannot import 'x' (/home/a/lib/python3.11/site-packages/vllm/x.py)"
     findings = tuple(item.model_copy(update={"reason": reason}) for item in proof.findings)
@@ -403,6 +386,7 @@ def test_what_is_recorded_names_no_folder_of_this_machine(proven):
     found = proof.model_copy(update={"findings": findings}).proved
 
     assert found.doubt == "ImportError: cannot import 'x' (site-packages/vllm/x.py)"
+    assert proven("needed").proved.seen == "time limit: 5.0 with it, None without it"
 
 
 def test_a_proof_of_a_rule_does_not_speak_of_bugs(proven):
