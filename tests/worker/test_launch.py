@@ -106,7 +106,6 @@ def test_everything_that_the_user_typed_reaches_the_engine(launch, model, tmp_pa
 
 
 def test_every_argument_of_ours_is_the_installed_engine_s():
-    """Every argument that we can produce is one of the installed engine."""
     ours = {name for name in EngineSection.model_fields if slot_named(f"engine.{name}").place is Place.ARGUMENT}
     fixed = {"model", "tokenizer", "revision", "disable_log_stats", "distributed_executor_backend", "weight_transfer_config"}
 
@@ -118,7 +117,6 @@ def test_every_argument_of_ours_is_the_installed_engine_s():
     [("rollout", "dummy", {"backend": BACKEND}), ("eval", "auto", None), ("serve", "auto", None)],
 )
 def test_only_a_rollout_starts_from_dummy_weights(launch, purpose, load_format, transfer):
-    """Only a rollout starts from dummy weights with a way to refit them."""
     arguments = launch(purpose=purpose).arguments
 
     assert (arguments["load_format"], arguments.get("weight_transfer_config")) == (load_format, transfer)
@@ -126,7 +124,6 @@ def test_only_a_rollout_starts_from_dummy_weights(launch, purpose, load_format, 
 
 @pytest.mark.parametrize("purpose", ["eval", "serve"])
 def test_dummy_weights_without_refits_are_for_benchmarks(launch, purpose):
-    """Dummy weights that no refit can replace are for benchmarks alone."""
     dummy = {"load_format": "dummy"}
 
     with pytest.raises(UsageError, match=rf"with purpose: {purpose} no refit .* set engine\.load_format: auto"):
@@ -138,7 +135,6 @@ def test_dummy_weights_without_refits_are_for_benchmarks(launch, purpose):
 
 
 def test_quirks_change_what_the_user_did_not_type(launch, install):
-    """What quirks change is in force unless the user typed a value."""
     install(
         "acme-sampling",
         """
@@ -175,22 +171,14 @@ def test_quirks_change_what_the_user_did_not_type(launch, install):
 @pytest.mark.parametrize(
     ("engine", "overrides"),
     [
-        ({"head_dtype": "float32"}, {"head_dtype": "float32"}),
         ({"head_dtype": "model"}, {"head_dtype": "model"}),
-        (
-            {"head_dtype": "float32", "hf_overrides": {"max_window_layers": 5}},
-            {"head_dtype": "float32", "max_window_layers": 5},
-        ),
-        (
-            {"hf_overrides": {"head_dtype": "float32", "max_window_layers": 5}},
-            {"head_dtype": "float32", "max_window_layers": 5},
-        ),
+        ({"head_dtype": "float32", "hf_overrides": {"rope": 5}}, {"head_dtype": "float32", "rope": 5}),
+        ({"hf_overrides": {"head_dtype": "float32", "rope": 5}}, {"head_dtype": "float32", "rope": 5}),
         ({}, None),
     ],
     ids=str,
 )
 def test_the_head_s_dtype_joins_the_user_s_overrides(launch, engine, overrides):
-    """The head's dtype reaches the engine beside the user's own overrides."""
     arguments = launch(engine=engine).arguments
 
     assert arguments.get("hf_overrides") == overrides
@@ -217,11 +205,9 @@ def test_a_synchronous_engine_is_a_usage_error(kind, model):
 )
 def test_several_ranks_name_their_executor(launch, engine, alone, in_group):
     """Left open, vLLM silently takes Ray's inside a placement group."""
-    sections = (
-        {"engine": engine, "parallel": {"dp_strategy": "engine"}} if "data_parallel_size" in engine else {"engine": engine}
-    )
+    parallel = {"dp_strategy": "engine"} if "data_parallel_size" in engine else {}
 
-    found = [launch(bundle_indices=bundles, **sections).arguments for bundles in (None, [0])]
+    found = [launch(bundle_indices=bundles, engine=engine, parallel=parallel).arguments for bundles in (None, [0])]
 
     assert [arguments.get("distributed_executor_backend") for arguments in found] == [alone, in_group]
 
@@ -255,7 +241,7 @@ def test_the_engines_processes_learn_of_their_bundles(launch, bundles):
     assert launch().environment == {}
 
 
-@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.5, float("nan")])
+@pytest.mark.parametrize("fraction", [0.0, 1.5])
 def test_a_share_of_a_gpu_that_makes_no_sense_is_a_usage_error(launch, fraction):
     with pytest.raises(UsageError, match=r"fraction_of_gpus must lie in \(0, 1\]"):
         launch(fraction_of_gpus=fraction)
@@ -279,10 +265,6 @@ def ranked(launch, model):
     return make
 
 
-def _data_parallel(arguments):
-    return {name: value for name, value in arguments.items() if name.startswith("data_parallel")}
-
-
 _MEETING = {"data_parallel_address": "192.0.2.7", "data_parallel_rpc_port": 29600}
 
 
@@ -298,13 +280,13 @@ def test_an_engine_knows_its_place_in_the_group(ranked, strategy, rank, engines,
     """An actor is one rank of a group that meets at rank 0; an independent engine knows of no other; one engine owns all."""
     found = ranked(strategy, rank, engines, enable_expert_parallel=strategy == "actors")
 
-    assert _data_parallel(found) == {"data_parallel_size": ENGINES, **expected}
+    place = {name: value for name, value in found.items() if name.startswith("data_parallel")}
+    assert place == {"data_parallel_size": ENGINES, **expected}
 
 
 @pytest.mark.parametrize("strategy", ["actors", "independent"])
 @pytest.mark.parametrize("typed", [{}, {"seed": 7}], ids=["open", "typed"])
 def test_engines_have_different_seeds_unless_equals_are_wanted(ranked, strategy, typed):
-    """No two engines have the same seed unless equal replicas are wanted."""
     first = typed.get("seed", 0)
 
     seeds = [ranked(strategy, rank, **typed)["seed"] for rank in range(ENGINES)]
@@ -313,19 +295,6 @@ def test_engines_have_different_seeds_unless_equals_are_wanted(ranked, strategy,
     assert seeds == [first, first + 1, first + 2]
     assert equal == {typed.get("seed")}
     assert ranked("engine", engines=1, **typed).get("seed") == typed.get("seed")
-
-
-def test_a_worker_owns_its_ranks_if_the_user_says_so(launch, model):
-    """A worker without a group owns its ranks if the user says so."""
-    engine = {"data_parallel_size": 2, "enable_expert_parallel": True}
-    folder = model("qwen3_moe", num_experts=12)
-
-    found = launch(folder, engine=engine, parallel={"dp_strategy": "engine"})
-    one = launch(folder)
-
-    assert _data_parallel(found.arguments) == {"data_parallel_size": 2}
-    assert found.arguments["distributed_executor_backend"] == "mp"
-    assert one.plan.value("parallel.dp_strategy") is None
 
 
 @pytest.mark.parametrize("strategy", ["actors", "independent", None])
@@ -345,7 +314,6 @@ def test_a_worker_without_a_group_cannot_be_several_engines(model, strategy):
     [("rollout", 5, True), ("rollout", 0, False), ("eval", 5, False), ("serve", 5, False)],
 )
 def test_a_rollout_that_masks_end_tokens_warns_first(model, purpose, least, warns):
-    """A rollout that masks the tokens that end a sample warns before anything starts."""
     folder = model()
     (folder / "model.safetensors").touch()
 
@@ -356,20 +324,12 @@ def test_a_rollout_that_masks_end_tokens_warns_first(model, purpose, least, warn
     assert not warns or ("= 5 masks the tokens that end a sample" in found[0] and "set sampling.min_new_tokens: 0" in found[0])
 
 
-def test_a_rollout_may_name_another_backend_of_vllm(launch):
-    other = {"backend": "nccl"}
-
-    assert launch(engine={"weight_transfer_config": other}).arguments["weight_transfer_config"] == other
-
-
-@pytest.mark.parametrize("purpose", ["eval", "serve"])
-def test_only_a_rollout_has_routes_that_replace_weights(launch, purpose):
+def test_only_a_rollout_has_routes_that_replace_weights(launch):
     with pytest.raises(UsageError, match="need purpose: rollout, not"):
-        launch(purpose=purpose, engine={"load_format": "auto"}, server={"rl_routes": True})
+        launch(purpose="eval", engine={"load_format": "auto"}, server={"rl_routes": True})
 
 
 def test_an_engine_of_a_group_has_no_routes_for_trainers(launch, model):
-    """An engine of a data parallel group has no routes for trainers."""
     sections = {"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": "actors"}, "server": {"rl_routes": True}}
 
     with pytest.raises(UsageError, match="engines of one data-parallel group pause and refit together"):

@@ -80,14 +80,15 @@ def test_float16_is_not_advised_where_it_does_not_work(values, why) -> None:
     assert found.best.name == "fp32 on both sides"
 
 
-def test_weights_in_float16_are_not_advised_because_a_scaler_refuses_them() -> None:
+def test_weights_in_float16_are_not_advised() -> None:
+    """A gradient scaler refuses them."""
     found = _frontier({(BF16, IN_BF16): 0.041, (FP16, _trainer("float16", 0.5, weights="float16")): 0.005})
 
     assert found.best is None
     assert found.advice.startswith("No pair is within 0.01 nats; bf16 on both sides")
 
 
-def test_a_run_within_the_target_is_left_alone_unless_another_is_cheaper() -> None:
+def test_a_run_within_the_target_is_left_unless_one_is_cheaper() -> None:
     kept = _frontier({(FP16, IN_FP32): 0.0041, (FP16, IN_FP16): 0.005})
     cheaper = _frontier({(FP32, IN_FP32): 0.0018, (FP16, IN_FP16): 0.005})
 
@@ -95,7 +96,7 @@ def test_a_run_within_the_target_is_left_alone_unless_another_is_cheaper() -> No
     assert cheaper.advice.startswith("fp16 on both sides")
 
 
-def test_a_terminal_shows_every_pair_both_sides_costs_and_what_to_do(screened) -> None:
+def test_a_terminal_shows_every_pair_with_its_costs(screened) -> None:
     text = screened(
         lambda screen: show_frontier(screen, _frontier(engines=(BF16, _engine("float32", 0, failed="no memory")))), width=80
     )
