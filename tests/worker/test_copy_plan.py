@@ -68,7 +68,7 @@ def test_what_is_fused_on_both_sides_is_one_copy(model, written, dtype):
     assert torch.equal(model.norm, norm)
 
 
-def test_bytes_show_what_is_copied_in_order_to_where_its_name_belongs(model):
+def test_bytes_show_what_is_copied_to_where_its_name_belongs(model):
     sent = {**parts(fused()), "norm": torch.randn(OUTER)}
 
     found = plan(model, sent)
@@ -76,20 +76,16 @@ def test_bytes_show_what_is_copied_in_order_to_where_its_name_belongs(model):
     assert (found.in_place, found.alone, found.hidden) == ({"norm"}, {"norm": "norm"}, parts(fused()).keys())
 
 
-def test_parts_that_vllm_fuses_are_shown_by_the_whole_unless_they_are_transposed():
+def test_parts_that_vllm_fuses_are_shown_by_the_whole():
+    """Unless they are transposed."""
     layer = nn.Module()
     layer.qkv_proj = nn.Linear(OUTER, 3 * OUTER, bias=False)
     sent = {f"{part}_proj.weight": torch.randn(OUTER, OUTER) for part in "qkv"}
     strides = {"q": (1, OUTER), "k": (OUTER, 1), "v": (OUTER, 1)}
-    copies = [
-        Write(
-            f"{part}_proj.weight",
-            Region(0, (OUTER, OUTER), strides[part]),
-            "qkv_proj.weight",
-            Region(place * OUTER * OUTER, (OUTER, OUTER), (OUTER, 1)),
-        )
-        for place, part in enumerate("qkv")
-    ]
+    copies = []
+    for place, part in enumerate("qkv"):
+        written = Region(place * OUTER * OUTER, (OUTER, OUTER), (OUTER, 1))
+        copies.append(Write(f"{part}_proj.weight", Region(0, (OUTER, OUTER), strides[part]), "qkv_proj.weight", written))
 
     found = CopyPlan(layer, Manifest.of(sent.items()), copies, reloaded=(), modules=())
 
@@ -107,7 +103,8 @@ def test_a_gap_on_either_side_ends_a_copy(model, written):
     assert torch.equal(model.w13, weights)
 
 
-def test_tensors_of_their_own_are_copied_one_by_one_even_where_they_happen_to_be_neighbours(model, written):
+def test_tensors_of_their_own_are_copied_one_by_one(model, written):
+    """Even where they happen to be neighbours."""
     memory = fused().numpy()
     sent = {name: torch.from_numpy(part.numpy()) for name, part in parts(torch.from_numpy(memory)).items()}
 
@@ -149,7 +146,7 @@ def chunk_of(copy_plan, *names):
     return sorted(found, key=lambda item: names.index(item[0].name))
 
 
-def test_what_belongs_in_the_model_as_it_is_sent_is_received_in_place(model, written):
+def test_what_belongs_in_the_model_as_sent_is_received_in_place(model, written):
     sent = {"0.gate": torch.randn(INNER, OUTER), "0.up": torch.randn(INNER, OUTER)}
     copies = plan(model, sent)
     room = copies.room_for(chunk_of(copies, "0.gate", "0.up"))

@@ -112,7 +112,7 @@ def test_each_scope_has_a_description_of_its_own(model):
         Source(model, "everything")
 
 
-def test_a_sharded_model_is_described_once_and_gathered_for_each_pass(model, layouts, mesh):
+def test_a_sharded_model_is_described_once_and_gathered_anew(model, layouts, mesh):
     """Of a sharded tensor a rank has a part; what is sent is whole, and as it is now."""
     whole = model[0].weight.detach().clone()
     model[0].weight = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
@@ -149,7 +149,7 @@ def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
             offer(*arguments)
 
 
-def test_nothing_keeps_a_model_alive_that_its_trainer_has_dropped():
+def test_nothing_keeps_a_model_that_its_trainer_has_dropped():
     model = nn.Linear(4, 4).share_memory()
     Source(model, "parameters").shared(CPU)
     gone = weakref.ref(model)

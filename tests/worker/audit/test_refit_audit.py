@@ -19,17 +19,10 @@ PLANNED = (Refit(label="parameters", scope="parameters"), Refit(label="plan", sc
 def hazard(**values):
     defaults = {
         "name": "model.layers.0.scale",
-        "kind": "buffer",
-        "module": "model.layers.0",
-        "module_class": "acme.Layer",
-        "persistent": True,
-        "shape": (1,),
-        "problem": "1 of 1 values differ",
-        "in_checkpoint": True,
-        "checkpoint": ("model.layers.0.scale",),
-        "workers": (0,),
+        "kind": "buffer", "module": "model.layers.0", "module_class": "acme.Layer", "persistent": True, "shape": (1,),
+        "problem": "1 of 1 values differ", "in_checkpoint": True, "checkpoint": ("model.layers.0.scale",), "workers": (0,),
         "after": ("parameters",),
-    }
+    }  # fmt: skip
     return Hazard(**{**defaults, **values})
 
 
@@ -60,10 +53,8 @@ def plan(tmp_path):
         (record([hazard(planned=())], (*PLANNED, Refit(label="plan again", scope="state_dict", differs=("x",)))), False, False),
         (record([hazard(planned=())], (*PLANNED, Refit(label="plan again", scope="state_dict", refused="no"))), False, False),
     ],
-    ids=[
-        "nothing", "refused", "a hazard", "covered", "the plan brings one in", "refused with the plan",
-    ],
-)  # fmt: skip
+    ids=["nothing", "refused", "a hazard", "covered", "the plan brings one in", "refused with the plan"],
+)
 def test_an_audit_passes_if_all_is_right_with_the_plan(found, clean, passed):
     assert (found.clean, found.passed) == (clean, passed)
 
@@ -78,9 +69,7 @@ def test_an_audit_passes_if_all_is_right_with_the_plan(found, clean, passed):
     ],
 )
 def test_candidates_are_the_quirks_that_could_affect_weights(plan, kind, quirks, changes):
-    found = plan(
-        kind, config={"tie_word_embeddings": False, "num_experts": 8} if kind == "qwen3_moe" else {"tie_word_embeddings": False}
-    )
+    found = plan(kind, config={"tie_word_embeddings": False} | ({"num_experts": 8} if kind == "qwen3_moe" else {}))
 
     assert candidates(found) == quirks
     assert changes_weights(found) is changes
@@ -96,11 +85,7 @@ def test_a_patch_under_another_built_in_flag_is_not_taken_away(plan):
     assert "cpu-moe-expert-parallel" not in candidates(found)
 
 
-def test_what_the_state_dict_restores_is_credited_to_who_sends_it(plan):
-    assert covering(hazard(planned=()), plan("gemma4_text")) == ("gemma4-layer-scalar",)
-
-
-def test_what_no_refit_restores_is_credited_to_who_patches_the_engine(plan):
+def test_what_no_refit_restores_is_credited_to_who_patches_it(plan):
     after = ("parameters", "state_dict", "parameters again")
     found = plan("qwen3_moe", config={"tie_word_embeddings": False, "num_experts": 4})
 
@@ -151,7 +136,7 @@ def test_values_of_the_audit_itself_do_not_count_as_typed(model_folder):
     assert plan.context.typed == {"engine.seed"}
 
 
-def test_transformers_loads_the_model_before_an_engine_starts(tmp_path):
+def test_transformers_loads_the_model_before_an_engine_starts(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(b"")
     steps = []
@@ -160,13 +145,5 @@ def test_transformers_loads_the_model_before_an_engine_starts(tmp_path):
         asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), notify=steps.append))
 
     assert steps == ["loading the model with transformers"]
-
-
-@pytest.mark.parametrize("settings", [[], ["--set", "engine.runtime=v0"]], ids=["unknown to transformers", "refused"])
-def test_an_audit_that_cannot_be_made_exits_with_2(settings, tmp_path, capsys):
-    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
-    (tmp_path / "model.safetensors").write_bytes(b"")
-
-    code = main(["audit", str(tmp_path), "--verbose", *settings])
-
-    assert ("error:" in capsys.readouterr().err, code) == (True, 2)
+    assert main(["audit", str(tmp_path)]) == 2
+    assert "error:" in capsys.readouterr().err
