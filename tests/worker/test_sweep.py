@@ -47,7 +47,7 @@ def _changed(**values):
         (_changed(first=_SOME), Run(stage=Stage.BUILD, killed=True), Verdict.UNFINISHED),
     ],
 )
-def test_only_a_checkpoint_that_is_right_from_disk_blames_the_refit(run, disk, verdict):
+def test_only_a_checkpoint_right_from_disk_blames_the_refit(run, disk, verdict):
     assert _row(run=run, disk=disk).verdict is verdict
 
 

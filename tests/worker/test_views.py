@@ -21,7 +21,7 @@ def model(request, tmp_path_factory):
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).share_memory()
 
 
-def test_every_tensor_of_a_checkpoint_is_a_view_of_the_models_memory(model, monkeypatch):
+def test_a_checkpoint_s_tensors_are_views_of_the_models_memory(model, monkeypatch):
     layout = scope.layout(model, "state_dict")
     memory = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
 
