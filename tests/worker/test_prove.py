@@ -34,7 +34,7 @@ from worker.lab.kit.proof import Conclusion, Finding, Run
 from worker.lab.kit.prove import conclude, prove, run_scenario, together
 
 _MODULE = """
-    import asyncio, os, signal, tempfile
+    import asyncio, os, signal
     from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, purpose, report
     from worker.lab.kit.lab import CannotShowError, Outcome
 
@@ -82,13 +82,6 @@ _MODULE = """
         print("(Worker pid=7) ERROR 11-21 11:51:42 [executor.py:1063] NotImplementedError", flush=True)
         await engine_error(lab)
 
-    async def loses_its_folder(lab):
-        outcome = await not_needed(lab)
-        if "MODEL_QUIRKS_DISABLE" in os.environ:
-            tempfile.tempdir = str(lab.folder / "gone")
-            async with lab.worker(lab.folder / "model"):
-                pass
-        return outcome
 
     async def own_error(lab):
         raise KeyError("oops")
@@ -214,7 +207,6 @@ def test_a_first_run_without_an_outcome_is_the_only_one(proven):
     [
         ("stays_on", "^without the quirk: it was to be off in the plan, but was active$"),
         ("without_a_plan", "the scenario made no plan through its lab"),
-        ("loses_its_folder", "without the quirk: an error that the quirk does not declare"),
     ],
 )
 def test_runs_that_differ_by_more_than_the_quirk_prove_nothing(proven, scenario, reason):

@@ -27,40 +27,23 @@ IP = "127.0.0.1"
 #: Every tensor has its own buffer.
 BUFFER = 1024
 
-#: A trainer, or an engine's process, that takes part for a while and then does nothing any more.
+#: An engine's process that takes part for a while and then does nothing any more.
 _STUCK = """
 import sys, time, torch
 from pathlib import Path
-from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
 from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 
-role, how, *where = sys.argv[1:]
-tensors = {f"t{index}": torch.full((256,), float(index)) for index in range(12)}
-
-def stuck():
-    print("half-way", flush=True)
-    time.sleep(3600)
-
-def source():
-    for index, item in enumerate(tensors.items()):
-        if index == 5:
-            stuck()
-        yield item
-
-options = {"manifest": Manifest.of(tensors.items()), "buffer_bytes": 1024}
-if how == "ipc_zmq" and role == "trainer":
-    send_ipc_zmq(source, where, timeout_s=600, **options)
-elif how == "ipc_zmq":
+how, *where = sys.argv[1:]
+if how == "ipc_zmq":
     stream = IpcZmqStream(Path(where[0]), None, device=torch.device("cpu"), timeout_s=3600)
 else:
     port, rank, size = map(int, where)
-    if role == "trainer":
-        CollectiveSender("127.0.0.1", port, world_size=size, timeout_s=3600).send(source, **options)
     stream = CollectiveStream(Group("127.0.0.1", port, rank=rank, world_size=size, timeout_s=3600), None)
 next(iter(stream))
-stuck()
+print("half-way", flush=True)
+time.sleep(3600)
 """
 
 
@@ -74,9 +57,9 @@ class IpcZmq:
         self.addresses = [folder / f"rank-{rank}.sock" for rank in range(engines)]
         self._timeout_s = timeout_s
 
-    def process(self, role: str, rank: int = 0) -> list[object]:
-        """Arguments of a process that takes part."""
-        return [role, self.name, *(self.addresses if role == "trainer" else [self.addresses[rank]])]
+    def process(self) -> list[object]:
+        """Arguments of the process of the first rank."""
+        return [self.name, self.addresses[0]]
 
     def send(self, source, manifest=None) -> None:
         """The trainer's end, whole."""
@@ -101,9 +84,9 @@ class Collective:
         self.port, self.size, self._trainers, self._timeout_s = free_port(IP), trainers + engines, trainers, timeout_s
         self.ranks: dict[int, CollectiveSender | Group] = {}
 
-    def process(self, role: str, rank: int = 0) -> list[object]:
-        """Arguments of a process that takes part."""
-        return [role, self.name, self.port, 0 if role == "trainer" else self._trainers + rank, self.size]
+    def process(self) -> list[object]:
+        """Arguments of the process of the first rank."""
+        return [self.name, self.port, self._trainers, self.size]
 
     def send(self, source, manifest=None, trainer: int = 0) -> None:
         """The trainer's end, whole."""
@@ -226,7 +209,7 @@ def test_a_refit_that_one_process_rejects_ends_for_all(background, wired):
 
 def test_an_engine_process_killed_half_way_is_missed_at_once(start, background, wired):
     wire = wired(engines=2)
-    engine = start(_STUCK, *wire.process("engine", 0))
+    engine = start(_STUCK, *wire.process())
     receiving = background(receive, wire, 1)
     sending = background(wire.send, many().items)
     assert engine.stdout.readline() == "half-way\n"

@@ -71,7 +71,7 @@ def test_rows_without_equal_tokens_fail_if_nothing_else_counts(a, dumped) -> Non
 # ---- settings and causes
 
 
-def test_if_prefill_agrees_a_logprob_s_meaning_is_the_first_cause(a, b) -> None:
+def test_if_prefill_agrees_the_meaning_is_the_first_cause(a, b) -> None:
     raw = {"model_config.logprobs_mode": "raw_logprobs", "cache_config.enable_prefix_caching": False, "acme.colour": "blue"}
 
     found = compare(a, b(lower="sampled", scored=True, effective={**a.effective, **raw}))

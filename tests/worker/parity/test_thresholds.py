@@ -109,7 +109,7 @@ def test_all_that_is_wrong_is_in_one_error() -> None:
     assert "'x'" in message
 
 
-def test_what_a_user_types_replaces_a_metrics_limits_of_that_side() -> None:
+def test_what_a_user_types_replaces_limits_of_that_side() -> None:
     found = chosen_thresholds(
         DEFAULT_PROFILE, ["mean_abs_dprob=0.02", "ratio_mean<=1.5", "kl_k1<=0.3", "kl_k1<=0.2", "max_abs_delta=1"]
     )
