@@ -134,38 +134,14 @@ def test_dummy_weights_without_refits_are_for_benchmarks(launch, purpose):
     assert "generate_from_dummy" not in found.arguments
 
 
-def test_quirks_change_what_the_user_did_not_type(launch, install):
-    install(
-        "acme-sampling",
-        """
-        from quirks_core import Default, ModelFlag, Quirk, Require, Severity, purpose, report
+def test_quirks_change_what_the_user_did_not_type(launch):
+    found = launch(recipe="deepscaler").arguments
+    typed = launch(recipe="deepscaler", engine={"logprobs_mode": "raw_logprobs", "compilation_config": {"mode": 0}}).arguments
 
-        QUIRK = Quirk(
-            id="acme-sampling",
-            title="Something goes wrong",
-            flag=ModelFlag.TOKENIZER,
-            match=purpose("rollout"),
-            adjustments=(
-                Require("sampling.stop_token_ids", includes=[107, 1]),
-                Default("sampling.top_k", 20),
-                Default("sampling.temperature", 0.9),
-                Require("engine.block_size", 32),
-            ),
-            severity=Severity.WRONG_OUTPUT,
-            references=report("https://example.org/1"),
-        )
-        """,
-    )
-
-    found = launch(recipe="deepscaler", sampling={"stop_token_ids": [5], "temperature": 0.5})
-    typed = launch(engine={"logprobs_mode": "raw_logprobs"})
-
-    sampling = found.config.sampling
-    assert (sorted(sampling.stop_token_ids), sampling.top_k, sampling.temperature) == ([1, 5, 107], 20, 0.5)
-    assert found.arguments["logprobs_mode"] == "processed_logprobs"
-    assert found.arguments["compilation_config"] == {"backend": "eager", "custom_ops": ["all", "-rotary_embedding"]}
-    assert found.arguments["block_size"] == 32
-    assert typed.arguments["logprobs_mode"] == "raw_logprobs"
+    assert found["logprobs_mode"] == "processed_logprobs"
+    assert found["compilation_config"] == {"backend": "eager", "custom_ops": ["all", "-rotary_embedding"]}
+    assert typed["logprobs_mode"] == "raw_logprobs"
+    assert typed["compilation_config"] == {"mode": 0, **found["compilation_config"]}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -76,38 +77,28 @@ def came(stream, plan):
     return stream.by_pieces, first, untouched, list(coming)
 
 
-def test_nothing_is_written_before_a_caller_knows_of_it(background, sharded, address):
+@pytest.mark.parametrize("is_collective", [False, True])
+def test_nothing_is_written_before_a_caller_knows_of_it(background, sharded, address, is_collective):
     """Whoever is told of an error before the first tensors takes the model to be as it was."""
-    plan = Plan(sharded)
+    plan, port = Plan(sharded), free_port(IP)
 
     def receive():
-        with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: plan) as stream:
-            return came(stream, plan)
+        with ExitStack() as ends:
+            if is_collective:
+                group = ends.enter_context(closing(Group(IP, port, rank=1, world_size=2, timeout_s=FOREVER_S)))
+                return came(CollectiveStream(group, None, lambda _: plan), plan)
+            stream = IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: plan)
+            return came(ends.enter_context(stream), plan)
 
     receiving = background(receive)
-    send_ipc_zmq(Source(sharded, "parameters"), [address], timeout_s=FOREVER_S)
+    if is_collective:
+        with closing(CollectiveSender(IP, port, world_size=2, timeout_s=FOREVER_S)) as sender:
+            sender.send(Source(sharded, "parameters"))
+    else:
+        send_ipc_zmq(Source(sharded, "parameters"), [address], timeout_s=FOREVER_S)
 
     assert receiving.result(HUNG_S) == (True, [], True, [])
     assert all(torch.equal(plan.memory[name], tensor.full_tensor()) for name, tensor in sharded.named_parameters())
-
-
-def test_the_same_holds_for_a_collective(background):
-    layer, port = torch.nn.Linear(4, 4), free_port(IP)
-    plan = Plan(layer)
-
-    def receive():
-        group = Group(IP, port, rank=1, world_size=2, timeout_s=FOREVER_S)
-        found = came(CollectiveStream(group, None, lambda _: plan), plan)
-        group.close()
-        return found
-
-    receiving = background(receive)
-    sender = CollectiveSender(IP, port, world_size=2, timeout_s=FOREVER_S)
-    sender.send(Source(layer, "parameters"))
-    sender.close()
-
-    assert receiving.result(HUNG_S) == (True, [], True, [])
-    assert all(torch.equal(plan.memory[name], parameter) for name, parameter in layer.named_parameters())
 
 
 def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import struct
-import xml.etree.ElementTree as ET
+
 
 import pytest
 import torch
@@ -106,17 +105,6 @@ def test_a_terminal_shows_every_pair_with_its_costs(screened) -> None:
     assert ["bf16", "bf16", "autocast", "0.041", "0.041", "0.041", "1.00", "now"] in rows
     assert "engine fp32: no memory" in text
     assert "of 1000 weights 0 are beyond that, and 7 below its smallest number" in " ".join(text.split())
-
-
-def test_the_picture_names_the_run_and_the_pair_to_take(tmp_path) -> None:
-    pytest.importorskip("matplotlib", reason="the picture needs matplotlib: pip install 'model-quirks[parity]'")
-    from worker.lab.parity.picture import write_picture
-
-    write_picture(_frontier(), tmp_path)
-
-    text = "".join(ET.fromstring((tmp_path / "frontier.svg").read_text()).itertext())  # noqa: S314  # our own
-    assert all(words in text for words in ("bf16 on both sides (now)", "fp16 on both sides (take this)", "target 0.01"))
-    assert struct.unpack(">II", (tmp_path / "frontier.png").read_bytes()[16:24]) == (1600, 900)
 
 
 def test_what_float16_cannot_hold_is_read_from_the_model(tmp_path) -> None:

@@ -121,16 +121,20 @@ def test_the_sampled_token_stays_in_though_truncation_drops_it() -> None:
 # ---- weights
 
 
-def test_the_checkpoints_weights_survive_perturbing_bit_for_bit(qwen3: Trainer) -> None:
+def test_the_weights_in_use_survive_perturbing_and_scoring(qwen3: Trainer) -> None:
+    """Bit for bit."""
     original = {name: row.clone() for name, row in qwen3.model.state_dict().items()}
 
     qwen3.perturb("c", scale=0.5)
+    scored(qwen3, [sample(weights=(("b", 0, 24),))])
     held = qwen3.label
     qwen3.use("b")
+    other = qwen3.model.get_output_embeddings().weight.detach().clone()
     qwen3.use("a")
 
     assert held == "a"
     assert all(torch.equal(row, original[name]) for name, row in qwen3.model.state_dict().items())
+    assert not torch.equal(other, qwen3.model.get_output_embeddings().weight)
 
 
 def test_the_noise_depends_on_the_scale_alone(checkpoint) -> None:
@@ -174,19 +178,6 @@ def test_each_span_is_scored_by_its_own_weights(qwen3: Trainer) -> None:
     assert by_old != pytest.approx(by_new, abs=0.1)
     assert by_both == pytest.approx((*by_old[:10], *by_new[10:]), abs=NOISE)
     assert by_default == pytest.approx(by_old, abs=NOISE)
-
-
-def test_scoring_leaves_the_model_with_the_weights_in_use(qwen3: Trainer) -> None:
-    weight = qwen3.model.get_output_embeddings().weight
-    qwen3.use("b")
-    held = weight.detach().clone()
-
-    scored(qwen3, [sample(weights=(("a", 0, 24),))])
-
-    assert qwen3.label == "b"
-    assert torch.equal(weight, held)
-    qwen3.use("a")
-    assert not torch.equal(weight, held)
 
 
 # ---- dtype, attention, head
