@@ -44,7 +44,6 @@ async def scenario(lab):
 '''
 _HELPER = """
 LIMIT = 5.0
-OTHER = 1
 
 def expected(lab, word):
     return lab, word, LIMIT
@@ -102,9 +101,9 @@ def made(monkeypatch):
 
 _SAME = {
     "docstring": ("quirk", "What goes wrong.", "What went wrong."),
-    "docstring of a scenario": ("quirk", "Runs.", "Walks."),
+
     "what nobody names": ("quirk", "return 1", "return 2"),
-    "constant that nobody names": ("helper", "OTHER = 1", "OTHER = 2"),
+
     "annotation": ("quirk", "async def scenario(lab):", "async def scenario(lab: object) -> object:"),
     "layout and comments": ("quirk", "return expected(lab, WORD)", "return expected(lab,  WORD)  # as it should be"),
     "imported under another name": (
@@ -177,24 +176,21 @@ def test_a_field_that_a_later_python_has_changes_no_digest(monkeypatch):
     assert ast.dump(digest._Essence("nowhere", tree).tree) == before
 
 
-def test_another_engine_makes_a_proof_stale(package, made, monkeypatch):
-    quirk = package()
-    made(quirk)
-    versions = evidence.installed_versions()
-
-    monkeypatch.setattr(evidence, "installed_versions", lambda: {**versions, "torch": "9.9"})
-    assert stale(quirk) == "torch"
-    monkeypatch.setattr(evidence, "installed_versions", lambda: {**versions, "vllm": "9.9"})
-    assert stale(quirk) == "never proved"
-
-
-def test_an_eager_proof_is_none_for_graphs(package, made, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "found", "because"),
+    [
+        ("installed_versions", {**evidence.installed_versions(), "torch": "9.9"}, "torch"),
+        ("installed_versions", {**evidence.installed_versions(), "vllm": "9.9"}, "never proved"),
+        ("captures_graphs", True, "never proved"),
+    ],
+)
+def test_another_engine_makes_a_proof_stale(package, made, monkeypatch, name, found, because):
     quirk = package()
     made(quirk, runner="v1")
 
-    monkeypatch.setattr(evidence, "captures_graphs", lambda: True)
+    monkeypatch.setattr(evidence, name, lambda: found)
 
-    assert stale(quirk) == "never proved"
+    assert stale(quirk) == because
 
 
 def test_another_kind_of_cpu_makes_no_proof_stale(made, monkeypatch):

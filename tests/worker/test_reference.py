@@ -116,8 +116,8 @@ def test_an_actor_is_made_as_theirs(monkeypatch, asked, gpus, port, arguments):
     assert variables == {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_SKIP_P2P_CHECK": "1", **several}
 
 
-async def test_a_deferred_worker_has_an_address_until_it_ends(model_folder):
-    worker = VllmAsyncGenerationWorker({"model": str(model_folder), "server": {"enabled": True}}, defer_model_load=True)
+async def test_a_deferred_worker_has_an_address_until_it_ends(model):
+    worker = VllmAsyncGenerationWorker({"model": str(model()), "server": {"enabled": True}}, defer_model_load=True)
     with closing(worker._listener):
         url = await worker.get_reserved_url()
         assert url == f"http://127.0.0.1:{worker._listener.socket.getsockname()[1]}/v1"
@@ -145,10 +145,10 @@ async def test_statistics_that_nobody_takes_stay_bounded(monkeypatch):
     assert min(found) > 10
 
 
-def test_named_variables_travel_to_actors_of_the_engine(model_folder, monkeypatch):
+def test_named_variables_travel_to_actors_of_the_engine(model, monkeypatch):
     monkeypatch.setenv("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "MINE")
 
-    worker = VllmAsyncGenerationWorker({"model": str(model_folder)}, None, 1.0, None, ["QUANT_CONFIG"])
+    worker = VllmAsyncGenerationWorker({"model": str(model())}, None, 1.0, None, ["QUANT_CONFIG"])
 
     assert worker._launch.environment["VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"] == "MINE,QUANT_CONFIG"
 

@@ -104,11 +104,11 @@ def test_a_port_given_back_is_closed_in_forks_too(reserved):
             socket.create_connection(address, timeout=HUNG_S)
 
 
-async def test_a_port_that_is_taken_is_found_before_the_engine_starts(model_folder, reserved, monkeypatch):
+async def test_a_port_that_is_taken_is_found_before_the_engine_starts(model, reserved, monkeypatch):
     started = []
     monkeypatch.setattr(VllmAsyncGenerationWorker, "_create_engine", lambda *_: started.append(1))
     port = port_of(reserved())
-    worker = VllmAsyncGenerationWorker({"model": str(model_folder), "server": {"enabled": True, "port": port}})
+    worker = VllmAsyncGenerationWorker({"model": str(model()), "server": {"enabled": True, "port": port}})
 
     with pytest.raises(ServerStartError, match=f"port {port}: Address already in use"):
         await worker.post_init_async()
@@ -116,7 +116,7 @@ async def test_a_port_that_is_taken_is_found_before_the_engine_starts(model_fold
     assert not started
 
 
-async def test_an_engine_that_does_not_start_gives_the_port_back(model_folder, monkeypatch):
+async def test_an_engine_that_does_not_start_gives_the_port_back(model, monkeypatch):
     taken = []
 
     async def fail(worker, _):
@@ -124,7 +124,7 @@ async def test_an_engine_that_does_not_start_gives_the_port_back(model_folder, m
         raise QuirksError("no engine today")
 
     monkeypatch.setattr(VllmAsyncGenerationWorker, "_create_engine", fail)
-    worker = VllmAsyncGenerationWorker({"model": str(model_folder), "server": {"enabled": True}})
+    worker = VllmAsyncGenerationWorker({"model": str(model()), "server": {"enabled": True}})
 
     with pytest.raises(QuirksError, match="no engine today"):
         await worker.post_init_async()

@@ -127,8 +127,8 @@ def test_the_refits_show_the_remedy(values, destroyed, remedy):
     assert (remedy in found.remedy, found.is_destroyed) == (True, destroyed)
 
 
-def test_values_of_the_audit_itself_do_not_count_as_typed(model_folder):
-    typed = GenerationConfig.parse({"model": str(model_folder), "engine": {"load_format": "auto", "seed": 3}})
+def test_values_of_the_audit_itself_do_not_count_as_typed(model):
+    typed = GenerationConfig.parse({"model": str(model()), "engine": {"load_format": "auto", "seed": 3}})
 
     plan = make_plan(opened(typed))
 

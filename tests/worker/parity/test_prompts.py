@@ -41,16 +41,12 @@ def test_without_a_file_there_are_prompts_of_different_lengths(model):
     assert len({len(row) for row in found.rows}) > 4
 
 
-def test_every_line_of_a_text_file_that_is_not_blank_is_a_prompt(model, file):
-    found = load_prompts(model, file=file("p.txt", "one", "", "two three", "   "))
+def test_a_file_holds_texts_or_json_lines(model, file):
+    texts = load_prompts(model, file=file("p.txt", "one", "", "two three", "   "))
+    ids = load_prompts(model, file=file("p.jsonl", '{"prompt": "one"}', '{"prompt_token_ids": [5, 6, 7]}'))
 
-    assert [found.decode(row) for row in found.rows] == ["one", "two three"]
-
-
-def test_json_lines_hold_texts_or_token_ids(model, file):
-    found = load_prompts(model, file=file("p.jsonl", '{"prompt": "one"}', '{"prompt_token_ids": [5, 6, 7]}'))
-
-    assert (found.decode(found.rows[0]), found.rows[1]) == ("one", (5, 6, 7))
+    assert [texts.decode(row) for row in texts.rows] == ["one", "two three"]
+    assert (ids.decode(ids.rows[0]), ids.rows[1]) == ("one", (5, 6, 7))
 
 
 @pytest.mark.parametrize(
