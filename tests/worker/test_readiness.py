@@ -77,26 +77,16 @@ def test_a_sleeping_engine_neither_generates_nor_takes_weights(level):
         readiness.check()
 
 
-@pytest.mark.parametrize("tags", [[None], [[WEIGHTS], [KV_CACHE]], [[KV_CACHE], None], [[WEIGHTS, KV_CACHE]]])
-def test_after_a_light_sleep_a_whole_wake_up_is_enough(tags):
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("tags", [[None, None], [[WEIGHTS], [KV_CACHE]], [[KV_CACHE], None], [[WEIGHTS, KV_CACHE], None]])
+def test_a_light_sleep_takes_a_whole_wake_up_a_deep_one_a_refit(level, tags):
     readiness = Readiness()
-    readiness.slept(1)
-
-    for each in tags:
-        readiness.woke(each)
-
-    readiness.check()
-
-
-@pytest.mark.parametrize("tags", [[None, None], [[WEIGHTS], [KV_CACHE]]], ids=["at once", "weights first"])
-def test_after_a_deep_sleep_only_a_refit_makes_the_engine_ready(tags):
-    readiness = Readiness()
-    readiness.slept(2)
+    readiness.slept(level)
     readiness.woke(tags[0])
-    with pytest.raises(NotReadyError, match="level 2, which keeps no weights; refit before generating"):
-        readiness.check()
-
-    readiness.refitted("2")
+    if level == 2:
+        with pytest.raises(NotReadyError, match="level 2, which keeps no weights; refit before generating"):
+            readiness.check()
+        readiness.refitted("2")
     readiness.woke(tags[1])
 
     readiness.check()

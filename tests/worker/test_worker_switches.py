@@ -7,7 +7,6 @@ import pytest
 from quirks_core.base.errors import BrokenPluginsError
 from quirks_core.plan.records import Plan, State
 from quirks_core.plugins.lock import Lock, LockError
-
 from quirks_core.plugins.registry import Registry
 from worker import VllmAsyncGenerationWorker
 

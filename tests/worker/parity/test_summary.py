@@ -63,8 +63,6 @@ def test_a_setting_that_breaks_another_scenario_is_no_cure(make_report, make_res
     step = Step(**change, how="restart", results=(make_result("a"),))
     both = {"scenario": "a", "metric": "kl_k3", "value_before": 1.0, "value_after": 0.0, "restores": ("a",), "worsens": ("b",)}
 
-    (item,) = tried(
-        make_report(results=(make_result("a", 1.0),), steps=(step,), attributions=(Attribution(**change, **both),))
-    )
+    (item,) = tried(make_report(results=(make_result("a", 1.0),), steps=(step,), attributions=(Attribution(**change, **both),)))
 
     assert (item.effect, item.says) == ("worsens", "restores a; worsens b")
