@@ -6,10 +6,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from quirks_core import ModelFlag, Quirk, Severity, purpose, report
 from quirks_core.reporting.terminal import Screen
+
+
+@pytest.fixture
+def declare() -> Callable[..., Quirk]:
+    """Declares a quirk of every rollout, unless it says otherwise."""
+
+    def build(name: str, *adjustments: Any, **fields: Any) -> Quirk:
+        given = {"title": "-", "match": purpose("rollout"), "flag": ModelFlag.RUNTIME, "severity": Severity.WRONG_OUTPUT}
+        return Quirk(id=name, adjustments=adjustments, references=report("https://example.org"), **given | fields)
+
+    return build
 
 
 @pytest.fixture

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core import Default, Patch, Quirk, Severity, model_type, report
+from quirks_core import Default, Patch
 from worker.engine import failures
 
 TARGET = "pluggy._manager:PluginManager.register"
 
 
 @pytest.fixture
-def plan(quirk_registry, quirk_context):
+def plan(quirk_registry, quirk_context, declare):
     """The plan of three quirks: one sets the KV cache's dtype, two patch, with functions of one file."""
-    wanted = {
-        "sets": Default("engine.kv_cache_dtype", "fp8"),
-        "patches": Patch(TARGET, wrapper="acme.fixes:make", expects="0" * 12),
-        "wraps": Patch(TARGET, wrapper="acme.fixes:wrap", expects="0" * 12),
-    }
-    for name, adjustment in wanted.items():
-        quirk_registry.add(
-            Quirk(
-                id=f"acme-{name}", title=f"It {name}", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-                adjustments=adjustment, references=report("https://example.org"),
-            )
-        )  # fmt: skip
-    plan = quirk_registry.resolve(quirk_context("acme"))
-    assert {verdict.id for verdict in plan.active} == {f"acme-{name}" for name in wanted}
-    return plan
+    quirk_registry.add(
+        declare("acme-sets", Default("engine.kv_cache_dtype", "fp8"), title="It sets"),
+        declare("acme-patches", Patch(TARGET, wrapper="acme.fixes:make", expects="0" * 12)),
+        declare("acme-wraps", Patch(TARGET, wrapper="acme.fixes:wrap", expects="0" * 12)),
+    )
+    return quirk_registry.resolve(quirk_context(purpose="rollout"))
 
 
 def named(notes):

@@ -274,15 +274,11 @@ def test_engines_have_different_seeds_unless_equals_are_wanted(ranked, strategy,
 
 
 @pytest.mark.parametrize("strategy", ["actors", "independent", None])
-def test_a_worker_without_a_group_cannot_be_several_engines(model, strategy):
-    config = {
-        "model": str(model("qwen3_moe", num_experts=12)),
-        "engine": {"data_parallel_size": 2},
-        "parallel": {"dp_strategy": strategy},
-    }
+def test_a_worker_without_a_group_cannot_be_several_engines(launch, model, strategy):
+    folder = model("qwen3_moe", num_experts=12)
 
     with pytest.raises(UsageError, match=r"takes several engines: make a worker\.WorkerGroup, or set parallel\.dp_strategy"):
-        VllmAsyncGenerationWorker(config)
+        launch(folder, engine={"data_parallel_size": 2}, parallel={"dp_strategy": strategy})
 
 
 @pytest.mark.parametrize(
@@ -300,13 +296,13 @@ def test_a_rollout_that_masks_end_tokens_warns_first(model, purpose, least, warn
     assert not warns or ("= 5 masks the tokens that end a sample" in found[0] and "set sampling.min_new_tokens: 0" in found[0])
 
 
-def test_only_a_rollout_has_routes_that_replace_weights(launch):
-    with pytest.raises(UsageError, match="need purpose: rollout, not"):
-        launch(purpose="eval", engine={"load_format": "auto"}, server={"rl_routes": True})
-
-
-def test_an_engine_of_a_group_has_no_routes_for_trainers(launch, model):
-    sections = {"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": "actors"}, "server": {"rl_routes": True}}
-
-    with pytest.raises(UsageError, match="engines of one data-parallel group pause and refit together"):
-        launch(model("qwen3_moe", num_experts=12), engine_rank=EngineRank("actors", 0, 2, "192.0.2.7", 29600), **sections)
+@pytest.mark.parametrize(
+    ("purpose", "engine_rank", "problem"),
+    [
+        ("eval", None, "need purpose: rollout, not"),
+        ("rollout", EngineRank("actors", 0, 2, "192.0.2.7", 29600), "engines of one data-parallel group pause and refit"),
+    ],
+)
+def test_routes_for_trainers_are_those_of_a_rollout_s_one_engine(launch, purpose, engine_rank, problem):
+    with pytest.raises(UsageError, match=problem):
+        launch(purpose=purpose, engine_rank=engine_rank, server={"rl_routes": True})

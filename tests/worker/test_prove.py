@@ -8,24 +8,14 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import pytest
+from declarations import declared
 from patience import HUNG_S, until
 
-from quirks_core import (
-    Default,
-    Kind,
-    ModelFlag,
-    PairedRun,
-    Quirk,
-    Severity,
-    StaticProbe,
-    SymbolProbe,
-    platform,
-    purpose,
-    report,
-)
-from quirks_core.base import child_process  # fmt: skip
+from quirks_core import Kind, PairedRun, Quirk, StaticProbe, SymbolProbe, platform
+from quirks_core.base import child_process
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from worker.lab.kit import proof as records
@@ -33,90 +23,87 @@ from worker.lab.kit.lab import Outcome
 from worker.lab.kit.proof import Conclusion, Finding, Run
 from worker.lab.kit.prove import conclude, prove, run_scenario, together
 
-_MODULE = """
-    import asyncio, os, signal
-    from quirks_core import Affected, Default, ModelFlag, Quirk, Severity, purpose, report
-    from worker.lab.kit.lab import CannotShowError, Outcome
-
-    QUIRK = Quirk(
-        id="acme-limit",
-        title="Something goes wrong",
-        flag=ModelFlag.TIMEOUT,
-        match=purpose("serve"),
-        affected=Affected("vllm", fixed="0.0.1"),
-        adjustments=Default("request.timeout_s", 5.0),
-        severity=Severity.CRASH,
-        references=report("https://example.org/1"),
+#: The quirk's module: its declaration, and scenarios.
+_MODULE = (
+    declared(
+        "acme-limit",
+        match='purpose("serve")',
+        affected='Affected("vllm", fixed="0.0.1")',
+        adjustments='Default("request.timeout_s", 5.0)',
+        severity="Severity.CRASH",
     )
+    + """
+import asyncio, os, signal
+from worker.lab.kit.lab import CannotShowError, Outcome
 
-    def _value(lab):
-        model = lab.folder / "model"
-        model.mkdir(parents=True, exist_ok=True)
-        (model / "config.json").write_text('{"model_type": "qwen3"}')
-        return lab.plan(model, {"purpose": "eval"}).value("request.timeout_s")
+def _value(lab):
+    model = lab.folder / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "config.json").write_text('{"model_type": "qwen3"}')
+    return lab.plan(model, {"purpose": "eval"}).value("request.timeout_s")
 
-    async def needed(lab):
-        value = _value(lab)
-        return Outcome(value == 5.0, "time limit", str(value), "5.0")
+async def needed(lab):
+    value = _value(lab)
+    return Outcome(value == 5.0, "time limit", str(value), "5.0")
 
-    async def not_needed(lab):
-        return Outcome(True, "time limit", str(_value(lab)), "any")
+async def not_needed(lab):
+    return Outcome(True, "time limit", str(_value(lab)), "any")
 
-    async def stays_on(lab):
-        os.environ.pop("MODEL_QUIRKS_DISABLE", None)
-        os.environ["MODEL_QUIRKS_FORCE"] = "acme-limit"
-        return await needed(lab)
+async def stays_on(lab):
+    os.environ.pop("MODEL_QUIRKS_DISABLE", None)
+    os.environ["MODEL_QUIRKS_FORCE"] = "acme-limit"
+    return await needed(lab)
 
-    async def without_a_plan(lab):
-        return Outcome("MODEL_QUIRKS_FORCE" in os.environ, "the environment", "as it is", "the variable")
+async def without_a_plan(lab):
+    return Outcome("MODEL_QUIRKS_FORCE" in os.environ, "the environment", "as it is", "the variable")
 
-    async def variables(lab):
-        names = [name for name in sorted(os.environ) if name.startswith("MODEL_QUIRKS_")]
-        return Outcome(True, "the environment", " ".join(names), "ours")
+async def variables(lab):
+    names = [name for name in sorted(os.environ) if name.startswith("MODEL_QUIRKS_")]
+    return Outcome(True, "the environment", " ".join(names), "ours")
 
-    async def engine_error(lab):
-        from worker import VllmAsyncGenerationWorker
-        VllmAsyncGenerationWorker({"model": "m", "server": {"nonsense": 1}})
+async def engine_error(lab):
+    from worker import VllmAsyncGenerationWorker
+    VllmAsyncGenerationWorker({"model": "m", "server": {"nonsense": 1}})
 
-    async def engine_error_with_a_cause(lab):
-        print("(Worker pid=7) ERROR 11-21 11:51:42 [executor.py:1063] NotImplementedError", flush=True)
-        await engine_error(lab)
+async def engine_error_with_a_cause(lab):
+    print("(Worker pid=7) ERROR 11-21 11:51:42 [executor.py:1063] NotImplementedError", flush=True)
+    await engine_error(lab)
 
+async def own_error(lab):
+    raise KeyError("oops")
 
-    async def own_error(lab):
-        raise KeyError("oops")
+async def cannot_show(lab):
+    raise CannotShowError("only a CPU with AMX shows it")
 
-    async def cannot_show(lab):
-        raise CannotShowError("only a CPU with AMX shows it")
+async def wrong_type(lab):
+    return {"passed": True}
 
-    async def wrong_type(lab):
-        return {"passed": True}
+async def dies(lab):
+    os.kill(os.getpid(), signal.SIGSEGV)
 
-    async def dies(lab):
-        os.kill(os.getpid(), signal.SIGSEGV)
+async def is_killed(lab):
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    async def is_killed(lab):
-        os.kill(os.getpid(), signal.SIGKILL)
+async def vanishes(lab):
+    print("last words", flush=True)
+    os._exit(7)
 
-    async def vanishes(lab):
-        print("last words", flush=True)
-        os._exit(7)
+async def mode(lab):
+    from worker.lab.kit.lab import configuration
+    _value(lab)
+    eager, off = configuration("m")["engine"].get("enforce_eager"), os.environ.get("TORCHDYNAMO_DISABLE")
+    return Outcome(eager is True, "the engine", f"eager {eager}, Dynamo disabled {off}", "eager")
 
-    async def mode(lab):
-        from worker.lab.kit.lab import configuration
-        _value(lab)
-        eager, off = configuration("m")["engine"].get("enforce_eager"), os.environ.get("TORCHDYNAMO_DISABLE")
-        return Outcome(eager is True, "the engine", f"eager {eager}, Dynamo disabled {off}", "eager")
+async def hangs(lab):
+    await asyncio.sleep(600)
 
-    async def hangs(lab):
-        await asyncio.sleep(600)
-
-    async def hangs_on_the_way_out(lab):
-        import atexit, time
-        atexit.register(time.sleep, 600)
-        atexit.register((lab.folder / "on its way out").touch)
-        return await not_needed(lab)
+async def hangs_on_the_way_out(lab):
+    import atexit, time
+    atexit.register(time.sleep, 600)
+    atexit.register((lab.folder / "on its way out").touch)
+    return await not_needed(lab)
 """
+)
 _WITH, _WITHOUT = {"MODEL_QUIRKS_FORCE": "acme-limit"}, {"MODEL_QUIRKS_DISABLE": "acme-limit"}
 
 
@@ -148,20 +135,11 @@ def run(acme, tmp_path):  # noqa: ARG001 - for its effect
     return start
 
 
-def quirk(*evidence, match=None, kind=Kind.WORKAROUND):
+def quirk(*evidence, **changes):
     """The fake distribution's quirk, with some of its scenarios or with probes as evidence."""
-    declared = Quirk(
-        id="acme-limit",
-        title="Something goes wrong",
-        flag=ModelFlag.TIMEOUT,
-        match=match or purpose("serve"),
-        adjustments=Default("request.timeout_s", 5.0),
-        severity=Severity.CRASH,
-        references=report("https://example.org/1"),
-        kind=kind,
-        evidence=[PairedRun(f"acme_quirks:{item}") if isinstance(item, str) else item for item in evidence],
-    )
-    return Loaded(declared, "acme-quirks", "1.2", "acme-limit")
+    given = [PairedRun(f"acme_quirks:{item}") if isinstance(item, str) else item for item in evidence]
+    declaration = {**import_module("acme_quirks").DECLARATION, "evidence": given, **changes}
+    return Loaded(Quirk(**declaration), "acme-quirks", "1.2", "acme-limit")
 
 
 @pytest.fixture
@@ -392,6 +370,7 @@ def test_a_proof_of_a_rule_does_not_speak_of_bugs(proven):
     assert (run.conclusion, run.findings[0].conclusion, run.proved.conclusion) == ("HOLDS", "HOLDS", "HOLDS")
 
 
+@pytest.mark.usefixtures("acme")
 def test_a_quirk_of_another_platform_is_not_proven_here(tmp_path):
     proof = prove(quirk("nowhere", match=platform("xpu")), tmp_path)
 

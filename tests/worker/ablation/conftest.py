@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quirks_core import ModelFlag, Quirk, Severity, purpose, report
+from quirks_core import Quirk
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.planning import PlanOptions, make_plan
@@ -26,17 +26,6 @@ _QUIRKS = ("rollout-logprobs-processed", "gemma4-layer-scalar", "async-rollout-t
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "VLLM_BATCH_INVARIANT", "MODEL_QUIRKS_DISABLE"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def declare() -> Callable[..., Quirk]:
-    """Declares a quirk of every rollout, unless it says otherwise."""
-
-    def build(name: str, *adjustments: Any, **fields: Any) -> Quirk:
-        given = {"match": purpose("rollout"), "flag": ModelFlag.RUNTIME, "severity": Severity.WRONG_OUTPUT, **fields}
-        return Quirk(id=name, title="-", adjustments=adjustments, references=report("https://example.org"), **given)
-
-    return build
 
 
 @pytest.fixture
