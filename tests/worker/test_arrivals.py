@@ -13,7 +13,6 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from quirks_core.base.errors import UsageError
 from quirks_core.ledger.account import COMPUTES, Entry
-from worker.lab.kit.checkpoints import build
 from worker.refit import Arrivals, digest, trl_callback
 from worker.refit.weights.digest import digests, form
 from worker.refit.weights.expected import common, expected
@@ -22,14 +21,9 @@ transformers = pytest.importorskip("transformers")
 PREFIX = "model.layers.0.self_attn"
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return build("qwen3", tmp_path_factory.mktemp("models") / "qwen3")
-
-
 @pytest.fixture
-def policy(checkpoint):
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+def policy(tiny_checkpoint):
+    return transformers.AutoModelForCausalLM.from_pretrained(tiny_checkpoint("qwen3"), dtype=torch.float32)
 
 
 @torch.no_grad()

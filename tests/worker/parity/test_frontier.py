@@ -9,7 +9,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from worker.lab.cli.parity import show_frontier
-from worker.lab.kit.checkpoints import build
 from worker.lab.parity.explain import range_of
 from worker.lab.parity.frontier import LARGEST, Frontier, Pair, Range, Side
 from worker.lab.parity.records import Sample
@@ -106,8 +105,8 @@ def test_a_terminal_shows_every_pair_with_its_costs(screened) -> None:
     assert "of 1000 weights 0 are beyond that, and 7 below its smallest number" in " ".join(text.split())
 
 
-def test_what_float16_cannot_hold_is_read_from_the_model(tmp_path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(build("llama", tmp_path / "llama"))
+def test_what_float16_cannot_hold_is_read_from_the_model(tiny_checkpoint) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_checkpoint("llama"))
     with torch.no_grad():
         weight = model.get_parameter("model.layers.0.self_attn.o_proj.weight").view(-1)
         weight[:5], weight[5:8] = 1e5, 1e-9

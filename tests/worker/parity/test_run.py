@@ -7,15 +7,14 @@ import pytest
 from quirks_core.base.errors import UsageError
 from worker import GenerationConfig
 from worker.lab.attribution.run import run as ablate
-from worker.lab.kit import checkpoints
 from worker.lab.parity.run import Options, ParityRun, run
 
 UNLOADABLE = {"attn_implementation": "flash_attention_2"}  # which is not installed
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return str(checkpoints.build("qwen3", tmp_path_factory.mktemp("run")))
+@pytest.fixture
+def model(tiny_checkpoint):
+    return str(tiny_checkpoint("qwen3"))
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from worker.lab.kit.lab import PROMPTS, Generated, Lab
+from worker.lab.kit.lab import PROMPTS, Generated
 from worker.lab.parity import scoring
 from worker.lab.parity.records import Sample, Scoring
 from worker.lab.parity.scoring import token_logprobs, truncated
@@ -28,14 +28,8 @@ NOISE = 1e-4
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory) -> Lab:
-    """Tiny checkpoints that these tests share."""
-    return Lab(tmp_path_factory.mktemp("checkpoints"))
-
-
-@pytest.fixture(scope="module")
-def checkpoint(lab):
-    return lambda kind: str(lab.checkpoint(kind))
+def checkpoint(tiny_checkpoint):
+    return lambda kind: str(tiny_checkpoint(kind))
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +64,11 @@ def logits_of(model, row: Sample) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_a_batch_score_as_in_a_plain_forward_pass(kind: str, lab, checkpoint) -> None:
+def test_rows_of_a_batch_score_as_in_a_plain_forward_pass(kind: str, quirk_lab, checkpoint) -> None:
     trainer = Trainer.load(checkpoint(kind), FLOAT32)
     rows = [sample(number, temperature=0.7) for number in range(3)]
 
-    reference = lab.rescored(trainer.model, [Generated(row.tokens, ()) for row in rows], 0.7)
+    reference = quirk_lab.rescored(trainer.model, [Generated(row.tokens, ()) for row in rows], 0.7)
 
     assert flat(scored(trainer, rows)) == pytest.approx(flat(row.logprobs for row in reference), abs=NOISE)
 
@@ -242,10 +236,10 @@ def test_a_step_holds_weights_gradients_and_activations(qwen3: Trainer) -> None:
 # ---- what cannot be loaded or scored
 
 
-def test_a_checkpoint_that_lacks_tensors_is_refused(lab, tmp_path: Path) -> None:
+def test_a_checkpoint_that_lacks_tensors_is_refused(checkpoint, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    shutil.copytree(lab.checkpoint("qwen3"), tmp_path, dirs_exist_ok=True)
+    shutil.copytree(checkpoint("qwen3"), tmp_path, dirs_exist_ok=True)
     weights = load_file(tmp_path / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
