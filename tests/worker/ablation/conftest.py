@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,13 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Callable[..., Start]:
+def user(model: Callable[..., Path]) -> Callable[..., Start]:
     """Plans a run of a model of some type, whose engine computes in bfloat16, with quirks or the names of installed ones."""
 
     def build(
         model_type: str = "qwen3", *, disable: Sequence[str] = (), installed: Sequence[str | Quirk] = _QUIRKS, **values: Any
     ) -> Start:
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "dtype": "bfloat16"}), encoding="utf-8")
-        config = GenerationConfig.parse({"model": str(tmp_path), **values})
+        config = GenerationConfig.parse({"model": str(model(model_type, dtype="bfloat16")), **values})
         named = [item for item in discover() if item.name in installed]
         registry = Registry.load(named) if named else IsolatedRegistry().add(*installed)._registry
         planning = PlanOptions.gather(config, call=SwitchNames(disable))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,11 +41,11 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(model: Callable[..., Path]) -> Path:
     """A model folder with what is looked at."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "bfloat16"}), encoding="utf-8")
-    (tmp_path / "generation_config.json").write_text("{}", encoding="utf-8")
-    return tmp_path
+    made = model(dtype="bfloat16")
+    (made / "generation_config.json").write_text("{}", encoding="utf-8")
+    return made
 
 
 @pytest.fixture
@@ -119,8 +118,8 @@ def test_heads_are_tried_in_every_combination_except_as_they_are(engine, train, 
     assert tuple(tried(now, name) for name in HEADS) == expected
 
 
-def test_an_engine_s_dtype_from_float32_is_as_it_reports(in_force, folder):
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "float32"}), encoding="utf-8")
+def test_an_engine_s_dtype_from_float32_is_as_it_reports(in_force, model):
+    model(dtype="float32")
     asked = {"quirks": {"disable": ["float32-checkpoint-downcast"]}}
 
     assert tried(in_force({"train": {"dtype": "float32"}}), "engine.dtype") == ["bfloat16"]  # that quirk makes it float32

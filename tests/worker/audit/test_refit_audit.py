@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
@@ -32,12 +31,11 @@ def record(hazards=(), refits=PLANNED[:1], **values):
 
 
 @pytest.fixture
-def plan(tmp_path):
+def plan(model):
     """Resolves the plan of a rollout on vLLM 0.32 for CPU."""
 
     def make(model_type, *, platform="cpu", config=None, **values):
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **(config or {})}), encoding="utf-8")
-        run = GenerationConfig.parse({"model": str(tmp_path), **values})
+        run = GenerationConfig.parse({"model": str(model(model_type, **(config or {}))), **values})
         return make_plan(run, PlanOptions.gather(run, assume=["vllm==0.32.0", f"platform=={platform}"]))
 
     return make
@@ -136,14 +134,13 @@ def test_values_of_the_audit_itself_do_not_count_as_typed(model):
     assert plan.context.typed == {"engine.seed"}
 
 
-def test_transformers_loads_the_model_before_an_engine_starts(tmp_path, capsys):
-    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    steps = []
+def test_transformers_loads_the_model_before_an_engine_starts(model, capsys):
+    folder, steps = model("no-such-type"), []
+    (folder / "model.safetensors").touch()
 
     with pytest.raises(AuditError, match=r"transformers cannot load .*no-such-type"):
-        asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), notify=steps.append))
+        asyncio.run(audit(GenerationConfig.parse({"model": str(folder)}), notify=steps.append))
 
     assert steps == ["loading the model with transformers"]
-    assert main(["audit", str(tmp_path)]) == 2
+    assert main(["audit", str(folder)]) == 2
     assert "error:" in capsys.readouterr().err
