@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quirks_core import ModelFlag, Quirk, Severity, purpose, report
 from quirks_core.reporting.terminal import Screen
-from worker import GenerationConfig
 
 
 @pytest.fixture
-def model_folder(tmp_path: Path) -> Path:
-    """A model folder with a ``config.json`` and nothing else."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}), encoding="utf-8")
-    return folder
+def declare() -> Callable[..., Quirk]:
+    """Declares a quirk of every rollout, unless it says otherwise."""
 
+    def build(name: str, *adjustments: Any, **fields: Any) -> Quirk:
+        given = {"title": "-", "match": purpose("rollout"), "flag": ModelFlag.RUNTIME, "severity": Severity.WRONG_OUTPUT}
+        return Quirk(id=name, adjustments=adjustments, references=report("https://example.org"), **given | fields)
 
-@pytest.fixture
-def parse() -> Callable[..., GenerationConfig]:
-    """Checks a configuration whose model does not matter."""
-
-    def parse(**values: Any) -> GenerationConfig:
-        return GenerationConfig.parse({"model": "some/model", **values})
-
-    return parse
+    return build
 
 
 @pytest.fixture
@@ -63,6 +53,12 @@ def mesh(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
     yield dist.init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def address(tmp_path_factory):
+    """Where a socket may be; pytest's own folders can be too deep for one."""
+    return tmp_path_factory.mktemp("s") / "rank-0.sock"
 
 
 @pytest.fixture

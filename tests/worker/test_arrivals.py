@@ -13,7 +13,6 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from quirks_core.base.errors import UsageError
 from quirks_core.ledger.account import COMPUTES, Entry
-from worker.lab.kit.checkpoints import build
 from worker.refit import Arrivals, digest, trl_callback
 from worker.refit.weights.digest import digests, form
 from worker.refit.weights.expected import common, expected
@@ -22,14 +21,9 @@ transformers = pytest.importorskip("transformers")
 PREFIX = "model.layers.0.self_attn"
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return build("qwen3", tmp_path_factory.mktemp("models") / "qwen3")
-
-
 @pytest.fixture
-def policy(checkpoint):
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+def policy(tiny_checkpoint):
+    return transformers.AutoModelForCausalLM.from_pretrained(tiny_checkpoint("qwen3"), dtype=torch.float32)
 
 
 @torch.no_grad()
@@ -132,7 +126,7 @@ def test_bytes_that_were_the_trainers_have_to_be_so_again(policy):
     assert (undecided.status, undecided.incomparable) == ("undecided", named.missing)
 
 
-def test_names_that_only_a_trainers_module_has_were_taken_by_nobody(policy):
+def test_names_of_a_trainers_module_were_taken_by_nobody(policy):
     held = engine(policy, packed="_proj.weight", taken=policy)[0]
     received = {f"base_model.{name}": digest for name, digest in held.received.items()}
 
@@ -151,7 +145,7 @@ def test_one_rank_that_lacks_an_update_is_named(policy):
     assert found.missing == ("layers.0.self_attn.o_proj.weight", "layers.1.self_attn.o_proj.weight")
 
 
-def test_an_adapter_is_merged_for_the_digest_without_changing_the_model(policy):
+def test_an_adapter_is_merged_for_the_digest_not_in_the_model(policy):
     peft = pytest.importorskip("peft")
     base = copy.deepcopy(policy)
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], modules_to_save=["norm"], init_lora_weights=False)
@@ -174,20 +168,13 @@ def test_an_adapter_is_merged_for_the_digest_without_changing_the_model(policy):
     }
 
 
-def test_a_sharded_model_has_the_digests_of_the_whole_one(policy, tmp_path):
-    from torch.distributed import destroy_process_group, init_process_group
-    from torch.distributed.device_mesh import init_device_mesh
+def test_a_sharded_model_has_the_digests_of_the_whole_one(policy, mesh):
     from torch.distributed.fsdp import fully_shard
 
     whole = digest(policy)
-    init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    try:
-        fully_shard(policy, mesh=init_device_mesh("cpu", (1,)))
-        sharded = digest(policy)
-    finally:
-        destroy_process_group()
+    fully_shard(policy, mesh=mesh)
 
-    assert sharded.digests == whole.digests
+    assert digest(policy).digests == whole.digests
 
 
 def has(found, name, tensor):
@@ -231,14 +218,6 @@ def stacked(items):
     return {"layers.0.mlp.experts.w13_weight": torch.cat([gates, ups], 1), "layers.0.mlp.experts.w2_weight": downs}
 
 
-def test_experts_are_stacked():
-    items = experts()
-
-    found = expected(items.items())
-
-    assert all(has(found, name, tensor) for name, tensor in stacked(items).items())
-
-
 def test_experts_that_were_the_trainers_have_to_be_so_again():
     """What was copied has not passed a loader, and an engine may lay experts out in another way than the trainer."""
     items, late, early = experts(), Arrivals(), Arrivals()
@@ -254,7 +233,7 @@ def test_experts_that_were_the_trainers_have_to_be_so_again():
     assert (undecided.status, undecided.incomparable) == ("undecided", named.missing)
 
 
-def test_digests_of_samples_are_not_compared_with_those_of_every_byte(policy):
+def test_digests_of_samples_and_of_every_byte_are_not_compared(policy):
     with pytest.raises(UsageError, match=r"digest\(model, whole=True\)"):
         Arrivals().compare(engine(policy), digest(policy, whole=True))
 

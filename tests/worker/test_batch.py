@@ -14,27 +14,25 @@ LENGTHS = torch.tensor([3, 2])
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_the_padding_is_cut_off_every_row(dtype):
-    """The padding is cut off every row of any integer dtype whatever else the batch holds."""
     assert prompts({"input_ids": IDS.to(dtype), "input_lengths": LENGTHS.to(dtype), "rewards": None}) == [[5, 6, 7], [8, 9]]
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("ids", "lengths", "problem"),
     [
-        {},
-        {"input_ids": IDS.to(torch.float32), "input_lengths": [3, 2]},
-        {"input_ids": IDS.to(torch.bool), "input_lengths": LENGTHS.to(torch.complex64)},
-        {"input_ids": IDS, "input_lengths": torch.tensor([3])},
-        {"input_ids": IDS, "input_lengths": torch.tensor([3, 0])},
-        {"input_ids": IDS, "input_lengths": torch.tensor([-1, 4])},
-        {"input_ids": torch.tensor([[5, -100], [-1, 2], [3, -100]]), "input_lengths": torch.tensor([1, 2, 2])},
+        (None, None, "'input_ids' is missing; 'input_lengths' is missing"),
+        (IDS.float(), [3, 2], r"'input_ids' must be an integer .* torch.float32; 'input_lengths' must be .* not list"),
+        (IDS.bool(), LENGTHS.float(), r"'input_ids' must be an integer .* torch.bool; 'input_lengths' .* torch.float32"),
+        (IDS, torch.tensor([3]), "2 rows of input_ids but 1 input_lengths"),
+        (IDS, torch.tensor([0, 4]), r"row 0: input length 0 is outside 1\.\.3; row 1: input length 4 is outside 1\.\.3"),
+        (torch.tensor([[5, -100], [-1, 2], [3, -100]]), torch.tensor([1, 2, 2]), "row 1: negative token ids; row 2: negative"),
     ],
-    ids=["empty", "no lengths", "no integers", "too few", "zero", "outside", "negative ids"],
 )
-def test_everything_that_is_wrong_with_a_batch_is_in_one_error_with_its_rows(messages, data):
-    with pytest.raises(BatchError) as caught:
+def test_all_that_is_wrong_with_a_batch_is_in_one_error(ids, lengths, problem):
+    data = {name: value for name, value in (("input_ids", ids), ("input_lengths", lengths)) if value is not None}
+
+    with pytest.raises(BatchError, match=f"batch: {problem}"):
         prompts(data)
-    messages(caught.value)
 
 
 def test_a_sample_holds_copies_in_one_row_of_the_promised_dtypes():
@@ -56,7 +54,6 @@ def test_a_sample_holds_copies_in_one_row_of_the_promised_dtypes():
 
 
 def test_samples_come_back_in_order_padded_on_the_right():
-    """Samples come back in the order of their indices padded on the right."""
     short = sample([1], [2], [-1.0], truncated=False, weight_versions=[("a", 0, 1)])
     long = sample([3, 4], [5, 6], [-2.0, -3.0], truncated=True, weight_versions=[("a", 0, 1), ("b", 1, 2)])
 
@@ -77,16 +74,13 @@ def test_every_sample_stops_at_any_of_the_stop_strings():
 
 @pytest.mark.parametrize("data", [{}, {"stop_strings": None}, {"stop_strings": [None, None]}])
 def test_configured_stop_strings_count_without_others(data):
-    """Without stop strings in the batch those of the configuration count."""
     assert stop_strings(data, 2, configured=("b", "a", "b")) == ("a", "b")
     assert stop_strings(data, 2) == ()
 
 
-@pytest.mark.parametrize("given", ["ab", [None], [None] * 3, [["a"], "b"], [["a"], [1]], [["a"], [""]], 7, [["a"], {"b": 1}]])
+@pytest.mark.parametrize("given", ["ab", [None], [["a"], "b"], [["a"], [1]], [["a"], [""]]])
 def test_stop_strings_of_another_form_are_refused(given):
-    with pytest.raises(
-        BatchError, match=r"'stop_strings' must hold None or a list of texts that are not empty for each of 2 rows"
-    ):
+    with pytest.raises(BatchError, match=r"'stop_strings' must hold None or a list of texts .* for each of 2 rows"):
         stop_strings({"stop_strings": given}, 2)
 
 
@@ -96,7 +90,7 @@ def test_every_row_may_have_a_seed_of_its_own(given):
     assert seeds({}, 2) == {}
 
 
-@pytest.mark.parametrize("given", [[3], [3, None], [3, 4.0], [True, False], torch.tensor([[3], [4]]), "34", 3])
+@pytest.mark.parametrize("given", [[3], [3, None], [3, 4.0], [True, False], torch.tensor([[3], [4]])])
 def test_seeds_that_are_not_one_integer_per_row_are_refused(given):
     with pytest.raises(BatchError, match="'seeds' must hold an integer for each of 2 rows"):
         seeds({"seeds": given}, 2)

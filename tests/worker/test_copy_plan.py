@@ -56,19 +56,43 @@ def plan(model, sent):
     return CopyPlan(model, Manifest.of(sent.items()), copies, reloaded=(), modules=())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_fused_on_both_sides_is_one_copy(model, written, dtype):
-    weights, norm = fused().to(dtype), torch.randn(OUTER)
-    sent = {**parts(weights), "norm": norm}
+def with_a_gap(sent):
+    return {name: part for name, part in sent.items() if name != "1.up"}
+
+
+def on_their_own(sent):
+    """The same memory, but tensors that only happen to be neighbours."""
+    return {name: torch.from_numpy(part.numpy()) for name, part in sent.items()}
+
+
+def swapped(sent):
+    return {name: sent[name.replace("gate", "x").replace("up", "gate").replace("x", "up")] for name in sent}
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype", "copies"),
+    [
+        (dict, torch.float32, [EXPERTS * EXPERT]),
+        (dict, torch.bfloat16, [EXPERTS * EXPERT]),
+        (with_a_gap, torch.float32, [3 * GATE, 4 * GATE]),
+        (on_their_own, torch.float32, [GATE] * 2 * EXPERTS),
+        (swapped, torch.float32, [GATE] * 2 * EXPERTS),
+    ],
+)
+def test_what_is_fused_on_both_sides_is_one_copy(model, written, change, dtype, copies):
+    sent = {**change(parts(fused().to(dtype))), "norm": torch.randn(OUTER)}
 
     plan(model, sent).copy(sent.items())
 
-    assert sorted(written) == [OUTER, EXPERTS * EXPERT]
-    assert torch.equal(model.w13, weights.float())
-    assert torch.equal(model.norm, norm)
+    assert sorted(written) == [OUTER, *copies]
+    assert torch.equal(model.norm, sent.pop("norm"))
+    halves = {"gate": slice(INNER), "up": slice(INNER, None)}
+    for name, part in sent.items():
+        expert, _, half = name.partition(".")
+        assert torch.equal(model.w13[int(expert), halves[half]], part.float())
 
 
-def test_bytes_show_what_is_copied_in_order_to_where_its_name_belongs(model):
+def test_bytes_show_what_is_copied_to_where_its_name_belongs(model):
     sent = {**parts(fused()), "norm": torch.randn(OUTER)}
 
     found = plan(model, sent)
@@ -76,56 +100,20 @@ def test_bytes_show_what_is_copied_in_order_to_where_its_name_belongs(model):
     assert (found.in_place, found.alone, found.hidden) == ({"norm"}, {"norm": "norm"}, parts(fused()).keys())
 
 
-def test_parts_that_vllm_fuses_are_shown_by_the_whole_unless_they_are_transposed():
+def test_parts_that_vllm_fuses_are_shown_by_the_whole():
+    """Unless they are transposed."""
     layer = nn.Module()
     layer.qkv_proj = nn.Linear(OUTER, 3 * OUTER, bias=False)
     sent = {f"{part}_proj.weight": torch.randn(OUTER, OUTER) for part in "qkv"}
     strides = {"q": (1, OUTER), "k": (OUTER, 1), "v": (OUTER, 1)}
-    copies = [
-        Write(
-            f"{part}_proj.weight",
-            Region(0, (OUTER, OUTER), strides[part]),
-            "qkv_proj.weight",
-            Region(place * OUTER * OUTER, (OUTER, OUTER), (OUTER, 1)),
-        )
-        for place, part in enumerate("qkv")
-    ]
+    copies = []
+    for place, part in enumerate("qkv"):
+        written = Region(place * OUTER * OUTER, (OUTER, OUTER), (OUTER, 1))
+        copies.append(Write(f"{part}_proj.weight", Region(0, (OUTER, OUTER), strides[part]), "qkv_proj.weight", written))
 
     found = CopyPlan(layer, Manifest.of(sent.items()), copies, reloaded=(), modules=())
 
     assert (found.in_place, found.alone, found.hidden) == ({"k_proj.weight", "v_proj.weight"}, {}, {"q_proj.weight"})
-
-
-def test_a_gap_on_either_side_ends_a_copy(model, written):
-    weights = fused()
-    sent = {name: tensor for name, tensor in parts(weights).items() if name != "1.up"}
-
-    plan(model, sent).copy(sent.items())
-
-    assert sorted(written) == [3 * GATE, 4 * GATE]
-    weights[1, INNER:] = 0
-    assert torch.equal(model.w13, weights)
-
-
-def test_tensors_of_their_own_are_copied_one_by_one_even_where_they_happen_to_be_neighbours(model, written):
-    memory = fused().numpy()
-    sent = {name: torch.from_numpy(part.numpy()) for name, part in parts(torch.from_numpy(memory)).items()}
-
-    plan(model, sent).copy(sent.items())
-
-    assert written == [GATE] * (2 * EXPERTS)
-    assert torch.equal(model.w13, torch.from_numpy(memory))
-
-
-def test_parts_in_another_order_land_where_they_belong(model, written):
-    weights = fused()
-    sent = parts(weights)
-    other = {name.replace("gate", "x").replace("up", "gate").replace("x", "up"): part for name, part in sent.items()}
-
-    plan(model, other).copy(other.items())
-
-    assert written == [GATE] * (2 * EXPERTS)
-    assert torch.equal(model.w13, torch.cat([weights[:, INNER:], weights[:, :INNER]], dim=1))
 
 
 def test_large_tensors_are_copied_alone(model, written, monkeypatch):
@@ -149,7 +137,7 @@ def chunk_of(copy_plan, *names):
     return sorted(found, key=lambda item: names.index(item[0].name))
 
 
-def test_what_belongs_in_the_model_as_it_is_sent_is_received_in_place(model, written):
+def test_what_belongs_in_the_model_as_sent_is_received_in_place(model, written):
     sent = {"0.gate": torch.randn(INNER, OUTER), "0.up": torch.randn(INNER, OUTER)}
     copies = plan(model, sent)
     room = copies.room_for(chunk_of(copies, "0.gate", "0.up"))

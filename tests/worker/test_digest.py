@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.refit.weights.digest import Digester, Standing, _tables, digests
+from worker.refit.weights.digest import Standing, digests
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8, torch.bool]
 
@@ -22,16 +22,6 @@ def test_equal_bytes_have_equal_digests_in_every_layout(dtype, shape):
     larger[1:] = tensor  # begins at an odd byte
 
     assert digest(tensor) == digest(larger[1:]) == digest(tensor.t().contiguous().t() if tensor.ndim == 2 else tensor.clone())
-
-
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("shape", [(7, 5), (2048, 1024)])
-def test_any_change_of_a_tensor_changes_its_digest(shape, whole):
-    tensor = torch.randn(shape)
-    other, moved = tensor + 1e-6, tensor.clone()
-    moved[[0, 3]] = moved[[3, 0]]
-
-    assert len({digest(one, whole=whole) for one in (tensor, other, moved, tensor.flip(0))}) == 4
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -59,20 +49,14 @@ def test_another_sign_changes_the_digest_of_a_few_values(dtype):
 
 @pytest.mark.parametrize(("size", "whole"), [(600_001, True), (500_001, False)])
 def test_one_bit_anywhere_changes_the_digest(size, whole):
-    """Up to 2 MiB of a sampled one, too."""
+    """Up to 2 MiB of a sampled one, too; and so does another order."""
     tensor = torch.randn(size)
+    assert digest(tensor.flip(0), whole=whole) != digest(tensor, whole=whole)
     for index in (0, 123_456, size // 2, size - 1):
         other = tensor.clone()
         other.view(torch.int32)[index] ^= 1
 
         assert digest(other, whole=whole) != digest(tensor, whole=whole)
-
-
-@pytest.mark.parametrize("size", [300_000, 1_000_000, 9_000_000])
-def test_a_sample_has_about_two_mebibytes(size):
-    (table, *_) = _tables(torch.zeros(size, dtype=torch.int64), whole=False)
-
-    assert 2**17 <= table.numel() <= 2**19
 
 
 def test_a_digest_does_not_depend_on_the_tensors_beside_it():
@@ -84,17 +68,8 @@ def test_a_digest_does_not_depend_on_the_tensors_beside_it():
     assert together["0"] == "0" * 32
 
 
-def test_tensors_may_be_gone_once_they_were_added():
-    digester, tensor = Digester(), torch.randn(10)
-    expected = digest(tensor)
-    digester.add("it", tensor)
-    tensor.zero_()
-
-    assert digester.result() == {"it": expected}
-
-
 @pytest.mark.parametrize("whole", [True, False])
-def test_standing_digests_are_those_of_fresh_tensors_after_every_change(whole):
+def test_standing_digests_are_fresh_ones_after_every_change(whole):
     memory = torch.randn(3, 600, 700)
     tensors = {
         "plain": memory[1],

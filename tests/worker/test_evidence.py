@@ -44,7 +44,6 @@ async def scenario(lab):
 '''
 _HELPER = """
 LIMIT = 5.0
-OTHER = 1
 
 def expected(lab, word):
     return lab, word, LIMIT
@@ -102,15 +101,12 @@ def made(monkeypatch):
 
 _SAME = {
     "docstring": ("quirk", "What goes wrong.", "What went wrong."),
-    "docstring of a scenario": ("quirk", "Runs.", "Walks."),
+
     "what nobody names": ("quirk", "return 1", "return 2"),
-    "constant that nobody names": ("helper", "OTHER = 1", "OTHER = 2"),
+
     "annotation": ("quirk", "async def scenario(lab):", "async def scenario(lab: object) -> object:"),
     "layout and comments": ("quirk", "return expected(lab, WORD)", "return expected(lab,  WORD)  # as it should be"),
-    "imported under another name": (
-        "quirk", "from acme.helper import expected", "import acme.helper as other\nexpected = other.expected",
-    ),
-    "import of the module": ("patches", "from functools import partial", "from functools import partial as some"),
+
     "title": ("quirk", "Something goes wrong", "It goes wrong"),
     "reason": ("quirk", "it is late", "it takes long"),
     "references": ("quirk", "example.org/1", "example.org/2"),
@@ -142,12 +138,16 @@ def test_what_changes_no_run_leaves_a_proof(package, made, module, old, new):
     made(package())
     assert old in _FILES[module]
     text = _FILES[module].replace(old, new).replace("import Default,", "import Affected, Default,")
-    if "as some" in new:
-        text = text.replace("(partial(", "(some(")
-    if "as other" in new:
-        text = text.replace("expected = other.expected\n", "").replace("return expected(", "return other.expected(")
 
     assert stale(package(**{module: text})) == ""
+
+
+def test_what_is_imported_under_another_name_leaves_a_proof(package, made):
+    made(package())
+    quirk = _QUIRK.replace("from acme.helper import expected", "import acme.helper as other")
+    patches = _PATCHES.replace("import partial", "import partial as some").replace("(partial(", "(some(")
+
+    assert stale(package(quirk=quirk.replace("return expected(", "return other.expected("), patches=patches)) == ""
 
 
 def test_a_patch_may_move_into_the_file_of_its_quirk(package, made):
@@ -177,24 +177,21 @@ def test_a_field_that_a_later_python_has_changes_no_digest(monkeypatch):
     assert ast.dump(digest._Essence("nowhere", tree).tree) == before
 
 
-def test_another_engine_makes_a_proof_stale(package, made, monkeypatch):
-    quirk = package()
-    made(quirk)
-    versions = evidence.installed_versions()
-
-    monkeypatch.setattr(evidence, "installed_versions", lambda: {**versions, "torch": "9.9"})
-    assert stale(quirk) == "torch"
-    monkeypatch.setattr(evidence, "installed_versions", lambda: {**versions, "vllm": "9.9"})
-    assert stale(quirk) == "never proved"
-
-
-def test_an_eager_proof_is_none_for_graphs(package, made, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "found", "because"),
+    [
+        ("installed_versions", {**evidence.installed_versions(), "torch": "9.9"}, "torch"),
+        ("installed_versions", {**evidence.installed_versions(), "vllm": "9.9"}, "never proved"),
+        ("captures_graphs", True, "never proved"),
+    ],
+)
+def test_another_engine_makes_a_proof_stale(package, made, monkeypatch, name, found, because):
     quirk = package()
     made(quirk, runner="v1")
 
-    monkeypatch.setattr(evidence, "captures_graphs", lambda: True)
+    monkeypatch.setattr(evidence, name, lambda: found)
 
-    assert stale(quirk) == "never proved"
+    assert stale(quirk) == because
 
 
 def test_another_kind_of_cpu_makes_no_proof_stale(made, monkeypatch):

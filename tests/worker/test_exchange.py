@@ -111,8 +111,8 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
     [([(0, 4), (5, 8)], 1), ([(0, 4), (2, 6)], 1), ([(0, 8)], 2)],
     ids=["a gap", "overlap and gap", "twice"],
 )
-def test_what_no_rank_holds_or_several_engines_want_from_one_is_broadcast(background, parts, engines):
-    """An exchange that leaves something out is none, nor is one that sends more than a broadcast from rank to rank."""
+def test_what_an_exchange_cannot_do_or_does_twice_is_broadcast(background, parts, engines):
+    """What no rank holds, or several engines want from one."""
     tensor = torch.arange(8.0)
     held = [{"t": (Box((first,), (last - first,)), tensor[first:last])} for first, last in parts]
 

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core import Default, Patch, Quirk, Severity, model_type, report
+from quirks_core import Default, Patch
 from worker.engine import failures
 
 TARGET = "pluggy._manager:PluginManager.register"
-NOTHING = "no quirk changed anything that this error names"
 
 
 @pytest.fixture
-def plan(quirk_registry, quirk_context):
+def plan(quirk_registry, quirk_context, declare):
     """The plan of three quirks: one sets the KV cache's dtype, two patch, with functions of one file."""
-    wanted = {
-        "sets": Default("engine.kv_cache_dtype", "fp8"),
-        "patches": Patch(TARGET, wrapper="acme.fixes:make", expects="0" * 12),
-        "wraps": Patch(TARGET, wrapper="acme.fixes:wrap", expects="0" * 12),
-    }
-    for name, adjustment in wanted.items():
-        quirk_registry.add(
-            Quirk(
-                id=f"acme-{name}", title=f"It {name}", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-                adjustments=adjustment, references=report("https://example.org"),
-            )
-        )  # fmt: skip
-    plan = quirk_registry.resolve(quirk_context("acme"))
-    assert {verdict.id for verdict in plan.active} == {f"acme-{name}" for name in wanted}
-    return plan
+    quirk_registry.add(
+        declare("acme-sets", Default("engine.kv_cache_dtype", "fp8"), title="It sets"),
+        declare("acme-patches", Patch(TARGET, wrapper="acme.fixes:make", expects="0" * 12)),
+        declare("acme-wraps", Patch(TARGET, wrapper="acme.fixes:wrap", expects="0" * 12)),
+    )
+    return quirk_registry.resolve(quirk_context(purpose="rollout"))
 
 
 def named(notes):
@@ -45,7 +35,6 @@ def named(notes):
     ],
 )
 def test_a_quirk_behind_an_error_is_named_with_its_switch(plan, message):
-    """A quirk that set what an error names is named with its switch."""
     (note,) = failures.notes(RuntimeError(message), plan, "")
 
     assert note.startswith("quirk acme-sets (It sets) set engine.kv_cache_dtype = fp8")
@@ -64,7 +53,6 @@ def test_a_quirk_whose_code_was_running_is_named(plan, function, quirks):
 
 @pytest.mark.parametrize(("called", "quirks"), [("register", set()), ("allocate", {"acme-patches"})])
 def test_a_wrapper_that_only_called_on_is_not_named(plan, called, quirks):
-    """A quirk whose wrapper only called what it wraps is not named."""
     traceback = f"""Traceback (most recent call last):
   File "/site/acme/fixes.py", line 3, in make
   File "/site/tracing.py", line 5, in traced
@@ -84,7 +72,7 @@ def test_without_either_no_quirk_is_blamed(plan, message):
 
     (note,) = failures.notes(RuntimeError(message), plan, traceback)
 
-    assert note.startswith(f"{NOTHING} (3 are active")
+    assert note.startswith("no quirk changed anything that this error names (3 are active")
 
 
 @pytest.mark.parametrize(

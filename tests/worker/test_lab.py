@@ -28,7 +28,7 @@ def test_greedy_tokens_are_the_same_up_to_a_near_tie(tokens, logprobs, same) -> 
     assert outcome.passed is same
 
 
-def test_an_outcome_shows_the_prompt_that_differs_rather_than_one_with_a_tie() -> None:
+def test_an_outcome_shows_the_prompt_that_differs_not_a_tie() -> None:
     tie, other = Generated((1, 7, 9), (-0.5, -0.7, -4.0)), Generated((1, 8, 3), (-0.5, -2.0, -0.1))
 
     outcome = Lab(Path()).same_tokens([tie, other], [EXPECTED, EXPECTED])

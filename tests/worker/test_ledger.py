@@ -27,7 +27,7 @@ def worker():
     )
 
 
-def test_the_memory_that_a_process_runs_on_is_read_except_while_it_sleeps(worker):
+def test_a_process_s_memory_is_read_except_while_it_sleeps(worker):
     model = worker.model_runner.get_model()
     ledger.watch(worker)
 
@@ -56,7 +56,7 @@ def test_the_memory_that_a_process_runs_on_is_read_except_while_it_sleeps(worker
     assert looked() == (1, now())
 
 
-def test_what_is_not_finite_before_the_first_update_counts_once_an_update_writes_it(worker):
+def test_what_is_not_finite_counts_once_an_update_writes_it(worker):
     model = worker.model_runner.get_model()
     model.weight.data[0, 0] = torch.nan
     worker.reload_weights = lambda: model.bias.data.add_(1)
@@ -85,7 +85,7 @@ def adapter(value, path="a"):
 MANAGER = SimpleNamespace(modules={"q_proj": None}, packed_modules={})
 
 
-def test_an_adapter_is_an_update_if_it_is_not_what_its_process_loaded_last():
+def test_an_adapter_is_an_update_if_it_was_not_loaded_last():
     adapters = Adapters(whole=False)
 
     def load(*values):
@@ -98,7 +98,7 @@ def test_an_adapter_is_an_update_if_it_is_not_what_its_process_loaded_last():
     assert [load(2.0, "b"), load(1.0)] == [second, None]
 
 
-def test_the_last_update_of_the_model_is_known_after_any_number_of_adapters(worker):
+def test_the_model_s_last_update_is_known_after_many_adapters(worker):
     worker.model_runner.get_model().load_weights = lambda _: None
     worker.model_runner.lora_manager = manager = SimpleNamespace(_load_adapter=lambda one: one.loaded, _adapter_manager=MANAGER)
     worker.load_model, worker.model_config = lambda: None, None

@@ -21,16 +21,8 @@ def manifest(**tensors: tuple[str, tuple[int, ...]]) -> Manifest:
     return Manifest(tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in tensors.items()))
 
 
-def rejection(sent: Manifest, announced: Manifest | None) -> str:
-    with pytest.raises(RefitRejectedError) as caught:
-        sent.check(announced)
-    return str(caught.value)
-
-
 def test_what_was_announced_is_accepted_in_any_order():
-    one, other = manifest(a=("float32", (2,)), b=("int8", ())), manifest(b=("int8", ()), a=("float32", (2,)))
-
-    one.check(other)
+    manifest(a=("float32", (2,)), b=("int8", ())).check(manifest(b=("int8", ()), a=("float32", (2,))))
 
 
 def test_everything_that_is_wrong_is_in_one_error(messages):
@@ -45,7 +37,9 @@ def test_everything_that_is_wrong_is_in_one_error(messages):
         )
     )
 
-    messages(rejection(sent, announced))
+    with pytest.raises(RefitRejectedError) as caught:
+        sent.check(announced)
+    messages(caught.value)
 
 
 CHECKPOINT = Manifest(manifest(w=("bfloat16", (4, 1, 2)), packed=("int32", (2,))).tensors, announced=False)
@@ -56,14 +50,14 @@ CHECKPOINT = Manifest(manifest(w=("bfloat16", (4, 1, 2)), packed=("int32", (2,))
     [
         ("w", "int32", (4, 1, 2)),
         ("w", "bfloat16", (5, 1, 2)),
-        ("w", "float32", (3, 1, 2)),
         ("packed", "int64", (2,)),
         ("packed", "float32", (2,)),
         ("new", "int64", (2,)),
     ],
 )
-def test_a_tensor_that_was_not_announced_is_rejected_if_it_is_unlike_the_checkpoints(messages, name, dtype, shape):
-    messages(rejection(manifest(**{name: (dtype, shape)}), CHECKPOINT))
+def test_a_tensor_unlike_the_checkpoint_s_is_rejected(name, dtype, shape):
+    with pytest.raises(RefitRejectedError, match=f"{name} "):
+        manifest(**{name: (dtype, shape)}).check(CHECKPOINT)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +68,16 @@ def test_a_tensor_may_differ_in_form_from_the_checkpoint_s(name, dtype, shape):
     manifest(**{name: (dtype, shape)}).check(CHECKPOINT)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, "torch.bfloat16", "bfloat16"])
-@pytest.mark.parametrize("shape", [(2, 3), [2, 3], torch.Size([2, 3])])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((2, 3), torch.bfloat16), ([2, 3], "torch.bfloat16"), (torch.Size([2, 3]), "bfloat16")]
+)
 def test_a_trainer_announces_tensors_in_any_of_their_forms(shape, dtype):
     announced = Manifest.parse({"a": (shape, dtype)})
 
     assert announced == manifest(a=("bfloat16", (2, 3))) == Manifest.of([("a", torch.zeros(2, 3, dtype=torch.bfloat16))])
 
 
-@pytest.mark.parametrize(
-    "value", [(2, 3), "float32", None, ((2, 3),), ((2, 3), "float33"), ((2, 3), "nn"), ((-1,), "int8"), (("x",), "int8"), 7]
-)
+@pytest.mark.parametrize("value", ["float32", ((2, 3), "float33"), ((2, 3), "nn"), ((-1,), "int8"), (("x",), "int8"), 7])
 def test_exactly_the_wrong_lines_of_an_announcement_are_named(value):
     with pytest.raises(RefitRejectedError, match=r"state_dict_info\['odd'\] must be \(shape, dtype\).*\['two'\]") as caught:
         Manifest.parse({"odd": value, "fine": ((1,), "int8"), "two": ((1,), "int9")})
@@ -116,14 +109,11 @@ def test_chunks_cover_every_tensor_once_within_the_buffer(specs, wanted):
 
 
 @given(SPECS, st.integers(1, 4000))
-def test_a_buffer_is_as_large_as_wanted_unless_a_tensor_needs_more_or_all_need_less(specs, wanted):
+def test_a_buffer_is_as_large_as_wanted_or_as_a_tensor_needs(specs, wanted):
     whole = Manifest(specs)
     largest = max(spec.nbytes for spec in specs)
 
-    size = whole.buffer_size(wanted)
-
-    assert size >= largest
-    assert size <= max(wanted, largest, ALIGNMENT)
+    assert largest <= whole.buffer_size(wanted) <= max(wanted, largest, ALIGNMENT)
     assert sum(1 for _ in whole.chunks(whole.buffer_size(1 << 40))) == 1
 
 
@@ -132,10 +122,9 @@ def test_a_buffer_is_as_large_as_wanted_unless_a_tensor_needs_more_or_all_need_l
     [
         ([], "the trainer yields nothing"),
         ([("b", torch.zeros(2))], r"the trainer yields b float32 \[2\]"),
-        ([("a", torch.zeros(3))], r"the trainer yields a float32 \[3\]"),
-        ([("a", torch.zeros(2, dtype=torch.int8))], r"the trainer yields a int8 \[2\]"),
+        ([("a", torch.zeros(3, dtype=torch.int8))], r"the trainer yields a int8 \[3\]"),
     ],
 )
-def test_a_trainer_that_strays_from_its_manifest_is_reported_where(tensors, found):
+def test_a_trainer_that_strays_from_its_manifest_is_told_where(tensors, found):
     with pytest.raises(RefitRejectedError, match=rf"{found} .*where its manifest has a float32 \[2\]"):
         list(in_order(tensors, Manifest((TensorSpec("a", "float32", (2,)),))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -68,12 +69,6 @@ def sharded(mesh):
     return layer
 
 
-@pytest.fixture
-def address(tmp_path_factory):
-    """Where a socket may be; pytest's own folders can be too deep for one."""
-    return tmp_path_factory.mktemp("s") / "rank-0.sock"
-
-
 def came(stream, plan):
     """Whether a stream is by pieces, what it yields first, whether nothing was written by then, and the rest."""
     coming = stream.borrowed()
@@ -82,38 +77,28 @@ def came(stream, plan):
     return stream.by_pieces, first, untouched, list(coming)
 
 
-def test_nothing_is_written_before_a_caller_knows_that_something_will_be(background, sharded, address):
+@pytest.mark.parametrize("is_collective", [False, True])
+def test_nothing_is_written_before_a_caller_knows_of_it(background, sharded, address, is_collective):
     """Whoever is told of an error before the first tensors takes the model to be as it was."""
-    plan = Plan(sharded)
+    plan, port = Plan(sharded), free_port(IP)
 
     def receive():
-        with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: plan) as stream:
-            return came(stream, plan)
+        with ExitStack() as ends:
+            if is_collective:
+                group = ends.enter_context(closing(Group(IP, port, rank=1, world_size=2, timeout_s=FOREVER_S)))
+                return came(CollectiveStream(group, None, lambda _: plan), plan)
+            stream = IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: plan)
+            return came(ends.enter_context(stream), plan)
 
     receiving = background(receive)
-    send_ipc_zmq(Source(sharded, "parameters"), [address], timeout_s=FOREVER_S)
+    if is_collective:
+        with closing(CollectiveSender(IP, port, world_size=2, timeout_s=FOREVER_S)) as sender:
+            sender.send(Source(sharded, "parameters"))
+    else:
+        send_ipc_zmq(Source(sharded, "parameters"), [address], timeout_s=FOREVER_S)
 
     assert receiving.result(HUNG_S) == (True, [], True, [])
     assert all(torch.equal(plan.memory[name], tensor.full_tensor()) for name, tensor in sharded.named_parameters())
-
-
-def test_the_same_holds_for_a_collective(background):
-    layer, port = torch.nn.Linear(4, 4), free_port(IP)
-    plan = Plan(layer)
-
-    def receive():
-        group = Group(IP, port, rank=1, world_size=2, timeout_s=FOREVER_S)
-        found = came(CollectiveStream(group, None, lambda _: plan), plan)
-        group.close()
-        return found
-
-    receiving = background(receive)
-    sender = CollectiveSender(IP, port, world_size=2, timeout_s=FOREVER_S)
-    sender.send(Source(layer, "parameters"))
-    sender.close()
-
-    assert receiving.result(HUNG_S) == (True, [], True, [])
-    assert all(torch.equal(plan.memory[name], parameter) for name, parameter in layer.named_parameters())
 
 
 def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch):
@@ -158,7 +143,7 @@ def test_a_failure_elsewhere_is_voted_on_once():
     assert others.said == [2]
 
 
-def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_limit(background):
+def test_a_rank_that_does_not_come_is_waited_for_up_to_a_limit(background):
     """However long the trainer's own process group waits."""
     port, limit = free_port(IP), timedelta(seconds=FOREVER_S)
 
@@ -172,7 +157,7 @@ def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_limit(backgr
 
 
 @pytest.mark.parametrize("is_described", [False, True])
-def test_a_rank_that_cannot_share_its_memory_says_so_to_the_others(monkeypatch, is_described):
+def test_a_rank_that_cannot_share_memory_says_so_to_all(monkeypatch, is_described):
     others = Others(["it", "a"], [None, {}]) if is_described else Others([None, "a"])
     monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
 
@@ -187,7 +172,7 @@ def test_a_rank_that_cannot_share_its_memory_says_so_to_the_others(monkeypatch, 
 
 
 @pytest.mark.parametrize("known", [{}, {CPU: (["", "a"], None)}])
-def test_each_rank_knows_from_one_answer_whether_there_will_be_another(monkeypatch, known):
+def test_one_answer_shows_each_rank_whether_another_comes(monkeypatch, known):
     """However much a rank remembers: a model that was described anew on one rank was not on the others."""
     others = Others(["", "a"], [None, {}])
     monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
@@ -222,7 +207,7 @@ def test_memory_is_shared_where_the_default_group_is_the_models(ranks, kind, fou
     ],
 )
 @pytest.mark.parametrize("rows", [1, 3, 4, 7])
-def test_the_parts_of_all_ranks_are_the_tensor_or_none_has_a_part(placements, is_taken, rows):
+def test_the_ranks_parts_are_the_tensor_or_none_has_a_part(placements, is_taken, rows):
     """Even and uneven shards, empty ones, replicas; and rows that do not follow each other, which are no part."""
     whole, count = torch.arange(rows * 4.0).reshape(rows, 4), torch.zeros(rows, 4)
     for rank in range(4):

@@ -65,7 +65,6 @@ def test_a_process_that_was_ended_is_missed_even_if_it_resists(start, code):
 
 
 def test_children_of_other_threads_are_not_the_engine_s(start, named):
-    """Children that another thread starts meanwhile are none of the engines."""
     before = multiprocessing.active_children()
     start(_SLEEP)
     named("dataloader")
@@ -86,9 +85,13 @@ def test_a_child_that_has_ended_is_none_of_the_next_engines(named):
 
 
 @pytest.mark.usefixtures("shell")
-async def test_refused_variables_leave_nothing_behind(model):
-    """An engine whose variables the system refuses leaves nothing behind."""
+async def test_a_failed_start_leaves_nothing_nor_do_killed_runs(model, tmp_path, monkeypatch):
     plan = make_plan(GenerationConfig.parse({"model": str(model())}))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for prefix in ("model-quirks-", "mq-", "mqa-"):
+        private_folder.remove(lasting := private_folder.make(prefix))
+        lasting.mkdir()
+        (lasting / ".owner").touch()  # nobody holds it
     before = dict(os.environ)
 
     with pytest.raises(ValueError, match="illegal environment variable name"):
@@ -96,18 +99,5 @@ async def test_refused_variables_leave_nothing_behind(model):
 
     assert dict(os.environ) == before
     assert in_force() is None
-
-
-@pytest.mark.usefixtures("shell")
-async def test_a_start_removes_the_folders_that_killed_runs_left(model, tmp_path, monkeypatch):
-    plan = make_plan(GenerationConfig.parse({"model": str(model())}))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for prefix in ("model-quirks-", "mq-", "mqa-"):
-        private_folder.remove(lasting := private_folder.make(prefix))
-        lasting.mkdir()
-        (lasting / ".owner").touch()  # nobody holds it
-
-    with pytest.raises(ValueError, match="illegal"):
-        await Engine(plan, {}, {"A=B": "2"}).start()
 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(("model-quirks-", "mq"))] == []

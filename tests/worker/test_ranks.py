@@ -6,8 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 import pytest_asyncio
@@ -32,26 +30,12 @@ def test_only_what_an_engine_elsewhere_may_read_goes_along():
     assert travelling(here) == dict.fromkeys(_GOES.split(), "1")
 
 
-@pytest.fixture
-def process():
-    """A process that would run for minutes."""
-    started = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(300)"], stdout=-1)
-    started.stdout.readline()
-    yield started
-    started.kill()
-    started.communicate()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """What an engine left: a folder that is not empty."""
-    left = tmp_path / "mqa-left"
-    left.mkdir()
-    (left / "socket").touch()
-    return left
-
-
-def test_nothing_is_left_of_a_process_that_was_stopped(process, folder):
+def test_nothing_is_left_of_a_process_that_was_stopped(start, tmp_path):
+    folder = tmp_path / "mqa-left"
+    folder.mkdir()
+    (folder / "socket").touch()
+    process = start("import time; print(1, flush=True); time.sleep(300)")
+    process.stdout.readline()
     process.send_signal(signal.SIGSTOP)
 
     reap(process.pid, str(folder), 0.2)

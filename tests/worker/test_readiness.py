@@ -10,11 +10,6 @@ from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Held, Read
 from worker.errors import NotReadyError, RefitError
 
 
-@pytest.fixture
-def readiness() -> Readiness:
-    return Readiness()
-
-
 @pytest.mark.parametrize(
     ("values", "may"),
     [
@@ -26,7 +21,6 @@ def readiness() -> Readiness:
     ids=str,
 )
 def test_dummy_weights_generate_after_a_refit_only(model, values, may):
-    """An engine that starts from dummy weights generates after a refit only."""
     readiness = Readiness(start_problem(make_plan(GenerationConfig.parse({"model": str(model()), **values}))))
 
     if not may:
@@ -39,8 +33,8 @@ def test_dummy_weights_generate_after_a_refit_only(model, values, may):
     readiness.check()
 
 
-def test_refits_without_a_label_are_counted(readiness):
-    """Refits without a label are counted also between labelled ones."""
+def test_refits_without_a_label_are_counted():
+    readiness = Readiness()
     readiness.check()
     labels = [readiness.version]
     for given in (None, "step-7", None):
@@ -51,7 +45,8 @@ def test_refits_without_a_label_are_counted(readiness):
     assert readiness.version == "3"
 
 
-def test_a_broken_engine_says_why_until_a_refit(readiness):
+def test_a_broken_engine_says_why_until_a_refit():
+    readiness = Readiness()
     readiness.refitted("1")
     assert readiness.held is Held.WHOLE
     readiness.broken("half of it is new")
@@ -68,7 +63,8 @@ def test_a_broken_engine_says_why_until_a_refit(readiness):
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_a_sleeping_engine_neither_generates_nor_takes_weights(readiness, level):
+def test_a_sleeping_engine_neither_generates_nor_takes_weights(level):
+    readiness = Readiness()
     readiness.slept(level)
 
     with pytest.raises(NotReadyError):
@@ -81,24 +77,16 @@ def test_a_sleeping_engine_neither_generates_nor_takes_weights(readiness, level)
         readiness.check()
 
 
-@pytest.mark.parametrize("tags", [[None], [[WEIGHTS], [KV_CACHE]], [[KV_CACHE], None], [[WEIGHTS, KV_CACHE]]])
-def test_after_a_light_sleep_a_whole_wake_up_is_enough(readiness, tags):
-    readiness.slept(1)
-
-    for each in tags:
-        readiness.woke(each)
-
-    readiness.check()
-
-
-@pytest.mark.parametrize("tags", [[None, None], [[WEIGHTS], [KV_CACHE]]], ids=["at once", "weights first"])
-def test_after_a_deep_sleep_only_a_refit_makes_the_engine_ready(readiness, tags):
-    readiness.slept(2)
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("tags", [[None, None], [[WEIGHTS], [KV_CACHE]], [[KV_CACHE], None], [[WEIGHTS, KV_CACHE], None]])
+def test_a_light_sleep_takes_a_whole_wake_up_a_deep_one_a_refit(level, tags):
+    readiness = Readiness()
+    readiness.slept(level)
     readiness.woke(tags[0])
-    with pytest.raises(NotReadyError, match="level 2, which keeps no weights; refit before generating"):
-        readiness.check()
-
-    readiness.refitted("2")
+    if level == 2:
+        with pytest.raises(NotReadyError, match="level 2, which keeps no weights; refit before generating"):
+            readiness.check()
+        readiness.refitted("2")
     readiness.woke(tags[1])
 
     readiness.check()

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import inspect
 import itertools
-import os
-import shutil
-import subprocess
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,112 +18,67 @@ from worker.engine import vllm_adapter
 from worker.errors import BatchError
 from worker.metrics import EngineMetrics
 
-COMMIT = "7ea279abfbeb698b092856d0dab61e7cf39bc909"
-FOLDER = "nemo_rl/models/generation/vllm"
-#: Their call, its parameters after self, and whether it is a function, a coroutine or a generator there.
+#: Their call and its parameters after self; all but the property are functions.
 WORKER = {
-    "__init__": (
-        "config, bundle_indices=None, fraction_of_gpus=1.0, seed=None, extra_env_vars=None, defer_model_load=False",
-        "function",
-    ),
-    "configure_worker": ("num_gpus, bundle_indices=None, num_gpus_per_node=None", "function"),
-    "is_alive": ("", "function"),
-    "load_model": ("", "function"),
-    "post_init_async": ("", "coroutine"),
-    "get_reserved_url": ("", "coroutine"),
-    "report_dp_openai_server_base_url": ("", "coroutine"),
-    "report_refit_server_base_url": ("", "function"),
-    "report_device_id_async": ("", "coroutine"),
-    "generate_async": ("data, greedy=False", "generator"),
-    "generate_text_async": ("data, greedy=False", "generator"),
-    "init_collective_async": ("rank_prefix, ip, port, world_size, train_world_size", "coroutine"),
-    "prepare_refit_info_async": ("state_dict_info", "coroutine"),
-    "update_weights_via_ipc_zmq_async": ("", "coroutine"),
-    "update_weights_from_collective_async": ("", "coroutine"),
-    "init_nccl_reshard_comm_group_async": (
-        "rank_prefix, pp_ips, pp_ports, pp_size, train_ranks_per_stage, sub_world_size",
-        "coroutine",
-    ),
-    "prepare_nccl_reshard_refit_info_async": ("refit_info", "coroutine"),
-    "nccl_reshard_refit_async": ("", "coroutine"),
-    "reset_prefix_cache_async": ("", "coroutine"),
-    "sleep_async": ("", "coroutine"),
-    "wake_up_async": ("**kwargs", "coroutine"),
-    "shutdown": ("", "coroutine"),
-    "start_gpu_profiling": ("", "function"),
-    "stop_gpu_profiling": ("", "function"),
-    "get_vllm_logger_metrics": ("", "function"),
-    "clear_vllm_logger_metrics": ("", "function"),
-    "_start_vllm_metrics_logger": ("", "function"),
-    "_get_raw_spec_counters": ("", "function"),
-    "_return_routed_experts_enabled": ("", "function"),
-    "_create_engine": ("llm_kwargs", "function"),
-    "_setup_vllm_openai_api_server": ("app", "function"),
+    "__init__": "config, bundle_indices=None, fraction_of_gpus=1.0, seed=None, extra_env_vars=None, defer_model_load=False",
+    "configure_worker": "num_gpus, bundle_indices=None, num_gpus_per_node=None",
+    "is_alive": "",
+    "load_model": "",
+    "post_init_async": "",
+    "get_reserved_url": "",
+    "report_dp_openai_server_base_url": "",
+    "report_refit_server_base_url": "",
+    "report_device_id_async": "",
+    "generate_async": "data, greedy=False",
+    "generate_text_async": "data, greedy=False",
+    "init_collective_async": "rank_prefix, ip, port, world_size, train_world_size",
+    "prepare_refit_info_async": "state_dict_info",
+    "update_weights_via_ipc_zmq_async": "",
+    "update_weights_from_collective_async": "",
+    "init_nccl_reshard_comm_group_async": "rank_prefix, pp_ips, pp_ports, pp_size, train_ranks_per_stage, sub_world_size",
+    "prepare_nccl_reshard_refit_info_async": "refit_info",
+    "nccl_reshard_refit_async": "",
+    "reset_prefix_cache_async": "",
+    "sleep_async": "",
+    "wake_up_async": "**kwargs",
+    "shutdown": "",
+    "start_gpu_profiling": "",
+    "stop_gpu_profiling": "",
+    "get_vllm_logger_metrics": "",
+    "clear_vllm_logger_metrics": "",
+    "_start_vllm_metrics_logger": "",
+    "_get_raw_spec_counters": "",
+    "_return_routed_experts_enabled": "",
+    "_create_engine": "llm_kwargs",
+    "_setup_vllm_openai_api_server": "app",
 }
 GROUP = {
-    "prepare_for_generation": ("*args, **kwargs", "function"),
-    "finish_generation": ("*args, **kwargs", "function"),
-    "invalidate_kv_cache": ("", "function"),
-    "requires_kv_scale_sync": ("", "property"),
+    "prepare_for_generation": "*args, **kwargs",
+    "finish_generation": "*args, **kwargs",
+    "invalidate_kv_cache": "",
+    "requires_kv_scale_sync": "",
 }
-#: Functions there, coroutines here: an engine starts and answers on its event loop. Ray awaits both.
-AWAITED = {"load_model", "start_gpu_profiling", "stop_gpu_profiling", "_create_engine", *GROUP} - {"requires_kv_scale_sync"}
-CALLS = [(kind, name) for kind, calls in ((VllmAsyncGenerationWorker, WORKER), (WorkerGroup, GROUP)) for name in calls]
+#: Functions there whose answer needs no engine; all others are coroutines or generators here, which Ray awaits.
+PLAIN = {
+    "__init__", "configure_worker", "is_alive", "report_refit_server_base_url", "get_vllm_logger_metrics",
+    "clear_vllm_logger_metrics", "_start_vllm_metrics_logger", "_get_raw_spec_counters", "_return_routed_experts_enabled",
+    "_setup_vllm_openai_api_server", "requires_kv_scale_sync",
+}  # fmt: skip
+CALLS = [(kind, *call) for kind, calls in ((VllmAsyncGenerationWorker, WORKER), (WorkerGroup, GROUP)) for call in calls.items()]
 
 
-def kind_of(found):
-    if isinstance(found, property):
-        return "property"
-    if inspect.isasyncgenfunction(found):
-        return "generator"
-    return "coroutine" if inspect.iscoroutinefunction(found) else "function"
-
-
-@pytest.mark.parametrize(("kind", "name"), CALLS, ids=[name for _, name in CALLS])
-def test_every_call_of_theirs_can_be_made_here(kind, name):
+@pytest.mark.parametrize(("kind", "name", "asked"), CALLS, ids=[name for _, name, _ in CALLS])
+def test_every_call_of_theirs_can_be_made_here(kind, name, asked):
     """Names, order, kinds and defaults of the parameters are theirs; further ones and further defaults are ours."""
-    asked, called = (WORKER | GROUP)[name]
     found = inspect.getattr_static(kind, name)
-    found = getattr(found, "__func__", found)
+    found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
     theirs = inspect.signature(eval(f"lambda {asked}: None")).parameters  # noqa: S307 - a text of this module
-    ours = inspect.signature(found.fget if called == "property" else found).parameters
-    ours = {name: one for name, one in ours.items() if name != "self"}
+    ours = {name: one for name, one in inspect.signature(found).parameters.items() if name != "self"}
 
     assert [(one.name, one.kind) for one in ours.values()][: len(theirs)] == [(one.name, one.kind) for one in theirs.values()]
     assert all(ours[name].default == one.default for name, one in theirs.items() if one.default is not one.empty)
     assert all(one.default is not one.empty for name, one in ours.items() if name not in theirs)
-    assert kind_of(found) == ("coroutine" if name in AWAITED else called)
-
-
-def test_what_is_recorded_is_in_their_source():
-    root = Path(os.environ.get("MODEL_QUIRKS_TESTS_TRAINERS", "") or "none", "NVIDIA-NeMo+RL", "repo")
-    git = shutil.which("git")
-    if git is None or not root.is_dir():
-        pytest.skip("MODEL_QUIRKS_TESTS_TRAINERS names no folder with NeMo RL's repository")
-    found = {}
-    for file, owner in (
-        ("vllm_worker", "BaseVllmGenerationWorker"),
-        ("vllm_worker_async", "VllmAsyncGenerationWorkerImpl"),
-        ("vllm_generation", "VllmGeneration"),
-    ):
-        command = [git, f"--git-dir={root}", "show", f"{COMMIT}:{FOLDER}/{file}.py"]
-        tree = ast.parse(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-        body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner)
-        found |= {
-            node.name: node
-            for node in body
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.name in (GROUP if owner == "VllmGeneration" else WORKER)
-        }
-    for name, (asked, called) in (WORKER | GROUP).items():
-        node = found[name]
-        for argument in ast.walk(node.args):
-            if isinstance(argument, ast.arg):
-                argument.annotation = None
-        node.args.args = [argument for argument in node.args.args if argument.arg != "self"]
-
-        assert ast.unparse(node.args) == asked, name
-        assert isinstance(node, ast.AsyncFunctionDef) == (called in ("coroutine", "generator")), name
+    assert (inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found)) == (name not in PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +104,8 @@ def test_an_actor_is_made_as_theirs(monkeypatch, asked, gpus, port, arguments):
     assert variables == {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_SKIP_P2P_CHECK": "1", **several}
 
 
-async def test_a_deferred_worker_has_an_address_until_it_ends(model_folder):
-    worker = VllmAsyncGenerationWorker({"model": str(model_folder), "server": {"enabled": True}}, defer_model_load=True)
+async def test_a_deferred_worker_has_an_address_until_it_ends(model):
+    worker = VllmAsyncGenerationWorker({"model": str(model()), "server": {"enabled": True}}, defer_model_load=True)
     with closing(worker._listener):
         url = await worker.get_reserved_url()
         assert url == f"http://127.0.0.1:{worker._listener.socket.getsockname()[1]}/v1"
@@ -183,10 +133,10 @@ async def test_statistics_that_nobody_takes_stay_bounded(monkeypatch):
     assert min(found) > 10
 
 
-def test_named_variables_travel_to_actors_of_the_engine(model_folder, monkeypatch):
+def test_named_variables_travel_to_actors_of_the_engine(model, monkeypatch):
     monkeypatch.setenv("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "MINE")
 
-    worker = VllmAsyncGenerationWorker({"model": str(model_folder)}, None, 1.0, None, ["QUANT_CONFIG"])
+    worker = VllmAsyncGenerationWorker({"model": str(model())}, None, 1.0, None, ["QUANT_CONFIG"])
 
     assert worker._launch.environment["VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"] == "MINE,QUANT_CONFIG"
 
@@ -207,11 +157,8 @@ def test_experts_are_aligned_with_the_tokens(actual, experts, dtype, missing):
     assert rows[0, 4].tolist() == [[0, 1]] * 3
     counts = [int(batch[f"r3_routed_experts_{name}_routes"]) for name in ("missing", "expected", "actual")]
     assert counts == [missing, 4, actual]
-
-
-def test_experts_of_more_tokens_than_there_are_are_refused():
-    with pytest.raises(BatchError, match="the experts of 7 tokens for a sample of 5"):
-        routed_experts(np.zeros((7, 1, 1), np.uint8), 5, 8)
+    with pytest.raises(BatchError, match=f"the experts of {actual} tokens for a sample of {actual - 1}"):
+        routed_experts(found, actual - 1, experts)
 
 
 def test_batches_of_samples_with_experts_are_padded_with_none():

@@ -37,14 +37,15 @@ def layouts(monkeypatch):
 
 
 def test_a_source_has_what_is_sent(model):
-    source = Source(model, "state_dict")
-
-    expected = dict(tensors(model, "state_dict"))
-    assert source.manifest == Manifest.of(expected.items())
-    for _ in range(2):
-        assert {name: tensor.data_ptr() for name, tensor in source()} == {
-            name: tensor.data_ptr() for name, tensor in expected.items()
-        }
+    """Each scope has a description of its own."""
+    for wanted in ("state_dict", "parameters"):
+        source, expected = Source(model, wanted), dict(tensors(model, wanted))
+        assert source.manifest == Manifest.of(expected.items())
+        places = {name: tensor.data_ptr() for name, tensor in expected.items()}
+        for _ in range(2):
+            assert {name: tensor.data_ptr() for name, tensor in source()} == places
+    with pytest.raises(ValueError, match="everything"):
+        Source(model, "everything")
 
 
 def test_a_model_that_an_optimizer_updates_is_described_once(model, layouts):
@@ -106,13 +107,7 @@ def test_in_a_snapshot_of_named_tensors_nothing_else_counts(model, change):
     assert not named.holds(model)
 
 
-def test_each_scope_has_a_description_of_its_own(model):
-    assert len(Source(model, "state_dict").manifest.tensors) > len(Source(model, "parameters").manifest.tensors)
-    with pytest.raises(ValueError, match="everything"):
-        Source(model, "everything")
-
-
-def test_a_sharded_model_is_described_once_and_gathered_for_each_pass(model, layouts, mesh):
+def test_a_sharded_model_is_described_once_and_gathered_anew(model, layouts, mesh):
     """Of a sharded tensor a rank has a part; what is sent is whole, and as it is now."""
     whole = model[0].weight.detach().clone()
     model[0].weight = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
@@ -149,7 +144,7 @@ def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
             offer(*arguments)
 
 
-def test_nothing_keeps_a_model_alive_that_its_trainer_has_dropped():
+def test_nothing_keeps_a_model_that_its_trainer_has_dropped():
     model = nn.Linear(4, 4).share_memory()
     Source(model, "parameters").shared(CPU)
     gone = weakref.ref(model)

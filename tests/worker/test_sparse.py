@@ -188,13 +188,7 @@ def test_only_words_that_changed_travel(opened, dtype, held, ranks):
 
 @pytest.mark.parametrize(
     ("votes", "kind"),
-    [
-        ([1, 1], 1),
-        ([1, sparse.ANY], 1),
-        ([sparse.ANY] * 2, sparse.DENSE),
-        ([1, sparse.DENSE], sparse.DENSE),
-        ([1, 3], sparse.DENSE),
-    ],
+    [([1, sparse.ANY], 1), ([sparse.ANY] * 2, sparse.DENSE), ([1, sparse.DENSE], sparse.DENSE), ([1, 3], sparse.DENSE)],
 )
 def test_words_are_of_the_dtype_that_all_ranks_have(votes, kind):
     """A pipeline's stages may have parts of one broadcast in different dtypes; each would read the words as its own."""
@@ -223,7 +217,7 @@ def test_the_ledger_sees_what_it_sees_of_a_dense_refit(opened):
         assert one.seen[0] == digests(experts.items())
 
 
-def test_many_changes_are_sent_whole_and_then_nothing_is_compared_for_a_while(opened, monkeypatch):
+def test_after_many_changes_nothing_is_compared_for_a_while(opened, monkeypatch):
     one = opened()
     one.refit()
     compared = []
@@ -260,7 +254,7 @@ def test_after_a_verification_the_next_refit_is_sparse(opened):
     assert one.whole[0] == one.trainer.scale.nbytes
 
 
-def test_after_a_failed_refit_a_new_group_begins_with_a_dense_one(opened):
+def test_after_a_failure_a_new_group_begins_with_a_dense_refit(opened):
     one = opened()
     one.refit()
 

@@ -47,7 +47,7 @@ def _changed(**values):
         (_changed(first=_SOME), Run(stage=Stage.BUILD, killed=True), Verdict.UNFINISHED),
     ],
 )
-def test_only_a_checkpoint_that_is_right_from_disk_blames_the_refit(run, disk, verdict):
+def test_only_a_checkpoint_right_from_disk_blames_the_refit(run, disk, verdict):
     assert _row(run=run, disk=disk).verdict is verdict
 
 
@@ -93,16 +93,6 @@ def test_a_run_that_takes_too_long_is_unfinished():
 
     assert found.verdict is Verdict.UNFINISHED
     assert "not done after 0.01 s" in found.run.error
-
-
-def test_the_page_leaves_out_the_quirks_of_every_row():
-    wrong = Run(stage=Stage.START, error="ValueError: a `b` | c", quirks=("double-bos", "yarn-length"))
-    page = markdown(Sweep(rows=(_row("gemma", wrong), _row("qwen3", _changed(quirks=("double-bos",))))))
-
-    assert "- start: `ValueError: a 'b' | c`" in page
-    assert "leaves out: [double-bos](../../quirks_plugins/tokenizer/double_bos.py)." in page
-    assert "| gemma | does not start |  | [yarn-length](../../quirks_plugins/model_config/yarn_length.py) |" in page
-    assert "2 kinds, 1 right" in page
 
 
 def test_every_further_kind_is_small_with_finite_logits(tmp_path):

@@ -24,11 +24,11 @@ def test_what_did_not_come_again_is_as_it_came(taken):
     assert taken.digests == {QUERY: "2", OUTPUT: "1", NORM: "1"}
 
 
-def test_of_a_layer_that_an_update_changed_past_its_loader_nothing_is_known(taken):
+def test_nothing_is_known_of_a_layer_changed_past_its_loader(taken):
     taken.add({NORM: "2"}, (PACKED, NORM), {}, None)
 
     assert taken.digests == {OUTPUT: "1", NORM: "2"}
 
 
-def test_a_layer_that_changed_since_has_another_value_than_it_took(taken):
+def test_a_layer_changed_since_has_another_value_than_it_took(taken):
     assert taken.beside((PACKED,)) == {QUERY: "", OUTPUT: "1", NORM: "1"}

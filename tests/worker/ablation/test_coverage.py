@@ -27,12 +27,6 @@ def covered(quirk_registry, quirk_context):
     return ask
 
 
-def test_a_default_that_the_user_typed_over_is_active_and_says_so(covered, declare):
-    found = covered(declare("a", Default(*MODE)), settings={MODE[0]: "raw_logprobs"})
-
-    assert found == [("a", "active", "the user typed 'raw_logprobs', which wins over a default")]
-
-
 @pytest.mark.parametrize(
     ("fields", "run", "state", "because"),
     [
@@ -44,9 +38,10 @@ def test_a_default_that_the_user_typed_over_is_active_and_says_so(covered, decla
             "dormant",
             "packages.vllm: wanted < 0.20, got 0.32.0",
         ),
+        ({}, {"settings": {MODE[0]: "raw_logprobs"}}, "active", "the user typed 'raw_logprobs', which wins over a default"),
     ],
 )
-def test_a_quirk_that_does_not_concern_the_run_says_which_comparison_decides(fields, run, state, because, covered, declare):
+def test_a_quirk_that_does_not_decide_a_setting_says_why(fields, run, state, because, covered, declare):
     assert covered(declare("a", Default(*MODE), **fields), **run) == [("a", state, because)]
 
 
@@ -56,7 +51,7 @@ def test_a_default_that_was_outranked_says_so(covered, declare):
     assert covered(declare("a", Default(*MODE)), strong) == [("a", "active", "a requirement on the same slot wins")]
 
 
-def test_only_a_quirk_that_gives_the_value_that_was_tried_covers_it(covered, declare):
+def test_only_a_quirk_that_gives_the_tried_value_covers_it(covered, declare):
     def long(context: Any) -> str:
         return "processed_logprobs" if context.model.model_type == "qwen3" else "raw_logprobs"
 
@@ -73,7 +68,7 @@ def test_only_a_quirk_that_gives_the_value_that_was_tried_covers_it(covered, dec
     assert [name for name, *_ in found] == ["a"]
 
 
-def test_the_parts_of_a_combination_are_covered_by_what_helps_soonest_first(covered, declare):
+def test_a_combination_s_parts_are_covered_soonest_help_first(covered, declare):
     quirks = (
         declare("a", Default("engine.enforce_eager", True), match=model_type("gemma3")),
         declare("b", Default("engine.enforce_eager", True)),

@@ -93,7 +93,7 @@ async def test_if_nothing_failed_all_that_counts_is_measured(user):
     assert {scenarios for _, scenarios in table.calls} == {("cold-start",)}
 
 
-async def test_a_refused_variant_is_a_step_with_the_reason_instead_of_a_measurement(user):
+async def test_a_refused_variant_is_a_step_with_the_reason(user):
     table = Table(STALE)
 
     _, steps = await tried(user("gemma4", engine={"load_format": "dummy"}), table, "refit.scope", "engine.dtype")
@@ -111,7 +111,7 @@ async def test_what_cannot_be_measured_is_a_step_with_the_reason(user):
     assert {step.setting: step.error for step in steps} == {"engine.async_scheduling": "out of memory", "engine.dtype": ""}
 
 
-async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
+async def test_variants_that_come_to_the_same_run_are_measured_once(user):
     table, given = Table(RAW), []
 
     _, steps = await tried(user(disable=[PROCESSED]), table, f"quirk {PROCESSED}", "engine.logprobs_mode", notify=given.append)
@@ -124,7 +124,7 @@ async def test_two_variants_that_come_to_the_same_run_are_measured_once(user):
 # ---- when no further engine is started
 
 
-async def test_engines_are_started_until_every_failed_scenario_is_restored_by_some_setting(user):
+async def test_engines_are_started_until_all_that_failed_is_restored(user):
     start, table = user(**RAW_MODE), Table(RAW, STALE)
 
     _, steps = await tried(start, table)
@@ -179,9 +179,8 @@ def attributed(user):
     """Attributes steps that are given by the results that each measured."""
     start = user()
 
-    def ask(before, *steps, **named):
-        made = [Step(setting=name, before=None, after="float32", how="restart", results=after) for name, after in named.items()]
-        made += [Step(setting="engine.dtype", before=None, after="float32", how="restart", results=after) for after in steps]
+    def ask(before, *steps):
+        made = [Step(setting="engine.dtype", before=None, after="float32", how="restart", results=after) for after in steps]
         return attributions(before, made, start.plan, start.registry)
 
     return ask
@@ -192,40 +191,30 @@ def test_noise_is_put_down_to_nothing(before, after, attributed):
     assert attributed([result("cold-start", before)], [result("cold-start", after)]) == ()
 
 
-def test_a_move_that_crosses_a_threshold_is_no_noise_however_small(attributed):
-    (found,) = attributed([result("cold-start", 0.0101)], [result("cold-start", 0.0099)])
-
-    assert (found.restores, found.metric) == (("cold-start",), "max_abs_delta")
+BROKEN = Result(scenario="cold-start", title="-", status="failed", reason="it took too long")
 
 
-def test_a_setting_that_makes_it_worse_is_named_with_what_it_breaks(attributed):
-    baseline = [result("cold-start", NOISE), result("after-refit", NOISE)]
+@pytest.mark.parametrize(
+    ("before", "after", "effects", "values"),
+    [
+        (result("cold-start", 0.0101), result("cold-start", 0.0099), (("cold-start",), ()), (0.0101, 0.0099)),
+        (result("cold-start", NOISE), result("cold-start", 0.3), ((), ("cold-start",)), (NOISE, 0.3)),
+        (result("cold-start", NOISE), BROKEN, ((), ("cold-start",)), (0, 1)),
+        (BROKEN, result("cold-start", NOISE), (("cold-start",), ()), (1, 0)),
+        (result("cold-start", 1.0, gates=False), result("cold-start", NOISE, gates=False), ((), ()), (1, NOISE)),
+    ],
+    ids=["however small", "worse", "does not run", "runs again", "does not count"],
+)
+def test_a_move_across_a_threshold_restores_or_breaks_a_scenario(before, after, effects, values, attributed):
+    unmoved = result("after-refit", NOISE)
 
-    (found,) = attributed(baseline, [result("cold-start", NOISE), result("after-refit", 0.3)])
+    (found,) = attributed([before, unmoved], [after, unmoved])
 
-    assert (found.restores, found.worsens, found.scenario) == ((), ("after-refit",), "after-refit")
-    assert found.value_before < found.value_after
-
-
-def test_a_scenario_that_does_not_run_counts_as_broken(attributed):
-    broken = Result(scenario="cold-start", title="-", status="failed", reason="it took too long")
-
-    (worse,) = attributed([result("cold-start", NOISE)], [broken])
-    (better,) = attributed([broken], [result("cold-start", NOISE)])
-
-    assert (worse.worsens, worse.value_before, worse.value_after) == (("cold-start",), 0.0, 1.0)
-    assert (better.restores, better.value_before, better.value_after) == (("cold-start",), 1.0, 0.0)
-
-
-def test_a_scenario_that_does_not_count_is_neither_restored_nor_broken(attributed):
-    baseline = [result("in-flight-kept", 1.0, gates=False), result("in-flight-cleared", NOISE)]
-
-    (found,) = attributed(baseline, [result("in-flight-kept", NOISE), result("in-flight-cleared", 1.0, gates=False)])
-
-    assert (found.restores, found.worsens) == ((), ())
+    assert ((found.restores, found.worsens), found.scenario) == (effects, "cold-start")
+    assert (found.value_before, found.value_after) == values
 
 
-def test_a_step_that_could_not_be_tried_or_was_skipped_is_put_down_to_nothing(attributed):
+def test_a_step_without_measurements_is_put_down_to_nothing(attributed):
     skipped = Result(scenario="cold-start", title="-", status="skipped", reason="-")
 
     assert attributed([result("cold-start", 1.0)], [], [skipped]) == ()

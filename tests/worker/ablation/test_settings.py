@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from worker import GenerationConfig
 from worker.lab.attribution.settings import SETTINGS, InForce, changed
 
 _OFF = {"quirks": {"disable": ["all"]}}
+HEADS = ("engine.head_dtype", "train.head_dtype", "engine.head_dtype + train.head_dtype")
 _SWITCHES = ("enable_prefix_caching", "async_scheduling", "enable_chunked_prefill")
 #: Configurations between which every setting has every value that is ever tried.
 RUNS: dict[str, dict[str, Any]] = {
@@ -41,11 +41,11 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(model: Callable[..., Path]) -> Path:
     """A model folder with what is looked at."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "bfloat16"}), encoding="utf-8")
-    (tmp_path / "generation_config.json").write_text("{}", encoding="utf-8")
-    return tmp_path
+    made = model(dtype="bfloat16")
+    (made / "generation_config.json").write_text("{}", encoding="utf-8")
+    return made
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_every_setting_has_something_to_try_in_some_run(in_force):
     ("name", "left_open"),
     [("TORCHDYNAMO_DISABLE", []), ("TORCH_COMPILE_DISABLE", [True])],  # with the first, a quirk makes the engine eager
 )
-def test_compiled_code_is_tried_only_where_the_environment_lets_torch_compile(name, left_open, in_force, monkeypatch):
+def test_compiled_code_is_tried_only_where_torch_may_compile(name, left_open, in_force, monkeypatch):
     eager = {"engine": {"enforce_eager": True}}
     before = tried(in_force(eager), "engine.enforce_eager")
 
@@ -115,18 +115,11 @@ def test_compiled_code_is_tried_only_where_the_environment_lets_torch_compile(na
 def test_heads_are_tried_in_every_combination_except_as_they_are(engine, train, expected, in_force):
     now = in_force({"engine": {"head_dtype": engine}, "train": {"head_dtype": train}, **_OFF})
 
-    names = ("engine.head_dtype", "train.head_dtype", "engine.head_dtype + train.head_dtype")
-    assert tuple(tried(now, name) for name in names) == expected
+    assert tuple(tried(now, name) for name in HEADS) == expected
 
 
-def test_a_model_in_float32_has_no_other_head(in_force):
-    now = in_force({"engine": {"dtype": "float"}})
-
-    assert [name for name in SETTINGS if "head_dtype" in name and tried(now, name)] == []
-
-
-def test_the_dtype_of_an_engine_from_float32_is_unknown_until_the_engine_reports_it(in_force, folder):
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "float32"}), encoding="utf-8")
+def test_an_engine_s_dtype_from_float32_is_as_it_reports(in_force, model):
+    model(dtype="float32")
     asked = {"quirks": {"disable": ["float32-checkpoint-downcast"]}}
 
     assert tried(in_force({"train": {"dtype": "float32"}}), "engine.dtype") == ["bfloat16"]  # that quirk makes it float32
@@ -137,23 +130,28 @@ def test_the_dtype_of_an_engine_from_float32_is_unknown_until_the_engine_reports
     assert tried(now, "engine.head_dtype + train.head_dtype") == [("float32", "float32")]
 
 
-def test_refits_are_tried_only_where_a_trainer_refits(in_force):
-    names = ("refit.scope", "refit.clear_cache")
-
-    assert [bool(tried(in_force({}), name)) for name in names] == [True, True]
-    assert [tried(in_force({"purpose": "eval"}), name) for name in names] == [[], []]
-
-
-def test_what_the_engine_reports_counts_where_nobody_asked(in_force):
-    name = "engine.enable_prefix_caching"
-    typed = {"engine": {"enable_prefix_caching": True}}
-
-    assert tried(in_force(_OFF), name) == [False]
-    assert tried(in_force(_OFF, engine={name: False}), name) == [True]
-    assert tried(in_force(typed, engine={name: False}), name) == [False]
+@pytest.mark.parametrize(
+    ("values", "settings"),
+    [({"purpose": "eval"}, ["refit.scope", "refit.clear_cache"]), ({"engine": {"dtype": "float"}}, HEADS)],
+    ids=["a run without refits", "a model in float32"],
+)
+def test_a_setting_that_cannot_matter_is_not_tried(values, settings, in_force):
+    assert [name for name in settings if tried(in_force(values), name)] == []
 
 
-def test_a_checkpoint_without_defaults_for_requests_cannot_leak_any(in_force, folder):
+@pytest.mark.parametrize(
+    ("values", "engine", "expected"),
+    [
+        (_OFF, {}, False),
+        (_OFF, {"engine.enable_prefix_caching": False}, True),
+        ({"engine": {"enable_prefix_caching": True}}, {"engine.enable_prefix_caching": False}, False),
+    ],
+)
+def test_what_the_engine_reports_counts_where_nobody_asked(values, engine, expected, in_force):
+    assert tried(in_force(values, engine=engine), "engine.enable_prefix_caching") == [expected]
+
+
+def test_a_checkpoint_without_defaults_for_requests_leaks_none(in_force, folder):
     before = tried(in_force({}), "engine.generation_config")
 
     (folder / "generation_config.json").unlink()

@@ -14,14 +14,6 @@ PROCESSED = "rollout-logprobs-processed"
 HEADS = ("engine.head_dtype", "train.head_dtype")
 
 
-@pytest.fixture
-def heads_alike(declare):
-    """A quirk that requires a float32 head on both sides or on neither."""
-    engine, train = (setting(slot).one_of("float32") for slot in HEADS)
-    wanted = Require(HEADS[0], "float32", reason="-", when=train), Require(HEADS[1], "float32", reason="-", when=engine)
-    return declare("heads-alike", *wanted, match=engine | train)
-
-
 def test_variants_come_in_order_of_cost_then_of_likelihood(user):
     start = user(engine={"enforce_eager": True, "logprobs_mode": "raw_logprobs"})
 
@@ -38,22 +30,18 @@ def test_variants_come_in_order_of_cost_then_of_likelihood(user):
     assert {0, 1} <= set(likely)
 
 
-def test_names_choose_variants(user):
-    chosen = variants(user(), only=["engine.head_dtype+train.head_dtype", "engine.dtype"])
+def test_names_choose_variants_or_are_errors_with_the_nearest(user):
+    start = user()
+    chosen = variants(start, only=["engine.head_dtype+train.head_dtype", "engine.dtype"])
 
     assert {item.setting for item in chosen} == {"engine.head_dtype + train.head_dtype", "engine.dtype"}
-
-
-def test_an_unknown_name_is_an_error_with_the_nearest(user):
-    start = user()
-
     with pytest.raises(UsageError, match=r"'engine\.dtpe'; did you mean 'engine\.dtype'\?"):
         variants(start, only=["engine.dtpe"])
     with pytest.raises(UsageError, match=f"did you mean 'quirk {PROCESSED}'"):
         variants(start, only=["quirk rollout-logprobs-procesed"])
 
 
-def test_a_variant_changes_one_setting_of_the_users_configuration(user):
+def test_a_variant_changes_one_setting_of_the_configuration(user):
     start = user(engine={"seed": 3})
 
     for variant in variants(start):
@@ -63,7 +51,7 @@ def test_a_variant_changes_one_setting_of_the_users_configuration(user):
 
 
 @pytest.mark.parametrize("layer", ["configuration", "environment", "flag"])
-def test_a_quirk_that_is_switched_off_is_tried_whatever_switched_it_off(layer, user, monkeypatch):
+def test_a_quirk_is_tried_whatever_switched_it_off(layer, user, monkeypatch):
     if layer == "environment":
         monkeypatch.setenv("MODEL_QUIRKS_DISABLE", PROCESSED)
     disable = ["logprobs"] if layer == "flag" else ()
@@ -84,8 +72,10 @@ def test_only_quirks_that_would_change_the_run_are_tried(user):
     assert "async-rollout-timeout" in {verdict.id for verdict in start.plan.verdicts if verdict.verdict == "yes"}
 
 
-def test_a_variant_takes_what_quirks_change_besides(user, heads_alike):
-    alone, tied = user(), user(installed=[heads_alike])
+def test_a_variant_takes_what_quirks_change_besides(user, declare):
+    engine, train = (setting(slot).one_of("float32") for slot in HEADS)
+    alike = Require(HEADS[0], "float32", reason="-", when=train), Require(HEADS[1], "float32", reason="-", when=engine)
+    alone, tied = user(), user(installed=[declare("heads-alike", *alike, match=engine | train)])
     (cheap,), (dear,) = (variants(start, only=["train.head_dtype"]) for start in (alone, tied))
     (scope,) = variants(user("gemma4"), only=["refit.scope"])
 
@@ -95,7 +85,7 @@ def test_a_variant_takes_what_quirks_change_besides(user, heads_alike):
     assert (dear.how, dear.also) == ("restart", {"engine.head_dtype": (None, "float32")})
 
 
-def test_a_quirk_that_sets_an_open_slot_or_patches_the_engine_takes_a_restart(user, declare):
+def test_a_quirk_of_an_open_slot_or_a_patch_takes_a_restart(user, declare):
     adds = Patch("json.encoder:JSONEncoder.encode_all", adds="json:dumps")
     quirks = (
         declare("a", adds),

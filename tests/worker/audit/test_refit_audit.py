@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
@@ -19,17 +18,10 @@ PLANNED = (Refit(label="parameters", scope="parameters"), Refit(label="plan", sc
 def hazard(**values):
     defaults = {
         "name": "model.layers.0.scale",
-        "kind": "buffer",
-        "module": "model.layers.0",
-        "module_class": "acme.Layer",
-        "persistent": True,
-        "shape": (1,),
-        "problem": "1 of 1 values differ",
-        "in_checkpoint": True,
-        "checkpoint": ("model.layers.0.scale",),
-        "workers": (0,),
+        "kind": "buffer", "module": "model.layers.0", "module_class": "acme.Layer", "persistent": True, "shape": (1,),
+        "problem": "1 of 1 values differ", "in_checkpoint": True, "checkpoint": ("model.layers.0.scale",), "workers": (0,),
         "after": ("parameters",),
-    }
+    }  # fmt: skip
     return Hazard(**{**defaults, **values})
 
 
@@ -39,12 +31,11 @@ def record(hazards=(), refits=PLANNED[:1], **values):
 
 
 @pytest.fixture
-def plan(tmp_path):
+def plan(model):
     """Resolves the plan of a rollout on vLLM 0.32 for CPU."""
 
     def make(model_type, *, platform="cpu", config=None, **values):
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **(config or {})}), encoding="utf-8")
-        run = GenerationConfig.parse({"model": str(tmp_path), **values})
+        run = GenerationConfig.parse({"model": str(model(model_type, **(config or {}))), **values})
         return make_plan(run, PlanOptions.gather(run, assume=["vllm==0.32.0", f"platform=={platform}"]))
 
     return make
@@ -60,10 +51,8 @@ def plan(tmp_path):
         (record([hazard(planned=())], (*PLANNED, Refit(label="plan again", scope="state_dict", differs=("x",)))), False, False),
         (record([hazard(planned=())], (*PLANNED, Refit(label="plan again", scope="state_dict", refused="no"))), False, False),
     ],
-    ids=[
-        "nothing", "refused", "a hazard", "covered", "the plan brings one in", "refused with the plan",
-    ],
-)  # fmt: skip
+    ids=["nothing", "refused", "a hazard", "covered", "the plan brings one in", "refused with the plan"],
+)
 def test_an_audit_passes_if_all_is_right_with_the_plan(found, clean, passed):
     assert (found.clean, found.passed) == (clean, passed)
 
@@ -78,9 +67,7 @@ def test_an_audit_passes_if_all_is_right_with_the_plan(found, clean, passed):
     ],
 )
 def test_candidates_are_the_quirks_that_could_affect_weights(plan, kind, quirks, changes):
-    found = plan(
-        kind, config={"tie_word_embeddings": False, "num_experts": 8} if kind == "qwen3_moe" else {"tie_word_embeddings": False}
-    )
+    found = plan(kind, config={"tie_word_embeddings": False} | ({"num_experts": 8} if kind == "qwen3_moe" else {}))
 
     assert candidates(found) == quirks
     assert changes_weights(found) is changes
@@ -96,11 +83,7 @@ def test_a_patch_under_another_built_in_flag_is_not_taken_away(plan):
     assert "cpu-moe-expert-parallel" not in candidates(found)
 
 
-def test_what_the_state_dict_restores_is_credited_to_who_sends_it(plan):
-    assert covering(hazard(planned=()), plan("gemma4_text")) == ("gemma4-layer-scalar",)
-
-
-def test_what_no_refit_restores_is_credited_to_who_patches_the_engine(plan):
+def test_what_no_refit_restores_is_credited_to_who_patches_it(plan):
     after = ("parameters", "state_dict", "parameters again")
     found = plan("qwen3_moe", config={"tie_word_embeddings": False, "num_experts": 4})
 
@@ -142,8 +125,8 @@ def test_the_refits_show_the_remedy(values, destroyed, remedy):
     assert (remedy in found.remedy, found.is_destroyed) == (True, destroyed)
 
 
-def test_values_of_the_audit_itself_do_not_count_as_typed(model_folder):
-    typed = GenerationConfig.parse({"model": str(model_folder), "engine": {"load_format": "auto", "seed": 3}})
+def test_values_of_the_audit_itself_do_not_count_as_typed(model):
+    typed = GenerationConfig.parse({"model": str(model()), "engine": {"load_format": "auto", "seed": 3}})
 
     plan = make_plan(opened(typed))
 
@@ -151,22 +134,13 @@ def test_values_of_the_audit_itself_do_not_count_as_typed(model_folder):
     assert plan.context.typed == {"engine.seed"}
 
 
-def test_transformers_loads_the_model_before_an_engine_starts(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    steps = []
+def test_transformers_loads_the_model_before_an_engine_starts(model, capsys):
+    folder, steps = model("no-such-type"), []
+    (folder / "model.safetensors").touch()
 
     with pytest.raises(AuditError, match=r"transformers cannot load .*no-such-type"):
-        asyncio.run(audit(GenerationConfig.parse({"model": str(tmp_path)}), notify=steps.append))
+        asyncio.run(audit(GenerationConfig.parse({"model": str(folder)}), notify=steps.append))
 
     assert steps == ["loading the model with transformers"]
-
-
-@pytest.mark.parametrize("settings", [[], ["--set", "engine.runtime=v0"]], ids=["unknown to transformers", "refused"])
-def test_an_audit_that_cannot_be_made_exits_with_2(settings, tmp_path, capsys):
-    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', encoding="utf-8")
-    (tmp_path / "model.safetensors").write_bytes(b"")
-
-    code = main(["audit", str(tmp_path), "--verbose", *settings])
-
-    assert ("error:" in capsys.readouterr().err, code) == (True, 2)
+    assert main(["audit", str(folder)]) == 2
+    assert "error:" in capsys.readouterr().err

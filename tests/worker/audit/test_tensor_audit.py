@@ -48,7 +48,7 @@ def put(on, warns, fills):
     torch.utils.deterministic.fill_uninitialized_memory = fills
 
 
-def test_memory_that_nobody_writes_holds_nan_only_while_an_audit_refits(mode):
+def test_unwritten_memory_holds_nan_only_while_an_audit_refits(mode):
     audit = TensorAudit(None, torch.device("cpu"))
 
     for _ in range(2):

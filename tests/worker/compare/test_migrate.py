@@ -37,12 +37,6 @@ def interpreter(tmp_path):
     return make
 
 
-@pytest.fixture
-def run(tmp_path):
-    """Makes a dump with a fake interpreter."""
-    return lambda python: dump_in(Environment(python, "0.30.0", OURS), [], tmp_path / "A.json")
-
-
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -54,9 +48,9 @@ def run(tmp_path):
         ("print('done')", "wrote no dump.*done"),
     ],
 )
-def test_a_failed_dump_is_an_error_with_the_last_lines(interpreter, run, code, message):
+def test_a_failed_dump_is_an_error_with_the_last_lines(interpreter, tmp_path, code, message):
     with pytest.raises(DumpFailedError, match=f"(?s){message}"):
-        run(interpreter(READ + code))
+        dump_in(Environment(interpreter(READ + code), "0.30.0", OURS), [], tmp_path / "A.json")
 
 
 def test_b_scores_the_tokens_of_a_after_it_has_run(interpreter, dumped, tmp_path):

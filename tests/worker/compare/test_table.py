@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
-from worker.lab.compare.compare import Comparison, compare
+from worker.lab.compare.compare import compare
 from worker.lab.compare.table import show_comparison
 
 EVIL = "\x1b[31m[red]:x:\nfail forged"
 
 
-@pytest.fixture
-def differing(dumped) -> Comparison:
-    """Two engines that differ in logprobs, versions, quirks, and settings of all kinds; one name is hostile."""
+def test_a_comparison_is_shown_in_lines_of_one_thing_each(dumped, screened):
+    """Of engines that differ in logprobs, versions, quirks, and settings of all kinds; one name is hostile."""
     a = dumped()
     effective = {**a.effective, "model_config.logprobs_mode": "raw_logprobs", f"acme.{EVIL}": EVIL}
     rows = tuple(
@@ -23,10 +20,8 @@ def differing(dumped) -> Comparison:
         rows, scored_for=a, versions={"vllm": "0.32.0", "torch": "2.13.0"}, quirks=("v1-runtime", "acme/one"),
         settings={"engine.dtype": "bfloat16", "sampling.temperature": 0.7}, effective=effective,
     )  # fmt: skip
-    return compare(a, b)
+    differing = compare(a, b)
 
-
-def test_a_comparison_is_shown_in_lines_of_one_thing_each(differing, screened):
     text = screened(lambda screen: show_comparison(screen, differing), width=None)
 
     rows = [" ".join(row.split()) for row in text.splitlines()]

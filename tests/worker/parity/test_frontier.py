@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import struct
-import xml.etree.ElementTree as ET
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from worker.lab.cli.parity import show_frontier
-from worker.lab.kit.checkpoints import build
 from worker.lab.parity.explain import range_of
 from worker.lab.parity.frontier import LARGEST, Frontier, Pair, Range, Side
 from worker.lab.parity.records import Sample
@@ -80,14 +77,15 @@ def test_float16_is_not_advised_where_it_does_not_work(values, why) -> None:
     assert found.best.name == "fp32 on both sides"
 
 
-def test_weights_in_float16_are_not_advised_because_a_scaler_refuses_them() -> None:
+def test_weights_in_float16_are_not_advised() -> None:
+    """A gradient scaler refuses them."""
     found = _frontier({(BF16, IN_BF16): 0.041, (FP16, _trainer("float16", 0.5, weights="float16")): 0.005})
 
     assert found.best is None
     assert found.advice.startswith("No pair is within 0.01 nats; bf16 on both sides")
 
 
-def test_a_run_within_the_target_is_left_alone_unless_another_is_cheaper() -> None:
+def test_a_run_within_the_target_is_left_unless_one_is_cheaper() -> None:
     kept = _frontier({(FP16, IN_FP32): 0.0041, (FP16, IN_FP16): 0.005})
     cheaper = _frontier({(FP32, IN_FP32): 0.0018, (FP16, IN_FP16): 0.005})
 
@@ -95,7 +93,7 @@ def test_a_run_within_the_target_is_left_alone_unless_another_is_cheaper() -> No
     assert cheaper.advice.startswith("fp16 on both sides")
 
 
-def test_a_terminal_shows_every_pair_both_sides_costs_and_what_to_do(screened) -> None:
+def test_a_terminal_shows_every_pair_with_its_costs(screened) -> None:
     text = screened(
         lambda screen: show_frontier(screen, _frontier(engines=(BF16, _engine("float32", 0, failed="no memory")))), width=80
     )
@@ -107,19 +105,8 @@ def test_a_terminal_shows_every_pair_both_sides_costs_and_what_to_do(screened) -
     assert "of 1000 weights 0 are beyond that, and 7 below its smallest number" in " ".join(text.split())
 
 
-def test_the_picture_names_the_run_and_the_pair_to_take(tmp_path) -> None:
-    pytest.importorskip("matplotlib", reason="the picture needs matplotlib: pip install 'model-quirks[parity]'")
-    from worker.lab.parity.picture import write_picture
-
-    write_picture(_frontier(), tmp_path)
-
-    text = "".join(ET.fromstring((tmp_path / "frontier.svg").read_text()).itertext())  # noqa: S314  # our own
-    assert all(words in text for words in ("bf16 on both sides (now)", "fp16 on both sides (take this)", "target 0.01"))
-    assert struct.unpack(">II", (tmp_path / "frontier.png").read_bytes()[16:24]) == (1600, 900)
-
-
-def test_what_float16_cannot_hold_is_read_from_the_model(tmp_path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(build("llama", tmp_path / "llama"))
+def test_what_float16_cannot_hold_is_read_from_the_model(tiny_checkpoint) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_checkpoint("llama"))
     with torch.no_grad():
         weight = model.get_parameter("model.layers.0.self_attn.o_proj.weight").view(-1)
         weight[:5], weight[5:8] = 1e5, 1e-9

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -26,19 +25,13 @@ def logs(*probabilities: float) -> list[float]:
     return [math.log(probability) for probability in probabilities]
 
 
-def test_every_measured_metric_is_described() -> None:
-    found = measured([sample(logs(0.5), logs(0.25))]).metrics
-
-    assert list(found) == list(METRICS)
-    assert all(metric.label and metric.help for metric in METRICS.values())
-
-
 def test_metrics_of_two_tokens_are_those_worked_out_by_hand() -> None:
     halved = sample(logs(0.5, 0.2), logs(0.25, 0.2))  # ratios 1/2 and 1
 
     found = measured([halved]).metrics
 
     log2 = math.log(2)
+    assert list(found) == list(METRICS)
     assert found == pytest.approx(
         {
             "tokens": 2,
@@ -66,19 +59,8 @@ def test_metrics_of_two_tokens_are_those_worked_out_by_hand() -> None:
     )
 
 
-def test_the_unbiased_estimators_converge_to_the_divergence_of_the_rollout_from_the_trainer() -> None:
-    rollout, trainer = (0.5, 0.3, 0.2), (0.4, 0.4, 0.2)
-    drawn = random.Random(0).choices(range(3), weights=rollout, k=200_000)  # noqa: S311
-    expected = sum(p * math.log(p / q) for p, q in zip(rollout, trainer, strict=True))
-
-    found = measured([sample(logs(*(rollout[i] for i in drawn)), logs(*(trainer[i] for i in drawn)))]).metrics
-
-    assert (found["kl_k1"], found["kl_k3"]) == pytest.approx((expected, expected), abs=1e-3)
-    assert found["ratio_mean"] == pytest.approx(1, abs=3e-3)
-
-
 @pytest.mark.parametrize(("side", "bad"), [("rollout", NAN), ("trainer", -math.inf)])
-def test_a_logprob_that_is_no_number_is_listed_first_instead_of_measured(bad: float, side: str) -> None:
+def test_a_logprob_that_is_no_number_is_listed_not_measured(bad: float, side: str) -> None:
     good, broken = [-1.0, -2.0, -3.0], [-1.0, bad, -3.5]
     row = sample(broken, good) if side == "rollout" else sample(good, broken)
 
@@ -96,10 +78,7 @@ def test_metrics_without_a_finite_token_are_those_of_equal_sides(rows: list[Samp
     nothing, equal = measured(rows), measured([sample([-1.0], [-1.0])])
 
     assert nothing.metrics["tokens"] == 0
-    left_out = {"tokens", "nonfinite"}
-    assert {k: v for k, v in nothing.metrics.items() if k not in left_out} == {
-        k: v for k, v in equal.metrics.items() if k not in left_out
-    }
+    assert {**nothing.metrics, "tokens": 1, "nonfinite": 0} == equal.metrics
     assert nothing.by_position == nothing.by_probability == ()
 
 
@@ -143,7 +122,7 @@ def test_the_trainers_probabilities_fall_into_fixed_bins() -> None:
     assert [part.tokens for part in bins] == [1, 1, 1, 1, 1, 1, 2]
 
 
-def test_the_worst_tokens_are_the_ten_furthest_apart_with_what_comes_before_them() -> None:
+def test_the_worst_tokens_are_the_ten_furthest_apart() -> None:
     far = sample([-1.0, -1.0], [-1.0, -4.0], prompt=range(100, 130), note="rank 1")
     rows = [sample([-1.0] * 12, [-1.0 - 0.01 * position for position in range(12)]), far]
 

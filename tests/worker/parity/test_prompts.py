@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.sections import ModelSection
-from worker.lab.kit import checkpoints
 from worker.lab.parity.prompts import TEXTS, Prompts, load_prompts
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return ModelSection(path=str(checkpoints.build("qwen3", tmp_path_factory.mktemp("prompts"))))
-
-
 @pytest.fixture
-def bare(tmp_path):
-    """A model with a vocabulary of 50 tokens, and without a tokenizer."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 50}), encoding="utf-8")
-    return ModelSection(path=str(tmp_path))
+def tiny(tiny_checkpoint):
+    return ModelSection(path=str(tiny_checkpoint("qwen3")))
 
 
 @pytest.fixture
@@ -34,23 +24,19 @@ def file(tmp_path):
     return write
 
 
-def test_without_a_file_there_are_prompts_of_different_lengths(model):
-    found = load_prompts(model)
+def test_without_a_file_there_are_prompts_of_different_lengths(tiny):
+    found = load_prompts(tiny)
 
     assert len(found.rows) == len(TEXTS)
     assert len({len(row) for row in found.rows}) > 4
 
 
-def test_every_line_of_a_text_file_that_is_not_blank_is_a_prompt(model, file):
-    found = load_prompts(model, file=file("p.txt", "one", "", "two three", "   "))
+def test_a_file_holds_texts_or_json_lines(tiny, file):
+    texts = load_prompts(tiny, file=file("p.txt", "one", "", "two three", "   "))
+    ids = load_prompts(tiny, file=file("p.jsonl", '{"prompt": "one"}', '{"prompt_token_ids": [5, 6, 7]}'))
 
-    assert [found.decode(row) for row in found.rows] == ["one", "two three"]
-
-
-def test_json_lines_hold_texts_or_token_ids(model, file):
-    found = load_prompts(model, file=file("p.jsonl", '{"prompt": "one"}', '{"prompt_token_ids": [5, 6, 7]}'))
-
-    assert (found.decode(found.rows[0]), found.rows[1]) == ("one", (5, 6, 7))
+    assert [texts.decode(row) for row in texts.rows] == ["one", "two three"]
+    assert (ids.decode(ids.rows[0]), ids.rows[1]) == ("one", (5, 6, 7))
 
 
 @pytest.mark.parametrize(
@@ -62,15 +48,15 @@ def test_json_lines_hold_texts_or_token_ids(model, file):
         ("p.jsonl", ['{"prompt_token_ids": [1, 9999]}', '{"prompt_token_ids": [-1]}'], r"prompts 0, 1 hold .* 0\.\.511"),
     ],
 )
-def test_everything_wrong_with_a_file_is_named_at_once(model, file, name, lines, message):
+def test_everything_wrong_with_a_file_is_named_at_once(tiny, file, name, lines, message):
     with pytest.raises(UsageError, match=message):
-        load_prompts(model, file=file(name, *lines))
+        load_prompts(tiny, file=file(name, *lines))
 
 
-def test_texts_without_a_tokenizer_are_refused(bare, file):
+def test_texts_without_a_tokenizer_are_refused(model, file):
     for text in (None, file("p.txt", "one")):
         with pytest.raises(UsageError, match="texts need a tokenizer"):
-            load_prompts(bare, file=text)
+            load_prompts(ModelSection(path=str(model(vocab_size=50))), file=text)
 
 
 def test_prompts_that_leave_no_room_are_all_named():

@@ -7,15 +7,14 @@ import pytest
 from quirks_core.base.errors import UsageError
 from worker import GenerationConfig
 from worker.lab.attribution.run import run as ablate
-from worker.lab.kit import checkpoints
 from worker.lab.parity.run import Options, ParityRun, run
 
 UNLOADABLE = {"attn_implementation": "flash_attention_2"}  # which is not installed
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return str(checkpoints.build("qwen3", tmp_path_factory.mktemp("run")))
+@pytest.fixture
+def model(tiny_checkpoint):
+    return str(tiny_checkpoint("qwen3"))
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +30,12 @@ def configured(model, **values):
     return GenerationConfig.parse({"model": model, **values})
 
 
-async def test_a_model_that_the_trainer_cannot_load_is_no_reason_not_to_start(model):
+async def test_a_model_that_the_trainer_cannot_load_may_start(model):
     with pytest.raises(RuntimeError, match="an engine is started"):
         await run(configured(model, train=UNLOADABLE), Options())
 
 
-def test_a_load_format_that_the_run_chooses_is_not_said_to_be_typed(model):
+def test_a_load_format_that_the_run_chooses_is_not_typed(model):
     plan = ParityRun(configured(model, train=UNLOADABLE, engine={"seed": 3}), Options()).plan
 
     assert plan.value("engine.load_format") == "auto"

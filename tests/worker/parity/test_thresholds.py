@@ -27,12 +27,6 @@ def threshold(**values) -> Threshold:
     )
 
 
-def levels(profile: str, rollout: list[float], trainer: list[float]) -> dict[str, str]:
-    """The level of each threshold of a profile for one sample."""
-    row = Sample(prompt=(1,), tokens=(2,) * len(rollout), rollout=tuple(rollout), trainer=tuple(trainer))
-    return {verdict.threshold: verdict.level for verdict in judge(measured([row]).metrics, chosen_thresholds(profile))}
-
-
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_threshold_is_declared_completely(profile: str) -> None:
     thresholds = PROFILES[profile]
@@ -46,13 +40,15 @@ def test_every_threshold_is_declared_completely(profile: str) -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize(
     ("rollout", "crossed"),
-    [([-1.0, -2.0], []), ([], ["something-measured"]), ([-1.0, math.nan], ["all-finite"])],
+    [((-1.0, -2.0), []), ((), ["something-measured"]), ((-1.0, math.nan), ["all-finite"])],
     ids=["equal", "nothing", "no number"],
 )
 def test_equal_sides_fail_only_without_a_number_to_compare(profile, rollout, crossed) -> None:
-    found = levels(profile, rollout, [-1.0, -2.0][: len(rollout)])
+    row = Sample(prompt=(1,), tokens=(2,) * len(rollout), rollout=rollout, trainer=(-1.0, -2.0)[: len(rollout)])
 
-    assert [name for name, level in found.items() if level != "ok"] == crossed
+    found = judge(measured([row]).metrics, chosen_thresholds(profile))
+
+    assert [verdict.threshold for verdict in found if verdict.level != "ok"] == crossed
 
 
 @pytest.mark.parametrize(
@@ -70,7 +66,7 @@ def test_a_limit_is_the_last_value_that_is_fine(side, limit: float, fine: list[f
     assert not any(map(row.allows, crossed))
 
 
-def test_verdicts_come_failures_first_without_metrics_that_have_no_value() -> None:
+def test_verdicts_on_what_was_measured_come_failures_first() -> None:
     rows = [
         threshold(name="fine", limit=9.0),
         threshold(name="warned", level="warn"),
@@ -113,7 +109,7 @@ def test_all_that_is_wrong_is_in_one_error() -> None:
     assert "'x'" in message
 
 
-def test_what_a_user_types_replaces_the_profiles_limits_of_that_side_of_the_metric() -> None:
+def test_what_a_user_types_replaces_limits_of_that_side() -> None:
     found = chosen_thresholds(
         DEFAULT_PROFILE, ["mean_abs_dprob=0.02", "ratio_mean<=1.5", "kl_k1<=0.3", "kl_k1<=0.2", "max_abs_delta=1"]
     )
@@ -148,15 +144,9 @@ def test_a_limit_that_is_crossed_is_taken_by_more_than_all_of_it(text) -> None:
     ],
     ids=["as large", "larger", "with tails", "with a direction", "with no number"],
 )
-def test_only_a_difference_as_large_as_that_of_the_dtypes_is_rounding(changed, level) -> None:
-    found = {
-        "mean_abs_delta": 0.05,
-        "kl_k3": 0.002,
-        "mean_delta": 0.001,
-        "nonfinite": 0.0,
-        "mean_exp_abs_delta": 1.0527,
-        **changed,
-    }
+def test_only_a_difference_as_large_as_the_dtypes_is_rounding(changed, level) -> None:
+    found = {"mean_abs_delta": 0.05, "kl_k3": 0.002, "mean_delta": 0.001, "nonfinite": 0.0, "mean_exp_abs_delta": 1.0527}
+    found |= changed
     verdicts = judge(found, [threshold(metric="mean_exp_abs_delta", limit=1.05), parse_threshold("mean_abs_delta=0.01")])
 
     told = told_from_rounding(verdicts, found, {"mean_abs_delta": 0.048, "kl_k3": 0.0018})

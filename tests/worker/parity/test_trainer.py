@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from worker.lab.kit.lab import PROMPTS, Generated, Lab
+from worker.lab.kit.lab import PROMPTS, Generated
 from worker.lab.parity import scoring
 from worker.lab.parity.records import Sample, Scoring
 from worker.lab.parity.scoring import token_logprobs, truncated
@@ -28,14 +28,8 @@ NOISE = 1e-4
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory) -> Lab:
-    """Tiny checkpoints that these tests share."""
-    return Lab(tmp_path_factory.mktemp("checkpoints"))
-
-
-@pytest.fixture(scope="module")
-def checkpoint(lab):
-    return lambda kind: str(lab.checkpoint(kind))
+def checkpoint(tiny_checkpoint):
+    return lambda kind: str(tiny_checkpoint(kind))
 
 
 @pytest.fixture(scope="module")
@@ -70,35 +64,26 @@ def logits_of(model, row: Sample) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_different_lengths_score_in_a_batch_as_they_do_alone(kind: str, lab, checkpoint) -> None:
+def test_rows_of_a_batch_score_as_in_a_plain_forward_pass(kind: str, quirk_lab, checkpoint) -> None:
     trainer = Trainer.load(checkpoint(kind), FLOAT32)
     rows = [sample(number, temperature=0.7) for number in range(3)]
-    generated = [Generated(row.tokens, ()) for row in rows]
 
-    together, alone = scored(trainer, rows), [scored(trainer, [row])[0] for row in rows]
-    reference = lab.rescored(trainer.model, generated, 0.7)
+    reference = quirk_lab.rescored(trainer.model, [Generated(row.tokens, ()) for row in rows], 0.7)
 
-    assert flat(together) == pytest.approx(flat(alone), abs=NOISE)
-    assert flat(together) == pytest.approx(flat(row.logprobs for row in reference), abs=NOISE)
+    assert flat(scored(trainer, rows)) == pytest.approx(flat(row.logprobs for row in reference), abs=NOISE)
 
 
-def test_scoring_changes_nothing_but_the_trainers_logprobs(qwen3: Trainer) -> None:
-    rows = [sample(2, 3, temperature=0.7), sample(1, 9), sample(0, 0), sample(0, 1)]
+def test_rows_of_a_batch_are_scored_as_each_one_alone(qwen3: Trainer) -> None:
+    """Each by its own sampling; nothing else of a sample changes."""
+    rows = [sample(0), sample(0, temperature=0.5), sample(0, top_k=3), sample(0, top_p=0.4), sample(1, 9), sample(0, 0)]
 
-    found = qwen3.score(rows)
+    together = qwen3.score(rows)
 
-    assert [row.model_copy(update={"trainer": ()}) for row in found] == rows
-    assert [len(row.trainer) for row in found] == [3, 9, 0, 1]
-    assert flat(row.trainer for row in found) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=NOISE)
-
-
-def test_samples_of_one_batch_are_each_scored_by_their_own_sampling(qwen3: Trainer) -> None:
-    rows = [sample(0), sample(0, temperature=0.5), sample(0, top_k=3), sample(0, top_p=0.4)]
-
-    together = scored(qwen3, rows)
-
-    assert len({row[0] for row in together}) == 4
-    assert flat(together) == pytest.approx(flat(flat(scored(qwen3, [row])) for row in rows), abs=NOISE)
+    assert [row.model_copy(update={"trainer": ()}) for row in together] == rows
+    assert [len(row.trainer) for row in together] == [24, 24, 24, 24, 9, 0]
+    assert len({row.trainer[0] for row in together[:4]}) == 4
+    alone = flat(flat(scored(qwen3, [row])) for row in rows)
+    assert flat(row.trainer for row in together) == pytest.approx(alone, abs=NOISE)
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (-1, 0.7), (20, 0.5), (-1, 1.0)])
@@ -119,7 +104,7 @@ def test_truncation_keeps_what_vllms_sampler_keeps(top_k: int, top_p: float) -> 
     assert kept.isinf().any() == (top_k not in (-1, 400) or top_p < 1)
 
 
-def test_the_sampled_token_stays_in_also_if_the_trainer_would_not_have_sampled_it() -> None:
+def test_the_sampled_token_stays_in_though_truncation_drops_it() -> None:
     logits = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
 
     (logprob,) = token_logprobs(logits, torch.tensor([3]), Scoring(top_k=2)).tolist()
@@ -130,16 +115,20 @@ def test_the_sampled_token_stays_in_also_if_the_trainer_would_not_have_sampled_i
 # ---- weights
 
 
-def test_the_checkpoints_weights_survive_perturbing_bit_for_bit(qwen3: Trainer) -> None:
+def test_the_weights_in_use_survive_perturbing_and_scoring(qwen3: Trainer) -> None:
+    """Bit for bit."""
     original = {name: row.clone() for name, row in qwen3.model.state_dict().items()}
 
     qwen3.perturb("c", scale=0.5)
+    scored(qwen3, [sample(weights=(("b", 0, 24),))])
     held = qwen3.label
     qwen3.use("b")
+    other = qwen3.model.get_output_embeddings().weight.detach().clone()
     qwen3.use("a")
 
     assert held == "a"
     assert all(torch.equal(row, original[name]) for name, row in qwen3.model.state_dict().items())
+    assert not torch.equal(other, qwen3.model.get_output_embeddings().weight)
 
 
 def test_the_noise_depends_on_the_scale_alone(checkpoint) -> None:
@@ -174,7 +163,7 @@ def test_perturbing_touches_neither_ties_nor_buffers(kind: str, same: set[str], 
     assert all(any(part in name for name in buffers) for part in same)
 
 
-def test_each_span_is_scored_by_its_own_weights_on_the_whole_sequence(qwen3: Trainer) -> None:
+def test_each_span_is_scored_by_its_own_weights(qwen3: Trainer) -> None:
     old, new = sample(weights=(("a", 0, 24),)), sample(weights=(("b", 0, 24),))
     mixed = sample(weights=(("a", 0, 10), ("b", 10, 24)))
 
@@ -185,23 +174,10 @@ def test_each_span_is_scored_by_its_own_weights_on_the_whole_sequence(qwen3: Tra
     assert by_default == pytest.approx(by_old, abs=NOISE)
 
 
-def test_scoring_leaves_the_model_with_the_weights_in_use(qwen3: Trainer) -> None:
-    weight = qwen3.model.get_output_embeddings().weight
-    qwen3.use("b")
-    held = weight.detach().clone()
-
-    scored(qwen3, [sample(weights=(("a", 0, 24),))])
-
-    assert qwen3.label == "b"
-    assert torch.equal(weight, held)
-    qwen3.use("a")
-    assert not torch.equal(weight, held)
-
-
 # ---- dtype, attention, head
 
 
-def test_another_dtype_scores_the_same_weights_without_touching_the_model(qwen3: Trainer) -> None:
+def test_another_dtype_scores_the_same_weights(qwen3: Trainer) -> None:
     rows = [sample(weights=(("b", 0, 24),))]
     bfloat16 = replace(FLOAT32, dtype="bfloat16")
 
@@ -215,47 +191,39 @@ def test_another_dtype_scores_the_same_weights_without_touching_the_model(qwen3:
     qwen3.use("a")
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "llama_tied"])
-def test_a_float32_head_multiplies_in_float32_what_the_model_computed_in_its_own_dtype(kind: str, checkpoint) -> None:
-    options = TrainerOptions(dtype="bfloat16")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("gemma3", TrainerOptions(dtype="bfloat16")),
+        ("llama_tied", TrainerOptions(dtype="bfloat16")),
+        ("qwen3", TrainerOptions(dtype="float32", autocast="bfloat16")),
+    ],
+    ids=["bfloat16", "tied", "autocast"],
+)
+def test_a_float32_head_multiplies_in_float32(kind: str, options: TrainerOptions, checkpoint) -> None:
+    """What the model computed in its own dtype, or in autocast's."""
     trainer = Trainer.load(checkpoint(kind), options)
     row = sample()
 
     (plain,) = scored(trainer, [row], options)
     (exact,) = scored(trainer, [row], replace(options, head_dtype="float32"))
 
-    model = trainer._second.module
+    model = trainer.model if options.autocast else trainer._second.module
     seen = []
     handle = model.get_output_embeddings().register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
-    logits_of(model, row)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bool(options.autocast)):
+        logits_of(model, row)
     handle.remove()
     hidden, product = seen[0]
     expected = linear(hidden.float(), model.get_output_embeddings().weight.float())[0, len(row.prompt) - 1 : -1]
     chosen = expected.log_softmax(-1)[torch.arange(24), torch.tensor(row.tokens)]
-    assert product.dtype == hidden.dtype == torch.bfloat16, "the head is itself again"
+    assert product.dtype == torch.bfloat16, "the head is itself again"
     assert exact == pytest.approx(chosen.tolist(), abs=NOISE)
     assert max(abs(a - b) for a, b in zip(plain, exact, strict=True)) > 1e-4
     assert scored(trainer, [row], replace(options, head_dtype="model")) == [plain]
 
 
-def test_a_float32_head_is_exact_under_autocast(checkpoint) -> None:
-    options = TrainerOptions(dtype="float32", autocast="bfloat16")
-    trainer = Trainer.load(checkpoint("qwen3"), options)
-    row = sample()
-
-    (exact,) = scored(trainer, [row], replace(options, head_dtype="float32"))
-
-    model, seen = trainer.model, []
-    handle = model.get_output_embeddings().register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
-    with torch.autocast("cpu", torch.bfloat16):
-        logits_of(model, row)
-    handle.remove()
-    expected = linear(seen[0].float(), model.get_output_embeddings().weight)[0, len(row.prompt) - 1 : -1]
-    chosen = expected.log_softmax(-1)[torch.arange(24), torch.tensor(row.tokens)]
-    assert exact == pytest.approx(chosen.tolist(), abs=NOISE)
-
-
-def test_a_step_holds_weights_gradients_and_what_the_backward_pass_needs(qwen3: Trainer) -> None:
+def test_a_step_holds_weights_gradients_and_activations(qwen3: Trainer) -> None:
     weights = sum(row.nbytes for row in qwen3.model.parameters())
 
     (seconds, short), (_, long) = (scoring.step(qwen3.model, [sample()] * rows) for rows in (1, 8))
@@ -268,15 +236,10 @@ def test_a_step_holds_weights_gradients_and_what_the_backward_pass_needs(qwen3: 
 # ---- what cannot be loaded or scored
 
 
-def folder_with(tmp_path: Path, **config) -> str:
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return str(tmp_path)
-
-
-def test_a_checkpoint_that_lacks_tensors_is_refused_instead_of_filled_with_random_ones(lab, tmp_path: Path) -> None:
+def test_a_checkpoint_that_lacks_tensors_is_refused(checkpoint, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    shutil.copytree(lab.checkpoint("qwen3"), tmp_path, dirs_exist_ok=True)
+    shutil.copytree(checkpoint("qwen3"), tmp_path, dirs_exist_ok=True)
     weights = load_file(tmp_path / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -288,9 +251,10 @@ def test_a_checkpoint_that_lacks_tensors_is_refused_instead_of_filled_with_rando
 def test_code_that_comes_with_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     code = 'from pathlib import Path\nPath(__file__).with_name("ran").touch()\n'
     (tmp_path / "theirs.py").write_text(code, encoding="utf-8")
-    auto_map = {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Model"}
+    config = {"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
     with pytest.raises(TrainerLoadError, match="trust_remote_code"):
-        Trainer.load(folder_with(tmp_path, model_type="theirs", auto_map=auto_map), FLOAT32)
+        Trainer.load(str(tmp_path), FLOAT32)
 
     assert not list(tmp_path.glob("ran"))
