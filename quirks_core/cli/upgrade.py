@@ -11,15 +11,15 @@ from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.cli.command import Command, print_document
 from quirks_core.cli.fingerprint import bring_up_to_date, show_written
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
-from quirks_core.cli.upgrade_runs import Examined, examine_all
-from quirks_core.cli.upgrade_view import page_of_catalogue, page_of_patches, page_of_recipes, page_of_run
+from quirks_core.cli.upgrade_runs import Runs, compare_all
 from quirks_core.configuration.serve_command import read_serve_command
 from quirks_core.facts.packages import NEWEST_READ
 from quirks_core.reporting.page import markdown
 from quirks_core.reporting.terminal import Screen
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import PACKAGE
-from quirks_core.upgrade.catalogue import check_catalogue
+from quirks_core.upgrade.catalogue import Catalogue, check_catalogue
+from quirks_core.upgrade.finding import Comparison
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.recipes import check_recipes
 from quirks_core.upgrade.release import Release, find_release, installed_release
@@ -95,31 +95,30 @@ def _run(options: argparse.Namespace) -> int:
         if getattr(options, name) and (options.cmd or options.model or options.config):
             raise UsageError(f"--{name} needs no run: leave out --model, --config and the command")
     if options.runs:
-        examined = examine_all(options, _examine)
-    else:
-        examined = _catalogue(options) if options.catalogue else _examine(options)
+        return _show(options, compare_all(options, _compare))
+    return _show(options, _catalogue(options) if options.catalogue else _compare(options))
+
+
+def _show(options: argparse.Namespace, found: Runs | Catalogue | Comparison) -> int:
     if options.json:
-        print_document(examined.values)
+        print_document(found.to_json())
     elif options.markdown:
-        print("\n".join(markdown(examined.page)))
+        print("\n".join(markdown(found.page())))
     else:
-        Screen().page(examined.page)
-    return examined.code
+        Screen().page(found.page())
+    return found.exit_code
 
 
-def _examine(options: argparse.Namespace) -> Examined:
+def _compare(options: argparse.Namespace) -> Comparison:
     """Compares two releases for a run, for the patches of a package, or for recipes."""
     if options.recipes:
         start = _before(options) if options.start else None
-        recipes = check_recipes(options.recipes, _after(options, start), start)
-        return Examined.of(recipes, page_of_recipes(recipes))
+        return check_recipes(options.recipes, _after(options, start), start)
     before = _before(options)
     after = _after(options, before)
     if options.patches:
-        patches = check_patches(options.patches, before, after)
-        return Examined.of(patches, page_of_patches(patches))
-    report = _upgrade(options, before, after).compare(before, after)
-    return Examined.of(report, page_of_run(report))
+        return check_patches(options.patches, before, after)
+    return _upgrade(options, before, after).compare(before, after)
 
 
 # ---- one run
@@ -179,7 +178,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
 # ---- the catalogue
 
 
-def _catalogue(options: argparse.Namespace) -> Examined:
+def _catalogue(options: argparse.Namespace) -> Catalogue:
     before = _before(options)
     after = _after(options, before)
     registry = plan_options(options).registry()
@@ -190,9 +189,7 @@ def _catalogue(options: argparse.Namespace) -> Examined:
         written = bring_up_to_date(registry, options.write, versions, after.source)
         if not options.json and not options.markdown:
             show_written(*written)
-    found = check_catalogue(registry, before, after)
-    values = {"work": len(found.work), **found.model_dump(mode="json")}
-    return Examined(page_of_catalogue(found), values, 1 if found.work else 0)
+    return check_catalogue(registry, before, after)
 
 
 COMMAND = Command(

@@ -5,143 +5,89 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
-
-from quirks_core.base.errors import UsageError
-from quirks_core.base.record import Record
-from quirks_core.cli.upgrade_view import page_of_runs
+from quirks_core.base.errors import UsageError, shown
 from quirks_core.configuration.yaml_file import read_yaml
+from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.page import Page
-from quirks_core.upgrade.finding import Comparison, verdict_of
+from quirks_core.upgrade.finding import Comparison, Level, Verdict, verdict_of
 
-
-class Run(Record):
-    """One run; each key is the option of ``quirks upgrade`` with its name.
-
-    Attributes:
-        command: The command line of a server, in one text.
-        config: A configuration.
-        model: The checkpoint.
-        purpose: What the run is for.
-        settings: ``slot=value`` texts.
-        assume: ``name==value`` texts.
-        patches: Instead of a run: a package with monkey-patches of vLLM.
-        recipes: Instead of a run: a folder of recipes.
-        start: The release that it uses; a version, or a path, such as that of the file that pins it.
-        to: The release in question.
-    """
-
-    command: str = ""
-    config: Path | None = None
-    model: str | None = None
-    purpose: str | None = None
-    settings: tuple[str, ...] = Field((), alias="set")
-    assume: tuple[str, ...] = ()
-    patches: str | None = None
-    recipes: str | None = None
-    start: str | None = Field(None, alias="from")
-    to: str | None = None
-
-
-class RunsFile(Record):
-    """The runs by name, and what those have that name nothing of their own.
-
-    Attributes:
-        runs: The runs; a text is the command line of a server.
-        start: The release that they use.
-        to: The release in question.
-        assume: ``name==value`` texts for all of them.
-    """
-
-    runs: dict[str, Run] = Field(min_length=1)
-    start: str | None = Field(None, alias="from")
-    to: str | None = None
-    assume: tuple[str, ...] = ()
-
-    @field_validator("runs", mode="before")
-    @classmethod
-    def _commands(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {name: {"command": run} if isinstance(run, str) else run for name, run in value.items()}
-
-    @classmethod
-    def read(cls, file: Path) -> RunsFile:
-        """Reads one.
-
-        Raises:
-            UsageError: It cannot be read, or holds something else.
-        """
-        try:
-            return cls.model_validate(read_yaml(file))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise UsageError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+#: What a file gives to the runs that name nothing of their own.
+_SHARED = ("from", "to", "assume")
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
-    """What was found out.
+class Runs:
+    """What changes for several runs, by their names; the gravest verdict is that of all."""
 
-    Attributes:
-        page: It as a page.
-        values: It for a program.
-        code: The exit code.
-        found: What changes for one run, a package of patches or a folder of recipes; None for what is more, or something else.
-    """
+    found: Mapping[str, Comparison]
 
-    page: Page
-    values: Mapping[str, Any]
-    code: int
-    found: Comparison | None = None
+    @property
+    def verdict(self) -> Verdict:
+        """What the gravest finding means."""
+        return verdict_of(finding for one in self.found.values() for finding in one.findings)
 
-    @classmethod
-    def of(cls, found: Comparison, page: Page) -> Examined:
-        """Returns what was found out about one run."""
-        values = found.model_dump(mode="json", exclude={"findings": {"__all__": {"change"}}})
-        return cls(page, {"verdict": found.verdict, **values}, found.verdict.exit_code, found)
+    @property
+    def exit_code(self) -> int:
+        """What the command returns."""
+        return self.verdict.exit_code
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for a program."""
+        return {"verdict": self.verdict, "runs": {name: one.to_json() for name, one in self.found.items()}}
+
+    def page(self) -> Page:
+        """Returns the verdicts, and the page of each run."""
+        sides = dict.fromkeys(one.sides for one in self.found.values())
+        rows = [Finding(one.verdict, name, f"{one.sides}{_counted(one)}") for name, one in self.found.items()]
+        return Page(
+            head=f"{', '.join(sides)}: {len(rows)} runs",
+            parts=[("", rows)],
+            verdict=Finding(self.verdict, "", ""),
+            details={f"{name}: {one.verdict}": one.page() for name, one in self.found.items()},
+        )
 
 
-def examine_all(options: argparse.Namespace, examine: Callable[[argparse.Namespace], Examined]) -> Examined:
-    """Examines every run of a file; the gravest verdict is that of all.
+def _counted(found: Comparison) -> str:
+    counts = [(len(found.of(level)), level) for level in (Level.STOP, Level.UNKNOWN, Level.CHANGE)]
+    return "".join(f", {count} {level}" for count, level in counts if count)
+
+
+def compare_all(options: argparse.Namespace, compare: Callable[[argparse.Namespace], Comparison]) -> Runs:
+    """Compares two releases for every run of a file.
+
+    What a run has of its own counts before the command line, and that before what the file gives to all.
 
     Raises:
         UsageError: Something in the file, or in one of its runs, is wrong; the message names the run.
     """
-    done: dict[str, Examined] = {}
-    for name, run in _runs(options):
+    values = read_yaml(Path(options.runs))
+    runs = values.pop("runs", None)
+    if not isinstance(runs, dict) or not runs or values.keys() - {*_SHARED}:
+        raise UsageError(f"{options.runs}: write runs by name under 'runs', and beside it nothing but {', '.join(_SHARED)}")
+    shared = options.parser.parse_args(list(_words(values)))
+    given = vars(options) | {"runs": None, "start": options.start or shared.start, "to": options.to or shared.to}
+    given["assume"] = [*options.assume, *shared.assume]
+    found = {}
+    for name, run in runs.items():
+        words = _words({"command": run} if isinstance(run, str) else run)
         try:
-            done[name] = examine(run)
+            found[name] = compare(options.parser.parse_args(list(words), argparse.Namespace(**given)))
         except UsageError as error:
             raise UsageError(f"{options.runs}, run {name!r}: {error}") from None
-    found = {name: one.found for name, one in done.items() if one.found is not None}
-    verdict = verdict_of(finding for one in found.values() for finding in one.findings)
-    page = replace(page_of_runs(found, verdict), details={f"{name}: {found[name].verdict}": done[name].page for name in done})
-    values = {"verdict": verdict, "runs": {name: one.values for name, one in done.items()}}
-    return Examined(page, values, verdict.exit_code)
+    return Runs(found)
 
 
-def _runs(options: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
-    """Every run as options; what it has of its own counts before the command line, and that before the file's defaults."""
-    file = RunsFile.read(Path(options.runs))
-    for name, run in file.runs.items():
-        yield name, argparse.Namespace(**{**vars(options), "runs": None, **_options(run, file, options)})
-
-
-def _options(run: Run, file: RunsFile, options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "cmd": shlex.split(run.command),
-        "config": run.config,
-        "model": run.model,
-        "purpose": run.purpose,
-        "set": [*options.set, *run.settings],
-        "assume": [*options.assume, *file.assume, *run.assume],
-        "patches": run.patches,
-        "recipes": run.recipes,
-        "start": run.start or options.start or file.start,
-        "to": run.to or options.to or file.to,
-    }
+def _words(run: Mapping[str, Any]) -> Iterator[str]:
+    """The words of a command line: each key is the option of that name, and ``command`` is what follows them."""
+    for key, value in run.items():
+        for text in value if isinstance(value, list) else [value]:
+            if not isinstance(text, str):
+                raise UsageError(f"{key}: {shown(text, 100)} is no text; write it in quotes")
+            if key != "command":
+                yield f"--{key}={text}"
+    if command := run.get("command"):
+        yield from ("--", *shlex.split(command))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -64,12 +63,7 @@ class DataFile(BaseModel):
 def path_for(quirk: Quirk) -> Path | None:
     """Returns the path of the data file of a quirk's distribution; None if the quirk's module is not in a package."""
     package = quirk.location.module.partition(".")[0]
-    try:
-        spec = find_spec(package) if package else None
-    except (ImportError, ValueError):
-        return None
-    roots = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(roots[0], NAME) if roots else None
+    return next((root / NAME for root in INSTALLED.places(package) if root.is_dir()), None) if package else None
 
 
 def read_for(quirk: Quirk) -> DataFile:

@@ -17,10 +17,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import Distribution, EntryPoint, entry_points
-from importlib.util import find_spec
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -123,11 +122,7 @@ def _discovered(item: Discovered) -> Iterable[Discovered]:
 def _modules(name: str) -> Iterator[tuple[str, str]]:
     """Yields the modules of a package that may declare quirks; none if it is no package, or declares quirks by a hook."""
     package, *parts = name.split(".")
-    try:
-        spec = find_spec(package)  # a top-level name: finds, does not import
-    except (ImportError, ValueError):
-        return
-    for root in (spec.submodule_search_locations or ()) if spec else ():
+    for root in INSTALLED.places(package):
         init = Path(root, *parts, "__init__.py")
         if init.is_file() and b"quirks_declare" not in init.read_bytes():
             yield from _modules_in(str(init.parent), name)
@@ -223,39 +218,34 @@ class Skipped:
         return f"{self.plugin} was not loaded: {self.switch}"
 
 
-@dataclass(slots=True)
-class Loading:
-    """What became of plugins: those that loaded, with their quirks, those that did not, and those that are switched off."""
-
-    plugins: list[tuple[Discovered, list[Quirk]]] = field(default_factory=list)
-    broken: list[Broken] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-
-
-def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: Switches | None) -> Loading:
+def load(
+    manager: pluggy.PluginManager, found: Iterable[Discovered], switches: Switches | None
+) -> tuple[list[tuple[Discovered, list[Quirk]]], list[Broken], list[Skipped]]:
     """Imports plugins one by one and registers their hooks; one with anything wrong, also beside others, stays unregistered.
 
-    What is switched off is not even imported.
+    Returns:
+        Those that loaded, with their quirks; those that did not; and those that are switched off, which are not even imported.
     """
-    loading = Loading()
+    plugins: list[tuple[Discovered, list[Quirk]]] = []
+    broken: list[Broken] = []
+    skipped: list[Skipped] = []
     for item in found:
         if switches and (switch := switches.turns_off(item.distribution, item.name if item.file else "")):
-            loading.skipped.append(Skipped(item, switch))
+            skipped.append(Skipped(item, switch))
             continue
         try:
             quirks = contained(item.module, lambda item=item: _load(manager, item))  # type: ignore[misc]  # no type of a default
             for quirk in quirks:  # a third party's own kind of match may raise
                 contained(item.module, lambda quirk=quirk: (quirk.fact_names, quirk.model_types))  # type: ignore[misc]
-            loading.plugins.append((item, quirks))
+            plugins.append((item, quirks))
         except DeclarationError as error:
-            loading.broken.append(Broken(item, shortened(str(error))))
-    taken = taken_ids(loading.plugins)
+            broken.append(Broken(item, shortened(str(error))))
+    taken = taken_ids(plugins)
     for item, problem in taken.items():
         if manager.has_plugin(_plugin_name(item)):
             manager.unregister(name=_plugin_name(item))
-        loading.broken.append(Broken(item, shortened(problem)))
-    loading.plugins = [(item, quirks) for item, quirks in loading.plugins if item not in taken]
-    return loading
+        broken.append(Broken(item, shortened(problem)))
+    return [(item, quirks) for item, quirks in plugins if item not in taken], broken, skipped
 
 
 def _plugin_name(item: Discovered) -> str:

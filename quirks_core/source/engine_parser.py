@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,8 @@ def _is_given(name: str) -> bool:
 def _digest(root: Path) -> str:
     """What an answer depends on beside the request: every Python file by size and time, this program, and what it imports."""
     files = sorted(_python_files(str(root)))
-    return sha256([str(root), files, _PROGRAM.read_text(encoding="utf-8"), sys.version, [_version(name) for name in _BESIDE]])
+    beside = [(name, found.version) for name in _BESIDE for found in distributions(name=name)]
+    return sha256([str(root), files, _PROGRAM.read_text(encoding="utf-8"), sys.version, beside])
 
 
 def _python_files(folder: str) -> Iterator[tuple[str, int, int]]:
@@ -177,13 +178,6 @@ def _python_files(folder: str) -> Iterator[tuple[str, int, int]]:
                 yield from _python_files(entry.path)
             elif entry.name.endswith(".py"):
                 yield entry.path, entry.stat().st_size, entry.stat().st_mtime_ns
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any, cast
 
 from quirks_core.base.errors import DeclarationError, UsageError
@@ -17,18 +18,6 @@ from quirks_core.plugins.finder import PROJECT, Discovered, contained
 from quirks_core.plugins.registry import Registry
 
 _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Given:
-    """An entry point for an object that is already loaded."""
-
-    plugin: object
-    value: str
-    module: str
-
-    def load(self) -> object:
-        return self.plugin
 
 
 @dataclass(slots=True)
@@ -54,8 +43,14 @@ class IsolatedRegistry:
         """
         for plugin in plugins:
             name = plugin.id if isinstance(plugin, Quirk) else str(getattr(plugin, "__name__", type(plugin).__name__))
-            point = cast("EntryPoint", _Given(plugin, f"tests:{name}", "tests"))
-            self._take(Discovered(name, distribution, version, point))
+            if any((item.distribution, item.name) == (distribution, name) for item in self._plugins):
+                raise DeclarationError(f"{name!r} was added already, as a part of {distribution!r}")
+            point = SimpleNamespace(value=f"tests:{name}", load=lambda plugin=plugin: plugin)  # what is loaded already
+            plugins_now = [*self._plugins, Discovered(name, distribution, version, cast("EntryPoint", point))]
+            registry = Registry.load(plugins_now)
+            if registry.broken:
+                raise DeclarationError("; ".join(map(str, registry.broken)))
+            self._plugins, self._registry = plugins_now, registry
         return self
 
     def load(self, value: str, *, distribution: str = "tests", version: str = "0") -> IsolatedRegistry:
@@ -104,12 +99,3 @@ class IsolatedRegistry:
     def observe(self, plan: Plan, receipt: Any) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
         return self._registry.observe(plan, receipt)
-
-    def _take(self, plugin: Discovered) -> None:
-        if any((item.distribution, item.name) == (plugin.distribution, plugin.name) for item in self._plugins):
-            raise DeclarationError(f"{plugin.name!r} was added already, as a part of {plugin.distribution!r}")
-        registry = Registry.load([*self._plugins, plugin])
-        if registry.broken:
-            raise DeclarationError("; ".join(map(str, registry.broken)))
-        self._plugins.append(plugin)
-        self._registry = registry

@@ -8,7 +8,6 @@ fixtures with a scope wider than the test, so start the engine in the body of th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,15 +64,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     from quirks_core.plan.switches import DISABLE_VARIABLE
 
-    before = os.environ.get(DISABLE_VARIABLE)
-    if not run.with_quirk:
-        os.environ[DISABLE_VARIABLE] = ",".join(filter(None, [before, run.quirk]))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        if not run.with_quirk:
+            patch.setenv(DISABLE_VARIABLE, run.quirk, prepend=",")
         return (yield)
-    finally:
-        os.environ.pop(DISABLE_VARIABLE, None)
-        if before is not None:
-            os.environ[DISABLE_VARIABLE] = before
 
 
 @pytest.hookimpl(tryfirst=True)

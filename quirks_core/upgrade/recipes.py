@@ -8,9 +8,10 @@ from pathlib import Path
 
 from quirks_core.base.errors import UsageError
 from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.page import Page
 from quirks_core.source.serve_options import Shape
 from quirks_core.source.vllm_source import VllmSource
-from quirks_core.upgrade.finding import Comparison, Level, Section
+from quirks_core.upgrade.finding import MOST_LINES, Comparison, Level, Section
 from quirks_core.upgrade.recipe_files import Mention, mentions, recipes_in
 from quirks_core.upgrade.release import Release
 
@@ -29,6 +30,17 @@ class RecipeReport(Comparison):
     path: str
     recipes: int
     concerned: tuple[str, ...]
+
+    def page(self) -> Page:
+        """Returns what the release does not know."""
+        count = f"{len(self.concerned)} of {self.recipes} recipes"
+        return Page(
+            head=f"{self.after.name}: {count} in {self.path} set what it does not know",
+            parts=[("", self.findings)] if self.findings else [],
+            verdict=Finding(self.verdict, "", ""),
+            notes=self.after.notes,
+            most=MOST_LINES,
+        )
 
 
 def check_recipes(path: str, after: Release, before: Release | None = None) -> RecipeReport:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from email import message_from_string
 from functools import partial
-from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
+from importlib.metadata import Distribution, PathDistribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,18 +86,11 @@ def sources_folder() -> Path:
 
 def installed_release() -> Release | None:
     """Returns the installed vLLM; None if there is none."""
-    spec = find_spec(PACKAGE)  # finds, does not import
-    if spec is None or not spec.submodule_search_locations:
+    if not (places := INSTALLED.places(PACKAGE)):
         return None
-    for name in PACKAGES[PACKAGE]:
-        try:
-            found = distribution(name)
-        except PackageNotFoundError:
-            continue
-        python = next(iter(found.metadata.get_all("Requires-Python") or ()), None)
-        return Release(f"{name} {found.version}", found.version, name, INSTALLED, tuple(found.requires or ()), python)
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    return _of_folder(folder.parent, folder, notes=("imported from a folder that no distribution owns",))
+    if found := _distribution():
+        return _of_folder(places[0], found, source=INSTALLED)
+    return _of_folder(places[0], None, notes=("imported from a folder that no distribution owns",))
 
 
 def find_release(
@@ -197,7 +189,8 @@ def _kept(folder: Path, name: str, first: str) -> Release:
     """A release of the cache, with a note if another distribution was wanted."""
     text = folder.name.removeprefix(f"{name}-")
     notes = () if name == first else (_OTHER.format(wanted=first, name=name, version=text),)
-    return replace(_of_folder(folder, folder / PACKAGE), name=f"{name} {text}", version=text, distribution=name, notes=notes)
+    found = _of_folder(folder / PACKAGE, _distribution(folder), name=f"{name} {text}", notes=notes)
+    return replace(found, version=text, distribution=name)
 
 
 # ---- paths
@@ -222,26 +215,36 @@ def _of_path(path: Path) -> Release:
     if path.is_dir():
         for folder in (path, path / PACKAGE, path / "src" / PACKAGE):
             if (folder / "__init__.py").is_file() and (folder / "engine" / "arg_utils.py").is_file():
-                return _of_folder(folder.parent, folder, name=str(path))
+                return _of_folder(folder, _distribution(folder.parent), name=str(path))
         raise UsageError(f"{path} holds no source of vLLM (no {PACKAGE}/engine/arg_utils.py in it)")
     if not path.is_file():
         raise UsageError(f"{path} does not exist; give a version, a wheel, or a folder with the source of vLLM")
     with path.open("rb") as archive:
         place = sources_folder() / f"archive-{hashlib.file_digest(archive, 'sha256').hexdigest()[:16]}"
     _fill(place, partial(unpack, path, str(path)))
-    return _of_folder(place, place / PACKAGE, name=str(path))
+    return _of_folder(place / PACKAGE, _distribution(place), name=str(path))
 
 
-def _of_folder(root: Path, folder: Path, *, name: str = "", notes: tuple[str, ...] = ()) -> Release:
-    """Reads the metadata of a source in a folder beside or around it."""
-    metadata = next((file for file in _metadata_files(root) if file.is_file()), None)
-    given = message_from_string(metadata.read_text(encoding="utf-8", errors="replace")) if metadata else None
-    version = _version(given.get("Version") if given else None) or _declared_version(folder)
-    distribution_name = canonicalize_name(given.get("Name") or "") if given else ""
+def _distribution(root: Path | None = None) -> Distribution | None:
+    """The metadata of vLLM that is installed, or lies in a folder, as that of an unpacked source distribution does."""
+    path = sys.path if root is None else [str(root)]
+    found = next((one for name in PACKAGES[PACKAGE] for one in distributions(name=name, path=path)), None)
+    if found is None and root is not None and any((root / name).is_file() for name in ("METADATA", "PKG-INFO")):
+        return PathDistribution(root)
+    return found
+
+
+def _of_folder(
+    folder: Path, found: Distribution | None, *, source: VllmSource | None = None, name: str = "", notes: tuple[str, ...] = ()
+) -> Release:
+    """The release in a folder, with its metadata if there is some."""
+    given = found.metadata if found else None
+    version = _version(given["Version"] if given else None) or _declared_version(folder)
+    distribution = canonicalize_name(given["Name"] or "") if given else ""
     requires = tuple(given.get_all("Requires-Dist") or ()) if given else None
-    python = given.get("Requires-Python") if given else None
-    shown = name or (f"{distribution_name} {version}" if distribution_name and version else str(folder))
-    return Release(shown, version, distribution_name, VllmSource(folder), requires, python, notes)
+    python = next(iter(given.get_all("Requires-Python") or ()), None) if given else None
+    shown = name or (f"{distribution} {version}" if distribution and version else str(folder))
+    return Release(shown, version, distribution, source or VllmSource(folder), requires, python, notes)
 
 
 def _version(text: str | None) -> str | None:
@@ -249,13 +252,6 @@ def _version(text: str | None) -> str | None:
         return str(Version(text)) if text else None
     except InvalidVersion:
         return None
-
-
-def _metadata_files(root: Path) -> Iterator[Path]:
-    yield root / "METADATA"
-    yield root / "PKG-INFO"
-    for name in PACKAGES[PACKAGE]:
-        yield from sorted(root.glob(f"{name.replace('-', '_')}-*.dist-info/METADATA"))
 
 
 def _declared_version(folder: Path) -> str | None:
