@@ -15,7 +15,7 @@ from operator import or_
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
-from quirks_core.source.source_tree import SourceTree, syntax_tree
+from quirks_core.source.source_tree import SourceTree
 
 _MODULE = "vllm.engine.arg_utils"
 _CLASSES = ("EngineArgs", "AsyncEngineArgs")
@@ -214,7 +214,7 @@ class EngineArguments:
             case ast.Constant(value=None):
                 return None
             case ast.Constant(value=str(text)):  # a forward reference
-                (expression,) = syntax_tree(text.strip()).body
+                (expression,) = ast.parse(text.strip()).body
                 return self.annotated_type(expression.value, module, depth + 1) if isinstance(expression, ast.Expr) else Any
             case ast.Name(id=name) if name in _PLAIN:
                 return _PLAIN[name]

@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import re
 import textwrap
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,21 +14,6 @@ from pathlib import Path
 from quirks_core.source import fingerprints
 
 _VLLM = "vllm"
-#: Held while Python source is parsed (`syntax_tree`); hold it around a library that parses some.
-parsing = threading.RLock()
-
-
-def syntax_tree(text: str) -> ast.Module:
-    """Parses Python source, in one thread at a time.
-
-    CPython 3.11 counts the depth of all threads' trees in one number: where two threads parse at once, ``ast.parse`` may raise
-    a SystemError (seen with 3.11.7; python/cpython#106905 is about such errors).
-
-    Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: It is no Python that could be read.
-    """
-    with parsing:
-        return ast.parse(text)
 
 
 @dataclass(frozen=True)
@@ -74,7 +58,7 @@ class SourceTree:
         """Returns a module's syntax tree; None if there is no such file, or it is not this Python's."""
         source = self.module_source(module)
         try:
-            return syntax_tree(source) if source is not None else None
+            return ast.parse(source) if source is not None else None
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or source for another version of Python
             return None
 

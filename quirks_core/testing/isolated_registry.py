@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
-from types import SimpleNamespace
 from typing import Any, cast
 
 from quirks_core.base.errors import DeclarationError, UsageError
@@ -18,6 +17,18 @@ from quirks_core.plugins.finder import PROJECT, Discovered, contained
 from quirks_core.plugins.registry import Registry
 
 _HOW = "add what the test needs: quirk_registry.add(QUIRK), or quirk_registry.load('package.module:QUIRK')"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Given:
+    """An entry point for an object that is already loaded."""
+
+    plugin: object
+    value: str
+    module: str
+
+    def load(self) -> object:
+        return self.plugin
 
 
 @dataclass(slots=True)
@@ -45,8 +56,8 @@ class IsolatedRegistry:
             name = plugin.id if isinstance(plugin, Quirk) else str(getattr(plugin, "__name__", type(plugin).__name__))
             if any((item.distribution, item.name) == (distribution, name) for item in self._plugins):
                 raise DeclarationError(f"{name!r} was added already, as a part of {distribution!r}")
-            point = SimpleNamespace(value=f"tests:{name}", load=lambda plugin=plugin: plugin)  # what is loaded already
-            plugins_now = [*self._plugins, Discovered(name, distribution, version, cast("EntryPoint", point))]
+            point = cast("EntryPoint", _Given(plugin, f"tests:{name}", "tests"))
+            plugins_now = [*self._plugins, Discovered(name, distribution, version, point)]
             registry = Registry.load(plugins_now)
             if registry.broken:
                 raise DeclarationError("; ".join(map(str, registry.broken)))

@@ -8,6 +8,7 @@ fixtures with a scope wider than the test, so start the engine in the body of th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,7 +67,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
     with pytest.MonkeyPatch.context() as patch:
         if not run.with_quirk:
-            patch.setenv(DISABLE_VARIABLE, run.quirk, prepend=",")
+            patch.setenv(DISABLE_VARIABLE, ",".join(filter(None, [os.environ.get(DISABLE_VARIABLE), run.quirk])))
         return (yield)
 
 

@@ -12,7 +12,7 @@ import os
 import ssl
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,13 +72,9 @@ class PackageIndex:
     limit_s: float = 60.0
 
     @classmethod
-    def of_pip(cls, environ: Mapping[str, str] | None = None) -> PackageIndex:
-        """Reads pip's configuration.
-
-        Args:
-            environ: The environment where pip is not there; `os.environ` if None.
-        """
-        found = _settings(os.environ if environ is None else environ)
+    def of_pip(cls) -> PackageIndex:
+        """Reads pip's configuration."""
+        found = _settings()
         first = found.get("index-url") or PackageFinder().sources[0]["url"]
         return cls(
             () if found.get("no-index", "").lower() in _TRUE else (first, *found.get("extra-index-url", "").split()),
@@ -180,14 +176,14 @@ class _Ranges(io.RawIOBase):
         return len(data)
 
 
-def _settings(environ: Mapping[str, str]) -> dict[str, str]:
+def _settings() -> dict[str, str]:
     """The configuration of pip by key; what the environment says of it where pip is not there."""
     lines: list[str] = []
     code = child_process.run(
         [sys.executable, "-m", "pip", "config", "list"], output=lines.append, limit_s=_PIP_LIMIT_S,
     )  # fmt: skip
     if code != 0:
-        given = ((name[4:].lower().replace("_", "-"), value) for name, value in environ.items() if name.startswith("PIP_"))
+        given = ((name[4:].lower().replace("_", "-"), value) for name, value in os.environ.items() if name.startswith("PIP_"))
         lines = [f":env:.{key}={value!r}" for key, value in given if value]
     found: dict[str, str] = {}
     for section in _SECTIONS:

@@ -13,7 +13,6 @@ from pathlib import Path
 from quirks_core.base.errors import UsageError
 from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.page import Page
-from quirks_core.source.source_tree import syntax_tree
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.definitions import Definition, Missing, resolve
 from quirks_core.upgrade.finding import MOST_LINES, Comparison, Level, Section, gravest_first
@@ -219,7 +218,7 @@ def _is_used(source: VllmSource, name: str) -> bool:
 
 def _code(node: ast.stmt) -> str:
     """Code without comments, layout, docstrings and the annotations of functions."""
-    return ast.unparse(_without_annotations(syntax_tree(ast.unparse(node))))
+    return ast.unparse(_without_annotations(ast.parse(ast.unparse(node))))
 
 
 def _without_annotations(copy: ast.Module) -> ast.Module:
@@ -251,7 +250,7 @@ def _parameters(found: ast.arguments) -> dict[str, bool]:
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    text = ast.unparse(_without_annotations(syntax_tree(f"def f({ast.unparse(node.args)}): ...")))
+    text = ast.unparse(_without_annotations(ast.parse(f"def f({ast.unparse(node.args)}): ...")))
     return text[len("def f") : text.rindex(":")]
 
 

@@ -84,17 +84,15 @@ class Upgrade:
         return json.dumps({name: value for name, value in values.items() if value or name != "env"}, indent=2)
 
     def _findings(self, a: OnRelease, b: OnRelease, form: Form) -> Iterable[Finding]:
-        with ThreadPoolExecutor(1) as pool:  # processes of the releases run while their source is read
-            arguments = pool.submit(lambda: tuple(self._arguments(a, b, form)))
-            yield from quirk_changes(a, b, self.registry)
-            yield from hook_problem(b)
-            yield from source_findings(a, b)
-            yield from variable_changes(a, b)
-            yield from variable_defaults(a, b, is_server=form.is_command)
-            yield from model_changes(a, b)
-            yield from requirement_changes(b)
-            yield from trainer_windows(b, trainers.find(os.environ, ()))
-            yield from arguments.result()
+        yield from quirk_changes(a, b, self.registry)
+        yield from hook_problem(b)
+        yield from source_findings(a, b)
+        yield from self._arguments(a, b, form)
+        yield from variable_changes(a, b)
+        yield from variable_defaults(a, b, is_server=form.is_command)
+        yield from model_changes(a, b)
+        yield from requirement_changes(b)
+        yield from trainer_windows(b, trainers.find(os.environ, ()))
 
     def _arguments(self, a: OnRelease, b: OnRelease, form: Form) -> Iterator[Finding]:
         """What the two releases make of the run; what their source shows, where their parsers cannot run."""
@@ -125,7 +123,9 @@ class Upgrade:
             runs.append(replace(run, words=form.changed_words(self.words, changes, a.release.source)))
         elif changes:
             runs.append(replace(run, arguments=changed_values({"engine": run.arguments}, changes)["engine"]))
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(
+            1
+        ) as pool:  # a thread only waits: where two parse at once, CPython 3.11 may raise a SystemError
             before = pool.submit(judge, a.release.source, [run], notify=self.notify)
             after = judge(b.release.source, runs, notify=self.notify)
             return before.result(), after

@@ -18,7 +18,6 @@ from quirks_core.facts.context import RunContext
 from quirks_core.plan.records import Plan
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
-from quirks_core.source.source_tree import parsing
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.release import Release
@@ -100,11 +99,9 @@ def read_requirements(texts: Iterable[str]) -> Iterator[Requirement]:
     """Yields the requirements of a distribution; what cannot be read as one is left out."""
     for text in texts:
         try:
-            with parsing:  # the packaging library parses the texts in a marker as Python
-                need = Requirement(text)
+            yield Requirement(text)
         except InvalidRequirement:
             continue
-        yield need
 
 
 def holds(need: Requirement) -> bool:

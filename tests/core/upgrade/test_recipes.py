@@ -6,8 +6,7 @@ import pytest
 
 from quirks_core.base.errors import UsageError
 from quirks_core.source.engine_parser import Run, judge
-from quirks_core.upgrade.recipe_files import mentions, recipes_in
-from quirks_core.upgrade.recipes import check_recipes
+from quirks_core.upgrade.recipes import check_recipes, mentions, recipes_in
 from quirks_core.upgrade.release import pinned_version
 
 MANIFEST = """
