@@ -16,15 +16,16 @@ from string import Template
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
 
-from quirks_core.base.errors import DeclarationError, UsageError
+from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.declaration.flags import BUILT_IN, ModelFlag
+from quirks_core.declaration.quirk import problem_of_id
 from quirks_core.plugins.finder import discover, file_name
 from quirks_core.reporting.terminal import Screen, line
 from quirks_core.source.vllm_source import INSTALLED
 
 #: Import names that a third party's package must not take.
-_TAKEN = {"quirks_core", "quirks_plugins", "tests", "worker", *sys.stdlib_module_names}
+_TAKEN = {"tests", *sys.stdlib_module_names}
 
 #: Where each template goes; the paths are templates themselves.
 _FILES: Mapping[str, str] = {
@@ -126,15 +127,8 @@ def _is_taken(package: str, name: str) -> bool:
 
 
 def _check_id(quirk_id: str, option: str, name: str) -> None:
-    from quirks_core import Advise, Quirk, Severity, purpose, report
-
-    try:
-        Quirk(
-            id=quirk_id, title="-", flag=ModelFlag.ENVIRONMENT, match=purpose("rollout"), adjustments=(Advise("-"),),
-            severity=Severity.NOISE, references=(report("-"),),
-        )  # fmt: skip
-    except DeclarationError as error:
-        raise UsageError(f"{option}: {error}") from None
+    if problem := problem_of_id(quirk_id):
+        raise UsageError(f"{option} {quirk_id!r}: {problem}")
     prefix, slash, _ = quirk_id.partition("/")
     if slash and prefix != name:
         raise UsageError(f"{option} {quirk_id!r}: what stands before the slash is the distribution's name, {name!r}")

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from unearth import Link, Package, PackageFinder
+from packaging.version import Version
+from unearth import Link, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import PyPIClient
 from unearth.preparer import download_link
@@ -84,8 +85,8 @@ class PackageIndex:
             tuple(found.get("trusted-host", "").split()),
         )
 
-    def files(self, distribution: str) -> list[Package]:
-        """Returns every file of a distribution, the best wheel for this machine first.
+    def files(self, distribution: str) -> dict[Version, Link]:
+        """Returns a file of each version of a distribution: the best wheel for this machine.
 
         Raises:
             IndexUnreachableError: An index or a folder does not answer, or pip has none.
@@ -97,7 +98,8 @@ class PackageIndex:
                 prefer_binary=[distribution],
             )  # fmt: skip
             try:
-                return list(finder.find_all_packages(distribution, allow_yanked=True))
+                found = [*finder.find_all_packages(distribution, allow_yanked=True)]
+                return {Version(one.version or "0"): one.link for one in reversed(found)}
             except Exception as error:  # whatever a server answers
                 names = ", ".join(urlsplit(place).hostname or place for place in places)
                 why = f"of {names} one does not answer ({words(error)})"

@@ -10,7 +10,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import Distribution, PathDistribution, distributions
@@ -28,8 +29,6 @@ from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, unpack
 from quirks_core.upgrade.finding import Side
 
 if TYPE_CHECKING:
-    from unearth import Package
-
     from quirks_core.upgrade.index import PackageIndex
 
 #: Names the newest release that is no pre-release.
@@ -117,22 +116,21 @@ def find_release(
     first = prefer or (here.distribution if here else PACKAGE)
     names = (first, *(name for name in PACKAGES[PACKAGE] if name != first))
     kept: dict[str, Path] = {}
-    if spec != LATEST:
-        if (wanted := _version(spec)) is None:
-            raise UsageError(
-                f"{spec!r} is neither a version of vLLM nor a wheel or source tree; write for example 0.33, or a path"
-            )
-        if here is not None and here.version is not None and Version(Version(here.version).public) == Version(wanted):
+    wanted = None if spec == LATEST else _version(spec)
+    if wanted is not None:
+        if here is not None and here.version is not None and Version(Version(here.version).public) == wanted:
             return here
-        kept = {name: folder for name in names if (folder := _folder(name, Version(wanted))).is_dir()}
+        kept = {name: folder for name in names if (folder := _folder(name, wanted)).is_dir()}
         if first in kept:
             return _kept(kept[first], first, first)
+    elif spec != LATEST:
+        raise UsageError(f"{spec!r} is neither a version of vLLM nor a wheel or source tree; write for example 0.33, or a path")
     if index is None:
         from quirks_core.upgrade.index import PackageIndex  # of an extra; paths and the cache need none
 
         index = PackageIndex.of_pip()
     try:
-        return _of_index(index, None if spec == LATEST else Version(spec), names, notify)
+        return _of_index(index, wanted, names, notify)
     except IndexUnreachableError:
         if not kept:
             raise
@@ -147,24 +145,19 @@ def _of_index(index: PackageIndex, wanted: Version | None, names: Sequence[str],
     """Returns a version, the newest one if None, of the first distribution that has it; fetches what is not kept."""
     listed = {name: index.files(name) for name in names}
     if wanted is None:
-        known = (Version(item.version or "0") for found in listed.values() for item in found if not item.link.is_yanked)
-        wanted = max((version for version in known if not version.is_prerelease), default=None)
+        every = (item for found in listed.values() for item in found.items())
+        wanted = max((known for known, link in every if not link.is_yanked and not known.is_prerelease), default=None)
         if wanted is None:
             raise UsageError("the index has no release of vLLM; name a version, or give a wheel or a source tree by its path")
     for name, found in listed.items():
-        if files := [item for item in found if Version(item.version or "0") == wanted]:
+        if link := found.get(wanted):
             folder = _folder(name, wanted)
-            _fill(folder, partial(index.fetch, files[0].link, notify=notify))
+            _fill(folder, partial(index.fetch, link, notify=notify))
             return _kept(folder, name, names[0])
-    raise UsageError(_no_such(wanted, listed))
-
-
-def _no_such(wanted: Version, listed: Mapping[str, Sequence[Package]]) -> str:
-    versions = sorted({Version(item.version or "0") for found in listed.values() for item in found})
-    below = [version for version in versions if version < wanted][-_NEAREST:]
-    above = [version for version in versions if version > wanted][:_NEAREST]
-    near = ", ".join(map(str, (*below, *above)))
-    return f"no {' and no '.join(listed)} {wanted} on the index; the nearest: {near or 'none'}"
+    versions = sorted({version for found in listed.values() for version in found})
+    at = bisect(versions, wanted)
+    near = ", ".join(map(str, versions[max(0, at - _NEAREST) : at + _NEAREST]))
+    raise UsageError(f"no {' and no '.join(listed)} {wanted} on the index; the nearest: {near or 'none'}")
 
 
 def _folder(name: str, version: Version) -> Path:
@@ -244,17 +237,18 @@ def _of_folder(
     requires = tuple(given.get_all("Requires-Dist") or ()) if given else None
     python = next(iter(given.get_all("Requires-Python") or ()), None) if given else None
     shown = name or (f"{distribution} {version}" if distribution and version else str(folder))
-    return Release(shown, version, distribution, source or VllmSource(folder), requires, python, notes)
+    text = str(version) if version else None
+    return Release(shown, text, distribution, source or VllmSource(folder), requires, python, notes)
 
 
-def _version(text: str | None) -> str | None:
+def _version(text: str | None) -> Version | None:
     try:
-        return str(Version(text)) if text else None
+        return Version(text) if text else None
     except InvalidVersion:
         return None
 
 
-def _declared_version(folder: Path) -> str | None:
+def _declared_version(folder: Path) -> Version | None:
     """The version that ``_version.py`` or ``version.py`` gives as a literal; a checkout that was never built has none."""
     for file in (folder / "_version.py", folder / "version.py"):
         if file.is_file() and (found := _VERSION.search(file.read_text(encoding="utf-8", errors="replace"))):
