@@ -173,11 +173,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
     else:
         config = load_config(options)
     making = plan_options(options, config)
-    return Upgrade(
-        config, making, making.registry(),
-        server=command.server if command else (), words=command.words if command else None,
-        read_only=options.read_only, notify=progress(options),
-    )  # fmt: skip
+    return Upgrade(config, making, making.registry(), command, options.read_only, progress(options))
 
 
 # ---- the catalogue

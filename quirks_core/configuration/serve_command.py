@@ -46,28 +46,15 @@ class ServeCommand:
         arguments: The engine arguments that were typed, the model among them, with their values; None is an explicit ``None``.
         environment: Variables that were set before the command.
         server: The options of the server alone that were typed, by their first long name.
-        source: The vLLM that the options are read from.
         words: The words after ``vllm serve``.
+        model: The checkpoint: what was typed, or vLLM's default.
     """
 
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
-    server: tuple[str, ...] = ()
-    source: VllmSource = INSTALLED
-    words: tuple[str, ...] = ()
-
-    @property
-    def model(self) -> str:
-        """The checkpoint: what was typed, or vLLM's default.
-
-        Raises:
-            UsageError: Neither names one.
-        """
-        known = self.source.arguments.find("model")
-        model = self.arguments.get("model") or (known.default if known else None)
-        if not isinstance(model, str):
-            raise UsageError(f"the command names no model; {_FORMS}")
-        return model
+    server: tuple[str, ...]
+    words: tuple[str, ...]
+    model: str
 
     def config(self, *, purpose: Purpose = "serve", settings: Iterable[str] = ()) -> GenerationConfig:
         """Returns the configuration of the engine that the command starts.
@@ -128,7 +115,9 @@ def read_serve_command(
     if arguments.get(_LENGTH) == _LEFT_TO_VLLM:
         arguments[_LENGTH] = None
     server = tuple(sorted(f"--{name.replace('_', '-')}" for name in found.typed if name not in {*arguments, _TAG}))
-    return ServeCommand(arguments, run.environment, server, source, typed)
+    default = source.arguments.find("model")
+    model = arguments.get("model") or (default.default if default else "")
+    return ServeCommand(arguments, run.environment, server, typed, model)
 
 
 def judged(words: Sequence[str], source: VllmSource, *, notify: Callable[[str], None]) -> tuple[Run, Answer]:

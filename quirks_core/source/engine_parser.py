@@ -126,7 +126,7 @@ def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], No
     digest = _digest(root)
     requests = [_request(run) for run in runs]
     files = [private_folder.user_cache() / "judgements" / f"{sha256([digest, one])[:32]}.json" for one in requests]
-    kept = [_read(file) for file in files]
+    kept = [json.loads(file.read_bytes()) if file.is_file() else None for file in files]
     missing = [number for number, answer in enumerate(kept) if answer is None]
     if missing:
         notify(f"vLLM reads the run ({root}): some seconds, once")
@@ -178,14 +178,6 @@ def _python_files(folder: str) -> Iterator[tuple[str, int, int]]:
                 yield from _python_files(entry.path)
             elif entry.name.endswith(".py"):
                 yield entry.path, entry.stat().st_size, entry.stat().st_mtime_ns
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found
 
 
 def _keep(file: Path, found: dict[str, Any]) -> None:

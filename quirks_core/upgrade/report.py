@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.serve_command import ServeCommand
 from quirks_core.facts import trainers
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
@@ -38,8 +39,7 @@ class Upgrade:
         config: The run.
         options: What its plans are made with.
         registry: The quirks.
-        server: Options of the server alone that were typed.
-        words: The words after ``vllm serve``; None for a configuration.
+        command: The command line that describes it; None for a configuration.
         read_only: No code of a release runs; its source alone is read.
         notify: Called with what is done.
     """
@@ -47,8 +47,7 @@ class Upgrade:
     config: GenerationConfig
     options: PlanOptions
     registry: Registry
-    server: tuple[str, ...] = ()
-    words: tuple[str, ...] | None = None
+    command: ServeCommand | None = None
     read_only: bool = False
     notify: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
@@ -59,7 +58,7 @@ class Upgrade:
     def compare(self, before: Release, after: Release) -> Report:
         """Compares two releases for the run."""
         a, b = self.on(before), self.on(after)
-        form = Form(self.words is not None, after.source)  # suggested options must exist in the target release
+        form = Form(self.command is not None, after.source)  # suggested options must exist in the target release
         order: list[str] = list(Section)
         found = sorted(self._findings(a, b, form), key=lambda item: order.index(item.section))
         findings = tuple(replace(item, paste=form.paste(item.change)) if item.change is not None else item for item in found)
@@ -77,8 +76,8 @@ class Upgrade:
     def _rewritten(self, a: OnRelease, form: Form, findings: Iterable[Finding]) -> str:
         """The run with every change that the findings name."""
         changes = [item.change for item in findings if item.level is Level.CHANGE and item.change]
-        if self.words is not None:
-            words = form.changed_words(self.words, changes, a.release.source)
+        if self.command is not None:
+            words = form.changed_words(self.command.words, changes, a.release.source)
             return written_command(words, self.config.env, changes)
         values = changed_values(self.config.model_dump(mode="json", exclude_unset=True), changes)
         return json.dumps({name: value for name, value in values.items() if value or name != "env"}, indent=2)
@@ -96,7 +95,7 @@ class Upgrade:
 
     def _arguments(self, a: OnRelease, b: OnRelease, form: Form) -> Iterator[Finding]:
         """What the two releases make of the run; what their source shows, where their parsers cannot run."""
-        suggested = tuple(suggestions(a, b, is_command=form.is_command, server=self.server))
+        suggested = tuple(suggestions(a, b, self.command))
         why = "not decided, because no code of it runs (--read-only)"
         if not self.read_only:
             before, after = self._answers(a, b, form, [item.change for item in suggested if item.change])
@@ -116,11 +115,12 @@ class Upgrade:
         yield from read_findings(a, b, why)
 
     def _answers(self, a: OnRelease, b: OnRelease, form: Form, changes: list[Change]) -> tuple[Answer, Answer]:
-        arguments = a.context.typed_arguments if self.words is None else {}
-        run = Run(self.words, arguments, self.config.env, dict(a.context.model.config) or None)
+        words = self.command.words if self.command else None
+        arguments = {} if self.command else a.context.typed_arguments
+        run = Run(words, arguments, self.config.env, dict(a.context.model.config) or None)
         runs = [run]
-        if changes and self.words is not None:
-            runs.append(replace(run, words=form.changed_words(self.words, changes, a.release.source)))
+        if changes and words is not None:
+            runs.append(replace(run, words=form.changed_words(words, changes, a.release.source)))
         elif changes:
             runs.append(replace(run, arguments=changed_values({"engine": run.arguments}, changes)["engine"]))
         with ThreadPoolExecutor(
