@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -42,8 +42,6 @@ PROJECT = "model_quirks"
 _OWN = re.compile(rb'\nQUIRK\b *(?::[^=\n]*)?= *(?:\w+\(\s*id="([^"\n]+)")?')
 #: A row of a file with several quirks.
 _ROW = re.compile(rb'\n([A-Za-z]\w*)\b *(?::[^=\n]*)?= *(?!dict\b)\w+\(\s*id="([^"\n]+)"')
-#: The words that a declaration takes from an enumeration.
-_ENUMS = ("Kind", "ModelFlag")
 
 
 # Find
@@ -80,9 +78,10 @@ class Discovered:
 
 def discover() -> list[Discovered]:
     """Finds every plugin from metadata and the names of files, sorted; imports none."""
-    points = [(point, point.dist) for point in entry_points(group=PROJECT)]
+    points = [(point, point.dist) for point in entry_points(group=PROJECT) if point.dist is not None]
     # The metadata file takes longer to read than everything else; so once per distribution.
-    names = {id(dist): _name_and_version(dist) for dist in {id(dist): dist for _, dist in points}.values()}
+    each = {id(dist): dist.metadata for dist in {id(dist): dist for _, dist in points}.values()}
+    names = {key: (found["Name"] or "unknown", found["Version"] or "unknown") for key, found in each.items()}
     found = [item for point, dist in points for item in _discovered(Discovered(point.name, *names[id(dist)], point))]
     return sorted(found, key=lambda item: (item.distribution != BUILT_IN, item.distribution, item.name))
 
@@ -91,12 +90,6 @@ def file_name(quirk_id: str) -> str:
     """Returns the name, without ``.py``, of the file that declares a quirk: its id in underscores, without a distribution."""
     name = re.sub(r"[^a-z0-9]+", "_", quirk_id.rpartition("/")[2])
     return name if name.isidentifier() and not keyword.iskeyword(name) else f"quirk_{name}"
-
-
-def _name_and_version(dist: Distribution | None) -> tuple[str, str]:
-    if dist is None:
-        return "unknown", "unknown"
-    return dist.metadata["Name"] or "unknown", dist.metadata["Version"] or "unknown"
 
 
 def _discovered(item: Discovered) -> Iterable[Discovered]:
@@ -171,10 +164,10 @@ def about(item: Discovered) -> About:
     except Exception:  # a file that cannot be read, or is nothing that Python can take
         return About()
     call = found.value if isinstance(found, ast.Assign | ast.AnnAssign) else None
-    given = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
-    if not given:
+    if not isinstance(call, ast.Call) or not call.keywords:
         return About()
-    is_whole = isinstance(call, ast.Call) and not call.args and None not in given  # no * or ** hides a kind
+    given = {word.arg: word.value for word in call.keywords}
+    is_whole = not call.args and None not in given  # no * or ** hides a kind
     kind = _text(given["kind"]) if "kind" in given else Kind.WORKAROUND if is_whole else None
     flag = _text(given["flag"]) if "flag" in given else folder_of(module) or None if is_whole else None
     return About(_text(given.get("title")), flag, kind if kind in tuple(Kind) else None)
@@ -182,10 +175,12 @@ def about(item: Discovered) -> About:
 
 def _text(node: ast.expr | None) -> str | None:
     """The text that an argument is, or what ``ModelFlag.LOAD_FORMAT`` or ``Kind.RULE`` names."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    is_flag = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in _ENUMS
-    return node.attr.lower() if is_flag and isinstance(node, ast.Attribute) else None
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Attribute(value=ast.Name(id="Kind" | "ModelFlag"), attr=name):
+            return name.lower()
+    return None
 
 
 # Load

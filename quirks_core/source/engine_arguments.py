@@ -121,13 +121,13 @@ class EngineArguments:
                     return home, found
         return None
 
-    def _own_fields(self, module: str, definition: ast.ClassDef, depth: int = 0) -> dict[str, tuple[str, ast.AnnAssign]]:
+    def _own_fields(self, module: str, definition: ast.ClassDef) -> dict[str, tuple[str, ast.AnnAssign]]:
         """The fields of a class and of its bases in vLLM, each with the module that it is in."""
         found: dict[str, tuple[str, ast.AnnAssign]] = {}
-        for base in definition.bases if depth < _DEEPEST else ():
+        for base in definition.bases:
             home, parent = self._look_up(module, base.id) if isinstance(base, ast.Name) else (module, None)
             if isinstance(parent, ast.ClassDef):
-                found |= self._own_fields(home, parent, depth + 1)
+                found |= self._own_fields(home, parent)
         for node in definition.body:
             match node:
                 case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if "ClassVar" not in ast.unparse(kind):
@@ -206,44 +206,42 @@ class EngineArguments:
                         return " ".join(text.split())
         return ""
 
-    def annotated_type(self, node: ast.expr, module: str, depth: int = 0) -> Any:
+    def annotated_type(self, node: ast.expr, module: str) -> Any:
         """Returns what an annotation in a module of vLLM stands for; ``Any`` where the source does not name it."""
-        if depth > _DEEPEST:
-            return Any
         match node:
             case ast.Constant(value=None):
                 return None
             case ast.Constant(value=str(text)):  # a forward reference
                 (expression,) = ast.parse(text.strip()).body
-                return self.annotated_type(expression.value, module, depth + 1) if isinstance(expression, ast.Expr) else Any
+                return self.annotated_type(expression.value, module) if isinstance(expression, ast.Expr) else Any
             case ast.Name(id=name) if name in _PLAIN:
                 return _PLAIN[name]
             case ast.Name(id=name):
                 home, alias = self._look_up(module, name)
                 value = alias.value if isinstance(alias, ast.Assign | ast.AnnAssign) else None
-                return self.annotated_type(value, home, depth + 1) if value is not None else Any
+                return self.annotated_type(value, home) if value is not None else Any
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-                return _union(self.annotated_type(left, module, depth + 1), self.annotated_type(right, module, depth + 1))
+                return _union(self.annotated_type(left, module), self.annotated_type(right, module))
             case ast.Subscript(value=ast.Name(id="Literal"), slice=members):
-                return self._literal(members, module, depth)
+                return self._literal(members, module)
             case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[first, *_])):
-                return self.annotated_type(first, module, depth + 1)
+                return self.annotated_type(first, module)
             case ast.Subscript(value=ast.Name(id="Optional"), slice=member):
-                return _union(self.annotated_type(member, module, depth + 1), None)
+                return _union(self.annotated_type(member, module), None)
             case ast.Subscript(value=ast.Name(id="Union"), slice=ast.Tuple(elts=members)):
-                return _union(*(self.annotated_type(member, module, depth + 1) for member in members))
+                return _union(*(self.annotated_type(member, module) for member in members))
             case ast.Subscript(value=ast.Name(id=name)) if name in _GENERIC:
                 return _PLAIN[name]  # what is in it is vLLM's to check
         return Any
 
-    def _literal(self, members: ast.expr, module: str, depth: int) -> Any:
+    def _literal(self, members: ast.expr, module: str) -> Any:
         """The values of a ``Literal``, those of other literals in it included."""
         values: list[Any] = []
         for member in members.elts if isinstance(members, ast.Tuple) else [members]:
             if isinstance(member, ast.Constant):
                 values.append(member.value)
                 continue
-            other = self.annotated_type(member, module, depth + 1)
+            other = self.annotated_type(member, module)
             if getattr(other, "__origin__", None) is not Literal:
                 return Any
             values += other.__args__

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -92,7 +91,8 @@ def packages_on(
 
 def requirements(release: Release) -> list[Requirement]:
     """Returns the requirements of a release that hold in this environment without extras."""
-    return [need for need in read_requirements(release.requires or ()) if holds(need)]
+    needs = read_requirements(release.requires or ())
+    return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
 
 
 def read_requirements(texts: Iterable[str]) -> Iterator[Requirement]:
@@ -102,11 +102,3 @@ def read_requirements(texts: Iterable[str]) -> Iterator[Requirement]:
             yield Requirement(text)
         except InvalidRequirement:
             continue
-
-
-def holds(need: Requirement) -> bool:
-    """Returns whether the marker of a requirement holds in this environment; true for a marker that makes no sense."""
-    try:
-        return need.marker is None or need.marker.evaluate({"extra": ""})
-    except (UndefinedComparison, UndefinedEnvironmentName):
-        return True
