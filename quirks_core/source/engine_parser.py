@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
@@ -166,18 +166,10 @@ def _is_given(name: str) -> bool:
 
 def _digest(root: Path) -> str:
     """What an answer depends on beside the request: every Python file by size and time, this program, and what it imports."""
-    files = sorted(_python_files(str(root)))
+    found = ((file, file.stat()) for file in root.rglob("*.py"))
+    files = sorted((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in found)
     beside = [(name, found.version) for name in _BESIDE for found in distributions(name=name)]
     return sha256([str(root), files, _PROGRAM.read_text(encoding="utf-8"), sys.version, beside])
-
-
-def _python_files(folder: str) -> Iterator[tuple[str, int, int]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _python_files(entry.path)
-            elif entry.name.endswith(".py"):
-                yield entry.path, entry.stat().st_size, entry.stat().st_mtime_ns
 
 
 def _keep(file: Path, found: dict[str, Any]) -> None:
