@@ -236,16 +236,9 @@ class EngineArguments:
 
     def _literal(self, members: ast.expr, module: str) -> Any:
         """The values of a ``Literal``, those of other literals in it included."""
-        values: list[Any] = []
-        for member in members.elts if isinstance(members, ast.Tuple) else [members]:
-            if isinstance(member, ast.Constant):
-                values.append(member.value)
-                continue
-            other = self.annotated_type(member, module)
-            if getattr(other, "__origin__", None) is not Literal:
-                return Any
-            values += other.__args__
-        return Literal[tuple(values)]
+        every = members.elts if isinstance(members, ast.Tuple) else [members]
+        found = [(one.value,) if isinstance(one, ast.Constant) else get_args(self.annotated_type(one, module)) for one in every]
+        return Literal[tuple(value for values in found for value in values)] if all(found) else Any
 
 
 def _home(value: ast.expr | None) -> tuple[str, str]:
