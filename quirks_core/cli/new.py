@@ -139,14 +139,11 @@ def _check_id(quirk_id: str, option: str, name: str) -> None:
 
 
 def _write(folder: Path, texts: Mapping[str, str], *, into_checkout: bool) -> None:
-    try:
-        if not into_checkout and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} exists and is not an empty folder; name another one with --folder")
-        for name, text in texts.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error.strerror or error}") from None
+    if not into_checkout and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not an empty folder; name another one with --folder")
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _filled(template: str, words: Mapping[str, str]) -> str:

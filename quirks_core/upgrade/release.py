@@ -193,12 +193,9 @@ def pinned_version(file: Path) -> str:
     """Returns the version of vLLM that a file pins with ``==``, or that a lock file holds; the first one.
 
     Raises:
-        UsageError: The file cannot be read, or pins none.
+        UsageError: It pins none.
     """
-    try:
-        found = _PIN.search(file.read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+    found = _PIN.search(file.read_text(encoding="utf-8", errors="replace"))
     if found is None:
         raise UsageError(f"{file} pins no vLLM: there is no vllm==VERSION in it")
     return found[1] or found[2]
