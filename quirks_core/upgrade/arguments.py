@@ -18,7 +18,7 @@ from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.changes import Change, changed_values
 from quirks_core.upgrade.finding import Level, Section
-from quirks_core.upgrade.run import OnRelease
+from quirks_core.upgrade.release import OnRelease
 
 _CLOSE, _SAME_HELP = 0.75, 0.8
 _MOST_SHOWN = 160

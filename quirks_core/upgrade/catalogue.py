@@ -22,7 +22,6 @@ from quirks_core.reporting.page import Page
 from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.finding import Compared
 from quirks_core.upgrade.release import Release
-from quirks_core.upgrade.run import packages_on
 
 
 class Kind(StrEnum):
@@ -153,5 +152,5 @@ def _misfits(quirk: Quirk, after: Release) -> Iterator[dict[str, Any]]:
 
 
 def _installation(release: Release) -> Installation:
-    found, _ = packages_on(release, installed_versions())
+    found, _ = release.packages(installed_versions())
     return Installation({**found, PACKAGE: release.version or ""})

@@ -9,8 +9,7 @@ from quirks_core.reporting.finding import Finding
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.definitions import Definition, resolve
 from quirks_core.upgrade.finding import Level, Section
-from quirks_core.upgrade.release import Release
-from quirks_core.upgrade.run import OnRelease
+from quirks_core.upgrade.release import OnRelease, Release
 
 _REGISTRY = "vllm.model_executor.models.registry"
 _MODELS = "vllm.model_executor.models"

@@ -11,19 +11,23 @@ import re
 import sys
 import tempfile
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import Distribution, PathDistribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from quirks_core.base import private_folder
 from quirks_core.base.errors import UsageError
+from quirks_core.facts.context import RunContext
 from quirks_core.facts.packages import PACKAGES
+from quirks_core.plan.records import Plan
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, unpack
 from quirks_core.upgrade.finding import Side
@@ -76,6 +80,58 @@ class Release:
     def side(self) -> Side:
         """How a report names it."""
         return Side(name=self.name, version=self.version, notes=self.notes)
+
+    @property
+    def needs(self) -> list[Requirement]:
+        """Its requirements that hold in this environment without extras."""
+        found = read_requirements(self.requires or ())
+        return [need for need in found if need.marker is None or need.marker.evaluate({"extra": ""})]
+
+    def packages(self, installed: Mapping[str, str], *, but_not: Iterable[str] = ()) -> tuple[dict[str, str], frozenset[str]]:
+        """Returns the versions of packages beside it, and the names of those that are not the installed ones.
+
+        Args:
+            installed: Versions by package; they stay if its requirements are unknown.
+            but_not: Packages that stay as they are.
+        """
+        found, pinned = dict(installed), set()
+        for need in self.needs if self.source != INSTALLED else ():
+            name = canonicalize_name(need.name)
+            if name not in found or name in but_not or need.specifier.contains(found[name], prereleases=True):
+                continue
+            del found[name]
+            exact = [item.version for item in need.specifier if item.operator == "==" and not item.version.endswith("*")]
+            if exact:
+                found[name] = exact[0]
+                pinned.add(name)
+        return found, frozenset(pinned)
+
+
+@dataclass(frozen=True, slots=True)
+class OnRelease:
+    """A run on one release.
+
+    Comparisons have it twice: ``before`` on the release that the run uses, ``after`` on the release in question.
+
+    Attributes:
+        release: The release.
+        plan: The plan of the run there; its facts are part of it.
+    """
+
+    release: Release
+    plan: Plan
+
+    @property
+    def context(self) -> RunContext:
+        """The facts."""
+        return self.plan.context
+
+
+def read_requirements(texts: Iterable[str]) -> Iterator[Requirement]:
+    """Yields the requirements of a distribution; what cannot be read as one is left out."""
+    for text in texts:
+        with suppress(InvalidRequirement):
+            yield Requirement(text)
 
 
 def sources_folder() -> Path:

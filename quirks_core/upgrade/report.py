@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.serve_command import ServeCommand
 from quirks_core.facts import trainers
+from quirks_core.facts.context import RunContext
 from quirks_core.plugins.planning import PlanOptions
 from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_parser import Answer, Run, judge
+from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.arguments import read_findings, source_findings, suggestions
 from quirks_core.upgrade.changes import Change, Form, changed_values, written_command
 from quirks_core.upgrade.environment import variable_changes, variable_defaults
@@ -23,12 +26,13 @@ from quirks_core.upgrade.finding import Level, Report, Section, Verdict, verdict
 from quirks_core.upgrade.judged import Judged, judged_findings
 from quirks_core.upgrade.model import model_changes
 from quirks_core.upgrade.quirk_changes import hook_problem, quirk_changes
-from quirks_core.upgrade.release import Release
+from quirks_core.upgrade.release import OnRelease, Release
 from quirks_core.upgrade.requirements import requirement_changes, trainer_windows
-from quirks_core.upgrade.run import OnRelease, on_release
 
 #: A key of vLLM's configuration that is set: ``cache_config.block_size = 16``.
 _SETS = re.compile(r"\b(\w+_config\.\w+) = ")
+#: What a release without a version is taken for: a source build, which no range of versions can place, but probes can.
+_SOURCE_BUILD = "0.1.dev0"
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,26 @@ class Upgrade:
     notify: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def on(self, release: Release) -> OnRelease:
-        """Returns the run on a release."""
-        return on_release(release, self.config, self.options, self.registry)
+        """Makes the plan of the run on a release, with probes and patches held against the source of that release.
+
+        Packages that the release pins to another version than the installed one count as that version; those that are merely
+        out of its range are unknown.
+
+        Raises:
+            UsageError: Something in the configuration or the options is wrong.
+        """
+        if any(text.partition("==")[0].strip() == PACKAGE for text in self.options.assume):
+            raise UsageError(
+                "--assume vllm==… and --from and --to contradict each other: name the releases with --from and --to"
+            )
+        version = release.version or _SOURCE_BUILD
+        # Assumed while the facts are gathered, as an argument that this release lacks is a finding, not an error.
+        assume, names = [f"{PACKAGE}=={version}", *self.options.assume], self.registry.fact_names
+        context = RunContext.gather(self.config, fact_names=names, assume=assume, source=release.source)
+        packages, pinned = release.packages(context.packages, but_not=context.assumed)
+        assumed = (context.assumed | pinned) - {PACKAGE}
+        context = context.model_copy(update={"packages": {**packages, PACKAGE: version}, "assumed": assumed})
+        return OnRelease(release, self.registry.resolve(context, self.options.switches))
 
     def compare(self, before: Release, after: Release) -> Report:
         """Compares two releases for the run."""

@@ -18,8 +18,7 @@ from quirks_core.reporting.finding import Finding
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.finding import Level, Section
-from quirks_core.upgrade.release import Release
-from quirks_core.upgrade.run import OnRelease, read_requirements, requirements
+from quirks_core.upgrade.release import OnRelease, Release, read_requirements
 
 
 def requirement_changes(after: OnRelease) -> Iterator[Finding]:
@@ -31,7 +30,7 @@ def requirement_changes(after: OnRelease) -> Iterator[Finding]:
         yield Section.REQUIREMENTS.finding(Level.NOTE, release.name, message)
         return
     installed = _installed()
-    needs = requirements(release)
+    needs = release.needs
     if after.context.platform == "cpu" and release.distribution == PACKAGE and release.source != INSTALLED:
         message = f"the requirements of a CPU build of {release.label} are unknown; these are those of {release.name}, for CUDA"
         yield Section.REQUIREMENTS.finding(Level.NOTE, "vllm-cpu", message)
