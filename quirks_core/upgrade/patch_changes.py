@@ -13,8 +13,8 @@ from pathlib import Path
 from quirks_core.base.errors import UsageError
 from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.page import Page
+from quirks_core.source.source_tree import Definition, Missing
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
-from quirks_core.upgrade.definitions import Definition, Missing, resolve
 from quirks_core.upgrade.finding import MOST_LINES, Comparison, Level, Section, gravest_first
 from quirks_core.upgrade.monkey_patches import Function, MonkeyPatch, read_patches
 from quirks_core.upgrade.release import Release
@@ -134,9 +134,9 @@ class _Comparison:
         """What a patch replaces there: the first of its targets that is there."""
         found: list[Definition | Missing] = []
         for name in patch.targets:
-            one = resolve(release.source, name)
+            one = release.source.resolve(name)
             if patch.member and isinstance(one, Definition) and isinstance(one.node, ast.ClassDef):
-                one = resolve(release.source, f"{name}.{patch.member}")
+                one = release.source.resolve(f"{name}.{patch.member}")
             found.append(one)
         return next((one for one in found if isinstance(one, Definition)), found[0])
 
