@@ -111,7 +111,7 @@ def _show(options: argparse.Namespace, found: Runs | Catalogue | Comparison) -> 
         print("\n".join(markdown(found.page())))
     else:
         Screen().page(found.page())
-    return found.exit_code
+    return found.verdict.exit_code
 
 
 def _compare(options: argparse.Namespace) -> Comparison:
@@ -210,11 +210,6 @@ class Runs:
     def verdict(self) -> Verdict:
         """What the gravest finding means."""
         return verdict_of(finding for one in self.found.values() for finding in one.findings)
-
-    @property
-    def exit_code(self) -> int:
-        """What the command returns."""
-        return self.verdict.exit_code
 
     def to_json(self) -> dict[str, Any]:
         """Returns it for a program."""

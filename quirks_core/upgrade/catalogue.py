@@ -20,7 +20,7 @@ from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.page import Page
 from quirks_core.upgrade.archive import PACKAGE
-from quirks_core.upgrade.finding import Compared
+from quirks_core.upgrade.finding import Compared, Verdict
 from quirks_core.upgrade.release import Release
 
 
@@ -76,9 +76,9 @@ class Catalogue(Compared):
         return tuple(item for item in self.items if item.kind in WORK)
 
     @property
-    def exit_code(self) -> int:
-        """1 if something has to be done."""
-        return 1 if self.work else 0
+    def verdict(self) -> Verdict:
+        """Whether something has to be done."""
+        return Verdict.CHANGES if self.work else Verdict.GO
 
     def to_json(self) -> dict[str, Any]:
         """Returns it for a program."""

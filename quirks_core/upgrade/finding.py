@@ -132,11 +132,6 @@ class Comparison(Compared):
         """What the gravest finding means."""
         return verdict_of(self.findings)
 
-    @property
-    def exit_code(self) -> int:
-        """What the command line returns for it."""
-        return self.verdict.exit_code
-
     def of(self, level: Level) -> tuple[Finding, ...]:
         """Returns the findings of one level."""
         return tuple(finding for finding in self.findings if finding.level is level)
