@@ -12,8 +12,8 @@ import os
 import ssl
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -59,31 +59,22 @@ class PackageIndex:
     Attributes:
         urls: Base addresses of the simple repository API.
         links: Folders and pages with files.
-        cert: File with certificates; the system's if empty.
-        proxy: Address of a proxy; that of the environment if empty.
-        trusted: Hosts that need no certificate.
         limit_s: Seconds in which a server must answer.
+        settings: Those of pip: ``cert``, ``proxy`` and ``trusted-host``.
     """
 
     urls: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
-    cert: str = ""
-    proxy: str = ""
-    trusted: tuple[str, ...] = ()
     limit_s: float = 60.0
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_pip(cls) -> PackageIndex:
         """Reads pip's configuration."""
         found = _settings()
         first = found.get("index-url") or PackageFinder().sources[0]["url"]
-        return cls(
-            () if found.get("no-index", "").lower() in _TRUE else (first, *found.get("extra-index-url", "").split()),
-            tuple(found.get("find-links", "").split()),
-            found.get("cert", ""),
-            found.get("proxy", ""),
-            tuple(found.get("trusted-host", "").split()),
-        )
+        urls = () if found.get("no-index", "").lower() in _TRUE else (first, *found.get("extra-index-url", "").split())
+        return cls(urls, tuple(found.get("find-links", "").split()), settings=found)
 
     def files(self, distribution: str) -> dict[Version, Link]:
         """Returns a file of each version of a distribution: the best wheel for this machine.
@@ -132,9 +123,9 @@ class PackageIndex:
     @cached_property
     def _session(self) -> Any:
         return _Client(
-            trusted_hosts=self.trusted,
-            verify=ssl.create_default_context(cafile=self.cert or None),
-            proxy=self.proxy or None,
+            trusted_hosts=self.settings.get("trusted-host", "").split(),
+            verify=ssl.create_default_context(cafile=self.settings.get("cert") or None),
+            proxy=self.settings.get("proxy") or None,
             timeout=self.limit_s,
             follow_redirects=True,
             auth=MultiDomainBasicAuth(prompting=False, index_urls=self.urls),
