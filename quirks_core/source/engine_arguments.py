@@ -181,8 +181,10 @@ class EngineArguments:
     def _class_field(self, module: str, owner: str, attribute: str) -> tuple[str, ast.AnnAssign] | None:
         """Finds a field of a class that a module defines or imports, with the module that it is in."""
         home, node = self._look_up(module, owner)
-        field = self.source.statement(f"{home}:{node.name}.{attribute}") if isinstance(node, ast.ClassDef) else None
-        return (home, field) if isinstance(field, ast.AnnAssign) else None
+        for statement in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == attribute:
+                return home, statement
+        return None
 
     def _look_up(self, module: str, name: str) -> tuple[str, ast.stmt | None]:
         """Finds the statement that gives a name its meaning, through imports inside of vLLM, with the module that it is in."""
