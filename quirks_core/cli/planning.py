@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from packaging.version import Version
-
-from quirks_core.base.errors import UsageError, shown
+from quirks_core.base.errors import UsageError
 from quirks_core.base.json_values import canonical
 from quirks_core.base.text import one_line
 from quirks_core.cli.command import Command, print_document
-from quirks_core.cli.options import ENGINE, add_run, load_run, program, run_options
+from quirks_core.cli.options import ENGINE, add_run, add_versions, load_run, program, read_versions, run_options
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.trainers import TRAINERS
 from quirks_core.facts.unknown import UNKNOWN
@@ -112,31 +110,6 @@ _LEGEND = {
     "not_examined": ("[dim]unexamined[/]", "may concern the run, but nobody examined that version; off there"),
     "not_matched": ("[dim].[/]", "concerns other models or configurations"),
 }
-
-
-def add_versions(parser: argparse.ArgumentParser, more: str = "", several: str = "") -> None:
-    """Adds the versions; where several can be given, the words for them."""
-    what = f"resolve as if that version of vLLM were installed{several}"
-    parser.add_argument("--vllm", metavar=f"VERSION{more}", action="append", default=[], help=what)
-
-
-def read_versions(options: argparse.Namespace) -> tuple[str, ...]:
-    """Reads the comma-separated versions of ``--vllm``, and assumes the first; equal ones count once.
-
-    Raises:
-        UsageError: One is not a version, or another option contradicts them.
-    """
-    seen: dict[Version, str] = {}
-    for text in (part.strip() for item in options.vllm for part in item.split(",")):
-        try:
-            seen.setdefault(Version(text), text)
-        except ValueError:  # InvalidVersion, or a number of thousands of digits
-            raise UsageError(f"--vllm: {shown(text, 100)} is not a version; write for example --vllm 0.26,0.32.0") from None
-    if seen and any(text.partition("==")[0].strip() == ENGINE for text in options.assume):
-        raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
-    versions = tuple(seen.values())
-    options.assume = [*(f"{ENGINE}=={version}" for version in versions[:1]), *options.assume]
-    return versions
 
 
 def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: Sequence[str]) -> int:

@@ -181,10 +181,8 @@ class EngineArguments:
     def _class_field(self, module: str, owner: str, attribute: str) -> tuple[str, ast.AnnAssign] | None:
         """Finds a field of a class that a module defines or imports, with the module that it is in."""
         home, node = self._look_up(module, owner)
-        for statement in node.body if isinstance(node, ast.ClassDef) else ():
-            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == attribute:
-                return home, statement
-        return None
+        field = self.source.statement(f"{home}:{node.name}.{attribute}") if isinstance(node, ast.ClassDef) else None
+        return (home, field) if isinstance(field, ast.AnnAssign) else None
 
     def _look_up(self, module: str, name: str) -> tuple[str, ast.stmt | None]:
         """Finds the statement that gives a name its meaning, through imports inside of vLLM, with the module that it is in."""
@@ -254,11 +252,13 @@ def _home(value: ast.expr | None) -> tuple[str, str]:
 def _made(factory: ast.expr | None) -> ast.expr | None:
     """The expression of what a factory returns."""
     match factory:
-        case ast.Name(id="dict" | "list" as kind):
-            return ast.Dict(keys=[], values=[]) if kind == "dict" else ast.List(elts=[], ctx=ast.Load())
+        case ast.Name(id="dict"):
+            return ast.Dict(keys=[], values=[])
+        case ast.Name(id="list"):
+            return ast.List(elts=[], ctx=ast.Load())
         case ast.Lambda(body=made):
             return made
-    return None
+    return None if factory is None else ast.Call(func=factory, args=[], keywords=[])
 
 
 def _literal_value(node: ast.expr | None) -> Any:
