@@ -204,20 +204,22 @@ class EngineArguments:
                         return " ".join(text.split())
         return ""
 
-    def annotated_type(self, node: ast.expr, module: str) -> Any:
+    def annotated_type(self, node: ast.expr, module: str, depth: int = 0) -> Any:
         """Returns what an annotation in a module of vLLM stands for; ``Any`` where the source does not name it."""
+        if depth > _DEEPEST:
+            return Any
         match node:
             case ast.Constant(value=None):
                 return None
             case ast.Constant(value=str(text)):  # a forward reference
                 (expression,) = ast.parse(text.strip()).body
-                return self.annotated_type(expression.value, module) if isinstance(expression, ast.Expr) else Any
+                return self.annotated_type(expression.value, module, depth + 1) if isinstance(expression, ast.Expr) else Any
             case ast.Name(id=name) if name in _PLAIN:
                 return _PLAIN[name]
             case ast.Name(id=name):
                 home, alias = self._look_up(module, name)
                 value = alias.value if isinstance(alias, ast.Assign | ast.AnnAssign) else None
-                return self.annotated_type(value, home) if value is not None else Any
+                return self.annotated_type(value, home, depth + 1) if value is not None else Any
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
                 return _union(self.annotated_type(left, module), self.annotated_type(right, module))
             case ast.Subscript(value=ast.Name(id="Literal"), slice=members):
