@@ -242,7 +242,8 @@ def compare_all(options: argparse.Namespace, compare: Callable[[argparse.Namespa
     """
     values = read_yaml(Path(options.runs))
     runs = values.pop("runs", None)
-    if not isinstance(runs, dict) or not runs or values.keys() - {*_SHARED}:
+    is_sound = isinstance(runs, dict) and runs and all(isinstance(run, str | dict) for run in runs.values())
+    if not is_sound or values.keys() - {*_SHARED}:
         raise UsageError(f"{options.runs}: write runs by name under 'runs', and beside it nothing but {', '.join(_SHARED)}")
     shared = options.parser.parse_args(list(_words(values)))
     given = vars(options) | {"runs": None, "start": options.start or shared.start, "to": options.to or shared.to}

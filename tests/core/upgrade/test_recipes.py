@@ -142,6 +142,7 @@ def test_a_file_without_a_pin_is_an_error(tmp_path):
     ("text", "message"),
     [
         ("runs: {}", "write runs by name under 'runs'"),
+        ("runs: {a: [x]}", "write runs by name under 'runs'"),
         ("runs: {a: {comand: x}}", "run 'a': unrecognized arguments: --comand=x"),
         ("runs: {a: {recipes: ., to: 0.30}}", "run 'a': to: 0.3 is no text; write it in quotes"),
         ("to: '0.31'\nruns: {a: {recipes: ./nowhere}}", "run 'a': ./nowhere: there is no such folder or file"),
