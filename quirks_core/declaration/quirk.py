@@ -241,8 +241,7 @@ class Quirk:
         ranges = [item for item in self.ranges if item.package == package]
         if not ranges:
             return self.kind is not Kind.WORKAROUND and all(probe.package != package for probe in self.probes)
-        bounds = [(parse_version(item.introduced or ""), parse_version(item.fixed or "")) for item in ranges]
-        return any((low and low != oldest) or (high and high <= oldest) for low, high in bounds)
+        return any((low and low != oldest) or (high and high <= oldest) for low, high in (item.bounds for item in ranges))
 
     @property
     def versions(self) -> str:

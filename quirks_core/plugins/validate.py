@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import ModuleType
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from quirks_core.base.errors import QuirksError, nearest, words
 from quirks_core.configuration.slots import SLOTS, engine_doubt, engine_problem, slot_around
@@ -18,7 +19,6 @@ from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
-from quirks_core.declaration.versions import Affected, parse_version
 from quirks_core.facts.context import Installation
 from quirks_core.facts.fact_table import FACTS, is_known_fact
 from quirks_core.facts.packages import installed_versions
@@ -217,15 +217,11 @@ def expired(quirk: Quirk) -> str:
     for package in dict.fromkeys(ranged.package for ranged in quirk.affected):
         floor = SUPPORTED_FLOOR.get(package)
         ranges = [ranged for ranged in quirk.affected if ranged.package == package]
-        if floor is not None and all(_ends_below(ranged, floor) for ranged in ranges):
+        ends = [ranged.bounds[1] for ranged in ranges]
+        if floor is not None and all(end is not None and end <= Version(floor) for end in ends):
             last = " and ".join(str(ranged.fixed) for ranged in ranges)
             return f"{package} is fixed in {last}, and nothing below {floor} is supported: delete this quirk"
     return ""
-
-
-def _ends_below(ranged: Affected, floor: str) -> bool:
-    fixed, lowest = parse_version(ranged.fixed or ""), parse_version(floor)
-    return fixed is not None and lowest is not None and fixed <= lowest
 
 
 def patches(item: Loaded) -> Iterator[Finding]:
