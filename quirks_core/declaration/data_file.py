@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
+from quirks_core.base.record import Record
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.packages import distribution_of, installed_version
@@ -23,7 +24,7 @@ from quirks_core.source.vllm_source import INSTALLED, VllmSource
 NAME = "model_quirks.json"
 
 
-class KnownSource(BaseModel):
+class KnownSource(Record):
     """A source that a patch was written against.
 
     Attributes:
@@ -31,21 +32,17 @@ class KnownSource(BaseModel):
         lines: Digests of its lines, as `quirks_core.source.fingerprints.line_digests` returns them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     versions: tuple[str, ...] = ()
     lines: str = ""
 
 
-class DataFile(BaseModel):
+class DataFile(Record):
     """The content of a data file.
 
     Attributes:
         since: First release of the distribution with each quirk. A quirk that is missing is new in the current release.
         fingerprints: The sources that patches were written against, by target and fingerprint.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     since: Mapping[str, str] = {}
     fingerprints: Mapping[str, Mapping[str, KnownSource]] = {}
