@@ -19,7 +19,7 @@ _LOOKUP = {
     "quirks_core/configuration/slots.py": "lookup/slots.md",
     "quirks_core/facts/fact_table.py": "lookup/slots.md#facts",
     "quirks_core/declaration/flags.py": "lookup/slots.md#flags",
-    "quirks_core/cli/help.py": "lookup/cli.md",
+    "quirks_core/cli/main.py": "lookup/cli.md",
 }
 #: A link to a declaration; the file is named after the quirk's id, or has several, whose ids are the links' texts.
 _DECLARATION = re.compile(r"\[([^\]]*)\]\((?:\.\./)+quirks_plugins/\w+/(\w+)\.py\)")

@@ -30,7 +30,6 @@ import yaml
 from quirks_core.base import child_process, whole_file
 from quirks_core.base.errors import shortened, words
 from quirks_core.base.record import Record
-from quirks_core.declaration.evidence import PACKAGES
 from quirks_core.facts.packages import installed_platform, installed_versions
 from quirks_core.plan.records import RefusedError
 from quirks_core.plugins.finder import discover
@@ -40,6 +39,7 @@ from worker.lab.audit.records import AuditError
 from worker.lab.cli.display import stages
 from worker.lab.kit import checkpoints
 from worker.lab.kit.checkpoints import FURTHER, build, randomise
+from worker.lab.kit.evidence_table import PACKAGES
 from worker.lab.kit.lab import Generated, Lab, set_environment
 
 if TYPE_CHECKING:

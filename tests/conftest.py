@@ -29,9 +29,10 @@ from programs import Outcome
 from recorded import recorded
 
 from quirks_core.cli import main
-from quirks_core.declaration import data_file, evidence
+from quirks_core.declaration import data_file
 from quirks_core.source.engine_arguments import EngineArguments
 from quirks_core.source.vllm_source import VllmSource
+from worker.lab.kit import evidence_table
 
 _STARTUP = str(Path(__file__).parent / "startup")
 #: Ray gives its workers what nobody else wants of the cores, which on a busy machine is nothing, and starts some in advance.
@@ -187,7 +188,7 @@ def model(tmp_path: Path) -> Callable[..., Path]:
 def _forget_sources() -> None:
     arguments = (EngineArguments.names, EngineArguments.find, EngineArguments._fields)
     source = (VllmSource.attribute_source, VllmSource.module_source, VllmSource.parsed, VllmSource.options)
-    for cached in (*source, data_file._read, evidence._read, *arguments):
+    for cached in (*source, data_file._read, evidence_table._read, *arguments):
         cached.cache_clear()
     importlib.invalidate_caches()
 

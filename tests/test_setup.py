@@ -17,7 +17,7 @@ from hidden import hide_plugins
 from packaging.requirements import Requirement
 
 from quirks_core.base.private_folder import user_cache
-from quirks_core.declaration import evidence
+from worker.lab.kit import evidence_table as evidence
 
 ROOT = Path(__file__).parents[1]
 

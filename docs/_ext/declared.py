@@ -9,7 +9,6 @@ from typing import Any
 from packaging.version import Version
 
 from quirks_core.configuration.slots import slot_named
-from quirks_core.declaration import evidence
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.match import Condition, Match
 from quirks_core.declaration.quirk import Quirk
@@ -21,6 +20,7 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve
 from quirks_core.plan.summary import Summary
+from worker.lab.kit import evidence_table as evidence
 
 #: The versions of vLLM that the pages speak of, oldest first: some below the floor, where many rules come from, and the
 #: supported ones. A fixed list, so that the pages are the same on every machine.

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from packaging.version import Version
 
-from quirks_core.declaration import evidence
-from quirks_core.declaration.evidence import Proved
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.loaded import Loaded
+from worker.lab.kit import evidence_table as evidence
+from worker.lab.kit.evidence_table import Proved
 
 _HEAD = """\
 A paired run is the same scenario with the quirk forced and with it disabled, each in a process of its own. It speaks for a

@@ -8,7 +8,6 @@ from declared import ENGINES, LEGEND, acts_alone, models, sign, stage
 from page_text import link, page, plain, prose, table
 
 from quirks_core.cli.showing import describe
-from quirks_core.declaration import evidence
 from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
@@ -16,6 +15,7 @@ from quirks_core.declaration.trace import Answer
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import NoteKind
 from quirks_core.plan.resolve import resolve
+from worker.lab.kit import evidence_table as evidence
 
 
 def quirk_page(item: Loaded) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import shlex
 import shutil
@@ -12,11 +11,13 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from quirks_core.base import child_process
 from quirks_core.base.errors import UsageError
+from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import seconds
@@ -48,27 +49,22 @@ def run_bisect(options: argparse.Namespace) -> int:
         raise UsageError(f"command {options.cmd[0]!r} is not found, or is not executable")
     names = candidates(options)
     # With --json standard output holds the JSON alone.
-    console = Screen(stderr=options.json)
-    logs = Path(tempfile.mkdtemp(prefix="quirks-bisect-"))
-    command = TestedCommand(
-        options.cmd, SwitchNames(options.disable, options.force), options.timeout, logs, console, len(names)
-    )
+    console, logs = Screen(stderr=options.json), Path(tempfile.mkdtemp(prefix="quirks-bisect-"))
+    command = _Command(options, logs, console, len(names))
     try:
         outcome = bisect(names, command)
     except UsageError:
         shutil.rmtree(logs)
         raise
     except KeyboardInterrupt:
-        command.print_folder()
+        console.say(f"output of every run: {line(logs)}")
         raise
     if options.json:
         found = {**outcome.model_dump(mode="json"), "explained": outcome.explained, "summary": str(outcome)}
-        found |= {"command": options.cmd, "logs": str(logs)}
-        found["runs"] = [{**asdict(run), "passes": run.status == 0} for run in command.runs]
-        print(json.dumps(found, indent=2, sort_keys=True))
+        print(canonical({**found, "command": options.cmd, "logs": str(logs), "runs": command.runs}, indent=2))
     else:
         console.say(f"[bold]{line(outcome)}[/]")
-    command.print_folder()
+    console.say(f"output of every run: {line(logs)}")
     return 0 if outcome.explained else 1
 
 
@@ -143,51 +139,23 @@ def bisect(names: Sequence[str], attempt: Attempt) -> Outcome:
     return Outcome(candidates=tuple(names), passes=before, passes_without=after, explanation=found, flaky=flaky)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of the command.
-
-    Attributes:
-        disabled: The candidates that were disabled, by id.
-        status: Its exit status; the negative number of the signal that ended it; None if it exceeded the time limit.
-        seconds: How long it took.
-        log: File with its output.
-    """
-
-    disabled: tuple[str, ...]
-    status: int | None
-    seconds: float
-    log: str
-
-    def __str__(self) -> str:
-        if self.status is None:
-            return "fails (time limit)"
-        if self.status < 0:
-            return f"fails ({signal.Signals(-self.status).name})"
-        return f"fails (exit status {self.status})" if self.status else "passes"
-
-
 @dataclass(slots=True)
-class TestedCommand:
-    """A command that can be run with quirks disabled.
+class _Command:
+    """The command, to be run with quirks disabled.
 
     Attributes:
-        arguments: The command and its arguments.
-        names: What is disabled and forced in every run.
-        timeout: Time limit of one run in seconds; None for none.
+        options: Parsed arguments: the command, its time limit, and what is disabled and forced in every run.
         logs: Folder for a log file of each run.
         console: Where progress is shown.
         total: Number of candidates.
-        runs: The runs so far.
+        runs: The runs so far; the status is None where the time limit ended one, and negative where a signal did.
     """
 
-    arguments: Sequence[str]
-    names: SwitchNames
-    timeout: float | None
+    options: argparse.Namespace
     logs: Path
     console: Screen
     total: int
-    runs: list[Run] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, disabled: frozenset[str]) -> bool:
         """Runs the command with these quirks disabled; True if it passes.
@@ -195,30 +163,29 @@ class TestedCommand:
         Raises:
             UsageError: The command cannot be started.
         """
-        number = len(self.runs) + 1
+        words, number = self.options.cmd, len(self.runs) + 1
         what = f"run {number}, {len(disabled)} of {self.total} quirks disabled"
-        log = self.logs / f"{number:03}.log"
-        start = time.monotonic()
-        with self.console.status(what):
-            status = self._run(environment(os.environ, self.names, disabled), log)
-        run = Run(tuple(sorted(disabled)), status, round(time.monotonic() - start, 3), str(log))
-        self.runs.append(run)
-        self.console.say(f"{what}: {run} after {run.seconds:.1f} s")
-        return status == 0
-
-    def print_folder(self) -> None:
-        """Prints the folder of the output."""
-        self.console.say(f"output of every run: {line(self.logs)}")
-
-    def _run(self, variables: Mapping[str, str], log: Path) -> int | None:
-        with log.open("wb", buffering=0) as output:
-            disabled = f"{DISABLE_VARIABLE}={variables.get(DISABLE_VARIABLE, '')}"
-            output.write(f"# {disabled} {shlex.join(self.arguments)}\n".encode())
+        log, start = self.logs / f"{number:03}.log", time.monotonic()
+        environ = environment(os.environ, SwitchNames(self.options.disable, self.options.force), disabled)
+        with self.console.status(what), log.open("wb", buffering=0) as output:
+            output.write(f"# {DISABLE_VARIABLE}={environ.get(DISABLE_VARIABLE, '')} {shlex.join(words)}\n".encode())
             try:
-                return child_process.run(self.arguments, environ=variables, output=output, limit_s=self.timeout)
+                status = child_process.run(words, environ=environ, output=output, limit_s=self.options.timeout)
             except (OSError, ValueError) as error:  # ValueError: a null character
                 reason = getattr(error, "strerror", None) or error
-                raise UsageError(f"command {self.arguments[0]!r} cannot be started: {reason}") from None
+                raise UsageError(f"command {words[0]!r} cannot be started: {reason}") from None
+        took = round(time.monotonic() - start, 3)
+        self.runs.append(
+            {"disabled": sorted(disabled), "status": status, "passes": status == 0, "seconds": took, "log": str(log)}
+        )
+        self.console.say(f"{what}: {_ending(status)} after {took:.1f} s")
+        return status == 0
+
+
+def _ending(status: int | None) -> str:
+    if status is None or status < 0:
+        return f"fails ({'time limit' if status is None else signal.Signals(-status).name})"
+    return f"fails (exit status {status})" if status else "passes"
 
 
 def environment(variables: Mapping[str, str], names: SwitchNames, disabled: Iterable[str]) -> dict[str, str]:

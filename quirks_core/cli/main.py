@@ -18,10 +18,24 @@ from typing import Any, NoReturn
 from quirks_core.base.errors import QuirksError, UsageError, nearest, shown
 from quirks_core.base.text import one_line
 from quirks_core.cli.command import Command, find_commands, load_command, what_is_missing
-from quirks_core.cli.help import FIRST_STEPS, GroupedHelp, in_groups
+from quirks_core.declaration.flags import BUILT_IN
 from quirks_core.reporting.terminal import Screen, lines
 
 _STREAM_CLOSED = 141  # what a shell reports for a program that writes into a closed pipe
+#: Our commands, by what a user wants; most of those that start engines are in model-quirks-lab.
+_GROUPS: Mapping[str, Sequence[str]] = {
+    "look at quirks and plans": ("list", "plan", "explain", "show", "upgrade"),
+    "run, prove and compare on engines": ("run", "prove", "audit", "parity", "weights", "migrate", "bisect"),
+    "maintain an installation or a package": ("doctor", "lock", "new", "validate", "fingerprint"),
+}
+_OTHERS = "commands of other packages"
+#: What ``quirks`` alone prints.
+_FIRST_STEPS = """\
+quirks plan --model FOLDER|ID           what applies to a run and why; or: quirks plan -- vllm serve MODEL …
+quirks explain QUIRK                    what goes wrong without a quirk, and what it changes
+quirks run -- COMMAND …                 a program with quirks in every vLLM engine that it starts (or MODEL_QUIRKS=on)
+quirks doctor                           whether this installation is sound
+quirks --help                           all commands"""
 
 
 class _WrongArgumentsError(UsageError):
@@ -48,8 +62,27 @@ class _Parser(argparse.ArgumentParser):
             raise
 
 
-class _Program(GroupedHelp, _Parser):
-    """The parser of the command line as a whole."""
+class _Program(_Parser):
+    """The parser of the command line as a whole; its help lists the commands in groups.
+
+    Attributes:
+        commands: By the title of a group, name and help of each command.
+    """
+
+    commands: Mapping[str, Sequence[tuple[str, str]]] = {}
+
+    def format_help(self) -> str:
+        """Formats the help: usage, description, the groups of commands, options."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        groups = {title: [argparse.Action([], name, help=text) for name, text in rows] for title, rows in self.commands.items()}
+        groups["options"] = [action for action in self._actions if action.option_strings]
+        for title, actions in groups.items():
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        return formatter.format_help()
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Writes the help; argparse would pass over an output that takes nothing more."""
@@ -78,7 +111,7 @@ def _run(words: list[str]) -> int:
     own = words[: words.index("--")] if "--" in words else words  # what follows is another program's
     as_json = "--json" in own  # known also where the arguments cannot be read
     if not words:
-        print(FIRST_STEPS)
+        print(_FIRST_STEPS)
         return 0
     place = ""
     codes: Mapping[int, int] = {}
@@ -179,9 +212,13 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     loaded = {name: load_command(found[name]) for name in ([only] if only in found else found) if name}
     for name, command in loaded.items():
         _add(commands, name, command)
+    ours = {name for name, point in found.items() if point.dist is None or point.dist.name == BUILT_IN}
+    groups = {title: [name for name in names if name in ours] for title, names in _GROUPS.items()}
+    groups[_OTHERS] = [name for name in found if not any(name in names for names in groups.values())]
     parser.commands = {
         title: [(one_line(name), _help(loaded[name])) for name in names if name in loaded]
-        for title, names in in_groups(found).items()
+        for title, names in groups.items()
+        if names
     }
     return parser
 

@@ -10,21 +10,22 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
 
-from quirks_core.base.errors import DeclarationError, UsageError
+from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.declaration.flags import BUILT_IN, ModelFlag
+from quirks_core.declaration.quirk import problem_of_id
 from quirks_core.plugins.finder import discover, file_name
 from quirks_core.reporting.terminal import Screen, line
+from quirks_core.source.vllm_source import INSTALLED
 
 #: Import names that a third party's package must not take.
-_TAKEN = {"quirks_core", "quirks_plugins", "tests", "worker", *sys.stdlib_module_names}
+_TAKEN = {"tests", *sys.stdlib_module_names}
 
 #: Where each template goes; the paths are templates themselves.
 _FILES: Mapping[str, str] = {
@@ -85,8 +86,7 @@ def _built_in(quirk_id: str, flag: str, words: Mapping[str, str]) -> tuple[Path,
     _check_id(quirk_id, "--builtin", BUILT_IN)
     if file_name(quirk_id).replace("_", "-") != quirk_id:
         raise UsageError(f"--builtin {quirk_id!r}: the id of a built-in quirk is its file's name, words joined by dashes")
-    spec = find_spec("quirks_plugins")
-    package = Path(spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else "")
+    package = next(iter(INSTALLED.places("quirks_plugins")), Path())
     if not (package.parent / "pyproject.toml").is_file():
         raise UsageError(f"{package} is no checkout of model-quirks: clone it, and install it by 'make setup'")
     texts = {f"quirks_plugins/{flag}/{file_name(quirk_id)}.py": _filled("quirk.py.template", words)}
@@ -123,19 +123,12 @@ def _words(typed: str, quirk_id: str | None, flag: str) -> dict[str, str]:
 def _is_taken(package: str, name: str) -> bool:
     """The import name belongs to another package; an existing package of quirks may be made again."""
     own = {canonicalize_name(item.distribution) for item in discover()}
-    return name == BUILT_IN or package in _TAKEN or (name not in own and find_spec(package) is not None)
+    return name == BUILT_IN or package in _TAKEN or (name not in own and INSTALLED.places(package) != [])
 
 
 def _check_id(quirk_id: str, option: str, name: str) -> None:
-    from quirks_core import Advise, Quirk, Severity, purpose, report
-
-    try:
-        Quirk(
-            id=quirk_id, title="-", flag=ModelFlag.ENVIRONMENT, match=purpose("rollout"), adjustments=(Advise("-"),),
-            severity=Severity.NOISE, references=(report("-"),),
-        )  # fmt: skip
-    except DeclarationError as error:
-        raise UsageError(f"{option}: {error}") from None
+    if problem := problem_of_id(quirk_id):
+        raise UsageError(f"{option} {quirk_id!r}: {problem}")
     prefix, slash, _ = quirk_id.partition("/")
     if slash and prefix != name:
         raise UsageError(f"{option} {quirk_id!r}: what stands before the slash is the distribution's name, {name!r}")
@@ -146,14 +139,11 @@ def _check_id(quirk_id: str, option: str, name: str) -> None:
 
 
 def _write(folder: Path, texts: Mapping[str, str], *, into_checkout: bool) -> None:
-    try:
-        if not into_checkout and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} exists and is not an empty folder; name another one with --folder")
-        for name, text in texts.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error.strerror or error}") from None
+    if not into_checkout and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not an empty folder; name another one with --folder")
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _filled(template: str, words: Mapping[str, str]) -> str:

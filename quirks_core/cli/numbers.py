@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 
 
 def positive(text: str) -> int:
     """Reads a whole number above 0."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return number
+    return int(_number(text, int, lambda number: number > 0, "a whole number above 0"))
 
 
 def seconds(text: str) -> float:
     """Reads a number of seconds above 0."""
-    number = _number(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return number
+    return _number(text, float, lambda number: 0 < number < math.inf, "a number of seconds above 0")
 
 
 def share(text: str) -> float:
     """Reads a number between 0 and 1, neither included."""
-    number = _number(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1")
-    return number
+    return _number(text, float, lambda number: 0 < number < 1, "a number between 0 and 1")
 
 
-def _number(text: str) -> float:
+def _number(text: str, kind: Callable[[str], float], is_one: Callable[[float], bool], what: str) -> float:
     try:
-        return float(text)
+        number = kind(text)
     except ValueError:
-        return math.nan
+        number = math.nan
+    if not is_one(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return number

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable
 from difflib import get_close_matches
 
+from packaging.version import Version
+
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.engine_run import EngineRun
@@ -164,6 +166,31 @@ def run_options(options: argparse.Namespace, config: GenerationConfig) -> PlanOp
         more["gpu"] = _H100
     options.assume = [*options.assume, *map("==".join, more.items())]
     return plan_options(options, config)
+
+
+def add_versions(parser: argparse.ArgumentParser, more: str = "", several: str = "") -> None:
+    """Adds the versions; where several can be given, the words for them."""
+    what = f"resolve as if that version of vLLM were installed{several}"
+    parser.add_argument("--vllm", metavar=f"VERSION{more}", action="append", default=[], help=what)
+
+
+def read_versions(options: argparse.Namespace) -> tuple[str, ...]:
+    """Reads the comma-separated versions of ``--vllm``, and assumes the first; equal ones count once.
+
+    Raises:
+        UsageError: One is not a version, or another option contradicts them.
+    """
+    seen: dict[Version, str] = {}
+    for text in (part.strip() for item in options.vllm for part in item.split(",")):
+        try:
+            seen.setdefault(Version(text), text)
+        except ValueError:  # InvalidVersion, or a number of thousands of digits
+            raise UsageError(f"--vllm: {shown(text, 100)} is not a version; write for example --vllm 0.26,0.32.0") from None
+    if seen and any(text.partition("==")[0].strip() == ENGINE for text in options.assume):
+        raise UsageError("--assume vllm==… and --vllm contradict each other: give the versions with --vllm")
+    versions = tuple(seen.values())
+    options.assume = [*(f"{ENGINE}=={version}" for version in versions[:1]), *options.assume]
+    return versions
 
 
 def installed_only(options: argparse.Namespace, instead: str = "") -> None:

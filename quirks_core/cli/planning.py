@@ -1,22 +1,27 @@
-"""``quirks plan``: what applies to a run."""
+"""``quirks plan``: what applies to a run, or to a run on several versions of vLLM."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from quirks_core.base.errors import UsageError
+from quirks_core.base.json_values import canonical
 from quirks_core.base.text import one_line
-from quirks_core.cli.by_version import add_versions, read_versions, run_matrix
 from quirks_core.cli.command import Command, print_document
-from quirks_core.cli.options import add_run, load_run, program, run_options
+from quirks_core.cli.options import ENGINE, add_run, add_versions, load_run, program, read_versions, run_options
+from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.trainers import TRAINERS
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.formats import vllm_args
-from quirks_core.plan.records import Plan
+from quirks_core.plan.records import Plan, State
 from quirks_core.plan.summary import Summary
 from quirks_core.plugins.planning import make_plan
 from quirks_core.reporting.plan import ALL_HEADINGS, HEADINGS, findings, refused, rest, run, verdict
+from quirks_core.reporting.plan import versions as versions_of
 from quirks_core.reporting.terminal import Screen, line
 
 #: What tells a run with adapters from others, beside the engine's own argument.
@@ -90,6 +95,73 @@ def _print_options(plan: Plan) -> None:
         print(words)
     for text in notes:
         print(f"# {one_line(text)}", file=sys.stderr)
+
+
+# ---- by version
+
+
+#: How a state is shown, and its text in the legend.
+_LEGEND = {
+    "active": ("[green]active[/]", "concerns the run on that version"),
+    "dormant": ("[cyan]dormant[/]", "would, but that version is not affected"),
+    "unknown": ("[yellow]unknown[/]", "a fact is missing; the quirk does nothing there"),
+    "disabled": ("[yellow]off[/]", "switched off"),
+    "superseded": ("[yellow]replaced[/]", "another quirk supersedes it"),
+    "not_examined": ("[dim]unexamined[/]", "may concern the run, but nobody examined that version; off there"),
+    "not_matched": ("[dim].[/]", "concerns other models or configurations"),
+}
+
+
+def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: Sequence[str]) -> int:
+    """Shows which quirks apply to a run on which versions; 1 if the run is refused on any."""
+    making = run_options(options, config)
+    registry = making.registry()
+    plans = {}
+    for version in versions:
+        assume = (f"{ENGINE}=={version}", *making.assume[1:])  # the first is assumed already
+        plans[version] = make_plan(config, replace(making, assume=assume), registry=registry)
+    every = _rows(plans)
+    rows = [row for row in every if options.verbose or {one["state"] for one in row["cells"].values()} != {State.NOT_MATCHED}]
+    context = plans[versions[0]].context
+    about: dict[str, Any] = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
+    about |= {"platform": context.platform, "assumed": sorted(context.assumed - {ENGINE}), "left_out": len(every) - len(rows)}
+    if options.json:
+        kept = {"digest", "refusals", "warnings"}
+        columns = [
+            {"version": version, "undecided": plan.undecided, **plan.model_dump(mode="json", include=kept)}
+            for version, plan in plans.items()
+        ]
+        print(canonical({**about, "columns": columns, "rows": rows}, indent=2))
+    else:
+        _show(Screen(), plans, rows, about | {"with": versions_of(context, without=ENGINE)})
+    return 1 if any(plan.refusals for plan in plans.values()) else 0
+
+
+def _rows(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+    """A row for each quirk, with its state on each version and the reason."""
+    rows: dict[str, dict[str, Any]] = {}
+    for version, plan in plans.items():
+        for one in plan.verdicts:
+            more = {"title": one.title, "flag": one.flag, "kind": one.kind, "distribution": f"{one.distribution} {one.version}"}
+            row = rows.setdefault(one.id, {"id": one.id, **more, "cells": {}})
+            row["cells"][version] = {"state": one.state, "because": one.because}
+    return list(rows.values())
+
+
+def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]], about: Mapping[str, Any]) -> None:
+    run = f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}"
+    screen.say(f"{run}, by version of vLLM; {line(about['with'])}")
+    states = {row["id"]: [cell["state"] for cell in row["cells"].values()] for row in rows}
+    shown = [(line(name), [_LEGEND[state][0] for state in found]) for name, found in states.items()]
+    shown.append(("the run", ["[bold red]refused[/]" if plan.refusals else "ok" for plan in plans.values()]))
+    screen.grid("quirk", [line(version) for version in plans], shown)
+    seen = {state for found in states.values() for state in found}
+    for sign, (word, meaning) in _LEGEND.items():
+        if sign in seen:
+            screen.say(f"[dim]{word}: {meaning}[/]")
+    if about["left_out"]:
+        screen.say(f"[dim]{about['left_out']} other quirks concern the run on none of them (--verbose)[/]")
+    screen.say("[dim]with one version, the command says what to do and why[/]")
 
 
 PLAN = Command("show what applies to a run and why", run_plan, add_plan_arguments, describes_run=True)

@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from quirks_core.base.errors import UsageError
-from quirks_core.cli.by_version import add_versions, read_versions
 from quirks_core.cli.command import Command
-from quirks_core.cli.options import add_run, describes_run, load_run, program, run_options
+from quirks_core.cli.options import add_run, add_versions, describes_run, load_run, program, read_versions, run_options
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.data_file import since
 from quirks_core.declaration.flags import Kind

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import traceback
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from quirks_core.base.errors import QuirksError, UsageError, words
+from quirks_core.base.errors import QuirksError, UsageError, shown, words
 from quirks_core.cli.command import Command, print_document
 from quirks_core.cli.fingerprint import bring_up_to_date, show_written
 from quirks_core.cli.options import add_server_command, load_config, load_server_command, plan_options, progress
-from quirks_core.cli.upgrade_runs import Examined, examine_all
-from quirks_core.cli.upgrade_view import page_of_catalogue, page_of_patches, page_of_recipes, page_of_run
-from quirks_core.configuration.serve_command import read_serve_command
+from quirks_core.configuration.serve_command import judged
+from quirks_core.configuration.yaml_file import read_yaml
 from quirks_core.facts.packages import NEWEST_READ
-from quirks_core.reporting.page import markdown
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.page import Page, markdown
 from quirks_core.reporting.terminal import Screen
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import PACKAGE
-from quirks_core.upgrade.catalogue import check_catalogue
+from quirks_core.upgrade.catalogue import Catalogue, check_catalogue
+from quirks_core.upgrade.finding import Comparison, Level, Verdict, verdict_of
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.recipes import check_recipes
 from quirks_core.upgrade.release import Release, find_release, installed_release
@@ -95,31 +100,30 @@ def _run(options: argparse.Namespace) -> int:
         if getattr(options, name) and (options.cmd or options.model or options.config):
             raise UsageError(f"--{name} needs no run: leave out --model, --config and the command")
     if options.runs:
-        examined = examine_all(options, _examine)
-    else:
-        examined = _catalogue(options) if options.catalogue else _examine(options)
+        return _show(options, compare_all(options, _compare))
+    return _show(options, _catalogue(options) if options.catalogue else _compare(options))
+
+
+def _show(options: argparse.Namespace, found: Runs | Catalogue | Comparison) -> int:
     if options.json:
-        print_document(examined.values)
+        print_document(found.to_json())
     elif options.markdown:
-        print("\n".join(markdown(examined.page)))
+        print("\n".join(markdown(found.page())))
     else:
-        Screen().page(examined.page)
-    return examined.code
+        Screen().page(found.page())
+    return found.verdict.exit_code
 
 
-def _examine(options: argparse.Namespace) -> Examined:
+def _compare(options: argparse.Namespace) -> Comparison:
     """Compares two releases for a run, for the patches of a package, or for recipes."""
     if options.recipes:
         start = _before(options) if options.start else None
-        recipes = check_recipes(options.recipes, _after(options, start), start)
-        return Examined.of(recipes, page_of_recipes(recipes))
+        return check_recipes(options.recipes, _after(options, start), start)
     before = _before(options)
     after = _after(options, before)
     if options.patches:
-        patches = check_patches(options.patches, before, after)
-        return Examined.of(patches, page_of_patches(patches))
-    report = _upgrade(options, before, after).compare(before, after)
-    return Examined.of(report, page_of_run(report))
+        return check_patches(options.patches, before, after)
+    return _upgrade(options, before, after).compare(before, after)
 
 
 # ---- one run
@@ -161,7 +165,7 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
         with ThreadPoolExecutor(1) as pool:
             if not options.read_only:
                 # At the same time: its answer is kept for the comparison.
-                pool.submit(read_serve_command, options.cmd, after.source, notify=progress(options))
+                pool.submit(judged, options.cmd, after.source, notify=progress(options))
             try:
                 command, config = load_server_command(options, before.source)
             except UsageError as error:
@@ -169,17 +173,13 @@ def _upgrade(options: argparse.Namespace, before: Release, after: Release) -> Up
     else:
         config = load_config(options)
     making = plan_options(options, config)
-    return Upgrade(
-        config, making, making.registry(),
-        server=command.server if command else (), words=command.words if command else None,
-        read_only=options.read_only, notify=progress(options),
-    )  # fmt: skip
+    return Upgrade(config, making, making.registry(), command, options.read_only, progress(options))
 
 
 # ---- the catalogue
 
 
-def _catalogue(options: argparse.Namespace) -> Examined:
+def _catalogue(options: argparse.Namespace) -> Catalogue:
     before = _before(options)
     after = _after(options, before)
     registry = plan_options(options).registry()
@@ -190,9 +190,84 @@ def _catalogue(options: argparse.Namespace) -> Examined:
         written = bring_up_to_date(registry, options.write, versions, after.source)
         if not options.json and not options.markdown:
             show_written(*written)
-    found = check_catalogue(registry, before, after)
-    values = {"work": len(found.work), **found.model_dump(mode="json")}
-    return Examined(page_of_catalogue(found), values, 1 if found.work else 0)
+    return check_catalogue(registry, before, after)
+
+
+# ---- several runs
+
+
+#: What a file gives to the runs that name nothing of their own.
+_SHARED = ("from", "to", "assume")
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What changes for several runs, by their names; the gravest verdict is that of all."""
+
+    found: Mapping[str, Comparison]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the gravest finding means."""
+        return verdict_of(finding for one in self.found.values() for finding in one.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for a program."""
+        return {"verdict": self.verdict, "runs": {name: one.to_json() for name, one in self.found.items()}}
+
+    def page(self) -> Page:
+        """Returns the verdicts, and the page of each run."""
+        sides = dict.fromkeys(one.sides for one in self.found.values())
+        rows = [Finding(one.verdict, name, f"{one.sides}{_counted(one)}") for name, one in self.found.items()]
+        return Page(
+            head=f"{', '.join(sides)}: {len(rows)} runs",
+            parts=[("", rows)],
+            verdict=Finding(self.verdict, "", ""),
+            details={f"{name}: {one.verdict}": one.page() for name, one in self.found.items()},
+        )
+
+
+def _counted(found: Comparison) -> str:
+    counts = [(len(found.of(level)), level) for level in (Level.STOP, Level.UNKNOWN, Level.CHANGE)]
+    return "".join(f", {count} {level}" for count, level in counts if count)
+
+
+def compare_all(options: argparse.Namespace, compare: Callable[[argparse.Namespace], Comparison]) -> Runs:
+    """Compares two releases for every run of a file.
+
+    What a run has of its own counts before the command line, and that before what the file gives to all.
+
+    Raises:
+        UsageError: Something in the file, or in one of its runs, is wrong; the message names the run.
+    """
+    values = read_yaml(Path(options.runs))
+    runs = values.pop("runs", None)
+    is_sound = isinstance(runs, dict) and runs and all(isinstance(run, str | dict) for run in runs.values())
+    if not is_sound or values.keys() - {*_SHARED}:
+        raise UsageError(f"{options.runs}: write runs by name under 'runs', and beside it nothing but {', '.join(_SHARED)}")
+    shared = options.parser.parse_args(list(_words(values)))
+    given = vars(options) | {"runs": None, "start": options.start or shared.start, "to": options.to or shared.to}
+    given["assume"] = [*options.assume, *shared.assume]
+    found = {}
+    for name, run in runs.items():
+        words = _words({"command": run} if isinstance(run, str) else run)
+        try:
+            found[name] = compare(options.parser.parse_args(list(words), argparse.Namespace(**given)))
+        except UsageError as error:
+            raise UsageError(f"{options.runs}, run {name!r}: {error}") from None
+    return Runs(found)
+
+
+def _words(run: Mapping[str, Any]) -> Iterator[str]:
+    """The words of a command line: each key is the option of that name, and ``command`` is what follows them."""
+    for key, value in run.items():
+        for text in value if isinstance(value, list) else [value]:
+            if not isinstance(text, str):
+                raise UsageError(f"{key}: {shown(text, 100)} is no text; write it in quotes")
+            if key != "command":
+                yield f"--{key}={text}"
+    if command := run.get("command"):
+        yield from ("--", *shlex.split(command))
 
 
 COMMAND = Command(

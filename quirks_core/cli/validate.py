@@ -9,7 +9,7 @@ import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -17,10 +17,11 @@ from packaging.utils import canonicalize_name
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.cli.command import Command
 from quirks_core.declaration.flags import BUILT_IN
+from quirks_core.facts.packages import installed_version
 from quirks_core.plugins.finder import PROJECT, Discovered, discover, find_circle, taken_ids
 from quirks_core.plugins.isolated import Seen, look
 from quirks_core.plugins.registry import Registry
-from quirks_core.plugins.validate import Level, supersedes
+from quirks_core.plugins.validate import ERROR, NOTE, supersedes
 from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.terminal import Screen, line
 
@@ -42,7 +43,7 @@ def run_validate(options: argparse.Namespace) -> int:
     seen = look(checked)
     findings = list(_findings(everything, dict(zip(checked, seen, strict=True))))
     findings += [
-        Finding(Level.ERROR, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}", section=name)
+        Finding(ERROR, "", f"it declares no quirks: add an entry point to the group {PROJECT!r}", section=name)
         for name in wanted
         if all(item.distribution != name for item in checked)
     ]
@@ -58,7 +59,7 @@ def run_validate(options: argparse.Namespace) -> int:
         print(json.dumps({"distributions": rows, "findings": found}, indent=2, sort_keys=True))
     else:
         _show(rows, findings)
-    return 3 if "broken" in levels else 1 if Level.ERROR in levels else 0
+    return 3 if "broken" in levels else 1 if ERROR in levels else 0
 
 
 def _wanted(name: str | None, plugins: Iterable[Discovered]) -> list[str]:
@@ -66,16 +67,11 @@ def _wanted(name: str | None, plugins: Iterable[Discovered]) -> list[str]:
     declaring = list(dict.fromkeys(item.distribution for item in plugins))
     if name is None:
         return [distribution for distribution in declaring if distribution != BUILT_IN]
-    installed = {canonicalize_name(other): other for other in (*_installed(), *declaring)}
+    every = (one.metadata["Name"] for one in distributions())  # a folder that pip left half removed has no name
+    installed = {canonicalize_name(other): other for other in (*filter(None, every), *declaring)}
     if (known := canonicalize_name(name)) in installed:
         return [installed[known]]
     raise UsageError(f"no distribution {name!r} is installed{nearest(name, declaring) or nearest(name, installed.values())}")
-
-
-def _installed() -> Iterator[str]:
-    for distribution in distributions():
-        if name := distribution.metadata["Name"]:  # a folder that pip left half removed has none
-            yield name
 
 
 def _findings(everything: Iterable[Discovered], checked: Mapping[Discovered, Seen]) -> Iterator[Finding]:
@@ -87,28 +83,23 @@ def _findings(everything: Iterable[Discovered], checked: Mapping[Discovered, See
             message = item.problem or f"{item.entry_point.value} does not load: {why}"
             yield Finding("broken", item.name, message, section=item.distribution)
         for what in seen.impure:
-            yield Finding(Level.ERROR, item.name, f"loading and judging it {what}", section=item.distribution)
-        for problem in seen.problems:
-            yield Finding(problem.level, problem.quirk, problem.message, section=item.distribution)
+            yield Finding(ERROR, item.name, f"loading and judging it {what}", section=item.distribution)
+        yield from seen.problems
     replaced = {one.quirk.id: one.quirk.supersedes for one in others}
     replaced |= {quirk.id: quirk.supersedes for seen in checked.values() for quirk in seen.quirks}
     known, circle = {*(item.name for item in everything), *replaced}, find_circle(replaced)
     for item, quirk in ((item, quirk) for item, seen in checked.items() for quirk in seen.quirks):
         for problem in supersedes(quirk.id, quirk.supersedes, known):
-            yield Finding(problem.level, problem.quirk, problem.message, section=item.distribution)
+            yield replace(problem, section=item.distribution)
         if quirk.id in circle:
             message = f"quirks supersede each other in a circle: {' → '.join(circle)}"
-            yield Finding(Level.ERROR, quirk.id, message, section=item.distribution)
+            yield Finding(ERROR, quirk.id, message, section=item.distribution)
 
 
 def _row(name: str, checked: Sequence[tuple[Discovered, Seen]]) -> dict[str, Any]:
-    try:
-        installed = version(name)
-    except PackageNotFoundError:
-        installed = ""
     return {
         "name": name,
-        "version": installed,
+        "version": installed_version(name) or "",
         "plugins": [item.name for item, _ in checked],
         "quirks": sorted(quirk.id for _, seen in checked for quirk in seen.quirks),
     }
@@ -121,7 +112,7 @@ def _show(rows: Iterable[Mapping[str, Any]], findings: Sequence[Finding]) -> Non
         return
     screen.findings(replace(one, subject=" ".join(filter(None, (one.section, one.subject)))) for one in findings)
     for row in rows:
-        wrong = sum(finding.section == row["name"] and finding.level != Level.NOTE for finding in findings)
+        wrong = sum(finding.section == row["name"] and finding.level != NOTE for finding in findings)
         quirks = len(row["quirks"])
         screen.say(f"{line(row['name'])}: {quirks} quirk{'' if quirks == 1 else 's'}, {wrong or 'nothing'} to mend")
 

@@ -21,7 +21,7 @@ from quirks_core.configuration.config import GenerationConfig, Purpose
 from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.slots import problem_of_name
 from quirks_core.configuration.yaml_file import lay_over
-from quirks_core.source.engine_parser import Run, judge
+from quirks_core.source.engine_parser import Answer, Run, judge
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 _FORMS = "write: vllm serve MODEL …, or: python -m vllm.entrypoints.openai.api_server --model MODEL …"
@@ -46,28 +46,15 @@ class ServeCommand:
         arguments: The engine arguments that were typed, the model among them, with their values; None is an explicit ``None``.
         environment: Variables that were set before the command.
         server: The options of the server alone that were typed, by their first long name.
-        source: The vLLM that the options are read from.
         words: The words after ``vllm serve``.
+        model: The checkpoint: what was typed, or vLLM's default.
     """
 
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
-    server: tuple[str, ...] = ()
-    source: VllmSource = INSTALLED
-    words: tuple[str, ...] = ()
-
-    @property
-    def model(self) -> str:
-        """The checkpoint: what was typed, or vLLM's default.
-
-        Raises:
-            UsageError: Neither names one.
-        """
-        known = self.source.arguments.find("model")
-        model = self.arguments.get("model") or (known.default if known else None)
-        if not isinstance(model, str):
-            raise UsageError(f"the command names no model; {_FORMS}")
-        return model
+    server: tuple[str, ...]
+    words: tuple[str, ...]
+    model: str
 
     def config(self, *, purpose: Purpose = "serve", settings: Iterable[str] = ()) -> GenerationConfig:
         """Returns the configuration of the engine that the command starts.
@@ -110,9 +97,8 @@ def read_serve_command(
     Raises:
         UsageError: It starts no server of vLLM's, vLLM's parser refuses it, or there is no vLLM whose parser could read it.
     """
-    environment, rest = _assignments(words)
-    typed = _after_program(rest)
-    answer = judge(source, [Run(words=tuple(typed), environment=environment, model=_model_among(typed))], notify=notify)
+    run, answer = judged(words, source, notify=notify)
+    typed = run.words or ()
     if answer.failure:
         raise UsageError(
             f"vLLM's own parser reads a command line, and {answer.failure}; describe the run by --model and --set instead, for "
@@ -129,7 +115,21 @@ def read_serve_command(
     if arguments.get(_LENGTH) == _LEFT_TO_VLLM:
         arguments[_LENGTH] = None
     server = tuple(sorted(f"--{name.replace('_', '-')}" for name in found.typed if name not in {*arguments, _TAG}))
-    return ServeCommand(arguments, environment, server, source, tuple(typed))
+    default = source.arguments.find("model")
+    model = arguments.get("model") or (default.default if default else "")
+    return ServeCommand(arguments, run.environment, server, typed, model)
+
+
+def judged(words: Sequence[str], source: VllmSource, *, notify: Callable[[str], None]) -> tuple[Run, Answer]:
+    """Returns the run that a command line describes, and what the vLLM makes of it; the answer is kept.
+
+    Raises:
+        UsageError: It starts no server of vLLM's.
+    """
+    environment, rest = _assignments(words)
+    typed = _after_program(rest)
+    run = Run(words=tuple(typed), environment=environment, model=_model_among(typed))
+    return run, judge(source, [run], notify=notify)
 
 
 def _model_among(words: Iterable[str]) -> dict[str, Any] | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
+from quirks_core.base.record import Record
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.packages import distribution_of, installed_version
@@ -24,7 +24,7 @@ from quirks_core.source.vllm_source import INSTALLED, VllmSource
 NAME = "model_quirks.json"
 
 
-class KnownSource(BaseModel):
+class KnownSource(Record):
     """A source that a patch was written against.
 
     Attributes:
@@ -32,21 +32,17 @@ class KnownSource(BaseModel):
         lines: Digests of its lines, as `quirks_core.source.fingerprints.line_digests` returns them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     versions: tuple[str, ...] = ()
     lines: str = ""
 
 
-class DataFile(BaseModel):
+class DataFile(Record):
     """The content of a data file.
 
     Attributes:
         since: First release of the distribution with each quirk. A quirk that is missing is new in the current release.
         fingerprints: The sources that patches were written against, by target and fingerprint.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     since: Mapping[str, str] = {}
     fingerprints: Mapping[str, Mapping[str, KnownSource]] = {}
@@ -64,12 +60,7 @@ class DataFile(BaseModel):
 def path_for(quirk: Quirk) -> Path | None:
     """Returns the path of the data file of a quirk's distribution; None if the quirk's module is not in a package."""
     package = quirk.location.module.partition(".")[0]
-    try:
-        spec = find_spec(package) if package else None
-    except (ImportError, ValueError):
-        return None
-    roots = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(roots[0], NAME) if roots else None
+    return next((root / NAME for root in INSTALLED.places(package) if root.is_dir()), None) if package else None
 
 
 def read_for(quirk: Quirk) -> DataFile:

@@ -109,6 +109,13 @@ _ID = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)
 _RESERVED = frozenset({"all", "third-party", *ModelFlag})
 
 
+def problem_of_id(text: str) -> str | None:
+    """Returns why no quirk can have an id; None if one can."""
+    if not _ID.fullmatch(text):
+        return "the id must be lower-case words joined by dashes, at most one slash"
+    return "the id is a word of the switches: choose another" if text in _RESERVED else None
+
+
 @dataclass(frozen=True, init=False)
 class Quirk:
     """A workaround, rule or feature for one model, engine version or configuration.
@@ -234,8 +241,7 @@ class Quirk:
         ranges = [item for item in self.ranges if item.package == package]
         if not ranges:
             return self.kind is not Kind.WORKAROUND and all(probe.package != package for probe in self.probes)
-        bounds = [(parse_version(item.introduced or ""), parse_version(item.fixed or "")) for item in ranges]
-        return any((low and low != oldest) or (high and high <= oldest) for low, high in bounds)
+        return any((low and low != oldest) or (high and high <= oldest) for low, high in (item.bounds for item in ranges))
 
     @property
     def versions(self) -> str:
@@ -260,10 +266,8 @@ class Quirk:
         return self.match.model_types()
 
     def _problems(self) -> Iterator[str]:
-        if not _ID.fullmatch(str(self.id)):
-            yield "the id must be lower-case words joined by dashes, at most one slash"
-        elif self.id in _RESERVED:
-            yield "the id is a word of the switches: choose another"
+        if problem := problem_of_id(str(self.id)):
+            yield problem
         for name in ("id", "title", "cost", "crash"):
             if problem := problem_of_text(name, getattr(self, name)):
                 yield problem

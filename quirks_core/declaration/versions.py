@@ -65,15 +65,16 @@ class Affected:
         bounds = [f">= {self.introduced}" if self.introduced else "", f"< {self.fixed}" if self.fixed else ""]
         return ", ".join(filter(None, bounds)) or "any version"
 
+    @property
+    def bounds(self) -> tuple[Version | None, Version | None]:
+        """Both ends, as versions."""
+        return parse_version(self.introduced or ""), parse_version(self.fixed or "")
+
     def overlaps(self, other: Affected) -> bool:
         """Returns whether some version of one package lies in both ranges."""
-        if self.package != other.package:
-            return False
-        ends = (parse_version(self.fixed or ""), parse_version(other.fixed or ""))
-        starts = (parse_version(self.introduced or ""), parse_version(other.introduced or ""))
-        before = (starts[0] is None or ends[1] is None or starts[0] < ends[1],
-                  starts[1] is None or ends[0] is None or starts[1] < ends[0])  # fmt: skip
-        return all(before)
+        (low, high), (other_low, other_high) = self.bounds, other.bounds
+        pairs = (low, other_high), (other_low, high)
+        return self.package == other.package and all(start is None or end is None or start < end for start, end in pairs)
 
     def within(self, other: Affected) -> Affected | None:
         """Returns the part that lies in another range of the package, all of a range of another package, or None."""
@@ -94,7 +95,7 @@ class Affected:
         version = parse_version(installed) if installed is not None else None
         if version is None or not any(version.release):  # 0.0.0 is what a build without tags calls itself
             return Answer.UNKNOWN
-        low, high = parse_version(self.introduced or ""), parse_version(self.fixed or "")
+        low, high = self.bounds
         if low is not None and version < low:
             return Answer.NO
         # A local label (0.9.2+cpu) sorts after its public version, so it needs no special case.

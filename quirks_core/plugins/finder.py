@@ -17,10 +17,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
-from importlib.metadata import Distribution, EntryPoint, entry_points
-from importlib.util import find_spec
+from importlib.metadata import EntryPoint, entry_points
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -43,8 +42,6 @@ PROJECT = "model_quirks"
 _OWN = re.compile(rb'\nQUIRK\b *(?::[^=\n]*)?= *(?:\w+\(\s*id="([^"\n]+)")?')
 #: A row of a file with several quirks.
 _ROW = re.compile(rb'\n([A-Za-z]\w*)\b *(?::[^=\n]*)?= *(?!dict\b)\w+\(\s*id="([^"\n]+)"')
-#: The words that a declaration takes from an enumeration.
-_ENUMS = ("Kind", "ModelFlag")
 
 
 # Find
@@ -81,9 +78,10 @@ class Discovered:
 
 def discover() -> list[Discovered]:
     """Finds every plugin from metadata and the names of files, sorted; imports none."""
-    points = [(point, point.dist) for point in entry_points(group=PROJECT)]
+    points = [(point, point.dist) for point in entry_points(group=PROJECT) if point.dist is not None]
     # The metadata file takes longer to read than everything else; so once per distribution.
-    names = {id(dist): _name_and_version(dist) for dist in {id(dist): dist for _, dist in points}.values()}
+    each = {id(dist): dist.metadata for dist in {id(dist): dist for _, dist in points}.values()}
+    names = {key: (found["Name"] or "unknown", found["Version"] or "unknown") for key, found in each.items()}
     found = [item for point, dist in points for item in _discovered(Discovered(point.name, *names[id(dist)], point))]
     return sorted(found, key=lambda item: (item.distribution != BUILT_IN, item.distribution, item.name))
 
@@ -92,12 +90,6 @@ def file_name(quirk_id: str) -> str:
     """Returns the name, without ``.py``, of the file that declares a quirk: its id in underscores, without a distribution."""
     name = re.sub(r"[^a-z0-9]+", "_", quirk_id.rpartition("/")[2])
     return name if name.isidentifier() and not keyword.iskeyword(name) else f"quirk_{name}"
-
-
-def _name_and_version(dist: Distribution | None) -> tuple[str, str]:
-    if dist is None:
-        return "unknown", "unknown"
-    return dist.metadata["Name"] or "unknown", dist.metadata["Version"] or "unknown"
 
 
 def _discovered(item: Discovered) -> Iterable[Discovered]:
@@ -123,11 +115,7 @@ def _discovered(item: Discovered) -> Iterable[Discovered]:
 def _modules(name: str) -> Iterator[tuple[str, str]]:
     """Yields the modules of a package that may declare quirks; none if it is no package, or declares quirks by a hook."""
     package, *parts = name.split(".")
-    try:
-        spec = find_spec(package)  # a top-level name: finds, does not import
-    except (ImportError, ValueError):
-        return
-    for root in (spec.submodule_search_locations or ()) if spec else ():
+    for root in INSTALLED.places(package):
         init = Path(root, *parts, "__init__.py")
         if init.is_file() and b"quirks_declare" not in init.read_bytes():
             yield from _modules_in(str(init.parent), name)
@@ -176,10 +164,10 @@ def about(item: Discovered) -> About:
     except Exception:  # a file that cannot be read, or is nothing that Python can take
         return About()
     call = found.value if isinstance(found, ast.Assign | ast.AnnAssign) else None
-    given = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
-    if not given:
+    if not isinstance(call, ast.Call) or not call.keywords:
         return About()
-    is_whole = isinstance(call, ast.Call) and not call.args and None not in given  # no * or ** hides a kind
+    given = {word.arg: word.value for word in call.keywords}
+    is_whole = not call.args and None not in given  # no * or ** hides a kind
     kind = _text(given["kind"]) if "kind" in given else Kind.WORKAROUND if is_whole else None
     flag = _text(given["flag"]) if "flag" in given else folder_of(module) or None if is_whole else None
     return About(_text(given.get("title")), flag, kind if kind in tuple(Kind) else None)
@@ -187,10 +175,12 @@ def about(item: Discovered) -> About:
 
 def _text(node: ast.expr | None) -> str | None:
     """The text that an argument is, or what ``ModelFlag.LOAD_FORMAT`` or ``Kind.RULE`` names."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    is_flag = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in _ENUMS
-    return node.attr.lower() if is_flag and isinstance(node, ast.Attribute) else None
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Attribute(value=ast.Name(id="Kind" | "ModelFlag"), attr=name):
+            return name.lower()
+    return None
 
 
 # Load
@@ -223,39 +213,34 @@ class Skipped:
         return f"{self.plugin} was not loaded: {self.switch}"
 
 
-@dataclass(slots=True)
-class Loading:
-    """What became of plugins: those that loaded, with their quirks, those that did not, and those that are switched off."""
-
-    plugins: list[tuple[Discovered, list[Quirk]]] = field(default_factory=list)
-    broken: list[Broken] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-
-
-def load(manager: pluggy.PluginManager, found: Iterable[Discovered], switches: Switches | None) -> Loading:
+def load(
+    manager: pluggy.PluginManager, found: Iterable[Discovered], switches: Switches | None
+) -> tuple[list[tuple[Discovered, list[Quirk]]], list[Broken], list[Skipped]]:
     """Imports plugins one by one and registers their hooks; one with anything wrong, also beside others, stays unregistered.
 
-    What is switched off is not even imported.
+    Returns:
+        Those that loaded, with their quirks; those that did not; and those that are switched off, which are not even imported.
     """
-    loading = Loading()
+    plugins: list[tuple[Discovered, list[Quirk]]] = []
+    broken: list[Broken] = []
+    skipped: list[Skipped] = []
     for item in found:
         if switches and (switch := switches.turns_off(item.distribution, item.name if item.file else "")):
-            loading.skipped.append(Skipped(item, switch))
+            skipped.append(Skipped(item, switch))
             continue
         try:
             quirks = contained(item.module, lambda item=item: _load(manager, item))  # type: ignore[misc]  # no type of a default
             for quirk in quirks:  # a third party's own kind of match may raise
                 contained(item.module, lambda quirk=quirk: (quirk.fact_names, quirk.model_types))  # type: ignore[misc]
-            loading.plugins.append((item, quirks))
+            plugins.append((item, quirks))
         except DeclarationError as error:
-            loading.broken.append(Broken(item, shortened(str(error))))
-    taken = taken_ids(loading.plugins)
+            broken.append(Broken(item, shortened(str(error))))
+    taken = taken_ids(plugins)
     for item, problem in taken.items():
         if manager.has_plugin(_plugin_name(item)):
             manager.unregister(name=_plugin_name(item))
-        loading.broken.append(Broken(item, shortened(problem)))
-    loading.plugins = [(item, quirks) for item, quirks in loading.plugins if item not in taken]
-    return loading
+        broken.append(Broken(item, shortened(problem)))
+    return [(item, quirks) for item, quirks in plugins if item not in taken], broken, skipped
 
 
 def _plugin_name(item: Discovered) -> str:

@@ -25,7 +25,8 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
 from quirks_core.plugins.finder import PROJECT, Discovered
 from quirks_core.plugins.registry import Registry
-from quirks_core.plugins.validate import Problem, problems
+from quirks_core.plugins.validate import problems
+from quirks_core.reporting.finding import Finding
 
 #: Packages that plugins must not import.
 HEAVY = frozenset({"ray", "torch", "transformers", "vllm"})
@@ -63,7 +64,7 @@ class Seen(Record):
     error: str = ""
     impure: tuple[str, ...] = ()
     quirks: tuple[SeenQuirk, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Finding, ...] = ()
 
 
 #: What a process prints: what it has seen of each plugin.

@@ -57,13 +57,11 @@ class Registry:
             BrokenPluginsError: There are broken plugins, and `strict` holds.
         """
         manager = _new_manager()
-        done = load(manager, discover() if found is None else found, switches)
-        if done.broken and strict:
-            raise BrokenPluginsError(list(map(str, done.broken)))
-        each = ((quirk, item) for item, quirks in done.plugins for quirk in quirks)
-        loaded = (Loaded(quirk, item.distribution, item.version, item.name) for quirk, item in each)
-        in_order = tuple(sorted(loaded, key=lambda item: item.quirk.id))
-        return cls(in_order, tuple(done.broken), tuple(done.skipped), strict, manager)
+        plugins, broken, skipped = load(manager, discover() if found is None else found, switches)
+        if broken and strict:
+            raise BrokenPluginsError(list(map(str, broken)))
+        loaded = [Loaded(one, item.distribution, item.version, item.name) for item, quirks in plugins for one in quirks]
+        return cls(tuple(sorted(loaded, key=lambda item: item.quirk.id)), tuple(broken), tuple(skipped), strict, manager)
 
     def find(self, quirk_id: str) -> Loaded:
         """Returns the quirk of that id.

@@ -6,11 +6,10 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum, auto
 from types import ModuleType
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from quirks_core.base.errors import QuirksError, nearest, words
 from quirks_core.configuration.slots import SLOTS, engine_doubt, engine_problem, slot_around
@@ -20,7 +19,6 @@ from quirks_core.declaration.examples import Example
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
-from quirks_core.declaration.versions import Affected, parse_version
 from quirks_core.facts.context import Installation
 from quirks_core.facts.fact_table import FACTS, is_known_fact
 from quirks_core.facts.packages import installed_versions
@@ -32,6 +30,7 @@ from quirks_core.plan.resolve import resolve
 from quirks_core.plan.switches import Switches
 from quirks_core.plugins.finder import Discovered, discover
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.vllm_source import INSTALLED
 
 #: The oldest supported versions. (The worker starts engines from 0.26 on; a trainer with its own engine can use older ones.)
@@ -39,25 +38,13 @@ from quirks_core.source.vllm_source import INSTALLED
 SUPPORTED_FLOOR: Mapping[str, str] = {"vllm": "0.9.0"}
 
 
-class Level(StrEnum):
-    """How much a problem matters."""
-
-    NOTE = auto()  #: worth knowing
-    ERROR = auto()  #: to be mended
+#: The levels of findings on a declaration: what is worth knowing, and what has to be mended.
+NOTE, ERROR = "note", "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A rule that a declaration violates."""
-
-    level: Level
-    quirk: str
-    message: str
-
-
-def problems(item: Loaded) -> list[Problem]:
+def problems(item: Loaded) -> list[Finding]:
     """Checks one quirk against every rule. If the quirk's code raises during a check, that is a problem of the quirk."""
-    found: list[Problem] = []
+    found: list[Finding] = []
     for law in LAWS:
         try:
             found += law(item)
@@ -66,7 +53,7 @@ def problems(item: Loaded) -> list[Problem]:
     return found
 
 
-def metadata(item: Loaded) -> Iterator[Problem]:
+def metadata(item: Loaded) -> Iterator[Finding]:
     """References, docstring and evidence exist; an id with a prefix names its distribution."""
     quirk, text = item.quirk, documentation(item.quirk)
     for reference in quirk.references:
@@ -88,10 +75,10 @@ def metadata(item: Loaded) -> Iterator[Problem]:
         yield _error(item, f"its id begins with {prefix!r}, but it belongs to {item.distribution!r}")
     if not slash and item.distribution and not item.is_built_in:
         name = f"{canonicalize_name(item.distribution)}/{quirk.id}"
-        yield Problem(Level.NOTE, quirk.id, f"an id of a third party is safe from others as {name!r}")
+        yield _finding(NOTE, item, f"an id of a third party is safe from others as {name!r}")
 
 
-def examples(item: Loaded) -> Iterator[Problem]:
+def examples(item: Loaded) -> Iterator[Finding]:
     """It has an example of every answer that it can give, and each example gets its answer and its outcome."""
     quirk = item.quirk
     given = {example.answer for example in quirk.examples}
@@ -129,7 +116,7 @@ def _wrong_outcome(example: Example, item: Loaded) -> Iterator[str]:
             yield f"must {verb} {', '.join(map(repr, missing)) or 'nothing'} and gets {text or 'nothing'}"
 
 
-def slots(item: Loaded) -> Iterator[Problem]:
+def slots(item: Loaded) -> Iterator[Finding]:
     """In every example its values fit their slots and do not conflict, and the installed vLLM takes them."""
     found: dict[str, int] = {}
     unlisted: dict[str, None] = {}
@@ -145,23 +132,23 @@ def slots(item: Loaded) -> Iterator[Problem]:
     for reason, number in found.items():
         yield _error(item, f"example {number}: what it asks for cannot be used: {reason}")
     for doubt in unlisted:
-        yield Problem(Level.NOTE, item.quirk.id, doubt)
+        yield _finding(NOTE, item, doubt)
 
 
-def facts(item: Loaded) -> Iterator[Problem]:
+def facts(item: Loaded) -> Iterator[Finding]:
     """Every fact that it reads is one that a run can have."""
     for name in sorted(item.quirk.fact_names):
         if is_known_fact(name):
             slot = slot_around(name)
             if slot not in SLOTS and slot not in FACTS and (why := engine_problem(slot)):
-                yield Problem(Level.NOTE, item.quirk.id, f"{why}; it is only found on other versions")
+                yield _finding(NOTE, item, f"{why}; it is only found on other versions")
         elif _owner(name) is None:
             is_own = bool(item.distribution) and name.startswith(f"{item.distribution}.")
             hint = f"; {item.distribution} is not installed" if is_own else nearest(name, (*FACTS, *SLOTS))
             yield _error(item, f"no run has a fact {name!r}{hint}")
 
 
-def plugin_facts(item: Loaded) -> Iterator[Problem]:
+def plugin_facts(item: Loaded) -> Iterator[Finding]:
     """Its plugin's facts can be computed in each example, and every fact of a plugin that it reads is given in one."""
     read = {name: owner for name in item.quirk.fact_names if not is_known_fact(name) and (owner := _owner(name))}
     if item.is_built_in and not read:
@@ -186,7 +173,7 @@ def _given(quirk: Quirk, plugins: Iterable[Discovered]) -> tuple[set[str], list[
     return given, list(dict.fromkeys(trouble for _, troubles in found for trouble in troubles))
 
 
-def reasons(item: Loaded) -> Iterator[Problem]:
+def reasons(item: Loaded) -> Iterator[Finding]:
     """A refusal has a reason and a remedy, and a patch a reason."""
     for adjustment in item.quirk.adjustments:
         if isinstance(adjustment, Refuse):
@@ -201,7 +188,7 @@ def reasons(item: Loaded) -> Iterator[Problem]:
             )
 
 
-def kinds(item: Loaded) -> Iterator[Problem]:
+def kinds(item: Loaded) -> Iterator[Finding]:
     """A rule never patches, and a feature leaves the user every value: what the user sets switches it off."""
     quirk = item.quirk
     for adjustment in quirk.adjustments:
@@ -211,7 +198,7 @@ def kinds(item: Loaded) -> Iterator[Problem]:
             yield _error(item, f"a feature never requires a value ({adjustment.slot}): take Default, over which users win")
 
 
-def data(item: Loaded) -> Iterator[Problem]:
+def data(item: Loaded) -> Iterator[Finding]:
     """It is data: it can be written as JSON."""
     try:
         json.dumps(encode(item.quirk), allow_nan=False)
@@ -219,7 +206,7 @@ def data(item: Loaded) -> Iterator[Problem]:
         yield _error(item, f"it cannot be written as JSON: {error}; a value may be data or a function")
 
 
-def expiry(item: Loaded) -> Iterator[Problem]:
+def expiry(item: Loaded) -> Iterator[Finding]:
     """Some supported version still needs it."""
     if why := expired(item.quirk):
         yield _error(item, f"delete me: {why}")
@@ -230,18 +217,14 @@ def expired(quirk: Quirk) -> str:
     for package in dict.fromkeys(ranged.package for ranged in quirk.affected):
         floor = SUPPORTED_FLOOR.get(package)
         ranges = [ranged for ranged in quirk.affected if ranged.package == package]
-        if floor is not None and all(_ends_below(ranged, floor) for ranged in ranges):
+        ends = [ranged.bounds[1] for ranged in ranges]
+        if floor is not None and all(end is not None and end <= Version(floor) for end in ends):
             last = " and ".join(str(ranged.fixed) for ranged in ranges)
             return f"{package} is fixed in {last}, and nothing below {floor} is supported: delete this quirk"
     return ""
 
 
-def _ends_below(ranged: Affected, floor: str) -> bool:
-    fixed, lowest = parse_version(ranged.fixed or ""), parse_version(floor)
-    return fixed is not None and lowest is not None and fixed <= lowest
-
-
-def patches(item: Loaded) -> Iterator[Problem]:
+def patches(item: Loaded) -> Iterator[Finding]:
     """The installed source of what it patches is one that the patch was written against."""
     for patch in item.quirk.adjustments:
         if not isinstance(patch, Patch):
@@ -250,7 +233,7 @@ def patches(item: Loaded) -> Iterator[Problem]:
         if INSTALLED.fingerprint(patch.source) is None and INSTALLED.module_source(module.partition(".")[0]) is not None:
             yield _error(item, f"the patch of {patch.target} comes from {INSTALLED.missing(patch.source)}")
         if why := unpatchable(item.quirk, patch):
-            yield Problem(Level.NOTE, item.quirk.id, f"the patch of {patch.target} is not checked: {why}")
+            yield _finding(NOTE, item, f"the patch of {patch.target} is not checked: {why}")
         elif problem := drift_of(patch, item.quirk, INSTALLED):
             yield _error(
                 item,
@@ -260,7 +243,7 @@ def patches(item: Loaded) -> Iterator[Problem]:
 
 
 #: All rules that can be checked on a single declaration.
-LAWS: tuple[Callable[[Loaded], Iterable[Problem]], ...] = (
+LAWS: tuple[Callable[[Loaded], Iterable[Finding]], ...] = (
     metadata,
     examples,
     facts,
@@ -274,11 +257,11 @@ LAWS: tuple[Callable[[Loaded], Iterable[Problem]], ...] = (
 )
 
 
-def supersedes(quirk_id: str, replaced: Iterable[str], known: Collection[str]) -> Iterator[Problem]:
+def supersedes(quirk_id: str, replaced: Iterable[str], known: Collection[str]) -> Iterator[Finding]:
     """Every quirk that it replaces exists."""
     for name in replaced:
         if name not in known:
-            yield Problem(Level.ERROR, quirk_id, f"it supersedes {name!r}, which does not exist{nearest(name, known)}")
+            yield Finding(ERROR, quirk_id, f"it supersedes {name!r}, which does not exist{nearest(name, known)}")
 
 
 def documentation(quirk: Quirk) -> str:
@@ -309,5 +292,9 @@ def _owner(fact: str) -> str | None:
     return next((plugin.distribution for plugin in discover() if fact.startswith(f"{plugin.distribution}.")), None)
 
 
-def _error(item: Loaded, message: str) -> Problem:
-    return Problem(Level.ERROR, item.quirk.id, message)
+def _error(item: Loaded, message: str) -> Finding:
+    return _finding(ERROR, item, message)
+
+
+def _finding(level: str, item: Loaded, message: str) -> Finding:
+    return Finding(level, item.quirk.id, message, section=item.distribution)

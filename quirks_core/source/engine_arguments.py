@@ -15,7 +15,7 @@ from operator import or_
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
-from quirks_core.source.source_tree import SourceTree, syntax_tree
+from quirks_core.source.source_tree import SourceTree
 
 _MODULE = "vllm.engine.arg_utils"
 _CLASSES = ("EngineArgs", "AsyncEngineArgs")
@@ -121,13 +121,13 @@ class EngineArguments:
                     return home, found
         return None
 
-    def _own_fields(self, module: str, definition: ast.ClassDef, depth: int = 0) -> dict[str, tuple[str, ast.AnnAssign]]:
+    def _own_fields(self, module: str, definition: ast.ClassDef) -> dict[str, tuple[str, ast.AnnAssign]]:
         """The fields of a class and of its bases in vLLM, each with the module that it is in."""
         found: dict[str, tuple[str, ast.AnnAssign]] = {}
-        for base in definition.bases if depth < _DEEPEST else ():
+        for base in definition.bases:
             home, parent = self._look_up(module, base.id) if isinstance(base, ast.Name) else (module, None)
             if isinstance(parent, ast.ClassDef):
-                found |= self._own_fields(home, parent, depth + 1)
+                found |= self._own_fields(home, parent)
         for node in definition.body:
             match node:
                 case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if "ClassVar" not in ast.unparse(kind):
@@ -181,10 +181,8 @@ class EngineArguments:
     def _class_field(self, module: str, owner: str, attribute: str) -> tuple[str, ast.AnnAssign] | None:
         """Finds a field of a class that a module defines or imports, with the module that it is in."""
         home, node = self._look_up(module, owner)
-        for statement in node.body if isinstance(node, ast.ClassDef) else ():
-            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == attribute:
-                return home, statement
-        return None
+        field = self.source.statement(f"{home}:{node.name}.{attribute}") if isinstance(node, ast.ClassDef) else None
+        return (home, field) if isinstance(field, ast.AnnAssign) else None
 
     def _look_up(self, module: str, name: str) -> tuple[str, ast.stmt | None]:
         """Finds the statement that gives a name its meaning, through imports inside of vLLM, with the module that it is in."""
@@ -214,7 +212,7 @@ class EngineArguments:
             case ast.Constant(value=None):
                 return None
             case ast.Constant(value=str(text)):  # a forward reference
-                (expression,) = syntax_tree(text.strip()).body
+                (expression,) = ast.parse(text.strip()).body
                 return self.annotated_type(expression.value, module, depth + 1) if isinstance(expression, ast.Expr) else Any
             case ast.Name(id=name) if name in _PLAIN:
                 return _PLAIN[name]
@@ -223,31 +221,24 @@ class EngineArguments:
                 value = alias.value if isinstance(alias, ast.Assign | ast.AnnAssign) else None
                 return self.annotated_type(value, home, depth + 1) if value is not None else Any
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-                return _union(self.annotated_type(left, module, depth + 1), self.annotated_type(right, module, depth + 1))
+                return _union(self.annotated_type(left, module), self.annotated_type(right, module))
             case ast.Subscript(value=ast.Name(id="Literal"), slice=members):
-                return self._literal(members, module, depth)
+                return self._literal(members, module)
             case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[first, *_])):
-                return self.annotated_type(first, module, depth + 1)
+                return self.annotated_type(first, module)
             case ast.Subscript(value=ast.Name(id="Optional"), slice=member):
-                return _union(self.annotated_type(member, module, depth + 1), None)
+                return _union(self.annotated_type(member, module), None)
             case ast.Subscript(value=ast.Name(id="Union"), slice=ast.Tuple(elts=members)):
-                return _union(*(self.annotated_type(member, module, depth + 1) for member in members))
+                return _union(*(self.annotated_type(member, module) for member in members))
             case ast.Subscript(value=ast.Name(id=name)) if name in _GENERIC:
                 return _PLAIN[name]  # what is in it is vLLM's to check
         return Any
 
-    def _literal(self, members: ast.expr, module: str, depth: int) -> Any:
+    def _literal(self, members: ast.expr, module: str) -> Any:
         """The values of a ``Literal``, those of other literals in it included."""
-        values: list[Any] = []
-        for member in members.elts if isinstance(members, ast.Tuple) else [members]:
-            if isinstance(member, ast.Constant):
-                values.append(member.value)
-                continue
-            other = self.annotated_type(member, module, depth + 1)
-            if getattr(other, "__origin__", None) is not Literal:
-                return Any
-            values += other.__args__
-        return Literal[tuple(values)]
+        every = members.elts if isinstance(members, ast.Tuple) else [members]
+        found = [(one.value,) if isinstance(one, ast.Constant) else get_args(self.annotated_type(one, module)) for one in every]
+        return Literal[tuple(value for values in found for value in values)] if all(found) else Any
 
 
 def _home(value: ast.expr | None) -> tuple[str, str]:

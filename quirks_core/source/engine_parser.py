@@ -12,11 +12,11 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], No
     digest = _digest(root)
     requests = [_request(run) for run in runs]
     files = [private_folder.user_cache() / "judgements" / f"{sha256([digest, one])[:32]}.json" for one in requests]
-    kept = [_read(file) for file in files]
+    kept = [json.loads(file.read_bytes()) if file.is_file() else None for file in files]
     missing = [number for number, answer in enumerate(kept) if answer is None]
     if missing:
         notify(f"vLLM reads the run ({root}): some seconds, once")
@@ -166,32 +166,10 @@ def _is_given(name: str) -> bool:
 
 def _digest(root: Path) -> str:
     """What an answer depends on beside the request: every Python file by size and time, this program, and what it imports."""
-    files = sorted(_python_files(str(root)))
-    return sha256([str(root), files, _PROGRAM.read_text(encoding="utf-8"), sys.version, [_version(name) for name in _BESIDE]])
-
-
-def _python_files(folder: str) -> Iterator[tuple[str, int, int]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _python_files(entry.path)
-            elif entry.name.endswith(".py"):
-                yield entry.path, entry.stat().st_size, entry.stat().st_mtime_ns
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found
+    found = ((file, file.stat()) for file in root.rglob("*.py"))
+    files = sorted((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in found)
+    beside = [(name, found.version) for name in _BESIDE for found in distributions(name=name)]
+    return sha256([str(root), files, _PROGRAM.read_text(encoding="utf-8"), sys.version, beside])
 
 
 def _keep(file: Path, found: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import re
 import textwrap
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,21 +14,25 @@ from pathlib import Path
 from quirks_core.source import fingerprints
 
 _VLLM = "vllm"
-#: Held while Python source is parsed (`syntax_tree`); hold it around a library that parses some.
-parsing = threading.RLock()
+#: Names that lead from one to another before one is given up: imports of imports, base classes of base classes.
+_DEEPEST = 12
 
 
-def syntax_tree(text: str) -> ast.Module:
-    """Parses Python source, in one thread at a time.
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a dotted name stands for; its node is None for a module."""
 
-    CPython 3.11 counts the depth of all threads' trees in one number: where two threads parse at once, ``ast.parse`` may raise
-    a SystemError (seen with 3.11.7; python/cpython#106905 is about such errors).
+    module: str
+    path: str = ""
+    node: ast.stmt | None = None
 
-    Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: It is no Python that could be read.
-    """
-    with parsing:
-        return ast.parse(text)
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What is missing of a dotted name; the owner that is there."""
+
+    message: str
+    owner: Definition | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class SourceTree:
         """Returns a module's syntax tree; None if there is no such file, or it is not this Python's."""
         source = self.module_source(module)
         try:
-            return syntax_tree(source) if source is not None else None
+            return ast.parse(source) if source is not None else None
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or source for another version of Python
             return None
 
@@ -120,6 +123,44 @@ class SourceTree:
             return found
         assignments = [child for child in _children(node) if name in _assigned(child)] if node else []
         return assignments[-1] if assignments else None
+
+    @lru_cache(maxsize=4096)
+    def resolve(self, dotted: str, depth: int = 0) -> Definition | Missing:
+        """Finds what a dotted name stands for, through imports and base classes."""
+        parts = dotted.split(".")
+        length = next((n for n in range(len(parts), 0, -1) if self.module_source(".".join(parts[:n])) is not None), 0)
+        if length == 0 or depth > _DEEPEST:
+            return Missing(f"there is no module {dotted}")
+        found = Definition(".".join(parts[:length]))
+        for number, name in enumerate(parts[length:], length):
+            inner = self._member(found, name, depth)
+            if inner is None:
+                missing = ".".join(parts[length : number + 1])
+                is_empty = not (self.module_source(found.module) or "").strip() and "." in found.module
+                if number == length and is_empty:  # only a folder: what is missing in it is a module
+                    return Missing(f"there is no module {found.module}.{missing}")
+                return Missing(f"{found.module} has no {missing}", found)
+            found = inner
+        return found
+
+    def _member(self, owner: Definition, name: str, depth: int) -> Definition | None:
+        target = f"{owner.module}:{owner.path}{'.' if owner.path else ''}{name}"
+        if (node := self.statement(target)) is not None:
+            return Definition(owner.module, target.partition(":")[2], node)
+        if owner.node is None:
+            origin = ".".join(filter(None, self.imported_from(owner.module, name) or ()))
+            # A relative import is counted from the module or its package.
+            for start in ("", f"{owner.module}.", f"{owner.module.rpartition('.')[0]}.") if origin else ():
+                if isinstance(found := self.resolve(f"{start}{origin}", depth + 1), Definition):
+                    return found
+            if re.search(rf"[\"']{re.escape(name)}[\"']", self.module_source(owner.module) or ""):  # loaded on first use
+                return Definition(owner.module, name)
+            return None
+        for base in owner.node.bases if isinstance(owner.node, ast.ClassDef) else ():
+            parent = self.resolve(f"{owner.module}.{ast.unparse(base).partition('[')[0]}", depth + 1)
+            if isinstance(parent, Definition) and parent.node is not None and (inner := self._member(parent, name, depth)):
+                return inner
+        return None
 
     def search(self, module: str, pattern: str) -> bool | None:
         """Returns whether a regular expression occurs in a module's source; None if there is no such module."""

@@ -30,7 +30,7 @@ from quirks_core.plugins import validate
 from quirks_core.plugins.finder import PROJECT, Discovered, discover
 from quirks_core.plugins.isolated import HEAVY, Seen, look
 from quirks_core.plugins.registry import Registry
-from quirks_core.plugins.validate import Level, Problem
+from quirks_core.reporting.finding import Finding
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.testing.applied import applied, entry_point_value, plugins_of
 
@@ -69,7 +69,7 @@ class QuirkContract:
         return seen
 
     @pytest.mark.parametrize("law", validate.LAWS, ids=lambda law: law.__name__)
-    def test_it_keeps_the_law_of(self, law: Callable[[Loaded], Iterable[Problem]]) -> None:
+    def test_it_keeps_the_law_of(self, law: Callable[[Loaded], Iterable[Finding]]) -> None:
         """`quirks_core.plugins.validate` describes each; ``quirks validate`` checks the same."""
         item = self._item()
         _accept(law(item))
@@ -145,9 +145,9 @@ def _look_twice(plugins: tuple[Discovered, ...]) -> Mapping[EntryPoint, tuple[Se
         return {plugin.entry_point: tuple(seen) for plugin, *seen in zip(plugins, *runs, strict=True)}
 
 
-def _accept(problems: Iterable[Problem]) -> None:
+def _accept(problems: Iterable[Finding]) -> None:
     """Fails with all problems at once; notes pass."""
-    errors = [f"{problem.quirk}: {problem.message}" for problem in problems if problem.level is Level.ERROR]
+    errors = [f"{problem.subject}: {problem.message}" for problem in problems if problem.level == validate.ERROR]
     if errors:
         pytest.fail("\n".join(errors), pytrace=False)
 

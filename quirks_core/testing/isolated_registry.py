@@ -54,8 +54,14 @@ class IsolatedRegistry:
         """
         for plugin in plugins:
             name = plugin.id if isinstance(plugin, Quirk) else str(getattr(plugin, "__name__", type(plugin).__name__))
+            if any((item.distribution, item.name) == (distribution, name) for item in self._plugins):
+                raise DeclarationError(f"{name!r} was added already, as a part of {distribution!r}")
             point = cast("EntryPoint", _Given(plugin, f"tests:{name}", "tests"))
-            self._take(Discovered(name, distribution, version, point))
+            plugins_now = [*self._plugins, Discovered(name, distribution, version, point)]
+            registry = Registry.load(plugins_now)
+            if registry.broken:
+                raise DeclarationError("; ".join(map(str, registry.broken)))
+            self._plugins, self._registry = plugins_now, registry
         return self
 
     def load(self, value: str, *, distribution: str = "tests", version: str = "0") -> IsolatedRegistry:
@@ -104,12 +110,3 @@ class IsolatedRegistry:
     def observe(self, plan: Plan, receipt: Any) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
         return self._registry.observe(plan, receipt)
-
-    def _take(self, plugin: Discovered) -> None:
-        if any((item.distribution, item.name) == (plugin.distribution, plugin.name) for item in self._plugins):
-            raise DeclarationError(f"{plugin.name!r} was added already, as a part of {plugin.distribution!r}")
-        registry = Registry.load([*self._plugins, plugin])
-        if registry.broken:
-            raise DeclarationError("; ".join(map(str, registry.broken)))
-        self._plugins.append(plugin)
-        self._registry = registry

@@ -65,15 +65,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     from quirks_core.plan.switches import DISABLE_VARIABLE
 
-    before = os.environ.get(DISABLE_VARIABLE)
-    if not run.with_quirk:
-        os.environ[DISABLE_VARIABLE] = ",".join(filter(None, [before, run.quirk]))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        if not run.with_quirk:
+            patch.setenv(DISABLE_VARIABLE, ",".join(filter(None, [os.environ.get(DISABLE_VARIABLE), run.quirk])))
         return (yield)
-    finally:
-        os.environ.pop(DISABLE_VARIABLE, None)
-        if before is not None:
-            os.environ[DISABLE_VARIABLE] = before
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,13 +11,14 @@ from functools import lru_cache
 from typing import Any
 
 from quirks_core.base.errors import shortened
+from quirks_core.configuration.serve_command import ServeCommand
 from quirks_core.configuration.slots import Place, Slot, placed
 from quirks_core.reporting.finding import Finding
 from quirks_core.source.engine_arguments import EngineArgument
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.changes import Change, changed_values
 from quirks_core.upgrade.finding import Level, Section
-from quirks_core.upgrade.run import OnRelease
+from quirks_core.upgrade.release import OnRelease
 
 _CLOSE, _SAME_HELP = 0.75, 0.8
 _MOST_SHOWN = 160
@@ -34,10 +35,10 @@ def _arguments(source: VllmSource) -> Mapping[str, EngineArgument] | None:
     return {**found, **{path: argument for fields in nested for path, argument in fields.items()}}
 
 
-def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server: tuple[str, ...] = ()) -> Iterator[Finding]:
-    """Yields the changes that the run needs because an argument is gone or renamed, and options of the server alone (`server`).
+def suggestions(before: OnRelease, after: OnRelease, command: ServeCommand | None) -> Iterator[Finding]:
+    """Yields the changes that the run needs because an argument, or an option of the server alone, is gone or renamed.
 
-    A command line (`is_command`) has a mapping typed as a whole.
+    A command line has a mapping typed as a whole.
     """
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     if old is None or new is None:
@@ -47,9 +48,7 @@ def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server
     gone = [
         (path, was)
         for path in sorted(typed)
-        if (was := old.get(path)) is not None
-        and path not in new
-        and not (is_command and f"--{path.replace('_', '-')}" in options)
+        if (was := old.get(path)) is not None and path not in new and not (command and f"--{path.replace('_', '-')}" in options)
     ]
     fresh = {name: found for name, found in new.items() if name not in old}
     known = {path: _successor(was, fresh) for path, was in gone}
@@ -62,7 +61,7 @@ def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server
     left = changed_values({"engine": before.context.typed_arguments}, changes.values())["engine"]
     for path, was in gone:
         (why, instead), change, top = known[path], changes[path], path.partition(".")[0]
-        if is_command and path != top and (not instead or instead.startswith(f"{top}.")):
+        if command and path != top and (not instead or instead.startswith(f"{top}.")):
             whole = f"engine.{top}"
             change = Change(whole, whole if top in left else "", left.get(top), change.remark)
         close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
@@ -70,7 +69,7 @@ def suggestions(before: OnRelease, after: OnRelease, *, is_command: bool, server
         unreplaced = f"is gone{near}; the source does not say what replaces it"
         message = f"is now called {instead} ({why})" if instead else unreplaced
         yield Section.ARGUMENTS.finding(Level.CHANGE, f"engine.{path}", message, (_line(was),), change)
-    for name in server if options else ():
+    for name in command.server if command and options else ():
         if name not in options:
             message = f"'vllm serve' of {after.release.label} has no such option"
             yield Section.ARGUMENTS.finding(Level.CHANGE, name, message, change=Change(name))

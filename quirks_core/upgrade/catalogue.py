@@ -17,10 +17,11 @@ from quirks_core.facts.packages import installed_versions
 from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import affected, matches
 from quirks_core.plugins.registry import Registry
+from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.page import Page
 from quirks_core.upgrade.archive import PACKAGE
-from quirks_core.upgrade.finding import Side
+from quirks_core.upgrade.finding import Compared, Verdict
 from quirks_core.upgrade.release import Release
-from quirks_core.upgrade.run import packages_on
 
 
 class Kind(StrEnum):
@@ -58,18 +59,14 @@ class Item(Record):
     fingerprint: str = ""
 
 
-class Catalogue(Record):
+class Catalogue(Compared):
     """What a release means for the quirks that are installed.
 
     Attributes:
-        before: The release that is compared with.
-        after: The release.
         quirks: Number of quirks that were looked at.
         items: What was found, by quirk.
     """
 
-    before: Side
-    after: Side
     quirks: int
     items: tuple[Item, ...]
 
@@ -77,6 +74,31 @@ class Catalogue(Record):
     def work(self) -> tuple[Item, ...]:
         """Returns what has to be done."""
         return tuple(item for item in self.items if item.kind in WORK)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether something has to be done."""
+        return Verdict.CHANGES if self.work else Verdict.GO
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for a program."""
+        return {"work": len(self.work), **self.model_dump(mode="json")}
+
+    def page(self) -> Page:
+        """Returns what has to be done, and then what else is to be known."""
+        items = sorted(self.items, key=lambda item: (item.kind not in WORK, item.quirk))
+        return Page(
+            head=f"{self.sides}: {len(self.work)} of {self.quirks} quirks need work",
+            parts=[("", [_finding(item) for item in items] or [Finding("ok", "", "nothing changes for any of them")])],
+            notes=self.notes,
+            to_do=frozenset(WORK),
+        )
+
+
+def _finding(item: Item) -> Finding:
+    right = f'when it is right there too: expects=(…, "{item.fingerprint}"), then --catalogue --write'
+    lines = (*item.lines, right) if item.fingerprint else item.lines
+    return Finding(item.kind, f"{item.quirk} ({item.distribution})", item.message, lines)
 
 
 def check_catalogue(registry: Registry, before: Release, after: Release) -> Catalogue:
@@ -130,5 +152,5 @@ def _misfits(quirk: Quirk, after: Release) -> Iterator[dict[str, Any]]:
 
 
 def _installation(release: Release) -> Installation:
-    found, _ = packages_on(release, installed_versions())
+    found, _ = release.packages(installed_versions())
     return Installation({**found, PACKAGE: release.version or ""})

@@ -11,8 +11,7 @@ from quirks_core.facts.packages import PLATFORMS
 from quirks_core.reporting.finding import Finding
 from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Level, Section
-from quirks_core.upgrade.release import Release
-from quirks_core.upgrade.run import OnRelease
+from quirks_core.upgrade.release import OnRelease, Release
 
 #: Variables of vLLM's; others are read by what it rests on, whose source is not compared.
 _PREFIX = "VLLM_"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from enum import StrEnum, auto
+from typing import Any
 
 from quirks_core.base.record import Record
 from quirks_core.reporting.finding import Finding
+from quirks_core.reporting.page import Page
 from quirks_core.upgrade.changes import Change
+
+#: Lines of a difference that a page shows; the rest is in JSON.
+MOST_LINES = 24
 
 
 class Level(StrEnum):
@@ -86,18 +92,40 @@ class Side(Record):
     notes: tuple[str, ...] = ()
 
 
-class Comparison(Record):
-    """What is found between two releases.
+class Compared(Record):
+    """Two releases, and what is found between them.
 
     Attributes:
         before: The release that is used.
         after: The release in question.
-        findings: What changes.
     """
 
     before: Side
     after: Side
+
+    @property
+    def sides(self) -> str:
+        """Both releases."""
+        return f"{self.before.name} → {self.after.name}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of them."""
+        return (*self.before.notes, *self.after.notes)
+
+
+class Comparison(Compared):
+    """What is found for one run, a package of patches or a folder of recipes.
+
+    Attributes:
+        findings: What changes.
+    """
+
     findings: tuple[Finding, ...]
+
+    @abstractmethod
+    def page(self) -> Page:
+        """Returns it for a person."""
 
     @property
     def verdict(self) -> Verdict:
@@ -107,6 +135,16 @@ class Comparison(Record):
     def of(self, level: Level) -> tuple[Finding, ...]:
         """Returns the findings of one level."""
         return tuple(finding for finding in self.findings if finding.level is level)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for a program."""
+        return {"verdict": self.verdict, **self.model_dump(mode="json", exclude={"findings": {"__all__": {"change"}}})}
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Returns findings by level."""
+    order: list[str] = list(Level)
+    return sorted(findings, key=lambda item: order.index(item.level))
 
 
 class Report(Comparison):
@@ -125,3 +163,33 @@ class Report(Comparison):
     purpose: str
     digests: tuple[str, str]
     rewritten: str = ""
+
+    def page(self) -> Page:
+        """Returns the verdict with what is to be done, and the findings by section."""
+        found = [(section, [one for one in self.findings if one.section == section]) for section in Section]
+        return Page(
+            head=f"{self.sides}: {self.model} ({self.model_type or 'no model_type'}), purpose {self.purpose}",
+            parts=[(TITLES[section], gravest_first(items)) for section, items in found if items],
+            verdict=Finding(self.verdict, "", self._because()),
+            notes=self.notes,
+            paste=list(self._pasted()),
+            rewritten=self.rewritten,
+        )
+
+    def _because(self) -> str:
+        unknown = len(self.of(Level.UNKNOWN))
+        count = f"{unknown} {'thing is' if unknown == 1 else 'things are'} not decided, see below" if unknown else ""
+        match self.verdict:
+            case Verdict.UNKNOWN:
+                return f": {count}{', and with these changes:' if self.of(Level.CHANGE) else ''}"
+            case Verdict.GO:
+                return ""
+            case verdict:
+                return f"{', because' if verdict is Verdict.STOP else ''}{f' ({count})' if count else ''}:"
+
+    def _pasted(self) -> Iterator[str]:
+        """What stops the upgrade, and what is to be changed."""
+        for item in self.of(Level.STOP):
+            yield f"{item.subject}: {item.message}"
+        # One line may be the change for several keys of one mapping.
+        yield from dict.fromkeys(item.paste or f"{item.subject}: {item.message}" for item in self.of(Level.CHANGE))

@@ -13,13 +13,14 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from unearth import Link, Package, PackageFinder
+from packaging.version import Version
+from unearth import Link, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import PyPIClient
 from unearth.preparer import download_link
@@ -58,38 +59,25 @@ class PackageIndex:
     Attributes:
         urls: Base addresses of the simple repository API.
         links: Folders and pages with files.
-        cert: File with certificates; the system's if empty.
-        proxy: Address of a proxy; that of the environment if empty.
-        trusted: Hosts that need no certificate.
         limit_s: Seconds in which a server must answer.
+        settings: Those of pip: ``cert``, ``proxy`` and ``trusted-host``.
     """
 
     urls: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
-    cert: str = ""
-    proxy: str = ""
-    trusted: tuple[str, ...] = ()
     limit_s: float = 60.0
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_pip(cls, environ: Mapping[str, str] | None = None) -> PackageIndex:
-        """Reads pip's configuration.
-
-        Args:
-            environ: The environment where pip is not there; `os.environ` if None.
-        """
-        found = _settings(os.environ if environ is None else environ)
+    def of_pip(cls) -> PackageIndex:
+        """Reads pip's configuration."""
+        found = _settings()
         first = found.get("index-url") or PackageFinder().sources[0]["url"]
-        return cls(
-            () if found.get("no-index", "").lower() in _TRUE else (first, *found.get("extra-index-url", "").split()),
-            tuple(found.get("find-links", "").split()),
-            found.get("cert", ""),
-            found.get("proxy", ""),
-            tuple(found.get("trusted-host", "").split()),
-        )
+        urls = () if found.get("no-index", "").lower() in _TRUE else (first, *found.get("extra-index-url", "").split())
+        return cls(urls, tuple(found.get("find-links", "").split()), settings=found)
 
-    def files(self, distribution: str) -> list[Package]:
-        """Returns every file of a distribution, the best wheel for this machine first.
+    def files(self, distribution: str) -> dict[Version, Link]:
+        """Returns a file of each version of a distribution: the best wheel for this machine.
 
         Raises:
             IndexUnreachableError: An index or a folder does not answer, or pip has none.
@@ -101,7 +89,8 @@ class PackageIndex:
                 prefer_binary=[distribution],
             )  # fmt: skip
             try:
-                return list(finder.find_all_packages(distribution, allow_yanked=True))
+                found = [*finder.find_all_packages(distribution, allow_yanked=True)]
+                return {Version(one.version or "0"): one.link for one in reversed(found)}
             except Exception as error:  # whatever a server answers
                 names = ", ".join(urlsplit(place).hostname or place for place in places)
                 why = f"of {names} one does not answer ({words(error)})"
@@ -134,9 +123,9 @@ class PackageIndex:
     @cached_property
     def _session(self) -> Any:
         return _Client(
-            trusted_hosts=self.trusted,
-            verify=ssl.create_default_context(cafile=self.cert or None),
-            proxy=self.proxy or None,
+            trusted_hosts=self.settings.get("trusted-host", "").split(),
+            verify=ssl.create_default_context(cafile=self.settings.get("cert") or None),
+            proxy=self.settings.get("proxy") or None,
             timeout=self.limit_s,
             follow_redirects=True,
             auth=MultiDomainBasicAuth(prompting=False, index_urls=self.urls),
@@ -180,14 +169,14 @@ class _Ranges(io.RawIOBase):
         return len(data)
 
 
-def _settings(environ: Mapping[str, str]) -> dict[str, str]:
+def _settings() -> dict[str, str]:
     """The configuration of pip by key; what the environment says of it where pip is not there."""
     lines: list[str] = []
     code = child_process.run(
         [sys.executable, "-m", "pip", "config", "list"], output=lines.append, limit_s=_PIP_LIMIT_S,
     )  # fmt: skip
     if code != 0:
-        given = ((name[4:].lower().replace("_", "-"), value) for name, value in environ.items() if name.startswith("PIP_"))
+        given = ((name[4:].lower().replace("_", "-"), value) for name, value in os.environ.items() if name.startswith("PIP_"))
         lines = [f":env:.{key}={value!r}" for key, value in given if value]
     found: dict[str, str] = {}
     for section in _SECTIONS:

@@ -6,11 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from quirks_core.reporting.finding import Finding
+from quirks_core.source.source_tree import Definition
 from quirks_core.source.vllm_source import VllmSource
-from quirks_core.upgrade.definitions import Definition, resolve
 from quirks_core.upgrade.finding import Level, Section
-from quirks_core.upgrade.release import Release
-from quirks_core.upgrade.run import OnRelease
+from quirks_core.upgrade.release import OnRelease, Release
 
 _REGISTRY = "vllm.model_executor.models.registry"
 _MODELS = "vllm.model_executor.models"
@@ -47,7 +46,7 @@ def _registered(release: Release, architecture: str) -> str:
         match table.get(architecture):
             case ast.Tuple(elts=[ast.Constant(value=str(module)), ast.Constant(value=str(name))]):
                 home = module if module.startswith("vllm.") else f"{_MODELS}.{module}"
-                defined = resolve(release.source, f"{home}.{name}")
+                defined = release.source.resolve(f"{home}.{name}")
                 return f"{defined.module}:{defined.path}" if isinstance(defined, Definition) else f"{home}:{name}"
     return ""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from quirks_core.source.source_tree import syntax_tree
-
 _PATCHING = re.compile(r"patch|override|replace", re.IGNORECASE)
 #: Conditions that a target is there, and conditions on vLLM's version.
 _LOOKS = re.compile(r"hasattr\(|find_spec\(|\bis (?:not )?None")
@@ -57,7 +55,7 @@ def read_patches(text: str, name: str) -> list[MonkeyPatch]:
         SyntaxError, ValueError, RecursionError, MemoryError: It is no Python that could be read.
     """
     reader = _Reader(name)
-    reader.visit(syntax_tree(text))
+    reader.visit(ast.parse(text))
     for run in reader.later:  # grows while functions in functions are read
         run()
     return reader.found

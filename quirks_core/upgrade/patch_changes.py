@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import importlib.util
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,15 +12,16 @@ from pathlib import Path
 
 from quirks_core.base.errors import UsageError
 from quirks_core.reporting.finding import Finding
-from quirks_core.source.source_tree import syntax_tree
-from quirks_core.source.vllm_source import VllmSource
-from quirks_core.upgrade.definitions import Definition, Missing, resolve
-from quirks_core.upgrade.finding import Comparison, Level, Section
+from quirks_core.reporting.page import Page
+from quirks_core.source.source_tree import Definition, Missing
+from quirks_core.source.vllm_source import INSTALLED, VllmSource
+from quirks_core.upgrade.finding import MOST_LINES, Comparison, Level, Section, gravest_first
 from quirks_core.upgrade.monkey_patches import Function, MonkeyPatch, read_patches
 from quirks_core.upgrade.release import Release
 
 #: Folders of a package that patch nothing in a run.
 _LEFT_OUT = {"tests", "test", "site-packages", "node_modules"}
+_COUNTED = {Level.STOP: "cannot work", Level.UNKNOWN: "to be read", Level.NOTE: "noted"}
 
 
 class PatchReport(Comparison):
@@ -36,6 +36,21 @@ class PatchReport(Comparison):
     path: str
     patches: int
     unchanged: tuple[str, ...]
+
+    def page(self) -> Page:
+        """Returns what has to be looked at, the gravest first, and what has not."""
+        counts = [(len(self.of(level)), text) for level, text in _COUNTED.items()]
+        parts = [f"{count} {text}" for count, text in counts if count]
+        if kept := len(self.unchanged):
+            parts.append("1 target is as before" if kept == 1 else f"{kept} targets are as before")
+        found = [*gravest_first(self.findings), *(Finding("as before", "", target) for target in self.unchanged)]
+        return Page(
+            head=f"{self.sides}: {self.patches} patches of vLLM in {self.path}",
+            parts=[("", found)],
+            verdict=Finding(self.verdict, "", f": {', '.join(parts)}"),
+            notes=self.notes,
+            most=MOST_LINES,
+        )
 
 
 def check_patches(path: str, before: Release, after: Release) -> PatchReport:
@@ -80,12 +95,8 @@ def _root(path: str) -> Path:
     if (root := Path(path).expanduser()).exists():
         return root
     package, *parts = path.split(".")
-    try:
-        spec = importlib.util.find_spec(package)  # a top-level name: finds, does not import
-    except (ImportError, ValueError):
-        spec = None
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        for candidate in (Path(folder, *parts), Path(folder, *parts).with_suffix(".py")):
+    for folder in INSTALLED.places(package):
+        for candidate in (folder.joinpath(*parts), folder.joinpath(*parts).with_suffix(".py")):
             if candidate.exists():
                 return candidate
     raise UsageError(f"{path}: there is no such file, folder or installed package")
@@ -123,9 +134,9 @@ class _Comparison:
         """What a patch replaces there: the first of its targets that is there."""
         found: list[Definition | Missing] = []
         for name in patch.targets:
-            one = resolve(release.source, name)
+            one = release.source.resolve(name)
             if patch.member and isinstance(one, Definition) and isinstance(one.node, ast.ClassDef):
-                one = resolve(release.source, f"{name}.{patch.member}")
+                one = release.source.resolve(f"{name}.{patch.member}")
             found.append(one)
         return next((one for one in found if isinstance(one, Definition)), found[0])
 
@@ -207,7 +218,7 @@ def _is_used(source: VllmSource, name: str) -> bool:
 
 def _code(node: ast.stmt) -> str:
     """Code without comments, layout, docstrings and the annotations of functions."""
-    return ast.unparse(_without_annotations(syntax_tree(ast.unparse(node))))
+    return ast.unparse(_without_annotations(ast.parse(ast.unparse(node))))
 
 
 def _without_annotations(copy: ast.Module) -> ast.Module:
@@ -239,7 +250,7 @@ def _parameters(found: ast.arguments) -> dict[str, bool]:
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    text = ast.unparse(_without_annotations(syntax_tree(f"def f({ast.unparse(node.args)}): ...")))
+    text = ast.unparse(_without_annotations(ast.parse(f"def f({ast.unparse(node.args)}): ...")))
     return text[len("def f") : text.rindex(":")]
 
 

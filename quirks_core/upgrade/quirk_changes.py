@@ -14,7 +14,7 @@ from quirks_core.plugins.validate import expired
 from quirks_core.reporting.finding import Finding
 from quirks_core.upgrade.changes import Change
 from quirks_core.upgrade.finding import Level, Section
-from quirks_core.upgrade.run import OnRelease
+from quirks_core.upgrade.release import OnRelease
 
 _DRIFT, _REQUIRE = "drift", "require"
 

@@ -8,29 +8,31 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from email import message_from_string
 from functools import partial
-from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
+from importlib.metadata import Distribution, PathDistribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from quirks_core.base import private_folder
 from quirks_core.base.errors import UsageError
+from quirks_core.facts.context import RunContext
 from quirks_core.facts.packages import PACKAGES
+from quirks_core.plan.records import Plan
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, unpack
 from quirks_core.upgrade.finding import Side
 
 if TYPE_CHECKING:
-    from unearth import Package
-
     from quirks_core.upgrade.index import PackageIndex
 
 #: Names the newest release that is no pre-release.
@@ -79,6 +81,58 @@ class Release:
         """How a report names it."""
         return Side(name=self.name, version=self.version, notes=self.notes)
 
+    @property
+    def needs(self) -> list[Requirement]:
+        """Its requirements that hold in this environment without extras."""
+        found = read_requirements(self.requires or ())
+        return [need for need in found if need.marker is None or need.marker.evaluate({"extra": ""})]
+
+    def packages(self, installed: Mapping[str, str], *, but_not: Iterable[str] = ()) -> tuple[dict[str, str], frozenset[str]]:
+        """Returns the versions of packages beside it, and the names of those that are not the installed ones.
+
+        Args:
+            installed: Versions by package; they stay if its requirements are unknown.
+            but_not: Packages that stay as they are.
+        """
+        found, pinned = dict(installed), set()
+        for need in self.needs if self.source != INSTALLED else ():
+            name = canonicalize_name(need.name)
+            if name not in found or name in but_not or need.specifier.contains(found[name], prereleases=True):
+                continue
+            del found[name]
+            exact = [item.version for item in need.specifier if item.operator == "==" and not item.version.endswith("*")]
+            if exact:
+                found[name] = exact[0]
+                pinned.add(name)
+        return found, frozenset(pinned)
+
+
+@dataclass(frozen=True, slots=True)
+class OnRelease:
+    """A run on one release.
+
+    Comparisons have it twice: ``before`` on the release that the run uses, ``after`` on the release in question.
+
+    Attributes:
+        release: The release.
+        plan: The plan of the run there; its facts are part of it.
+    """
+
+    release: Release
+    plan: Plan
+
+    @property
+    def context(self) -> RunContext:
+        """The facts."""
+        return self.plan.context
+
+
+def read_requirements(texts: Iterable[str]) -> Iterator[Requirement]:
+    """Yields the requirements of a distribution; what cannot be read as one is left out."""
+    for text in texts:
+        with suppress(InvalidRequirement):
+            yield Requirement(text)
+
 
 def sources_folder() -> Path:
     """Returns the folder that keeps what was fetched."""
@@ -87,18 +141,11 @@ def sources_folder() -> Path:
 
 def installed_release() -> Release | None:
     """Returns the installed vLLM; None if there is none."""
-    spec = find_spec(PACKAGE)  # finds, does not import
-    if spec is None or not spec.submodule_search_locations:
+    if not (places := INSTALLED.places(PACKAGE)):
         return None
-    for name in PACKAGES[PACKAGE]:
-        try:
-            found = distribution(name)
-        except PackageNotFoundError:
-            continue
-        python = next(iter(found.metadata.get_all("Requires-Python") or ()), None)
-        return Release(f"{name} {found.version}", found.version, name, INSTALLED, tuple(found.requires or ()), python)
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    return _of_folder(folder.parent, folder, notes=("imported from a folder that no distribution owns",))
+    if found := _distribution():
+        return _of_folder(places[0], found, source=INSTALLED)
+    return _of_folder(places[0], None, notes=("imported from a folder that no distribution owns",))
 
 
 def find_release(
@@ -125,22 +172,21 @@ def find_release(
     first = prefer or (here.distribution if here else PACKAGE)
     names = (first, *(name for name in PACKAGES[PACKAGE] if name != first))
     kept: dict[str, Path] = {}
-    if spec != LATEST:
-        if (wanted := _version(spec)) is None:
-            raise UsageError(
-                f"{spec!r} is neither a version of vLLM nor a wheel or source tree; write for example 0.33, or a path"
-            )
-        if here is not None and here.version is not None and Version(Version(here.version).public) == Version(wanted):
+    wanted = None if spec == LATEST else _version(spec)
+    if wanted is not None:
+        if here is not None and here.version is not None and Version(Version(here.version).public) == wanted:
             return here
-        kept = {name: folder for name in names if (folder := _folder(name, Version(wanted))).is_dir()}
+        kept = {name: folder for name in names if (folder := _folder(name, wanted)).is_dir()}
         if first in kept:
             return _kept(kept[first], first, first)
+    elif spec != LATEST:
+        raise UsageError(f"{spec!r} is neither a version of vLLM nor a wheel or source tree; write for example 0.33, or a path")
     if index is None:
         from quirks_core.upgrade.index import PackageIndex  # of an extra; paths and the cache need none
 
         index = PackageIndex.of_pip()
     try:
-        return _of_index(index, None if spec == LATEST else Version(spec), names, notify)
+        return _of_index(index, wanted, names, notify)
     except IndexUnreachableError:
         if not kept:
             raise
@@ -155,24 +201,19 @@ def _of_index(index: PackageIndex, wanted: Version | None, names: Sequence[str],
     """Returns a version, the newest one if None, of the first distribution that has it; fetches what is not kept."""
     listed = {name: index.files(name) for name in names}
     if wanted is None:
-        known = (Version(item.version or "0") for found in listed.values() for item in found if not item.link.is_yanked)
-        wanted = max((version for version in known if not version.is_prerelease), default=None)
+        every = (item for found in listed.values() for item in found.items())
+        wanted = max((known for known, link in every if not link.is_yanked and not known.is_prerelease), default=None)
         if wanted is None:
             raise UsageError("the index has no release of vLLM; name a version, or give a wheel or a source tree by its path")
     for name, found in listed.items():
-        if files := [item for item in found if Version(item.version or "0") == wanted]:
+        if link := found.get(wanted):
             folder = _folder(name, wanted)
-            _fill(folder, partial(index.fetch, files[0].link, notify=notify))
+            _fill(folder, partial(index.fetch, link, notify=notify))
             return _kept(folder, name, names[0])
-    raise UsageError(_no_such(wanted, listed))
-
-
-def _no_such(wanted: Version, listed: Mapping[str, Sequence[Package]]) -> str:
-    versions = sorted({Version(item.version or "0") for found in listed.values() for item in found})
-    below = [version for version in versions if version < wanted][-_NEAREST:]
-    above = [version for version in versions if version > wanted][:_NEAREST]
-    near = ", ".join(map(str, (*below, *above)))
-    return f"no {' and no '.join(listed)} {wanted} on the index; the nearest: {near or 'none'}"
+    versions = sorted({version for found in listed.values() for version in found})
+    at = bisect(versions, wanted)
+    near = ", ".join(map(str, versions[max(0, at - _NEAREST) : at + _NEAREST]))
+    raise UsageError(f"no {' and no '.join(listed)} {wanted} on the index; the nearest: {near or 'none'}")
 
 
 def _folder(name: str, version: Version) -> Path:
@@ -197,7 +238,8 @@ def _kept(folder: Path, name: str, first: str) -> Release:
     """A release of the cache, with a note if another distribution was wanted."""
     text = folder.name.removeprefix(f"{name}-")
     notes = () if name == first else (_OTHER.format(wanted=first, name=name, version=text),)
-    return replace(_of_folder(folder, folder / PACKAGE), name=f"{name} {text}", version=text, distribution=name, notes=notes)
+    found = _of_folder(folder / PACKAGE, _distribution(folder), name=f"{name} {text}", notes=notes)
+    return replace(found, version=text, distribution=name)
 
 
 # ---- paths
@@ -207,12 +249,9 @@ def pinned_version(file: Path) -> str:
     """Returns the version of vLLM that a file pins with ``==``, or that a lock file holds; the first one.
 
     Raises:
-        UsageError: The file cannot be read, or pins none.
+        UsageError: It pins none.
     """
-    try:
-        found = _PIN.search(file.read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+    found = _PIN.search(file.read_text(encoding="utf-8", errors="replace"))
     if found is None:
         raise UsageError(f"{file} pins no vLLM: there is no vllm==VERSION in it")
     return found[1] or found[2]
@@ -222,43 +261,47 @@ def _of_path(path: Path) -> Release:
     if path.is_dir():
         for folder in (path, path / PACKAGE, path / "src" / PACKAGE):
             if (folder / "__init__.py").is_file() and (folder / "engine" / "arg_utils.py").is_file():
-                return _of_folder(folder.parent, folder, name=str(path))
+                return _of_folder(folder, _distribution(folder.parent), name=str(path))
         raise UsageError(f"{path} holds no source of vLLM (no {PACKAGE}/engine/arg_utils.py in it)")
     if not path.is_file():
         raise UsageError(f"{path} does not exist; give a version, a wheel, or a folder with the source of vLLM")
     with path.open("rb") as archive:
         place = sources_folder() / f"archive-{hashlib.file_digest(archive, 'sha256').hexdigest()[:16]}"
     _fill(place, partial(unpack, path, str(path)))
-    return _of_folder(place, place / PACKAGE, name=str(path))
+    return _of_folder(place / PACKAGE, _distribution(place), name=str(path))
 
 
-def _of_folder(root: Path, folder: Path, *, name: str = "", notes: tuple[str, ...] = ()) -> Release:
-    """Reads the metadata of a source in a folder beside or around it."""
-    metadata = next((file for file in _metadata_files(root) if file.is_file()), None)
-    given = message_from_string(metadata.read_text(encoding="utf-8", errors="replace")) if metadata else None
-    version = _version(given.get("Version") if given else None) or _declared_version(folder)
-    distribution_name = canonicalize_name(given.get("Name") or "") if given else ""
+def _distribution(root: Path | None = None) -> Distribution | None:
+    """The metadata of vLLM that is installed, or lies in a folder, as that of an unpacked source distribution does."""
+    path = sys.path if root is None else [str(root)]
+    found = next((one for name in PACKAGES[PACKAGE] for one in distributions(name=name, path=path)), None)
+    if found is None and root is not None and any((root / name).is_file() for name in ("METADATA", "PKG-INFO")):
+        return PathDistribution(root)
+    return found
+
+
+def _of_folder(
+    folder: Path, found: Distribution | None, *, source: VllmSource | None = None, name: str = "", notes: tuple[str, ...] = ()
+) -> Release:
+    """The release in a folder, with its metadata if there is some."""
+    given = found.metadata if found else None
+    version = _version(given["Version"] if given else None) or _declared_version(folder)
+    distribution = canonicalize_name(given["Name"] or "") if given else ""
     requires = tuple(given.get_all("Requires-Dist") or ()) if given else None
-    python = given.get("Requires-Python") if given else None
-    shown = name or (f"{distribution_name} {version}" if distribution_name and version else str(folder))
-    return Release(shown, version, distribution_name, VllmSource(folder), requires, python, notes)
+    python = next(iter(given.get_all("Requires-Python") or ()), None) if given else None
+    shown = name or (f"{distribution} {version}" if distribution and version else str(folder))
+    text = str(version) if version else None
+    return Release(shown, text, distribution, source or VllmSource(folder), requires, python, notes)
 
 
-def _version(text: str | None) -> str | None:
+def _version(text: str | None) -> Version | None:
     try:
-        return str(Version(text)) if text else None
+        return Version(text) if text else None
     except InvalidVersion:
         return None
 
 
-def _metadata_files(root: Path) -> Iterator[Path]:
-    yield root / "METADATA"
-    yield root / "PKG-INFO"
-    for name in PACKAGES[PACKAGE]:
-        yield from sorted(root.glob(f"{name.replace('-', '_')}-*.dist-info/METADATA"))
-
-
-def _declared_version(folder: Path) -> str | None:
+def _declared_version(folder: Path) -> Version | None:
     """The version that ``_version.py`` or ``version.py`` gives as a literal; a checkout that was never built has none."""
     for file in (folder / "_version.py", folder / "version.py"):
         if file.is_file() and (found := _VERSION.search(file.read_text(encoding="utf-8", errors="replace"))):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import distributions
+from contextlib import suppress
+from importlib.metadata import PackageMetadata, distributions
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -20,8 +18,7 @@ from quirks_core.reporting.finding import Finding
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.finding import Level, Section
-from quirks_core.upgrade.release import Release
-from quirks_core.upgrade.run import OnRelease, read_requirements, requirements
+from quirks_core.upgrade.release import OnRelease, Release, read_requirements
 
 
 def requirement_changes(after: OnRelease) -> Iterator[Finding]:
@@ -33,12 +30,12 @@ def requirement_changes(after: OnRelease) -> Iterator[Finding]:
         yield Section.REQUIREMENTS.finding(Level.NOTE, release.name, message)
         return
     installed = _installed()
-    needs = requirements(release)
+    needs = release.needs
     if after.context.platform == "cpu" and release.distribution == PACKAGE and release.source != INSTALLED:
         message = f"the requirements of a CPU build of {release.label} are unknown; these are those of {release.name}, for CUDA"
         yield Section.REQUIREMENTS.finding(Level.NOTE, "vllm-cpu", message)
     missing = [_short(need) for need in needs if canonicalize_name(need.name) not in installed]
-    here = ((need, installed[name].version) for need in needs if (name := canonicalize_name(need.name)) in installed)
+    here = ((need, installed[name]["Version"]) for need in needs if (name := canonicalize_name(need.name)) in installed)
     others = [
         f"{_short(need)} ({version} here)" for need, version in here if not need.specifier.contains(version, prereleases=True)
     ]
@@ -57,14 +54,14 @@ def trainer_windows(after: OnRelease, trainer: Trainer | None) -> Iterator[Findi
         return
     named = set()
     for name, item in sorted(_installed().items()):
-        for need in item.needs:
+        for need in read_requirements(item.get_all("Requires-Dist") or ()):
             if canonicalize_name(need.name) not in PACKAGES[PACKAGE] or need.specifier.contains(version, prereleases=True):
                 continue
             named.add(name)
             is_optional = need.marker is not None and "extra" in str(need.marker)
             if is_optional and canonicalize_name(need.name) != after.release.distribution:
                 continue  # an extra for the other build
-            words = f"{item.name} {item.version} requires {need}, and {version} is asked for"
+            words = f"{item['Name']} {item['Version']} requires {need}, and {version} is asked for"
             level = Level.NOTE if is_optional else Level.STOP
             yield Section.TRAINERS.finding(level, name, words)
     if trainer is None or trainer.name in named or SpecifierSet(trainer.window).contains(version, prereleases=True):
@@ -80,31 +77,12 @@ def _python(release: Release) -> Iterator[Finding]:
         yield Section.REQUIREMENTS.finding(Level.STOP, "Python", words)
 
 
-@dataclass(frozen=True, slots=True)
-class _Installed:
-    """An installed distribution: its own spelling of its name, its version, and what it requires."""
-
-    name: str
-    version: str
-    needs: tuple[Requirement, ...]
-
-
-def _installed() -> Mapping[str, _Installed]:
-    return _on_path(tuple(sys.path))
-
-
-@lru_cache(maxsize=1)
-def _on_path(path: tuple[str, ...]) -> Mapping[str, _Installed]:
-    found: dict[str, _Installed] = {}
-    for item in distributions(path=list(path)):
-        try:
-            metadata = item.metadata
-            known = _Installed(
-                metadata["Name"], metadata["Version"], tuple(read_requirements(metadata.get_all("Requires-Dist") or ()))
-            )
-            found.setdefault(canonicalize_name(known.name), known)
-        except Exception:  # noqa: S112 - unreadable metadata; 'quirks doctor' names them
-            continue
+def _installed() -> Mapping[str, PackageMetadata]:
+    """The metadata of what is installed, by name."""
+    found: dict[str, PackageMetadata] = {}
+    for item in distributions():
+        with suppress(Exception):  # unreadable metadata; 'quirks doctor' names them
+            found.setdefault(canonicalize_name(item.metadata["Name"]), item.metadata)
     return found
 
 

@@ -6,7 +6,7 @@ usage: python scripts/gpu/record.py FOLDER/evidence.csv
 import sys
 from pathlib import Path
 
-from quirks_core.declaration import evidence
+from worker.lab.kit import evidence_table as evidence
 
 table = Path(__file__).resolve().parents[2] / "quirks_plugins" / evidence.NAME
 here, there = evidence.read(table), evidence.read(Path(sys.argv[1]))

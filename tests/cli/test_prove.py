@@ -12,8 +12,8 @@ from declarations import declared
 from installed import needs_vllm
 from patience import HUNG_S
 
-from quirks_core.declaration import evidence
 from quirks_core.plugins.registry import Registry
+from worker.lab.kit import evidence_table as evidence
 from worker.lab.kit.evidence import stale
 from worker.lab.kit.proof import Report
 from worker.lab.kit.prove import prove
@@ -23,7 +23,7 @@ from worker.lab.kit.prove import prove
 def table(tmp_path, monkeypatch):
     """An empty table of evidence in place of those of the distributions; returns its rows."""
     file = tmp_path / "evidence.csv"
-    monkeypatch.setattr("quirks_core.declaration.evidence.path_for", lambda _: file)
+    monkeypatch.setattr("worker.lab.kit.evidence_table.path_for", lambda _: file)
     return lambda: evidence.read(file)
 
 

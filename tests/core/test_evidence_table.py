@@ -8,9 +8,9 @@ import pytest
 
 from quirks_core import Kind, PairedRun
 from quirks_core.base.errors import UsageError
-from quirks_core.declaration import evidence
-from quirks_core.declaration.evidence import Proved
 from quirks_core.declaration.quirk import Location
+from worker.lab.kit import evidence_table as evidence
+from worker.lab.kit.evidence_table import Proved
 
 _VERSIONS = {"torch": "2.13.0+cpu", "vllm": "0.32.0"}
 _PROVED = Proved(platform="cpu", versions=_VERSIONS, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1), seen="a, b")

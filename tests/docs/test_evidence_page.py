@@ -7,9 +7,9 @@ from datetime import date
 import evidence_page
 import pytest
 
-from quirks_core.declaration import evidence
-from quirks_core.declaration.evidence import Proved
 from quirks_core.plugins.registry import Registry
+from worker.lab.kit import evidence_table as evidence
+from worker.lab.kit.evidence_table import Proved
 
 
 @pytest.fixture

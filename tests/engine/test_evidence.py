@@ -8,12 +8,12 @@ import sys
 import pytest
 from patience import HUNG_S, patience
 
-from quirks_core.declaration import evidence
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import Installation
 from quirks_core.facts.packages import installed_version
 from quirks_core.plan.evaluate import affected
 from quirks_core.plugins.registry import Registry
+from worker.lab.kit import evidence_table as evidence
 from worker.lab.kit.evidence import stale
 
 

@@ -8,12 +8,12 @@ from datetime import date
 
 import pytest
 
-from quirks_core.declaration.evidence import Proved
 from quirks_core.plugins.registry import Registry
 from quirks_core.source.vllm_source import VllmSource
 from worker.lab.kit import digest, evidence
 from worker.lab.kit.digest import code_digest
 from worker.lab.kit.evidence import stale
+from worker.lab.kit.evidence_table import Proved
 
 _QUIRK = '''
 """What goes wrong."""
@@ -94,7 +94,7 @@ def made(monkeypatch):
             platform="cpu", versions=versions, by="paired run", conclusion="NEEDED", date=date(2026, 11, 22),
             digest=depends["code"], **more,
         )  # fmt: skip
-        monkeypatch.setattr("quirks_core.declaration.evidence.proved", lambda _: (row,))
+        monkeypatch.setattr("worker.lab.kit.evidence_table.proved", lambda _: (row,))
 
     return made
 

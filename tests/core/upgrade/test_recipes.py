@@ -6,8 +6,7 @@ import pytest
 
 from quirks_core.base.errors import UsageError
 from quirks_core.source.engine_parser import Run, judge
-from quirks_core.upgrade.recipe_files import mentions, recipes_in
-from quirks_core.upgrade.recipes import check_recipes
+from quirks_core.upgrade.recipes import check_recipes, mentions, recipes_in
 from quirks_core.upgrade.release import pinned_version
 
 MANIFEST = """
@@ -142,8 +141,10 @@ def test_a_file_without_a_pin_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("runs: {}", "runs: Dictionary should have at least 1 item"),
-        ("runs: {a: {comand: x}}", "runs.a.comand: Extra inputs are not permitted"),
+        ("runs: {}", "write runs by name under 'runs'"),
+        ("runs: {a: [x]}", "write runs by name under 'runs'"),
+        ("runs: {a: {comand: x}}", "run 'a': unrecognized arguments: --comand=x"),
+        ("runs: {a: {recipes: ., to: 0.30}}", "run 'a': to: 0.3 is no text; write it in quotes"),
         ("to: '0.31'\nruns: {a: {recipes: ./nowhere}}", "run 'a': ./nowhere: there is no such folder or file"),
         ("runs: {a: {recipes: .}}", "run 'a': name the release in question with --to"),
     ],

@@ -14,7 +14,6 @@ from quirks_core.base import child_process, whole_file
 from quirks_core.base.errors import UsageError
 from quirks_core.cli.command import Command
 from quirks_core.cli.numbers import positive, seconds
-from quirks_core.declaration import evidence
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.installation import no_engine
 from quirks_core.facts.packages import installed_version
@@ -22,6 +21,7 @@ from quirks_core.plan.loaded import Loaded
 from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.terminal import Screen, line, lines
 from worker.lab.cli.display import progress_bar
+from worker.lab.kit import evidence_table as evidence
 from worker.lab.kit.evidence import stale
 from worker.lab.kit.proof import Conclusion, Finding, Proof, Report, without_folders
 from worker.lab.kit.prove import TIMEOUT_S, number_of_runs, prove

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from quirks_core.declaration import evidence
-from quirks_core.declaration.evidence import PACKAGES
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.context import Installation
 from quirks_core.facts.packages import cpu_features, cpu_kind, device, installed_platform, installed_versions
+from worker.lab.kit import evidence_table as evidence
 from worker.lab.kit import lab
 from worker.lab.kit.digest import code_digest
+from worker.lab.kit.evidence_table import PACKAGES
 
 #: Set to 1, it makes the engines of proofs eager on a GPU, too.
 _EAGER = "QUIRKS_LAB_EAGER"

@@ -11,9 +11,9 @@ from importlib.metadata import version
 
 from quirks_core.base.errors import shortened
 from quirks_core.base.record import Record
-from quirks_core.declaration.evidence import PACKAGES, Proved
 from quirks_core.facts.packages import cpu_features, cpu_kind, installed_platform, installed_versions
 from quirks_core.plan.records import State
+from worker.lab.kit.evidence_table import PACKAGES, Proved
 from worker.lab.kit.lab import Outcome
 
 #: Where this machine keeps its packages: an error names it, and what is passed on does not.

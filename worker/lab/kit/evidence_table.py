@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from quirks_core.base.errors import UsageError
+from quirks_core.base.record import Record
 from quirks_core.declaration import data_file
 from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
@@ -28,7 +29,7 @@ PACKAGES = ("torch", "transformers", "vllm")
 RUN, PROBE = "paired run", "static probe"
 
 
-class Proved(BaseModel):
+class Proved(Record):
     """The result of a quirk's evidence on one installation.
 
     Attributes:
@@ -46,8 +47,6 @@ class Proved(BaseModel):
         seen: What the paired run that decided saw, with the quirk and without it.
         doubt: What speaks against the conclusion, or why there is none; empty if all evidence agrees.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     platform: str
     versions: Mapping[str, str]
