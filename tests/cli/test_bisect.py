@@ -133,20 +133,3 @@ def test_the_command_keeps_its_own_double_dash(quirks):
     outcome = quirks("bisect", "--json", *command("sys.exit(sys.argv[1:] != ['--', '--json', 'a'])"), "--", "--json", "a")
 
     assert outcome.json["passes"] is True
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--", "no-such-command"),
-        ("--", "/"),
-        ("--disable", "v1-runtme", "--", "true"),
-        ("--timeout", "soon", "--", "true"),
-    ],
-    ids=" ".join,
-)
-def test_what_cannot_be_run_is_a_usage_error(quirks, messages, arguments):
-    outcome = quirks("bisect", *arguments)
-
-    assert outcome.code == 2
-    messages(outcome.err.splitlines()[-1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 
-import pytest
 from declarations import declared
 
 from quirks_core.plugins.finder import discover
@@ -47,20 +46,6 @@ def test_fingerprint_prints_what_can_be_pasted_into_a_patch(quirks):
     assert record == {"target": TARGET, "fingerprint": INSTALLED.fingerprint(TARGET)}
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("pluggy.PluginManager", "is not of the form package.module:Class.attribute"),
-        ("pluggy:NoSuch.method", "pluggy has no NoSuch"),
-    ],
-)
-def test_the_missing_part_of_a_target_is_named(quirks, target, words):
-    printed = quirks("fingerprint", target)
-
-    assert (printed.code, printed.out) == (2, "")
-    assert words in printed.err
-
-
 def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
     package = site / "acme_patch"
     package.mkdir()
@@ -77,13 +62,3 @@ def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
     assert list(data["fingerprints"][TARGET]) == [INSTALLED.fingerprint(TARGET)]
     assert len(known["lines"]) > 100
     assert quirks("show", "acme-patch", "--json").json["since"] == "1.2"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"), [([], "give a TARGET, or --write DIST"), (["--write", "no-dist"], "'no-dist'")]
-)
-def test_one_target_or_a_distribution_with_quirks_is_wanted(quirks, arguments, words):
-    printed = quirks("fingerprint", *arguments)
-
-    assert printed.code == 2
-    assert words in printed.err

@@ -105,21 +105,3 @@ def test_a_table_has_a_column_for_each_version_with_a_legend(quirks, model):
     assert "dormant: would, but that version is not affected" in outcome.out
     assert "unknown:" not in outcome.out
     assert f"{len(everything) - len(few)} other quirks" in outcome.out
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--vllm", "0.9,new"), "--vllm: 'new' is not a version"),
-        (("--vllm", "0.9,,0.11"), "--vllm: '' is not a version"),
-        (("--vllm", "0.9", "--assume", "vllm==0.9"), "give the versions with --vllm"),
-        (("--vllm", "0.9", "--assume", "vlm==0.9"), "did you mean 'vllm'?"),
-        (("--vllm", "0.9", "--disable", "v1-runtme"), "did you mean 'v1-runtime'?"),
-        (("--vllm", "0.9,0.32", "--format", "vllm-args"), "--format prints one plan"),
-    ],
-)
-def test_what_cannot_be_used_is_a_usage_error(quirks, model, options, message):
-    outcome = quirks("plan", "--model", model(), *options)
-
-    assert outcome.code == 2
-    assert message in outcome.err

@@ -143,21 +143,3 @@ def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):
 
     assert outcome.code == 0
     assert [proof["id"] for proof in outcome.json["proofs"]] == ["cp-vlm", "ep-alone"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "one of the arguments ID --all --changed is required"),
-        (["cp-vlm", "--all"], "--all: not allowed with argument ID"),
-        (["cp-vml"], "did you mean 'cp-vlm'"),
-        (["cp-vlm", "--output", "/nowhere/report.json"], "/nowhere/report.json cannot be written"),
-        (["cp-vlm", "--jobs=0"], "is not a whole number above 0"),
-        (["cp-vlm", "--timeout=0"], "is not a number of seconds above 0"),
-    ],
-)
-def test_what_cannot_be_done_is_said_before_anything_runs(quirks, arguments, message):
-    outcome = quirks("prove", *arguments)
-
-    assert outcome.code == 2
-    assert message in outcome.err

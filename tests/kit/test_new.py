@@ -127,36 +127,6 @@ def test_a_built_in_quirk_is_one_file(python: Callable[..., Any], tmp_path: Path
     assert rows["kit-example"] == "sleep"
 
 
-NO_NAME, TAKEN, NO_ID = "is no name of a distribution", "cannot be used", "the id must be lower-case words"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["acme quirks"], NO_NAME),
-        *(([name], TAKEN) for name in ("json", "class", "model-quirks")),
-        (["acme-quirks", "--id", "Not An Id"], NO_ID),
-        (["--builtin", "acme/one"], "what stands before the slash is the distribution's name, 'model-quirks'"),
-        (["--builtin", "v1-runtime"], "'v1-runtime' is taken by model-quirks 0.1.0; try another name"),
-        (
-            ["acme-quirks", "--id", "others/one"],
-            "what stands before the slash is the distribution's name, 'acme-quirks'",
-        ),
-        (
-            ["acme-quirks", "--id", "gemma4-layer-scalar"],
-            "is taken by model-quirks 0.1.0; try 'acme-quirks/gemma4-layer-scalar'",
-        ),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, list) else "",
-)
-def test_a_name_or_id_that_cannot_be_used_is_refused(quirks: Quirks, tmp_path: Path, arguments: list[str], words: str) -> None:
-    outcome = quirks("new", "--folder", tmp_path / "made", *arguments)
-
-    assert outcome.code == 2
-    assert words in outcome.err
-    assert not (tmp_path / "made").exists()
-
-
 def test_a_folder_in_use_is_left_alone(quirks: Quirks, tmp_path: Path) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "mine.txt").write_text("mine")
