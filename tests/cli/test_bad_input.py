@@ -30,27 +30,17 @@ def one_line(outcome):
         ("--set", "engine.load_format"),
         ("--set", "engine.seed=[1"),
         ("--set", "purpose=eval", "--set", "purpose.x=1"),
-        ("--set", "engine.tensor_parallel_size=zero"),
         ("--set", "engine.block_size=big"),
         ("--disable", "v1-runtme"),
-        ("--force", "distribution:model-quirk"),
         ("--disable", ""),
         ("--locked", ""),
         ("--set", "refit.transport=ipc_zqm"),
-        ("--disable", "logprobs", "--force", "LOGPROBS"),
-        ("--assume", "vlm==0.9.1"),
         ("--assume", "vllm"),
     ],
     ids=lambda options: " ".join(options)[:60],
 )
 def test_a_name_or_value_that_does_not_exist_is_one_line(quirks, model, messages, options):
     messages(*{one_line(quirks(*command, "--model", model(), *options)) for command in OF_A_RUN})
-
-
-def test_an_unknown_name_of_the_environment_has_its_layer(quirks, model, messages, monkeypatch):
-    monkeypatch.setenv("MODEL_QUIRKS_DISABLE", "v1-runtme")
-
-    messages(one_line(quirks("plan", "--model", model())))
 
 
 def test_an_unknown_quirk_is_named_with_the_nearest(quirks, model, messages):
@@ -65,11 +55,7 @@ def test_a_folder_without_a_config_json_is_named(quirks, messages, tmp_path):
     messages(*(one_line(quirks("plan", "--model", folder)) for folder in (tmp_path / "none", tmp_path)))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"{", b"[]"],
-    ids=repr,
-)
+@pytest.mark.parametrize("content", [b"{", b"[]"], ids=repr)
 def test_a_broken_config_json_is_named(quirks, tmp_path, messages, content):
     (tmp_path / "config.json").write_bytes(content)
 
@@ -87,31 +73,7 @@ def test_a_hub_id_that_cannot_be_read_is_one_line(program, tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "modle: m\n",
-        "purpose: eval\n",
-        "engine: {seed: x}\n",
-        "quirks: {disable: ['']}\nmodel: m\n",
-    ],
-    ids=lambda content: repr(content[:40]),
-)
-def test_a_wrong_configuration_without_a_model_is_one_line(quirks, tmp_path, messages, content):
-    file = tmp_path / "run.yaml"
-    file.write_text(content, encoding="utf-8")
-
-    messages(one_line(quirks("plan", "--config", file)))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        "",
-        "engine: [",
-        "sampling: {top_q: 1}",
-        "engine:\n  seed: 1\nengine: {}\n",
-        "model: !!python/object/apply:os.getcwd []\n",
-    ],
+    [None, "", "engine: [", "engine:\n  seed: 1\nengine: {}\n", "model: !!python/object/apply:os.getcwd []\n"],
     ids=repr,
 )
 def test_a_configuration_that_cannot_be_used_is_one_line(quirks, model, tmp_path, messages, content):

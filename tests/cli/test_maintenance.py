@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 
+import pytest
 from declarations import declared
 
 from quirks_core.plugins.finder import discover
@@ -27,14 +28,28 @@ def test_lock_writes_every_installed_quirk(quirks, tmp_path, monkeypatch):
 
 
 def test_what_is_broken_cannot_be_locked(quirks, install, tmp_path):
-    nowhere = quirks("lock", "--output", tmp_path / "no-such-folder" / "quirks.lock")
     install("acme-broken", "QUIRK = 3\n")
 
     written = quirks("lock", "--output", tmp_path / "quirks.lock")
 
-    assert (nowhere.code, "cannot be written" in nowhere.err) == (2, True)
     assert (written.code, "acme-broken" in written.err) == (3, True)
     assert not (tmp_path / "quirks.lock").exists()
+
+
+@pytest.mark.parametrize("verb", [("plan",), ("explain", "v1-runtime")], ids=lambda verb: verb[0])
+def test_a_run_is_held_against_plugins_and_lock_where_asked(quirks, model, install, tmp_path, verb):
+    """What is switched off need be neither sound nor locked."""
+    lock, run = tmp_path / "quirks.lock", (*verb, "--model", model())
+    assert quirks("lock", "--output", lock).code == 0
+    install("acme-broken", "raise RuntimeError('imported')\n")
+    install("acme-eager", declared("acme-eager"))
+
+    strict, locked = quirks(*run, "--strict"), quirks(*run, "--locked", lock)
+    off = [quirks(*run, *option, "--disable", "third-party").code for option in (("--strict",), ("--locked", lock))]
+
+    assert ((strict.code, strict.out), (locked.code, locked.out), off) == ((3, ""), (1, ""), [0, 0])
+    assert "plugin 'acme-broken' of acme-broken 1.2" in strict.err
+    assert "acme-eager of acme-eager 1.2 is not in the lock file" in locked.err
 
 
 def test_fingerprint_prints_what_can_be_pasted_into_a_patch(quirks):

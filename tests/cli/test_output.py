@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from declarations import declared
@@ -25,12 +24,6 @@ def test_standard_output_is_one_json_document(program, install, site, model, com
 
     assert json.loads(done.stdout)
     assert command == "list" or all(f"{text}\n" in done.stderr for text in SAID)  # it loads no plugin
-
-
-def test_the_output_of_a_program_that_is_run_stays_its_own(program):
-    done = program("run", "--json", "--", sys.executable, "-c", "print('its own')")
-
-    assert (done.returncode, done.stdout) == (0, "its own\n")
 
 
 def test_the_command_alone_prints_the_first_steps(quirks):

@@ -10,22 +10,22 @@ from quirks_core.configuration.config import GenerationConfig
 from worker.lab.cli.parity import with_trainer
 
 
-def test_a_trainers_defaults_fill_what_is_open() -> None:
-    config = with_trainer(GenerationConfig.parse({"model": "m"}), "trl")
+@pytest.mark.parametrize(
+    ("trainer", "typed", "filled"),
+    [
+        ("trl", {}, {"dtype": "float32", "autocast": "bfloat16", "head_dtype": "model"}),
+        ("trl", {"autocast": None, "dtype": "bfloat16"}, {"dtype": "bfloat16", "autocast": "none", "head_dtype": "model"}),
+        (None, {}, {}),
+    ],
+)
+def test_a_trainers_defaults_fill_what_is_open(trainer, typed, filled) -> None:
+    """A typed null means no autocast."""
+    config = GenerationConfig.parse({"model": "m", "train": typed})
 
-    assert (config.train.dtype, config.train.autocast, config.train.head_dtype) == ("float32", "bfloat16", "model")
+    found = with_trainer(config, trainer)
 
-
-def test_a_typed_null_means_no_autocast() -> None:
-    config = with_trainer(GenerationConfig.parse({"model": "m", "train": {"autocast": None, "dtype": "bfloat16"}}), "trl")
-
-    assert (config.train.dtype, config.train.autocast) == ("bfloat16", "none")
-
-
-def test_without_a_trainer_nothing_is_filled() -> None:
-    config = GenerationConfig.parse({"model": "m"})
-
-    assert with_trainer(config, None) == config
+    assert {name: getattr(found.train, name) for name in filled} == filled
+    assert (found == config) == (not filled)
 
 
 @needs_vllm

@@ -35,6 +35,7 @@ OF_THE_PARSER = [
 #: Errors of the commands.
 OF_COMMANDS = [
     ("plan --model /no/such/folder", "does not exist"),
+    ("plan --set engin.seed=1", "or a configuration with a 'model' key; engin: unknown key; did you mean 'engine'?"),
     ("plan --model MODEL -- vllm serve MODEL", "leave out --model"),
     ("plan --model MODEL --set platform.gpu.capability=80", "it is a fact, no setting; write --assume gpu==…"),
     ("plan --model MODEL --vllm 0.9,new", "--vllm: 'new' is not a version"),

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from patience import HUNG_S
 
 #: Numbers of ports that this process has not tried yet.
 _PORTS = iter(range(500))
@@ -33,6 +38,12 @@ def inherited() -> dict[str, str]:
     """Returns an environment with a wide terminal without colours, and nothing that the developer has set for our tools."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(_THEIRS)}
     return {**kept, "COLUMNS": "300", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def run_python(*arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python in a process of its own, with some more variables."""
+    command, environ = [sys.executable, *map(str, arguments)], {**os.environ, **variables}
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=HUNG_S, check=False)
 
 
 def free_port() -> int:
