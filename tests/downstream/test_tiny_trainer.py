@@ -12,10 +12,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from installations import ROOT, copy_checkout
 
 from tests.downstream.conftest import Environment
 
-ROOT = Path(__file__).parents[2]
 TARGET = "0.33.0"
 PATCHES = "--patches tiny_trainer --assume platform==cuda"
 
@@ -23,14 +23,7 @@ PATCHES = "--patches tiny_trainer --assume platform==cuda"
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     """The files of this repository, as git has them or would."""
-    folder = tmp_path_factory.mktemp("clone")
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    for name in filter(None, names):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    return folder
+    return copy_checkout(tmp_path_factory.mktemp("clone"))
 
 
 @pytest.fixture(scope="module")

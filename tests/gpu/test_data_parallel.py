@@ -151,10 +151,6 @@ def tokens(found):
     return [ids for ids, _ in found]
 
 
-def running_requests(health):
-    return sum(one["in_flight"] for one in health)
-
-
 def agree(found, wanted):
     """Returns whether two runs differ by rounding alone: where tokens part, two logits were nearly equal, and not all do."""
     same = total = 0
@@ -234,24 +230,6 @@ class TestTwoEnginesInOneGroup:
 
         assert agree(busy, expected.a * 80)
         assert agree(quiet, expected.a)
-
-    async def test_bursts_on_alternating_ranks_are_answered(self, running, expected):
-        for turn in range(6):
-            found = await samples(running, PROMPTS * (1 + 5 * turn), rank=turn % 2)
-            await asyncio.sleep(0.2 * turn)
-
-            assert agree(found, expected.a * (1 + 5 * turn))
-
-    async def test_requests_in_flight_go_on_after_a_pause(self, running, expected):
-        generating = await under_way(running, PROMPTS * 500)
-        await running.pause_async()
-        await asyncio.sleep(0.5)  # what was on its way arrives
-        left = running_requests(await running.health())
-        await asyncio.sleep(0.5)
-
-        assert left == running_requests(await running.health()) > 0
-        await running.resume_async()
-        assert agree(await generating, expected.a * 500)
 
     async def test_a_trainer_s_process_refits_every_rank_by_ipc_zmq(self, running, models, expected):
         addresses = await running.report_refit_addresses_async()
@@ -354,10 +332,3 @@ class TestARealLayerShape:
 
     async def test_both_ranks_hold_the_trainer_s_weights(self, running, weights):
         assert await running.verify_refit_async(weights) == {}
-
-    async def test_ranks_with_unequal_load_answer_every_request(self, running):
-        vocabulary = LAYERS["vocab_size"]
-        prompts = [[5 + (131 * row + place) % (vocabulary - 5) for place in range(64)] for row in range(260)]
-        busy, quiet = await asyncio.gather(samples(running, prompts[:256], rank=0), samples(running, prompts[256:], rank=1))
-
-        assert {len(ids) for ids in tokens(busy + quiet)} == {NEW_TOKENS}

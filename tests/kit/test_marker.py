@@ -59,11 +59,6 @@ class TestClass:
 def test_skipped_in_the_body():
     pytest.skip("no engine here")
 
-@pytest.mark.skip(reason="by a mark")
-@quirk
-def test_skipped_by_mark():
-    pass
-
 @pytest.fixture
 def broken_before():
     raise OSError("setup")
@@ -113,7 +108,6 @@ OUTCOMES = {
     "test_parameters[8": ("passed", "passed"),
     "TestClass::test_method": ("passed", "passed"),
     "test_skipped_in_the_body": ("skipped", "skipped"),
-    "test_skipped_by_mark": ("skipped", "skipped"),
     "test_setup_fails": ("error", "error"),
     "test_teardown_fails": ("error", "error"),
     "test_xfail_fails": ("xfailed", "passed"),  # it counts for the first run only

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from installations import environment
+from installations import copy_checkout, environment
 
 Quirks = Callable[..., Any]
 
@@ -108,12 +107,7 @@ print(json.dumps([plan.changes, [one.message for one in problems(registry.find("
 
 def test_a_built_in_quirk_is_one_file(python: Callable[..., Any], tmp_path: Path) -> None:
     """A copy of the checkout lists, plans, validates and documents it, and nothing else there was edited."""
-    root = Path(__file__).parents[2]
-    listed = ["git", "ls-files", "-z", "quirks_core", "quirks_plugins", "worker", "docs", "pyproject.toml"]
-    for name in subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.strip("\0").split("\0"):
-        if (root / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / name, tmp_path / name)
+    copy_checkout(tmp_path, "quirks_core", "quirks_plugins", "worker", "docs", "pyproject.toml")
     in_copy = partial(python, folder=tmp_path, PYTHONPATH=str(tmp_path))
     new = ["-m", "quirks_core.cli", "new", "--json", "--builtin", "kit-example"]
 
