@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import date
 from importlib.metadata import version
 from threading import Barrier
 
@@ -60,21 +59,6 @@ def test_only_changed_evidence_is_run_anew(quirks, table, monkeypatch):
     assert "nothing to prove" in none.out
     assert [proof["id"] for proof in both.json["proofs"]] == ["ep-alone", "ep-flag"]
     assert "nothing to prove" in quirks("prove", "--changed").out
-
-
-@needs_vllm
-def test_a_cpu_without_the_defect_leaves_the_row_of_another_cpu(quirks, table, monkeypatch):
-    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
-    path = evidence.path_for(None)
-    there = evidence.Proved(
-        platform="cpu", cpu="amx", versions={"vllm": "1"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1)
-    )
-    evidence.write(path, {"cpu-amx-mla": (there,)})
-
-    again = quirks("prove", "cpu-amx-mla", "--json", "--record")
-
-    assert [proof["conclusion"] for proof in again.json["proofs"]] == ["INCONCLUSIVE"]
-    assert table() == {"cpu-amx-mla": (there,)}
 
 
 @needs_vllm

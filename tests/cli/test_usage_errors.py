@@ -1,7 +1,4 @@
-"""What a command cannot do is said before anything runs, with exit code 2: to a reader, and in JSON where that was asked for.
-
-More of these errors, with their whole texts, are in ``test_bad_input.py``.
-"""
+"""What a command cannot do is one line before anything runs, with the nearest name and exit code 2; in JSON where asked."""
 
 from __future__ import annotations
 
@@ -34,7 +31,27 @@ OF_THE_PARSER = [
 ]
 #: Errors of the commands.
 OF_COMMANDS = [
-    ("plan --model /no/such/folder", "does not exist"),
+    ("plan", "no model: give --model FOLDER_OR_HUB_ID, or a configuration with a 'model' key"),
+    ("plan --model /no/such/folder", "model folder '/no/such/folder' does not exist"),
+    ("plan --model list", "list/config.json must hold a JSON object, not a list"),
+    ("plan --model cut", "cut/config.json is not valid JSON"),
+    ("plan --model .", "has no config.json; point --model at the folder that holds it"),
+    ("plan --model MODEL --config none.yaml", "configuration none.yaml cannot be read: No such file or directory"),
+    ("plan --model MODEL --config empty.yaml", "configuration empty.yaml is empty"),
+    ("plan --model MODEL --config open.yaml", "configuration open.yaml is not valid YAML"),
+    ("plan --model MODEL --config twice.yaml", "key 'engine' is written twice"),
+    ("plan --model MODEL --config code.yaml", "could not determine a constructor for the tag 'tag:yaml.org,2002:python/"),
+    ("plan --model MODEL --set engine.load_format", "write slot=value, for example engine.load_format=dummy"),
+    ("plan --model MODEL --set engine.seed=[1", "'[1' is not valid YAML"),
+    ("plan --model MODEL --set purpose=eval --set purpose.x=1", "'purpose' has no keys"),
+    ("plan --model MODEL --set refit.transport=ipc_zqm", "not 'ipc_zqm'; did you mean 'ipc_zmq'?"),
+    ("plan --model MODEL --disable ''", "an empty name in the command line (--disable); name a quirk, a flag"),
+    ("plan --model MODEL --disable v1-runtme", "'v1-runtme' in the command line (--disable); did you mean 'v1-runtime'?"),
+    ("plan --model MODEL --locked ''", "cannot be read"),
+    ("plan --model MODEL --assume vllm", "write package==version, for example vllm==0.9.1, platform==cpu"),
+    ("explain v1-runtime --model MODEL --disable v1-runtme", "(--disable); did you mean 'v1-runtime'?"),
+    ("explain v1-runtme --model MODEL", "no quirk 'v1-runtme'; did you mean 'v1-runtime'?"),
+    ("show v1-runtme", "no quirk 'v1-runtme'; did you mean 'v1-runtime'?"),
     ("plan --set engin.seed=1", "or a configuration with a 'model' key; engin: unknown key; did you mean 'engine'?"),
     ("plan --model MODEL -- vllm serve MODEL", "leave out --model"),
     ("plan --model MODEL --set platform.gpu.capability=80", "it is a fact, no setting; write --assume gpu==…"),
@@ -63,6 +80,9 @@ OF_COMMANDS = [
 ]
 #: Errors of commands that need an engine's packages.
 OF_ENGINES = [
+    ("plan --model some/model", "config.json of 'some/model' cannot be read from the hub"),
+    ("plan --model MODEL --set engine.load_fromat=auto", "no such engine argument; did you mean 'load_format'?"),
+    ("plan --model MODEL --set engine.block_size=big", "engine.block_size takes a whole number, not 'big'"),
     ("plan --trainer worker -- vllm serve MODEL", "leave one of them out"),
     ("audit", "no model: give --model"),
     ("audit here --assume vllm==0.26.0", "this command runs the installed one"),
@@ -89,10 +109,25 @@ ROWS = [
 ]
 
 
+#: What they read.
+FILES = {
+    "prompts.jsonl": '{"prompt_token_ids": [1, 2]}\n',
+    "empty.yaml": "",
+    "open.yaml": "engine: [",
+    "twice.yaml": "engine:\n  seed: 1\nengine: {}\n",
+    "code.yaml": "model: !!python/object/apply:os.getcwd []\n",
+    "list/config.json": "[]",
+    "cut/config.json": "{",
+}
+
+
 @pytest.mark.parametrize(("line", "words", "first"), ROWS)
 def test_what_cannot_be_done_is_one_error_before_anything_runs(quirks, model, tmp_path, monkeypatch, line, words, first):
-    (tmp_path / "prompts.jsonl").write_text('{"prompt_token_ids": [1, 2]}\n')
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "2000")  # no message wraps, whatever it quotes
     places = {"MODEL": str(model(vocab_size=8)), "PROMPTS": "prompts.jsonl", "PYTHON": sys.executable}
     verb, *rest = (places.get(word, word) for word in shlex.split(line))
 
@@ -100,7 +135,8 @@ def test_what_cannot_be_done_is_one_error_before_anything_runs(quirks, model, tm
 
     assert (shown.code, shown.out, shown.err.startswith(first)) == (2, "", True)
     assert (as_json.code, as_json.err, as_json.json.keys()) == (2, "", {"error", "notes", "refusals"})
-    assert words in " ".join(shown.err.split())
+    assert words in shown.err.splitlines()[-1]
+    assert len(shown.err.splitlines()) == 1 or first != "error: "
     assert words in as_json.json["error"]
     assert "SECRET" not in shown.out + shown.err + as_json.out
     assert not (tmp_path / "made").exists()

@@ -300,35 +300,19 @@ async def test_four_gpus_with_shared_experts_make_one_engines_tokens(models, exp
     assert all(agree(found, expected.b) for found in after)
 
 
-class TestARealLayerShape:
+async def test_ranks_share_a_real_layer_shape_with_the_right_weights(tmp_path):
     """Data parallel 2, expert parallel 2, two layers of the shape of Qwen3-30B-A3B; weights are dummy until a refit."""
+    from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
-    @pytest.fixture(scope="class")
-    def model(self, tmp_path_factory):
-        from transformers import Qwen3MoeConfig
+    config = Qwen3MoeConfig(**LAYERS, architectures=["Qwen3MoeForCausalLM"], dtype="bfloat16")
+    config.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        weights = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    dummy = {"load_format": "dummy", "dtype": "bfloat16", "vllm_kwargs": {"skip_tokenizer_init": True}}
 
-        folder = tmp_path_factory.mktemp("real")
-        Qwen3MoeConfig(**LAYERS, architectures=["Qwen3MoeForCausalLM"], dtype="bfloat16").save_pretrained(folder)
-        return folder
+    async with group(tmp_path, 2, **dummy) as running:
+        await running.refit_async(weights, RefitScope.PARAMETERS)
 
-    @pytest.fixture(scope="class")
-    def weights(self, model):
-        """A policy with random weights, which exists in memory alone."""
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        torch.manual_seed(0)
-        with torch.device(DEVICE):
-            return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model), dtype=torch.bfloat16).eval()
-
-    @pytest.fixture(scope="class")
-    async def running(self, model, weights):
-        dummy = {"load_format": "dummy", "dtype": "bfloat16", "vllm_kwargs": {"skip_tokenizer_init": True}}
-        async with group(model, 2, **dummy) as engines:
-            await engines.refit_async(weights, RefitScope.PARAMETERS)
-            yield engines
-
-    async def test_each_rank_holds_half_of_the_experts_bytes(self, running, model):
-        check_shares(running.topology.rows, 2, model)
-
-    async def test_both_ranks_hold_the_trainer_s_weights(self, running, weights):
+        check_shares(running.topology.rows, 2, tmp_path)
         assert await running.verify_refit_async(weights) == {}
