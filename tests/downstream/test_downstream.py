@@ -201,19 +201,6 @@ def test_a_package_is_patched_before_and_after_its_import(acme: Environment, tmp
     assert (observed, seen["troubles"]) == ({"plan": seen["digest"], "processes": 1}, [])
 
 
-def test_a_target_that_changed_is_refused_with_its_new_lines(acme: Environment, tmp_path: Path) -> None:
-    shutil.copytree(HERE / "acme-engine" / "src", tmp_path, dirs_exist_ok=True)
-    sampler = tmp_path / "acme_engine" / "sampler.py"
-    sampler.write_text(sampler.read_text(encoding="utf-8").replace("logit / temp", "2 * logit / temp"), encoding="utf-8")
-
-    (refusal,) = acme.with_site(tmp_path).plan("acme_gemma")["refusals"]
-
-    assert refusal["kind"] == "drift"
-    assert "+     return [2 * logit / temperature for logit in logits]" in refusal["lines"]
-    assert refusal["target"] == "acme_engine.sampler:scaled"
-    assert "or install a version of acme-engine that it supports (acme-engine 1.4.2 is installed)" in refusal["remedy"]
-
-
 # A trainer's own patches of vLLM
 
 

@@ -241,18 +241,6 @@ class TestTwoEnginesInOneGroup:
         for rank in (0, 1):
             assert tokens(await samples(running, PROMPTS, rank=rank)) == tokens(expected.b)
 
-    async def test_a_refit_in_the_middle_reaches_every_rank(self, running, models, expected):
-        model = policy(models.a)
-        generating = await under_way(running, PROMPTS * 1000, rank=0)
-        await running.refit_async(model)
-
-        assert not generating.done()
-        await generating
-
-        assert await running.verify_refit_async(model) == {}
-        for rank in (0, 1):
-            assert tokens(await samples(running, PROMPTS, rank=rank)) == tokens(expected.a)
-
     @three_gpus
     async def test_a_trainer_s_process_refits_every_rank_by_nccl(self, running, models, expected):
         port = free_port("127.0.0.1")

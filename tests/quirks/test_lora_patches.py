@@ -65,7 +65,7 @@ def manager(*weights):
     [(("layers.0.q_proj", "other"), ["1 of its 2 modules (other, ...)"]), ((), [])],
     ids=["a part matches", "a classification head alone"],
 )
-def test_other_adapters_are_activated_and_what_has_no_effect_is_named(caplog, weights, said):
+def test_adapters_are_activated_and_what_has_no_effect_is_named(caplog, weights, said):
     assert wrap_activate_adapter(lambda *_: "activated")(manager(*weights), 1) == "activated"
 
     assert [part in record.message for record, part in zip(caplog.records, said, strict=True)] == [True] * len(said)
