@@ -1,4 +1,4 @@
-"""``quirks lock`` and ``quirks fingerprint``."""
+"""``quirks lock`` and ``quirks fingerprint``, and runs that are held against plugins and a lock."""
 
 from __future__ import annotations
 

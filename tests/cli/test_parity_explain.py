@@ -1,11 +1,9 @@
-"""``quirks parity explain``: what is refused before anything is loaded."""
+"""``quirks parity explain``: what a trainer's defaults make of the configuration."""
 
 from __future__ import annotations
 
 import pytest
-from installed import needs_vllm
 
-from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from worker.lab.cli.parity import with_trainer
 
@@ -26,13 +24,3 @@ def test_a_trainers_defaults_fill_what_is_open(trainer, typed, filled) -> None:
 
     assert {name: getattr(found.train, name) for name in filled} == filled
     assert (found == config) == (not filled)
-
-
-@needs_vllm
-def test_an_unknown_dtype_of_the_trainer_is_an_error(tmp_path) -> None:
-    from quirks_core.plugins.planning import PlanOptions
-    from worker.lab.parity.explain import Explain
-
-    config = GenerationConfig.parse({"model": str(tmp_path)})
-    with pytest.raises(UsageError, match=r"how the trainer computes is unknown: set train.dtype .*or give --trainer"):
-        Explain(config, PlanOptions.gather(config))

@@ -86,6 +86,7 @@ OF_ENGINES = [
     ("plan --trainer worker -- vllm serve MODEL", "leave one of them out"),
     ("audit", "no model: give --model"),
     ("audit here --assume vllm==0.26.0", "this command runs the installed one"),
+    ("parity explain --model MODEL", "how the trainer computes is unknown: set train.dtype"),
     *(("parity compare" + " here" * number, "takes two dumps") for number in (0, 1, 3)),
     (f"{MIGRATE} no/python", "'no/python' is no Python interpreter"),
     (f"{MIGRATE} 0.30", "'0.30' is no Python interpreter"),
