@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +41,16 @@ def inherited() -> dict[str, str]:
     return {**kept, "COLUMNS": "300", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb"}
 
 
-def run_python(*arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    *arguments: object,
+    cwd: Path | None = None,
+    interpreter: str | Path = sys.executable,
+    environ: Mapping[str, str] = os.environ,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
     """Runs Python in a process of its own, with some more variables."""
-    command, environ = [sys.executable, *map(str, arguments)], {**os.environ, **variables}
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=HUNG_S, check=False)
+    command, given = [str(interpreter), *map(str, arguments)], {**environ, **variables}
+    return subprocess.run(command, cwd=cwd, env=given, capture_output=True, encoding="utf-8", timeout=HUNG_S, check=False)
 
 
 def free_port() -> int:
