@@ -1,4 +1,4 @@
-"""``quirks migrate`` and ``quirks parity compare`` on the command line, with dumps that no engine made."""
+"""``quirks parity compare``, which ends ``quirks migrate``, on dumps that no engine made."""
 
 from __future__ import annotations
 
