@@ -198,31 +198,26 @@ def test_every_variable_of_ours_is_on_the_page_on_production():
     assert used <= set(re.findall(r"MODEL_QUIRKS_[A-Z_]+", _text(_DOCS / "production.md")))
 
 
-def test_every_key_of_a_public_record_is_in_the_reference():
-    records = (Plan, PlannedAdjustment, Contributor, Verdict, Refusal, PlannedPatch, Receipt, Acknowledgement, Effect)
-
-    keys = {key for record in records for key in record.model_fields} | set(Leaf._fields)
-    assert keys <= _words(_DOCS / "reference.md")
+_RECORDS = (Plan, PlannedAdjustment, Contributor, Verdict, Refusal, PlannedPatch, Receipt, Acknowledgement, Effect)
+_OUTCOMES = {field.name for record in (Outcome, Generated) for field in dataclasses.fields(record)}
+_FIXTURES = {**vars(plugin), **vars(engine_fixtures)}.items()
 
 
-def test_every_fixture_of_the_kit_is_described():
-    fixtures = {
-        name
-        for kit in (plugin, engine_fixtures)
-        for name, value in vars(kit).items()
-        if type(value).__name__ == "FixtureFunctionDefinition"
-    }
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("reference.md", {key for record in _RECORDS for key in record.model_fields} | set(Leaf._fields)),
+        ("reference.md", {word for words in (State, Status, Severity, Answer, Conclusion) for word in words}),
+        ("writing-a-quirk.md", {name for name, one in _FIXTURES if type(one).__name__ == "FixtureFunctionDefinition"}),
+        ("kit.md", {name for name in (*vars(Lab), *KINDS, *_OUTCOMES) if not name.startswith("_")}),
+    ],
+    ids=["keys of records", "words of a plan", "fixtures", "the kit"],
+)
+def test_every_public_name_is_on_its_page(page, names):
+    words = {word.partition("(")[0].removeprefix("await ") for word in _words(_DOCS / page)}
 
-    assert len(fixtures) >= 6
-    assert fixtures <= _words(_DOCS / "writing-a-quirk.md")
-
-
-def test_the_page_of_the_kit_names_all_that_it_offers():
-    methods = {name for name in vars(Lab) if not name.startswith("_")}
-    fields = {field.name for record in (Outcome, Generated) for field in dataclasses.fields(record)}
-
-    words = {word.partition("(")[0].removeprefix("await ") for word in _words(_DOCS / "kit.md")}
-    assert methods | fields | {*KINDS, "folder", "plans"} <= words
+    assert len(names) >= 6
+    assert names <= words
 
 
 def test_every_patch_of_the_page_passes_validation(tmp_path, monkeypatch):
@@ -246,11 +241,6 @@ def test_every_patch_of_the_page_passes_validation(tmp_path, monkeypatch):
         assert not [*validate.reasons(loaded), *validate.patches(loaded), *validate.slots(loaded)]
 
 
-@pytest.mark.parametrize("words", [State, Status, Severity, Answer, Conclusion], ids=lambda words: words.__name__)
-def test_every_word_of_a_plan_is_in_the_glossary(words):
-    assert {word.value for word in words} <= _words(_DOCS / "reference.md")
-
-
 def test_every_quirk_is_among_the_symptoms():
     symptoms = _text(_DOCS / "symptoms.md")
 
@@ -263,20 +253,15 @@ def test_a_block_that_is_not_run_says_why(block):
     assert re.search(r"<!-- .+ -->\n$", block.before), "put the reason into a comment on the line above"
 
 
-@pytest.mark.parametrize("block", **_ids([block for block in _blocks("python") if not block.runs]))
-def test_a_python_block_that_is_not_run_imports_what_exists(block):
-    tree = compile(block.text, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-
-    exec(compile(ast.Module(imports, []), str(block), "exec"), {})  # noqa: S102  # our own pages
-
-
 @pytest.mark.parametrize("page", sorted({block.page for block in _blocks("python")}), ids=lambda page: page.name)
 def test_every_python_block_runs(page):
+    """Of a block that cannot run, the imports."""
     namespace: dict[str, Any] = {"__name__": f"page_{page.stem}"}
     for block in _blocks("python", page=page):
-        if block.runs:
-            exec(compile(block.text, str(block), "exec"), namespace)  # noqa: S102  # our own pages
+        tree = compile(block.text, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        code = tree if block.runs else ast.Module(imports, [])
+        exec(compile(code, str(block), "exec"), namespace if block.runs else {})  # noqa: S102  # our own pages
 
 
 @pytest.mark.parametrize("block", **_ids(_blocks("yaml")))

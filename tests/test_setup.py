@@ -15,6 +15,7 @@ import fork_server
 import pytest
 from hidden import hide_plugins
 from packaging.requirements import Requirement
+from programs import run_python
 
 from quirks_core.base.private_folder import user_cache
 from worker.lab.kit import evidence_table as evidence
@@ -30,24 +31,15 @@ def test_nothing_that_the_developer_has_set_counts_for_a_test():
     assert not (Path.home() / "poison").exists()
 
 
-def test_tests_have_a_home_a_cache_and_variables_of_their_own(tmp_path):
+def test_tests_have_a_home_a_cache_and_variables_of_their_own(tmp_path, monkeypatch):
     """The test above, run where a developer has left something in each."""
     (tmp_path / ".cache/model-quirks/sources/poison").mkdir(parents=True)
     (tmp_path / "poison").touch()
-    kept = {name: text for name, text in os.environ.items() if name != "XDG_CACHE_HOME"}
-    left = {
-        "MODEL_QUIRKS": "rollout",
-        "MODEL_QUIRKS_SET": "seed=1",
-        "VLLM_POISON": "1",
-        "HF_POISON": "1",
-        "HOME": str(tmp_path),
-    }
+    left = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_SET": "seed=1", "VLLM_POISON": "1", "HF_POISON": "1"}
+    monkeypatch.delenv("XDG_CACHE_HOME")
     test = f"{__file__}::test_nothing_that_the_developer_has_set_counts_for_a_test"
 
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
-        cwd=ROOT, env={**kept, **left}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    run = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", test, cwd=ROOT, HOME=str(tmp_path), **left)
 
     assert run.returncode == 0, run.stdout
 
@@ -62,14 +54,9 @@ def test_a_failed_setup_shows_the_end_of_its_log(tmp_path):
     os.utime(stamp, (0, 0))  # of an earlier set-up
     nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "1", "UV": ""}
 
-    run = subprocess.run(
-        [shutil.which("make"), "--no-print-directory", "setup"],
-        cwd=tmp_path,
-        env={**os.environ, **nowhere},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [shutil.which("make"), "--no-print-directory", "setup"]
+    environ = {**os.environ, **nowhere}
+    run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
 
     log = tmp_path / "build" / "setup.log"
     assert run.returncode == 2
@@ -133,10 +120,7 @@ def test_packages_in_the_developers_environment_bring_no_quirks(install, quirks,
     before = quirks("doctor", "--json")
 
     hide_plugins(tmp_path / "hidden")
-    here, there = (
-        quirks("doctor", "--json"),
-        subprocess.run([sys.executable, "-m", "quirks_core.cli", "validate"], capture_output=True, text=True, check=False),
-    )
+    here, there = quirks("doctor", "--json"), run_python("-m", "quirks_core.cli", "validate")
 
     assert ("acme-dev" in before.out, "acme-dev" in here.out) == (True, False)
-    assert "no third party's quirks are installed" in there.stdout
+    assert (there.returncode, "no third party's quirks are installed" in there.stdout) == (0, True)

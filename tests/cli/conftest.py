@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from installed import HAS_VLLM
+from programs import run_python
 
 #: What these import needs torch or numpy.
 collect_ignore = [] if HAS_VLLM else ["test_audit.py", "test_migrate.py"]
@@ -22,9 +22,4 @@ def own_shell(shell: None) -> None:
 @pytest.fixture
 def program() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs ``quirks`` in a process of its own, as a shell would."""
-
-    def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "quirks_core.cli", *map(str, arguments)]
-        return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
-
-    return run
+    return partial(run_python, "-m", "quirks_core.cli")

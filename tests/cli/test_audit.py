@@ -53,20 +53,6 @@ def audited(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no model: give --model"),
-        (["here", "--assume", "vllm==0.26.0"], "this command runs the installed one"),
-    ],
-)
-def test_what_cannot_be_audited_is_a_usage_error(quirks, arguments, message):
-    outcome = quirks("audit", *arguments)
-
-    assert outcome.code == 2
-    assert message in " ".join(outcome.err.split())
-
-
-@pytest.mark.parametrize(
     ("found", "code", "last", "words"),
     [
         (CLEAN, 0, "clean [b]odd[/]: a refit of parameters leaves nothing wrong", ()),

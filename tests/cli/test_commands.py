@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import run_python
 
 from quirks_core.cli.command import BUILT_IN, find_commands, load_command
 
@@ -81,9 +82,7 @@ def test_a_command_imports_only_what_it_needs(model):
     }
     where = {name: f"quirks_core.cli.{place.partition(':')[0]}" for name, place in BUILT_IN.items()}
 
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTS, json.dumps([["--help"], *runs.values()])], capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", IMPORTS, json.dumps([["--help"], *runs.values()]))
 
     of_help, *imported = (set(json.loads(line)) for line in done.stdout.splitlines())
     assert of_help & HEAVY == set()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
+from programs import run_python
 
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
 from quirks_core.facts.installation import in_the_way
@@ -32,14 +31,7 @@ def trainer(tmp_path):
 @pytest.fixture
 def python(trainer):
     """Runs Python in the trainer's folder, which is first on its path."""
-
-    def run(*arguments, **variables):
-        environ = {**os.environ, **variables}
-        return subprocess.run(
-            [sys.executable, *map(str, arguments)], cwd=trainer.parent, env=environ, capture_output=True, text=True, check=False
-        )
-
-    return run
+    return partial(run_python, cwd=trainer.parent)
 
 
 def test_a_command_that_needs_our_worker_fails_with_one_line(python, trainer):
@@ -104,11 +96,3 @@ def test_only_a_package_of_another_is_in_the_way(tmp_path):
     (tmp_path / "worker" / "__init__.py").touch()
 
     assert str(in_the_way(tmp_path)) == str(tmp_path / "worker")
-
-
-@pytest.mark.usefixtures("trainer")
-def test_a_command_that_needs_only_the_core_works(python):
-    listed = python("-m", "quirks_core.cli", "list")
-
-    assert (listed.returncode, listed.stderr) == (0, "")
-    assert "the trainer speaks" not in listed.stdout

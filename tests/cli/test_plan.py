@@ -6,6 +6,7 @@ import importlib
 import re
 
 import pytest
+from declarations import declared
 from installed import needs_vllm
 
 from worker import GenerationConfig
@@ -89,29 +90,16 @@ def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
 
 @needs_vllm
 def test_a_trainer_may_start_the_server_of_a_command_line(quirks, model):
-    command = ("--", "vllm", "serve", model())
-
-    trained, ours = quirks("plan", "--trainer", "verl", *command), quirks("plan", "--trainer", "worker", *command)
+    trained = quirks("plan", "--trainer", "verl", "--", "vllm", "serve", model())
 
     assert ", purpose rollout, for verl, plan " in trained.out
-    assert (ours.code, "leave one of them out" in ours.err) == (2, True)
-
-
-PARTLY = """
-from quirks_core import *
-open_ = setting("sampling.top_k").above(0)
-QUIRK = Quirk(
-    id="acme-partly", title="t", flag="runtime", match=purpose("rollout"), severity=Severity.NOISE,
-    adjustments=[Default("engine.seed", 3), Default("engine.max_num_seqs", 8, when=open_), Advise("careful", when=open_)],
-    references=report("https://example.org"),
-)
-"""
 
 
 @needs_vllm
 def test_what_of_a_quirk_is_undecided_is_named(quirks, model, install):
     """The title would read as if nothing of it were in force."""
-    install("acme-partly", PARTLY)
+    adjustments = '[Default("engine.seed", 3), Default("engine.max_num_seqs", 8, when=setting("sampling.top_k").above(0))]'
+    install("acme-partly", declared("acme-partly", match='purpose("rollout")', adjustments=adjustments))
     shown, whole = (quirks("plan", "--trainer", "trl", "--model", model(), *more).out for more in ((), ("--verbose",)))
 
     assert "undecided: acme-partly: in force but for one condition; decided by --set sampling.top_k=…\n" in shown
@@ -131,20 +119,6 @@ def test_a_plan_for_a_trainer_names_what_tells_a_run_with_lora(quirks, model):
     assert "undecided: trl-merge-drift: TRL merges adapters into a 16-bit base" in plain
     assert [text.count("with LoRA add --set engine.enable_lora=true") for text in (plain, merged, sent)] == [1, 0, 0]
     assert "advised: trl-merge-drift" in merged
-
-
-def test_the_options_that_a_plan_names_decide_what_is_undecided(quirks, model):
-    (line,) = (
-        line for line in quirks(*SERVE, model("gemma4")).out.splitlines() if line.startswith("undecided: rollout-precision")
-    )
-    values = {"train.autocast": "none", "train.framework": "trl", "train.trainable_dtype": "float32"}
-
-    options = [f"{option}{values[option.removeprefix('--set ').rstrip('=')]}" for option in re.findall(r"--set [^=]+=", line)]
-    more = [word for option in [*options, "--set train.dtype=float32"] for word in option.split(" ")]
-    decided = quirks(*SERVE, model("gemma4"), *more)
-
-    assert len(options) == 3
-    assert (decided.code, "undecided: rollout-precision" in decided.out) == (0, False)
 
 
 def test_a_verbose_plan_says_what_decides_each_quirk(quirks, model):
@@ -169,25 +143,17 @@ def test_a_verbose_plan_says_once_what_each_quirk_in_force_costs(quirks, model):
     assert " cost: " not in short
 
 
-def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model):
-    planned = quirks("plan", "--model", model(), "--assume", "gpu==8.0", "--json").json
-    typed = quirks("plan", "--model", model(), "--set", "platform.gpu.capability=80")
-
-    assert (planned["context"]["platform"], planned["context"]["gpu"]) == ("cuda", 80)
-    assert (typed.code, typed.err) == (
-        2,
-        "error: --set platform.gpu.capability: it is a fact, no setting; write --assume gpu==…\n",
-    )
-
-
-def test_an_h100_is_planned_for_where_no_gpu_is_seen(quirks, model, monkeypatch):
+@pytest.mark.parametrize(
+    ("assumed", "platform", "gpu"),
+    [(["gpu==8.0"], "cuda", 80), (["platform==cuda"], "cuda", 90), (["cpu==avx2"], "cpu", None)],
+)
+def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model, monkeypatch, assumed, platform, gpu):
+    """Where none is seen, an H100."""
     monkeypatch.setattr("quirks_core.cli.options.gpu_capability", lambda: None)
 
-    def gpu(*assumed):
-        options = [word for text in assumed for word in ("--assume", text)]
-        return quirks("plan", "--model", model(), *options, "--json").json["context"]["gpu"]
+    context = quirks("plan", "--model", model(), "--assume", *assumed, "--json").json["context"]
 
-    assert [gpu("platform==cuda"), gpu("platform==cuda", "gpu==8.0"), gpu("cpu==avx2")] == [90, 80, None]
+    assert (context["platform"], context["gpu"]) == (platform, gpu)
 
 
 def test_a_plan_advises_only_what_is_not_put_into_force(quirks, model):
@@ -213,48 +179,18 @@ def test_a_refused_plan_shows_every_reason_with_its_ways_out(quirks, model):
     assert planned.out.count("remedy:") == 3
 
 
-@needs_vllm
-@pytest.mark.parametrize("slot", ["engine.swap_spaces", "engine.vllm_kwargs.swap_spaces"])
-def test_the_arguments_of_an_assumed_engine_are_not_checked(quirks, model, slot):
-    here = quirks("plan", "--model", model(), "--set", f"{slot}=4")
-    assumed = quirks("plan", "--model", model(), "--set", f"{slot}=4", *OLD, "--json")
-
-    assert (here.code, assumed.code) == (2, 0)
-    assert assumed.json["context"]["settings"]["engine.swap_spaces"] == 4
-    assert any("engine.swap_spaces is not checked" in note["text"] for note in assumed.json["warnings"])
-
-
 # ---- forms to paste, and command lines of servers
 
 UNSENT = ("--set", "refit.scope=parameters", "--set", "engine.load_format=dummy")
 
 
-def test_nothing_of_a_refused_run_can_be_pasted(quirks, model):
-    refused = quirks("plan", "--model", model("gemma4"), *UNSENT, "--format", "vllm-args")
+def test_nothing_of_a_refused_run_or_of_several_can_be_pasted(quirks, model):
+    paste = ("plan", "--model", model("gemma4"), "--format", "vllm-args")
+    refused, several = quirks(*paste, *UNSENT), quirks(*paste, "--vllm", "0.9,0.32")
 
+    assert (several.code, "--format prints one plan" in several.err) == (2, True)
     assert (refused.code, refused.out) == (1, "")
     assert "refused: gemma4-layer-scalar" in " ".join(refused.err.split())
-
-
-@needs_vllm
-def test_the_command_line_of_a_server_describes_a_run(quirks, model):
-    folder = str(model())
-
-    command = ("--", "vllm", "serve", folder, "--enforce-eager", "-tp", "2", "--port", "80")
-    plan = quirks("plan", "--json", *command).json
-    for_training = quirks("plan", "--purpose", "rollout", "--json", *command).json
-
-    assert set(plan["context"]["typed"]) == {"engine.enforce_eager", "engine.tensor_parallel_size"}
-    assert (plan["context"]["purpose"], plan["changes"].get("engine.logprobs_mode")) == ("serve", None)
-    assert for_training["changes"]["engine.logprobs_mode"] == "processed_logprobs"
-    assert for_training["context"]["settings"]["engine.load_format"] == "auto"
-
-
-def test_a_command_excludes_a_model(quirks, model):
-    twice = quirks("plan", "--model", model(), "--", "vllm", "serve", model())
-
-    assert twice.code == 2
-    assert "leave out --model" in twice.err
 
 
 def test_standard_output_holds_only_the_options_to_paste(quirks, model):

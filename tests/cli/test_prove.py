@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import date
 from importlib.metadata import version
 from threading import Barrier
 
@@ -60,21 +59,6 @@ def test_only_changed_evidence_is_run_anew(quirks, table, monkeypatch):
     assert "nothing to prove" in none.out
     assert [proof["id"] for proof in both.json["proofs"]] == ["ep-alone", "ep-flag"]
     assert "nothing to prove" in quirks("prove", "--changed").out
-
-
-@needs_vllm
-def test_a_cpu_without_the_defect_leaves_the_row_of_another_cpu(quirks, table, monkeypatch):
-    monkeypatch.setattr("quirks_core.facts.packages.cpu_flags", lambda: frozenset({"avx2"}))
-    path = evidence.path_for(None)
-    there = evidence.Proved(
-        platform="cpu", cpu="amx", versions={"vllm": "1"}, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1)
-    )
-    evidence.write(path, {"cpu-amx-mla": (there,)})
-
-    again = quirks("prove", "cpu-amx-mla", "--json", "--record")
-
-    assert [proof["conclusion"] for proof in again.json["proofs"]] == ["INCONCLUSIVE"]
-    assert table() == {"cpu-amx-mla": (there,)}
 
 
 @needs_vllm
@@ -143,21 +127,3 @@ def test_jobs_prove_several_quirks_at_the_same_time(quirks, monkeypatch):
 
     assert outcome.code == 0
     assert [proof["id"] for proof in outcome.json["proofs"]] == ["cp-vlm", "ep-alone"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "one of the arguments ID --all --changed is required"),
-        (["cp-vlm", "--all"], "--all: not allowed with argument ID"),
-        (["cp-vml"], "did you mean 'cp-vlm'"),
-        (["cp-vlm", "--output", "/nowhere/report.json"], "/nowhere/report.json cannot be written"),
-        (["cp-vlm", "--jobs=0"], "is not a whole number above 0"),
-        (["cp-vlm", "--timeout=0"], "is not a number of seconds above 0"),
-    ],
-)
-def test_what_cannot_be_done_is_said_before_anything_runs(quirks, arguments, message):
-    outcome = quirks("prove", *arguments)
-
-    assert outcome.code == 2
-    assert message in outcome.err

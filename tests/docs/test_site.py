@@ -5,7 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_CATALOGUE = Path(__file__).resolve().parents[2] / "docs" / "catalogue.md"
+import pytest
+from programs import run_python
+
+_ROOT = Path(__file__).resolve().parents[2]
+_CATALOGUE = _ROOT / "docs" / "catalogue.md"
+
+
+@pytest.fixture(scope="module")
+def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with warnings as errors."""
+    pytest.importorskip("sphinx", reason="the site needs Sphinx: pip install 'model-quirks[docs]'")
+    folder, trees = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("doctrees")
+    options = ("-W", "--keep-going", "-q", "-b", "html", "-d", trees)
+    done = run_python("-m", "sphinx", *options, "docs", folder, cwd=_ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
 def test_the_site_has_every_page(site_folder: Path):

@@ -22,7 +22,7 @@ from typing import Any
 import installations
 import pytest
 from patience import HUNG_S
-from programs import Outcome, inherited
+from programs import Outcome, inherited, run_python
 
 HERE = Path(__file__).parent
 PACKAGES = sorted(file.parent.name for file in HERE.glob("*/pyproject.toml"))
@@ -46,15 +46,8 @@ class Environment:
 
     def run(self, *arguments: str | Path, **variables: str) -> Outcome:
         """Runs the interpreter; nothing of the developer's environment counts."""
-        process = subprocess.run(
-            [self.python, *arguments],
-            capture_output=True,
-            cwd=self.home,
-            encoding="utf-8",
-            env={**inherited(), **self.variables, **variables},
-            timeout=HUNG_S,
-            check=False,
-        )
+        environ = {**inherited(), **self.variables, **variables}
+        process = run_python(*arguments, cwd=self.home, interpreter=self.python, environ=environ)
         return Outcome(process.returncode, process.stdout, process.stderr)
 
     def quirks(self, *arguments: str | Path, **variables: str) -> Outcome:

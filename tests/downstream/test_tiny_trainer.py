@@ -12,25 +12,23 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from installations import ROOT, copy_checkout
 
 from tests.downstream.conftest import Environment
 
-ROOT = Path(__file__).parents[2]
 TARGET = "0.33.0"
+COMMIT = """
+git init -q && git add -A
+git -c user.name=a -c user.email=a@localhost commit -qm before
+git rev-parse HEAD
+"""
 PATCHES = "--patches tiny_trainer --assume platform==cuda"
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     """The files of this repository, as git has them or would."""
-    folder = tmp_path_factory.mktemp("clone")
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    for name in filter(None, names):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    return folder
+    return copy_checkout(tmp_path_factory.mktemp("clone"))
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +45,6 @@ def trainer(environment, tmp_path):
     folder = tmp_path / "trainer"
     shutil.copytree(ROOT / "tests" / "downstream" / "tiny-trainer", folder)
     return Environment(environment.python, folder, {"PATH": f"{environment.python.parent}:{os.environ['PATH']}"})
-
-
-def git(folder, *words):
-    """Runs git, as somebody."""
-    who = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
-    done = subprocess.run([shutil.which("git"), *who, *words], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def test_every_run_of_a_file_has_its_verdict(trainer):
@@ -113,12 +104,6 @@ def test_the_hooks_of_pre_commit_run_in_the_trainers_repository(trainer, clone):
 )
 def test_the_workflow_opens_an_issue(trainer, clone, run, to, pin, code, title):
     """What its steps run, in the trainer's checkout; ``gh`` is a script that writes down what it is asked."""
-    git(trainer.home, "init", "-q")
-    git(trainer.home, "add", "-A")
-    git(trainer.home, "commit", "-qm", "before")
-    before = git(trainer.home, "rev-parse", "HEAD")
-    if pin:
-        (trainer.home / "requirements.txt").write_text(pin, encoding="utf-8")
     tools = trainer.home.parent / "tools"
     tools.mkdir()
     (tools / "gh").write_text(
@@ -128,18 +113,21 @@ def test_the_workflow_opens_an_issue(trainer, clone, run, to, pin, code, title):
     outputs = trainer.home.parent / "outputs"
     env = {
         **os.environ, "PATH": f"{tools}:{trainer.variables['PATH']}",
-        "RUN": run, "PIN": "requirements.txt", "TO": to, "BEFORE": before,
+        "RUN": run, "PIN": "requirements.txt", "TO": to,
         "GITHUB_OUTPUT": str(outputs), "GITHUB_STEP_SUMMARY": str(tools / "summary"), "RUNNER_TEMP": str(tools),
     }  # fmt: skip
     workflow = yaml.safe_load((clone / ".github" / "workflows" / "upgrade-report.yml").read_text(encoding="utf-8"))
     steps = [step["run"] for step in workflow["jobs"]["report"]["steps"] if "run" in step and "pip" not in step["run"]]
 
     def step(script, **more):
-        subprocess.run(
-            ["/bin/bash", "-e", "-c", script], cwd=trainer.home, env={**env, **more}, check=True, capture_output=True
-        )
+        bash, variables = ["/bin/bash", "-e", "-c", script], {**env, **more}
+        done = subprocess.run(bash, cwd=trainer.home, env=variables, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
 
-    step(steps[0])
+    before = step(COMMIT)
+    if pin:
+        (trainer.home / "requirements.txt").write_text(pin, encoding="utf-8")
+    step(steps[0], BEFORE=before)
     found = dict(line.split("=", 1) for line in outputs.read_text(encoding="utf-8").splitlines())
     assert (found["code"], found.get("title")) == (code, title)
     if title:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,13 +14,13 @@ from pathlib import Path
 
 import installations
 import pytest
+from installations import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from patience import HUNG_S
 
 from tests.downstream.conftest import Environment
 
-ROOT = Path(__file__).parents[2]
 RULES, WORKER, LAB = "model-quirks", "model-quirks-worker", "model-quirks-lab"
 #: The folder of each distribution's pyproject.toml.
 FOLDERS = {RULES: ROOT, WORKER: ROOT / "wheels/worker", LAB: ROOT / "wheels/lab"}
@@ -34,12 +33,7 @@ Make = Callable[..., Environment]
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Our wheels, built as a release is, from the source distributions of a copy of this checkout."""
-    copy = tmp_path_factory.mktemp("copy") / "checkout"
-    for name in ("quirks_core", "quirks_plugins", "worker", "wheels"):
-        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "scripts/wheels.sh"):
-        (copy / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, copy / name)
+    copy = installations.copy_checkout(tmp_path_factory.mktemp("copy"))
     build = [copy / "scripts/wheels.sh", "--no-isolation"]
     environ = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(build, env=environ, capture_output=True, text=True, timeout=HUNG_S, check=False)
@@ -237,11 +231,13 @@ def lab(environment: Make) -> Environment:
     return environment(requirements(*NEEDED), RULES, WORKER, LAB)
 
 
-def test_the_lab_brings_every_command(lab: Environment) -> None:
-    told, proved = lab.quirks("--help"), lab.quirks("prove", "cp-vlm", "--json")
+def test_the_lab_brings_every_command_and_misses_the_engine(lab: Environment) -> None:
+    told, proved, doctor = lab.quirks("--help"), lab.quirks("prove", "cp-vlm", "--json"), lab.quirks("doctor", "--json")
 
     assert (told.code, "not installed" in told.out) == (0, False)
     assert proved.code == 0, proved
+    (note,) = [finding["message"] for finding in doctor.json["findings"] if finding["level"] != "ok"]
+    assert (doctor.code, note.startswith("no engine here, so that "), note.endswith(ENGINE)) == (0, True, True)
 
 
 @pytest.mark.parametrize(
@@ -262,13 +258,6 @@ def test_a_command_that_lacks_a_package_names_the_extra_for_it(lab: Environment,
     assert (done.code, as_json.code) == (2, 2)
     assert done.err.splitlines()[-1].startswith(f"error: this command cannot run here: {message}")
     assert message in as_json.json["error"]
-
-
-def test_the_doctor_notes_once_that_there_is_no_engine(lab: Environment) -> None:
-    done = lab.quirks("doctor", "--json")
-
-    (note,) = [finding["message"] for finding in done.json["findings"] if finding["level"] != "ok"]
-    assert (done.code, note.startswith("no engine here, so that "), note.endswith(ENGINE)) == (0, True, True)
 
 
 def test_without_an_engine_the_newest_release_is_assumed(lab: Environment) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +11,7 @@ from types import ModuleType
 import fork_server
 import pytest
 import torch
-from patience import HUNG_S
+from programs import run_python
 from script_modules import load_script
 
 _ROOT = Path(__file__).parents[2]
@@ -24,17 +23,6 @@ _DRAWS = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reas
 @pytest.fixture(scope="module")
 def grpo() -> ModuleType:
     return load_script(_SCRIPT)
-
-
-def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(_SCRIPT), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
-        check=False,
-        cwd=folder,
-    )
 
 
 def _batch(rows: list[list[int]], prompt: int, width: int) -> dict[str, torch.Tensor]:
@@ -107,7 +95,7 @@ def test_different_logprobs_stop_the_run(grpo, shift):
 def test_the_reward_rises_and_the_rollout_agrees(tmp_path):
     from PIL import Image
 
-    done = _run(tmp_path, "--json", "--output", "plot.png")
+    done = run_python(_SCRIPT, "--json", "--output", "plot.png", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

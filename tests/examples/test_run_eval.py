@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from patience import HUNG_S
+from programs import run_python
 from script_modules import load_script
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -141,15 +138,8 @@ async def test_responses_come_back_to_their_prompts_in_any_order(evaluation, shi
 def test_an_evaluation_finds_what_the_model_was_taught(tiny, tmp_path):
     output = tmp_path / "results.json"
 
-    done = subprocess.run(
-        [sys.executable, "examples/run_eval.py", "--config", "examples/eval.yaml", "--json", "--output", str(output)],
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
-        check=False,
-        cwd=_ROOT,
-        env={**os.environ, "COLUMNS": "120"},
-    )
+    options = ("--config", "examples/eval.yaml", "--json", "--output", output)
+    done = run_python("examples/run_eval.py", *options, cwd=_ROOT, COLUMNS="120")
 
     assert done.returncode == 0, done.stderr
     summary, found = json.loads(done.stdout), json.loads(output.read_text(encoding="utf-8"))

@@ -22,49 +22,16 @@ VOCABULARY = 8192
 NEW_TOKENS = 24
 PROMPTS = [[5 + (131 * row + 17 * place * place) % (VOCABULARY - 5) for place in range(20 + 30 * row)] for row in range(4)]
 _SHARED = {"vocab_size": VOCABULARY, "max_position_embeddings": 4096, "tie_word_embeddings": False, "dtype": "bfloat16"}
-
-
-def _deepseek_v3() -> Any:
-    from transformers import DeepseekV3Config
-
-    return DeepseekV3Config(
-        **_SHARED,
-        num_hidden_layers=2,
-        first_k_dense_replace=1,
-        n_routed_experts=16,
-        n_group=4,
-        topk_group=2,
-        scoring_func="sigmoid",
-        topk_method="noaux_tc",
-        architectures=["DeepseekV3ForCausalLM"],
-    )
-
-
-def _qwen3_next() -> Any:
-    from transformers import Qwen3NextConfig
-
-    return Qwen3NextConfig(**_SHARED, num_hidden_layers=4, num_experts=32, architectures=["Qwen3NextForCausalLM"])
-
-
-def _qwen3_moe() -> Any:
-    from transformers import Qwen3MoeConfig
-
-    widths = {"hidden_size": 2048, "moe_intermediate_size": 768, "head_dim": 128}
-    heads = {"num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 32, "num_experts_per_tok": 8}
-    return Qwen3MoeConfig(**_SHARED, **widths, **heads, num_hidden_layers=2, architectures=["Qwen3MoeForCausalLM"])
-
-
-def _qwen3() -> Any:
-    from transformers import Qwen3Config
-
-    widths = {
-        "hidden_size": 4096,
-        "intermediate_size": 12288,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-    }
-    return Qwen3Config(**_SHARED, **widths, num_hidden_layers=2, architectures=["Qwen3ForCausalLM"])
+_HEADS = {"num_hidden_layers": 2, "num_attention_heads": 32, "head_dim": 128}
+_GROUPS = {"n_group": 4, "topk_group": 2, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+_EXPERTS = {"moe_intermediate_size": 768, "num_experts": 32, "num_experts_per_tok": 8}
+#: What each model has beside `_SHARED`, by its name in transformers.
+MODELS: dict[str, dict[str, Any]] = {
+    "DeepseekV3": {"num_hidden_layers": 2, "first_k_dense_replace": 1, "n_routed_experts": 16, **_GROUPS},
+    "Qwen3Next": {"num_hidden_layers": 4, "num_experts": 32},
+    "Qwen3Moe": {"hidden_size": 2048, "num_key_value_heads": 4, **_HEADS, **_EXPERTS},
+    "Qwen3": {"hidden_size": 4096, "intermediate_size": 12288, "num_key_value_heads": 8, **_HEADS},
+}
 
 
 @pytest.fixture(scope="module")
@@ -72,17 +39,19 @@ def models(tmp_path_factory):
     """Returns each model with its folder; made when it is first needed."""
     made = {}
 
-    def model(config):
-        if config not in made:
-            from transformers import AutoModelForCausalLM
+    def model(name):
+        if name not in made:
+            import transformers
 
+            values = {**_SHARED, **MODELS[name], "architectures": [f"{name}ForCausalLM"]}
+            config = getattr(transformers, f"{name}Config")(**values)
             torch.manual_seed(0)
             with torch.device("cuda"):
-                policy = AutoModelForCausalLM.from_config(config(), dtype=torch.bfloat16).eval()
-            folder = tmp_path_factory.mktemp(config.__name__)
+                policy = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+            folder = tmp_path_factory.mktemp(name)
             policy.save_pretrained(folder)
-            made[config] = policy, folder
-        return made[config]
+            made[name] = policy, folder
+        return made[name]
 
     return model
 
@@ -118,16 +87,16 @@ async def tokens(worker):
 
 
 @pytest.mark.parametrize(
-    ("config", "values"),
+    ("name", "values"),
     [
-        pytest.param(_deepseek_v3, {}, id="latent attention"),
-        pytest.param(_qwen3_next, {}, id="linear attention"),
-        pytest.param(_qwen3_moe, {"enable_lora": True, "max_lora_rank": 16}, id="experts beside LoRA"),
-        pytest.param(_qwen3, {"quantization": "fp8_per_block"}, id="FP8 blocks"),
+        pytest.param("DeepseekV3", {}, id="latent attention"),
+        pytest.param("Qwen3Next", {}, id="linear attention"),
+        pytest.param("Qwen3Moe", {"enable_lora": True, "max_lora_rank": 16}, id="experts beside LoRA"),
+        pytest.param("Qwen3", {"quantization": "fp8_per_block"}, id="FP8 blocks"),
     ],
 )
-async def test_a_refit_of_dummy_weights_makes_the_checkpoint_s_tokens(models, config, values):
-    policy, folder = models(config)
+async def test_a_refit_of_dummy_weights_makes_the_checkpoint_s_tokens(models, name, values):
+    policy, folder = models(name)
     async with engine(folder, "auto", **values) as worker:
         expected = await tokens(worker)
     async with engine(folder, "dummy", **values) as worker:
@@ -139,7 +108,7 @@ async def test_a_refit_of_dummy_weights_makes_the_checkpoint_s_tokens(models, co
 
 
 async def test_drafts_change_no_greedy_token_after_a_refit(models):
-    policy, folder = models(_qwen3)
+    policy, folder = models("Qwen3")
     drafts = {"method": "draft_model", "model": str(folder), "num_speculative_tokens": 3}
     async with engine(folder, "auto") as worker:
         expected = await tokens(worker)
@@ -155,7 +124,7 @@ async def test_an_adapter_makes_the_same_tokens_on_refitted_weights(models, tmp_
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest
 
-    policy, folder = models(_qwen3)
+    policy, folder = models("Qwen3")
     torch.manual_seed(1)
     adapter = get_peft_model(policy, LoraConfig(r=16, target_modules="all-linear", init_lora_weights=False))
     adapter.save_pretrained(tmp_path / "adapter")

@@ -19,7 +19,6 @@ pytestmark = [
 
 
 def test_with_quirks_the_engine_samples_from_the_policy(train):
-    """With quirks the engine samples from the policy that is trained at every step."""
     ended = train("with", MODEL_QUIRKS="on")
 
     assert ended.code == 0, ended.text[-4000:]
@@ -39,7 +38,6 @@ def test_with_quirks_the_engine_samples_from_the_policy(train):
 
 
 def test_without_quirks_the_first_weight_update_fails(train):
-    """Without quirks the first weight update fails where vLLM packs bfloat16."""
     ended = train("without")
 
     packs = "avx512" in (cpu_features() or ())  # what the quirk cpu-load-into-live-model matches on

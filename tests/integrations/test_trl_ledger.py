@@ -68,7 +68,6 @@ def test_a_healthy_run_is_logged_without_a_verdict(run, options, differences):
     ],
 )
 def test_a_policy_that_does_not_arrive_is_named_at_once(run, fault, options, step, words):
-    """A policy that does not arrive is named at the first update that lacks it."""
     rows, steps, said = run(fault, *options)
 
     assert [bool(row["verdict"]) for row in rows] == [number >= step for number in range(1, 5)]
@@ -83,7 +82,6 @@ def test_a_policy_that_does_not_arrive_is_named_at_once(run, fault, options, ste
 
 
 def test_steps_that_the_scaler_skips_are_no_fault(train):
-    """Steps that the scaler skips are neither a fault nor refused."""
     ended = train("skipped", "none", "--fp16", script=SCRIPT, **VARIABLES | {"MODEL_QUIRKS_LEDGER": "stop"})
 
     assert ended.code == 0, ended.text[-4000:]
@@ -100,7 +98,6 @@ def test_steps_that_the_scaler_skips_are_no_fault(train):
 
 
 def test_an_engine_without_a_ledger_ends_the_run(train):
-    """An engine without a ledger ends the run with what to set."""
     ended = train("off", "none", script=SCRIPT, **VARIABLES | {"MODEL_QUIRKS_LEDGER": "off"})
 
     assert ended.code != 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import inherited
+from programs import inherited, run_python
 
 #: Writes down what pytest has to say of every test, a line for each phase.
 RECORDER = """
@@ -52,8 +52,7 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
         hidden = os.environ.get("TESTS_HIDDEN") if interpreter == sys.executable else ""
         path = os.pathsep.join(filter(None, (variables.get("PYTHONPATH"), hidden)))
         environ = {**inherited(), **variables, "PYTHONPATH": path}
-        command = [str(interpreter), *map(str, arguments)]
-        return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+        return run_python(*arguments, cwd=folder, interpreter=interpreter, environ=environ)
 
     return run
 

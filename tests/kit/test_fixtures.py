@@ -42,10 +42,8 @@ def test_a_context_has_what_the_test_gives_alone(quirk_context, monkeypatch):
     monkeypatch.setenv("VLLM_USE_V1", "0")
 
     context = quirk_context("example", {"engine.load_format": "dummy"})
-    untyped = quirk_context(settings={"engine.load_format": "dummy"}, typed=())
 
-    assert (context.model.model_type, context.typed, untyped.typed) == ("example", {"engine.load_format"}, frozenset())
-    assert (context.packages, context.platform, context.environment) == ({}, None, {})
+    assert (context.model.model_type, context.typed, context.environment) == ("example", {"engine.load_format"}, {})
     with pytest.raises(QuirksError, match=r"did you mean 'refit\.scope'"):
         quirk_context(typed=["refit.scop"])
 
@@ -63,21 +61,8 @@ def test_a_registry_holds_only_what_the_test_adds(quirk_registry, quirk_context)
 
     quirk_registry.load(f"{BUILT_IN}:QUIRK")  # as an entry point would
     assert [item.quirk.id for item in quirk_registry.loaded] == ["gemma4-layer-scalar", "kit-one"]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("no_such_module:QUIRK", "No module named 'no_such_module'"),
-        (f"{BUILT_IN}:QUIRKS", "has no attribute 'QUIRKS'"),
-        ("json:dumps", "neither a Quirk nor a plugin"),
-    ],
-)
-def test_a_broken_plugin_is_an_error(quirk_registry, value, words):
-    with pytest.raises(DeclarationError, match=words):
-        quirk_registry.load(value)
-
-    assert quirk_registry.loaded == ()
+    with pytest.raises(DeclarationError, match="has no attribute 'QUIRKS'"):  # not a row beside the others
+        quirk_registry.load(f"{BUILT_IN}:QUIRKS")
 
 
 def test_a_registry_takes_plugins_with_hooks(quirk_registry, quirk_context):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from installations import environment
+from installations import copy_checkout, environment
 
 Quirks = Callable[..., Any]
 
@@ -108,12 +107,7 @@ print(json.dumps([plan.changes, [one.message for one in problems(registry.find("
 
 def test_a_built_in_quirk_is_one_file(python: Callable[..., Any], tmp_path: Path) -> None:
     """A copy of the checkout lists, plans, validates and documents it, and nothing else there was edited."""
-    root = Path(__file__).parents[2]
-    listed = ["git", "ls-files", "-z", "quirks_core", "quirks_plugins", "worker", "docs", "pyproject.toml"]
-    for name in subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.strip("\0").split("\0"):
-        if (root / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / name, tmp_path / name)
+    copy_checkout(tmp_path, "quirks_core", "quirks_plugins", "worker", "docs", "pyproject.toml")
     in_copy = partial(python, folder=tmp_path, PYTHONPATH=str(tmp_path))
     new = ["-m", "quirks_core.cli", "new", "--json", "--builtin", "kit-example"]
 
@@ -125,36 +119,6 @@ def test_a_built_in_quirk_is_one_file(python: Callable[..., Any], tmp_path: Path
     assert (changes["engine.enforce_eager"], problems, "# kit-example" in page) == (True, [], True)
     rows = {row["id"]: row["flag"] for row in json.loads(in_copy("-m", "quirks_core.cli", "list", "--json").stdout)}
     assert rows["kit-example"] == "sleep"
-
-
-NO_NAME, TAKEN, NO_ID = "is no name of a distribution", "cannot be used", "the id must be lower-case words"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["acme quirks"], NO_NAME),
-        *(([name], TAKEN) for name in ("json", "class", "model-quirks")),
-        (["acme-quirks", "--id", "Not An Id"], NO_ID),
-        (["--builtin", "acme/one"], "what stands before the slash is the distribution's name, 'model-quirks'"),
-        (["--builtin", "v1-runtime"], "'v1-runtime' is taken by model-quirks 0.1.0; try another name"),
-        (
-            ["acme-quirks", "--id", "others/one"],
-            "what stands before the slash is the distribution's name, 'acme-quirks'",
-        ),
-        (
-            ["acme-quirks", "--id", "gemma4-layer-scalar"],
-            "is taken by model-quirks 0.1.0; try 'acme-quirks/gemma4-layer-scalar'",
-        ),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, list) else "",
-)
-def test_a_name_or_id_that_cannot_be_used_is_refused(quirks: Quirks, tmp_path: Path, arguments: list[str], words: str) -> None:
-    outcome = quirks("new", "--folder", tmp_path / "made", *arguments)
-
-    assert outcome.code == 2
-    assert words in outcome.err
-    assert not (tmp_path / "made").exists()
 
 
 def test_a_folder_in_use_is_left_alone(quirks: Quirks, tmp_path: Path) -> None:

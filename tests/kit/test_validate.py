@@ -35,8 +35,6 @@ USELESS = {
         {"match": "Fact('kit-useless.node').above(1)",
          "examples": "[yes(extra={'kit-useless.node': 2}), no(extra={'kit-useless.node': 1}), unknown()]"},
         "return {'nodes': 4}", "gives no fact 'kit-useless.node' in any example; did you mean 'kit-useless.nodes'?"),
-    "value": ({"adjustments": "Require('engine.dtype', 'float23')"}, "return {}", "engine.dtype takes one of auto, "),
-    "argument": ({"adjustments": "Require('engine.max_num_seq', 4)"}, "return {}", "did you mean 'max_num_seqs'?"),
 }  # fmt: skip
 RAISES = """
 class Bad(Match):
@@ -191,13 +189,6 @@ def test_the_exit_code_is_that_of_the_named_distribution(quirks: Callable[..., A
     assert "kit-bad: 1 quirk, 3 to mend" in bad.out
     assert "add an entry point to the group 'model_quirks'" in none.out
     assert "no distribution 'kit-god' is installed; did you mean 'kit-good'?" in unknown.err
-
-
-def test_an_installation_without_third_parties_is_good(quirks: Callable[..., Any]) -> None:
-    everybody = quirks("validate")
-
-    assert everybody.code == 0
-    assert "no third party's quirks are installed" in everybody.out
 
 
 def test_a_plugin_that_hangs_does_not_hide_the_next_one(install: Install) -> None:

@@ -37,6 +37,7 @@ def plan_for(tmp_path: Path, registry: Registry) -> Callable[..., Plan]:
         *,
         environ: Mapping[str, str] | None = None,
         disable: Sequence[str] = (),
+        assume: Sequence[str] = (),
     ) -> Plan:
         config = {"model_type": model} if isinstance(model, str) else dict(model)
         (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -44,7 +45,8 @@ def plan_for(tmp_path: Path, registry: Registry) -> Callable[..., Plan]:
         for slot, value in (settings or {}).items():
             section, dot, key = slot.partition(".")
             values.update({section: {**values.get(section, {}), key: value}} if dot else {slot: value})
-        options = PlanOptions(switches=Switches.gather(command_line=SwitchNames(disable), environ={}))
+        switches = Switches.gather(command_line=SwitchNames(disable), environ={})
+        options = PlanOptions(switches=switches, assume=tuple(assume))
         return make_plan(GenerationConfig.parse(values), options, registry=registry, environ=environ or {})
 
     return plan

@@ -108,19 +108,6 @@ def test_a_refusal_names_its_switch_with_a_remedy(item):
             assert re.search(r"(engine|parallel|cluster|train|refit|request)\.\w+|it to '|[A-Z]+_[A-Z_]+", refusal.remedy)
 
 
-@every_quirk
-def test_a_quirk_switched_off_by_any_name_does_nothing(item):
-    quirk = item.quirk
-    for example in quirk.examples:
-        if example.answer is not Answer.YES:
-            continue
-        for name in (quirk.id, quirk.flag.upper(), f"distribution:{BUILT_IN}"):
-            switches = Switches.gather(command_line=SwitchNames([name]), environ={})
-            plan = resolve(example.context(), [item], switches)
-            assert [verdict.state for verdict in plan.verdicts] == ["disabled"]
-            assert (plan.adjustments, plan.refusals, plan.patches, plan.warnings) == ((), (), (), ())
-
-
 def test_the_data_file_is_up_to_date():
     """A quirk that it does not name is new in this release, so that adding one needs no record."""
     known = data_file.read_for(LOADED[0].quirk)

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quirks_core import ModelFlag, Plan, RunContext
-from quirks_core.facts.model import ModelFacts
+from quirks_core import ModelFlag, Plan, RunContext, yes
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
 from quirks_core.plugins.registry import Registry
@@ -42,10 +41,7 @@ class Run(NamedTuple):
         """The facts, as `GenerationConfig` gives them: defaults are there, and not typed."""
         sizes = {name: value for name, value in self._asdict().items() if name not in ("kind", "eplb") and value is not None}
         typed = {**parallel(**sizes), **({"engine.enable_eplb": True} if self.eplb else {})}
-        model = ModelFacts(name="model", path="model", config=KINDS[self.kind])
-        return RunContext(
-            model=model, settings={FLAG: False, "engine.generate_from_dummy": False, **typed}, typed=frozenset(typed)
-        )
+        return yes(KINDS[self.kind], typed, defaults={FLAG: False, "engine.generate_from_dummy": False}).context()
 
 
 def chosen(run: Run) -> str | None:

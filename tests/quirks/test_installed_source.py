@@ -40,15 +40,6 @@ def test_transformers_keeps_the_bias_of_each_model_in_a_buffer(model_type):
     assert re.search(r"self\.(e_score_correction_bias|expert_bias) = nn\.Buffer\(", source)
 
 
-def test_a_source_build_is_settled_by_the_installed_source(plan_for, registry):
-    built = plan_for("gemma3_text").context.model_copy(update={"packages": {"vllm": "0.1.dev1+g123"}})
-
-    (verdict,) = [item for item in registry.resolve(built).verdicts if item.id == "gemma-normalizer-dummy-load"]
-
-    assert verdict.state == "dormant"
-    assert "settled by" in verdict.because
-
-
 @pytest.mark.parametrize(("settings", "environ"), [({}, UNREAD), ({"env": UNREAD}, {})], ids=["shell", "configuration"])
 def test_unread_variables_are_named_in_one_warning(plan_for, settings, environ):
     plan = plan_for("qwen3", settings, environ=environ)

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from quirks_core.configuration.config import GenerationConfig
-from quirks_core.plugins.planning import PlanOptions, make_plan
-
 _LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16"}
 _MODELOPT = {
     "producer": {"name": "modelopt", "version": "0.23.0"},
@@ -44,47 +41,37 @@ _OMNI = _composite(
 
 
 @pytest.fixture
-def planned(tmp_path, registry):
+def planned(tmp_path, plan_for):
     """Plans a rollout of a model on vLLM 0.32.0 for CUDA, from dummy weights."""
 
     def plan(config, beside=None):
-        (tmp_path / "config.json").write_text(json.dumps(config))
         if beside is not None:
             (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
-        run = GenerationConfig.parse({"model": str(tmp_path), "engine": {"load_format": "dummy"}})
-        options = PlanOptions(assume=("vllm==0.32.0", "platform==cuda"))
-        return make_plan(run, options, registry=registry, environ={})
+        return plan_for(config, {"engine.load_format": "dummy"}, assume=("vllm==0.32.0", "platform==cuda"))
 
     return plan
 
 
-@pytest.mark.parametrize(
-    ("config", "beside", "active"),
-    [
-        pytest.param({**_GEMMA4, "quantization_config": _BLOCK_FP8}, None, _FP8_ADVICE, id="32"),
-        pytest.param(_LLAMA, _MODELOPT, {*_FP8_ADVICE, "fp8-kv-rollout"}, id="33-file"),
-        pytest.param({**_LLAMA, "quantization_config": {"quant_method": "fp8"}}, None, _FP8_ADVICE, id="33-fp8"),
-        pytest.param(_KIMI, None, {"router-bias-buffers"}, id="38"),
-        pytest.param(
-            _composite("acme", "DeepseekV4ForCausalLM"), None, {"router-bias-buffers", "derived-weights-refit"}, id="F10"
-        ),
-    ],
-)
-def test_what_users_saw_is_answered(planned, config, beside, active):
-    assert active <= {verdict.id for verdict in planned(config, beside).verdicts if verdict.state == "active"}
+_DEEPSEEK_V4 = _composite("acme", "DeepseekV4ForCausalLM")
 
 
 @pytest.mark.parametrize(
-    ("config", "inactive"),
+    ("config", "beside", "active", "inactive"),
     [
-        pytest.param(_NEMOTRON_H, _MOE_RULES, id="34"),
-        pytest.param(_GEMMA4, {"device-normalization-dummy"}, id="F5"),
-        pytest.param(_LLAMA, {*_FP8_ADVICE, "fp8-kv-rollout"}, id="33-bfloat16"),
+        pytest.param({**_GEMMA4, "quantization_config": _BLOCK_FP8}, None, _FP8_ADVICE, (), id="32"),
+        pytest.param(_LLAMA, _MODELOPT, {*_FP8_ADVICE, "fp8-kv-rollout"}, (), id="33-file"),
+        pytest.param({**_LLAMA, "quantization_config": {"quant_method": "fp8"}}, None, _FP8_ADVICE, (), id="33-fp8"),
+        pytest.param(_KIMI, None, {"router-bias-buffers"}, (), id="38"),
+        pytest.param(_DEEPSEEK_V4, None, {"router-bias-buffers", "derived-weights-refit"}, (), id="F10"),
+        pytest.param(_NEMOTRON_H, None, (), _MOE_RULES, id="34"),
+        pytest.param(_GEMMA4, None, (), {"device-normalization-dummy"}, id="F5"),
+        pytest.param(_LLAMA, None, (), {*_FP8_ADVICE, "fp8-kv-rollout"}, id="33-bfloat16"),
     ],
 )
-def test_what_has_no_such_part_is_left_alone(planned, config, inactive):
-    states = {verdict.id: verdict.state for verdict in planned(config).verdicts}
+def test_what_users_saw_is_answered_and_all_else_left_alone(planned, config, beside, active, inactive):
+    states = {verdict.id: verdict.state for verdict in planned(config, beside).verdicts}
 
+    assert {states[quirk] for quirk in active} <= {"active"}
     assert {states[quirk] for quirk in inactive} <= {"not_matched", "dormant"}
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.trainers import TRAINERS
-from quirks_core.plugins.planning import make_plan
 
 ID = "rollout-precision"
 TRAINER = {
@@ -44,13 +40,15 @@ PAIRS = {
 
 
 @pytest.fixture
-def planned(tmp_path):
+def planned(plan_for):
     """Plans a rollout of a model with this ``config.json``."""
 
     def make(train, config=None, **engine):
         text = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "dtype": "bfloat16", **(config or {})}
-        (tmp_path / "config.json").write_text(json.dumps(text), encoding="utf-8")
-        return make_plan(GenerationConfig.parse({"model": str(tmp_path), "train": train, "engine": engine}))
+        sections = {"train": train, "engine": engine}
+        return plan_for(
+            text, {f"{section}.{name}": one for section, values in sections.items() for name, one in values.items()}
+        )
 
     return make
 
@@ -90,22 +88,23 @@ def test_a_model_that_float16_overflows_is_never_advised_it(planned, trainer, ki
     assert f"not float16, because {kind}" in text
 
 
-def test_weights_beyond_float16_are_counted_in_the_shards(planned, tmp_path):
-    weights = torch.full((70, 70), 1.0, dtype=torch.bfloat16)
-    weights[0, :5] = torch.tensor([65536.0, -7e4, 3e38, float("inf"), 65280.0])  # the last one fits
-    save_file({"a": weights, "b": torch.tensor([-1e5, 1.0])}, tmp_path / "model.safetensors")
+BEYOND = torch.tensor([65536.0, -7e4, 3e38, float("inf"), 65280.0, *[1.0] * 5000], dtype=torch.bfloat16)  # 65280 fits
+VANISHING = torch.tensor([1e-9, 1.0, 0.0, 6e-8] * 10, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        ({"a": BEYOND, "b": torch.tensor([-1e5, 1.0])}, "5 weights of the checkpoint are beyond 65 504"),
+        ({"a": VANISHING}, "25.0% of the checkpoint's weights would be 0"),
+    ],
+)
+def test_weights_that_float16_cannot_hold_speak_against_it(planned, tmp_path, weights, reason):
+    save_file(weights, tmp_path / "model.safetensors")
 
     (text,) = advice(planned(TRAINER["autocast bfloat16"]))
 
-    assert "not float16, because 5 weights of the checkpoint are beyond 65 504" in text
-
-
-def test_weights_that_would_vanish_speak_against_float16(planned, tmp_path):
-    save_file({"a": torch.tensor([1e-9, 1.0, 0.0, 6e-8] * 10, dtype=torch.bfloat16)}, tmp_path / "model.safetensors")
-
-    (text,) = advice(planned(TRAINER["autocast bfloat16"]))
-
-    assert "not float16, because 25.0% of the checkpoint's weights would be 0" in text
+    assert f"not float16, because {reason}" in text
 
 
 @pytest.mark.parametrize("name", TRAINERS)

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sysconfig
 import venv
 from collections.abc import Mapping
 from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def copy_checkout(folder: Path, *names: str) -> Path:
+    """Copies files and folders of this checkout, or all of it, as git has them or would; returns the folder."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *names]
+    found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in (name for name in found if name and os.path.lexists(ROOT / name)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
 
 
 def lay(site: Path, name: str, version: str, points: Mapping[str, str] | None = None, *, group: str = "model_quirks") -> None:

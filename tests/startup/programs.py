@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from patience import HUNG_S
 
 #: Numbers of ports that this process has not tried yet.
 _PORTS = iter(range(500))
@@ -33,6 +39,18 @@ def inherited() -> dict[str, str]:
     """Returns an environment with a wide terminal without colours, and nothing that the developer has set for our tools."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(_THEIRS)}
     return {**kept, "COLUMNS": "300", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def run_python(
+    *arguments: object,
+    cwd: Path | None = None,
+    interpreter: str | Path = sys.executable,
+    environ: Mapping[str, str] = os.environ,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python in a process of its own, with some more variables."""
+    command, given = [str(interpreter), *map(str, arguments)], {**environ, **variables}
+    return subprocess.run(command, cwd=cwd, env=given, capture_output=True, encoding="utf-8", timeout=HUNG_S, check=False)
 
 
 def free_port() -> int:

@@ -28,10 +28,10 @@ def quiet_engine(*, verbose: bool) -> None:
 
 @contextmanager
 def progress_bar(console: Screen, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
-    """Shows a bar, or how long the work takes if its steps are not counted."""
+    """Shows a bar, or how long the work takes if its steps are not counted; nothing where there is no terminal."""
     counted = (BarColumn(), MofNCompleteColumn()) if total is not None else ()
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *counted, TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield bar, bar.add_task("", total=total)
 
 
