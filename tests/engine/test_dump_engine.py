@@ -15,6 +15,7 @@ from worker.lab.compare.causes import KNOWN
 from worker.lab.compare.compare import Comparison, compare
 from worker.lab.compare.dump import Dump
 from worker.lab.compare.dumping import dump
+from worker.lab.kit.lab import PROMPTS, Lab
 from worker.lab.parity.measure import measure
 from worker.lab.parity.prompts import Prompts
 from worker.lab.parity.session import Session
@@ -28,22 +29,22 @@ _CONFIG = {"engine": {"load_format": "auto"}, "sampling": {"temperature": 0.7, "
 async def found(
     running: Callable[..., AbstractAsyncContextManager[VllmAsyncGenerationWorker]],
     checkpoint: Callable[..., Path],
-    lab: SimpleNamespace,
+    lab: Lab,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> SimpleNamespace:
     """A dump from a file, one more by the same engine, and one after a refit with other weights."""
     folder = checkpoint("qwen3")
     trainer = lab.trainer(folder)
     async with running(folder, _CONFIG) as worker:
-        a = await dump(worker, lab.PROMPTS, seed=5)
+        a = await dump(worker, PROMPTS, seed=5)
         a.write(tmp_path_factory.mktemp("dumps") / "A.json")
-        again = await dump(worker, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
-        alone = Session(worker, None, TrainerOptions(), Prompts(lab.PROMPTS), new_tokens=12, seed=0)
+        again = await dump(worker, PROMPTS, seed=5, tokens_of=[a.sequences])
+        alone = Session(worker, None, TrainerOptions(), Prompts(PROMPTS), new_tokens=12, seed=0)
         parity = await measure(alone, [], chosen_thresholds("float32"))
         with torch.no_grad():
             trainer.lm_head.weight.mul_(1.5)
         await worker.refit_async(trainer)
-        other = await dump(worker, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
+        other = await dump(worker, PROMPTS, seed=5, tokens_of=[a.sequences])
     return SimpleNamespace(a=a, again=again, other=other, parity=parity)
 
 
@@ -59,11 +60,6 @@ def test_one_engine_agrees_with_itself(found: SimpleNamespace) -> None:
     assert (comparison.effective, comparison.settings, comparison.causes) == ((), (), ())
 
 
-def test_a_dump_holds_the_receipt_of_its_engine(found: SimpleNamespace) -> None:
-    assert found.a.receipt.digest == found.a.plan
-    assert len(found.a.receipt.processes) == 2  # ours and the engine core
-
-
 def test_other_weights_are_seen_on_the_same_tokens(found: SimpleNamespace) -> None:
     comparison = compare(found.a, found.other)
 
@@ -71,25 +67,17 @@ def test_other_weights_are_seen_on_the_same_tokens(found: SimpleNamespace) -> No
     assert "the weights" in comparison.reading
 
 
-def test_sampled_rows_have_a_seed_each(found: SimpleNamespace) -> None:
-    """Sampled rows at the configured temperature have a seed each."""
-    sampled = [row for row in found.a.rows if row.kind == "sampled"]
+def test_a_dump_holds_what_its_rows_were_made_with(found: SimpleNamespace) -> None:
+    """The receipt, a seed for each sampled row, and the logprobs that greedy tokens have when a prefill scores them."""
+    a: Dump = found.a
+    sampled = [row for row in a.rows if row.kind == "sampled"]
+    scored = zip(a.rows, a.scored[a.digest], strict=True)
+    pairs = [pair for row, again in scored if row.kind == "greedy" for pair in zip(row.logprobs, again, strict=True)]
 
+    assert (a.receipt.digest, len(a.receipt.processes)) == (a.plan, 2)  # ours and the engine core
     assert [row.seed for row in sampled] == list(range(5, 11))
     assert len({row.tokens for row in sampled}) == 6
-    assert found.a.settings["sampling.temperature"] == 0.7
-
-
-def test_tokens_scored_by_prefill_keep_their_logprobs(found: SimpleNamespace) -> None:
-    """Greedy tokens scored by prefill have the logprobs they were generated with."""
-    a: Dump = found.a
-    pairs = [
-        (x, y)
-        for row, scored in zip(a.rows, a.scored[a.digest], strict=True)
-        if row.kind == "greedy"
-        for x, y in zip(row.logprobs, scored, strict=True)
-    ]
-
+    assert a.settings["sampling.temperature"] == 0.7
     assert len(pairs) == 36
     assert max(abs(x - y) for x, y in pairs) < 1e-3
 

@@ -62,7 +62,7 @@ def culprit(report, scenario):
     return first
 
 
-async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured):
+async def test_with_the_plan_every_scenario_is_within_rounding(measured):
     """Qwen3-MoE; the other families below, and data-parallel ranks in test_one_engine.py."""
     report = await measured("qwen3_moe", new_tokens=16)
 
@@ -75,7 +75,8 @@ async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured
     assert (kept.gates, kept.level) == (False, "fail")
 
 
-async def test_an_engine_without_a_batch_invariant_mode_can_be_held_to_equality_in_the_last_bit(measured):
+async def test_an_engine_can_be_held_to_equality_in_the_last_bit(measured):
+    """Also one without a batch-invariant mode."""
     report = await measured("qwen3", scenarios=("decode-prefill",), thresholds=("max_abs_delta<=0",), new_tokens=8)
 
     (result,) = report.results
@@ -107,7 +108,7 @@ def test_the_command_line_writes_reports(arguments, tmp_path):
     assert json.loads((folder / "report.json").read_text())["plan"] == report.plan
 
 
-async def test_logprobs_from_before_the_temperature_are_blamed_on_the_logprobs_mode(measured):
+async def test_raw_logprobs_are_blamed_on_the_logprobs_mode(measured):
     report = await measured(
         "qwen3",
         {"sampling": {"temperature": 0.7}, "engine": {"logprobs_mode": "raw_logprobs"}},
@@ -122,7 +123,7 @@ async def test_logprobs_from_before_the_temperature_are_blamed_on_the_logprobs_m
     assert [other.setting for other in report.attributions if other.restores] == ["engine.logprobs_mode"]
 
 
-async def test_a_prefix_cache_older_than_the_weights_is_blamed_on_what_keeps_it(measured):
+async def test_an_old_prefix_cache_is_blamed_on_what_keeps_it(measured):
     """Qwen3: all else is within rounding."""
     report = await measured(
         "qwen3",
@@ -141,7 +142,7 @@ async def test_a_prefix_cache_older_than_the_weights_is_blamed_on_what_keeps_it(
     }
 
 
-async def test_every_scenario_that_a_refit_of_parameters_breaks_is_blamed_on_its_scope(measured):
+async def test_scenarios_that_the_scope_of_a_refit_breaks_blame_it(measured):
     """Quirk apertus-xielu-buffers, paired: what is tried is what the quirk would have set."""
     report = await measured(
         "apertus",
@@ -178,7 +179,7 @@ def large_logits(checkpoint, tmp_path_factory):
     return folder
 
 
-async def test_a_float32_head_on_one_side_is_blamed_on_the_other_sides_head(measured, large_logits):
+async def test_a_float32_head_is_blamed_on_the_other_sides_head(measured, large_logits):
     report = await measured(
         large_logits,
         {"engine": {"load_format": "auto", "dtype": "bfloat16", "head_dtype": "float32"}},

@@ -49,7 +49,8 @@ def test_packed_weights_are_compared_by_what_the_layer_computes(layer):
     assert list(differences(layer(value=2.0), layer())) == ["layer (as it computes)"]
 
 
-def test_a_layer_that_only_holds_the_weight_of_a_convolution_is_compared_by_value(layer):
+def test_a_layer_that_only_holds_a_weight_is_compared_by_value(layer):
+    """As one does that of a convolution."""
     shape = (WIDTH, 1, 4)
 
     assert differences(layer(shape), layer(shape)) == {}
@@ -63,7 +64,7 @@ def test_a_layer_that_does_not_compute_any_more_differs(layer):
     assert "does not compute: AttributeError" in differences(held, layer())["layer (as it computes)"]
 
 
-def test_a_layer_that_neither_shows_its_weight_nor_computes_cannot_be_verified(layer):
+def test_a_layer_that_shows_and_computes_nothing_is_refused(layer):
     held, fresh = layer(), layer()
     for one in (held, fresh):
         del one["layer"].cpu_linear

@@ -32,17 +32,16 @@ async def group(with_bos, grouped):
 
 
 def test_dense_engines_share_nothing(group):
-    """The strategy for a dense model is engines that share nothing."""
     assert group.strategy == "independent"
     assert [(row.engine, row.dp_size, row.ep_rank) for row in group.topology.rows] == [(0, 1, None), (1, 1, None)]
 
 
 async def test_dummy_weights_generate_nothing_after_a_rejected_refit(group, tokens, checkpoint, lab):
-    """Nothing is generated from dummy weights also after a refit that all ranks reject."""
-    await group.prepare_refit_info_async({"another.weight": ((1,), "float32")})
-    with pytest.raises(RefitRejectedError):
-        await group.refit_async(lab.trainer(checkpoint("qwen3")))
+    """A refit that all ranks reject leaves the group as it was."""
     model = lab.trainer(checkpoint("qwen3"))
+    await group.prepare_refit_info_async({"another.weight": ((1,), "float32")})
+    with pytest.raises(RefitRejectedError, match=r"rank 0: .*rejected"):
+        await group.refit_async(model)
     await group.prepare_refit_info_async({name: (one.shape, one.dtype) for name, one in model.named_parameters()})
 
     with pytest.raises(NotReadyError, match=r"^the engine started from dummy weights .* refit before generating"):
@@ -51,7 +50,6 @@ async def test_dummy_weights_generate_nothing_after_a_rejected_refit(group, toke
 
 
 async def test_one_refit_reaches_both_engines(group, tokens, checkpoint, lab):
-    """One refit makes both engines generate what transformers does."""
     trainer = lab.trainer(checkpoint("qwen3"))
     expected = [row.tokens for row in lab.reference(trainer)]
 

@@ -21,6 +21,7 @@ import openai
 import pytest
 import torch
 from forked_programs import Program
+from installations import lay
 from patience import HUNG_S, until
 from programs import free_port
 
@@ -38,13 +39,14 @@ _WORKER = """
 import asyncio, json, sys
 from worker import VllmAsyncGenerationWorker
 
-async def main(config):
+async def main(config, port):
+    config["server"]["port"] = int(port)
     worker = VllmAsyncGenerationWorker(config)
     await worker.post_init_async()
     await asyncio.Event().wait()
 
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))
+    asyncio.run(main(json.loads(sys.argv[1]), sys.argv[3]))
 """
 
 
@@ -134,29 +136,21 @@ class Programs:
         return self.run(*before, sys.executable, file, *arguments, **variables)
 
     @contextlib.contextmanager
-    def running(self, command: Sequence[str | Path], **variables: str) -> Iterator[Server]:
-        """Runs a program that serves no port until the end of the block."""
+    def running(self, *command: str | Path, port: int = 0, **variables: str) -> Iterator[Server]:
+        """Runs a program until the end of the block."""
         program, log = self.start(command, **variables)
         try:
-            yield Server(program, log, 0)
+            yield Server(program, log, port)
         finally:
             end(program)
-
-    @staticmethod
-    def receipts_in(file: Path) -> Receipts:
-        """Reads a file of receipts."""
-        return Receipts.model_validate_json(file.read_text(encoding="utf-8"))
 
     @contextlib.contextmanager
-    def server(self, *command: str | Path, port: int, **variables: str) -> Iterator[Server]:
-        """Runs a server until the end of the block."""
-        program, log = self.start([*command, "--port", str(port)], **variables)
-        server = Server(program, log, port)
-        try:
-            server.wait_until_healthy()
+    def server(self, *command: str | Path, **variables: str) -> Iterator[Server]:
+        """Runs a server, on a port of its own, until the end of the block."""
+        port = free_port()
+        with self.running(*command, "--port", str(port), port=port, **variables) as server:
+            until(server.is_healthy, f"{server.url}/health; the program's output is in {server.log}", every_s=0.5)
             yield server
-        finally:
-            end(program)
 
     def send(self, url: str, model: Path, *options: str, ranks: int = 1) -> Ended:
         """Sends a model to a server, as a trainer of one process or of two that share it does."""
@@ -165,17 +159,17 @@ class Programs:
         return self.run(*command, _ROOT / "examples" / "send_weights.py", model, url, *options, OMP_NUM_THREADS="1")
 
     def worker(
-        self, model: Path, port: int, key: str, *, env: dict[str, str] | None = None, name: str = "", **engine: Any
+        self, model: Path, key: str, *, env: dict[str, str] | None = None, name: str = "", **engine: Any
     ) -> contextlib.AbstractContextManager[Server]:
         """Runs our worker until the end of the block: a small engine, with a server that has the routes for trainers."""
         script = self.folder / "our_worker.py"
         script.write_text(_WORKER, encoding="utf-8")
         small = {"load_format": "auto", "max_model_len": 128, "max_num_seqs": 8, "num_gpu_blocks_override": 64}
         small["enforce_eager"] = True
-        server = {"enabled": True, "rl_routes": True, "rl_api_key": key, "port": port, "validation_temperature": 0.0}
+        server = {"enabled": True, "rl_routes": True, "rl_api_key": key, "validation_temperature": 0.0}
         server |= {"served_model_name": name} if name else {}
         config = {"model": str(model), "env": env or {}, "engine": {**small, **engine}, "server": server}
-        return self.server(sys.executable, script, json.dumps(config), port=port)
+        return self.server(sys.executable, script, json.dumps(config))
 
 
 @dataclass
@@ -202,21 +196,8 @@ class Server:
         model = client.models.list().data[0].id
         return client.completions.create(model=model, **fields).choices[0]
 
-    def wait_until_said(self, beginning: str) -> None:
-        """Waits for a line of ours; a program that ends before is an error."""
-
-        def is_said() -> bool:
-            found = any(line.startswith(beginning) for line in self.said)
-            assert found or self.program.poll() is None, self.log.read_text(errors="replace")[-6000:]
-            return found
-
-        until(is_said, f"a line {beginning!r} in {self.log}")
-
-    def wait_until_healthy(self) -> None:
-        """Waits until it answers; a server that ends before is an error."""
-        until(self._is_healthy, f"{self.url}/health; the program's output is in {self.log}", every_s=0.5)
-
-    def _is_healthy(self) -> bool:
+    def is_healthy(self) -> bool:
+        """Says whether it answers; one that has ended is an error."""
         assert self.program.poll() is None, self.log.read_text(errors="replace")[-6000:]
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=HUNG_S) as answer:  # noqa: S310
             return answer.status == 200
@@ -239,10 +220,8 @@ def started_programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """Starts programs; where the CPU build has no metadata of the name vllm, its own command needs a stub of it."""
     folder = tmp_path_factory.mktemp("programs")
     site = folder / "site"
-    info = site / "vllm-0.dist-info"
-    info.mkdir(parents=True)
     version = f"{(installed_version('vllm') or '').partition('+')[0]}+cpu"  # vLLM finds its platform by that label
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
+    lay(site, "vllm", version)
     environment = {
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_OFFLINE": "1",
@@ -279,12 +258,6 @@ def site_of(started_programs: Programs) -> Path:
     return Path(started_programs.environment["PYTHONPATH"].split(os.pathsep)[1])
 
 
-@pytest.fixture
-def port() -> int:
-    """A free port."""
-    return free_port()
-
-
 @pytest.fixture(scope="session")
 def models(checkpoint: Callable[..., Path]) -> list[Path]:
     """Three checkpoints of one kind."""
@@ -292,11 +265,11 @@ def models(checkpoint: Callable[..., Path]) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def greedy(shared_lab: Lab) -> Callable[[Path, Sequence[Sequence[int]], int], list[list[int]]]:
+def greedy(lab: Lab) -> Callable[[Path, Sequence[Sequence[int]], int], list[list[int]]]:
     """Returns what transformers' model of a folder says after each prompt, as token ids."""
 
     def completed(model: Path, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-        trainer, found = shared_lab.trainer(model), []
+        trainer, found = lab.trainer(model), []
         for prompt in prompts:
             made = trainer.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False)
             found.append(made[0, len(prompt) :].tolist())
@@ -322,11 +295,11 @@ def weights(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, s
 
 
 @pytest.fixture
-def receipts(programs: Programs, tmp_path: Path) -> Callable[[], Receipts]:
-    """Reads the file of receipts; its path is the attribute ``file``."""
+def receipts(tmp_path: Path) -> Callable[..., Receipts]:
+    """Reads a file of receipts; that of the test is the attribute ``file``."""
 
-    def read() -> Receipts:
-        return programs.receipts_in(read.file)  # type: ignore[attr-defined]
+    def read(file: Path | None = None) -> Receipts:
+        return Receipts.model_validate_json((file or read.file).read_text(encoding="utf-8"))
 
-    read.file = tmp_path / "receipts.json"  # type: ignore[attr-defined]
+    read.file = tmp_path / "receipts.json"
     return read

@@ -65,7 +65,7 @@ def described(account):
     return [(verdict["kind"], verdict["is_grave"]) for verdict in account["verdicts"]]
 
 
-def test_stop_refuses_requests_with_the_sentence_that_names_the_fault(programs, models, receipts, worker_in_core):
+def test_stop_refuses_requests_and_names_the_fault(programs, models, receipts, worker_in_core):
     variables = {
         "MODEL_QUIRKS": "rollout",
         "MODEL_QUIRKS_LEDGER": "stop",
@@ -126,7 +126,7 @@ if __name__ == "__main__":
 )
 
 
-def test_a_base_that_drifts_and_text_that_is_encoded_again_are_named(programs, checkpoint, receipts, worker_in_core):
+def test_a_drifting_base_and_text_encoded_again_are_named(programs, checkpoint, receipts, worker_in_core):
     variables = {
         "MODEL_QUIRKS": "rollout",
         "MODEL_QUIRKS_RECEIPT": str(receipts.file),

@@ -95,7 +95,8 @@ def is_nan(rows):
     return all(math.isnan(row[-1]) for row in rows)
 
 
-def test_they_are_refused_by_name_until_the_next_update_which_is_right_for_all_prompts(outcome):
+def test_they_are_refused_by_name_until_the_next_update(outcome):
+    """That one is right for all prompts."""
     found, said = outcome()
 
     start = found.pop("start")
@@ -111,7 +112,7 @@ def test_they_are_refused_by_name_until_the_next_update_which_is_right_for_all_p
     assert sum("left NaN" in line for line in said) == 3
 
 
-def test_they_are_taken_with_a_warning_on_demand_and_no_nan_outlives_them(outcome):
+def test_they_are_taken_on_demand_and_no_nan_outlives_them(outcome):
     found, said = outcome(MODEL_QUIRKS_SET="refit.finite=false")
 
     start = found.pop("start")

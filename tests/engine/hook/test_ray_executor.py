@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from installations import lay
 
 _POINT = """
 def platform():
@@ -39,10 +40,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def platform(tmp_path):
     """Folder of the plugin; who has it on the path has the platform."""
-    info = tmp_path / "acme_ray-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-ray\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("[vllm.platform_plugins]\nacme = acme_ray:platform\n", encoding="utf-8")
+    lay(tmp_path, "acme-ray", "1.0", {"acme": "acme_ray:platform"}, group="vllm.platform_plugins")
     (tmp_path / "acme_ray.py").write_text(_POINT, encoding="utf-8")
     (tmp_path / "acme_ray_platform.py").write_text(_PLATFORM, encoding="utf-8")
     return tmp_path

@@ -77,13 +77,12 @@ def accepting(refitting):
     ],
 )
 async def test_a_complete_refit_mends_after_a_misfit(worker, policies, holds, lab, refitting, transport, name, change):
-    """A complete refit mends an engine whichever tensor did not fit."""
     refitting(transport=transport)
     for _ in range(2):
         with pytest.raises(RefitError, match=rf"half-way \(.* does not take {name}, float32 \[.* once more, completely"):
             await refit_announced(worker, changed(policies.b, name, change))
     with pytest.raises(NotReadyError, match="a refit failed half-way"):
-        await lab.generate(worker)
+        await lab.greedy(worker)
 
     await worker.refit_async(policies.b.model)
 
@@ -101,7 +100,7 @@ async def test_weights_that_are_not_finite_are_refused_by_name(worker, policies,
         with pytest.raises(RefitError, match=rf"not finite, {name} \(3 values\); .* refit once more, completely"):
             await worker.refit_async(changed(policies.b, name, with_value(value, 3)))
         with pytest.raises(NotReadyError, match="not finite"):
-            await lab.generate(worker)
+            await lab.greedy(worker)
 
         await worker.refit_async(policies.b.model)
 
@@ -126,14 +125,14 @@ async def test_no_nan_outlives_weights_that_were_accepted(worker, policies, lab)
     assert worker.last_refit.not_finite == {"model.layers.0.self_attn.v_proj.weight": 2}
     assert "the weights 'nan' are not finite: model.layers.0.self_attn.v_proj.weight (2 values)" in worker.warnings[before]
     for _ in range(20):
-        spoilt = await lab.generate(worker)
+        spoilt = await lab.greedy(worker)
     assert all(math.isnan(row.logprobs[0]) for row in spoilt)
 
     await worker.refit_async(policies.b.model, clear_cache=False)  # does not clean, and the next one must all the same
     await worker.refit_async(policies.b.model, clear_cache=True)
 
     for _ in range(20):
-        rows = await lab.generate(worker)
+        rows = await lab.greedy(worker)
         assert [row.tokens for row in rows] == [row.tokens for row in policies.b.tokens]
         assert lab.largest_difference(rows, policies.b.tokens) < 1e-3
 
@@ -142,7 +141,7 @@ async def test_no_nan_outlives_weights_that_were_accepted(worker, policies, lab)
 async def test_requests_in_flight_go_on_as_under_finite_weights_alone(worker, policies, lab, sampling, generated):
     sampling(max_new_tokens=200)
     await worker.refit_async(changed(policies.b, "model.layers.0.self_attn.v_proj.weight", with_value(math.nan)))
-    generating = asyncio.create_task(lab.generate(worker))
+    generating = asyncio.create_task(lab.greedy(worker))
     await generated(requests=len(lab.PROMPTS))
 
     await worker.refit_async(policies.b.model, clear_cache=True)
