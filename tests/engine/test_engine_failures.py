@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import shlex
 import shutil
-import subprocess
-import sys
 import threading
 import time
 
 import psutil
 import pytest
-from patience import HUNG_S
+from programs import children
 
 from quirks_core.apply import process
 from quirks_core.base.errors import ReceiptError, UsageError
@@ -29,7 +25,7 @@ async def test_an_engine_that_dies_at_start_says_why_without_leftovers(checkpoin
     model = tmp_path / "broken"
     shutil.copytree(checkpoint("qwen3"), model)
     (model / "model.safetensors").write_bytes(b"these are no weights")
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = children()
 
     with pytest.raises(EngineStartError) as caught:
         async with running(model, {"engine": {"load_format": "auto", "distributed_executor_backend": "mp"}}):
@@ -38,8 +34,7 @@ async def test_an_engine_that_dies_at_start_says_why_without_leftovers(checkpoin
     assert "safetensor" in str(caught.value).lower()
     assert "VllmWorker-0" in str(caught.value)
     assert [note.partition(" (")[0] for note in caught.value.__notes__] == [_NO_QUIRK]
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
+    assert children() <= before
     assert "MODEL_QUIRKS_PLAN" not in os.environ
 
 
@@ -87,53 +82,6 @@ async def test_shutdown_removes_only_what_the_engine_brought(checkpoint, running
     other.kill()
     changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
     assert not [name for name in changed if name.startswith("MODEL_QUIRKS_")]
-
-
-#: Starts an engine and says how that ended.
-_START = """
-import asyncio, json, sys
-from worker.lab.kit.lab import configuration, set_environment
-
-set_environment()
-
-async def main():
-    from worker import VllmAsyncGenerationWorker
-
-    worker = VllmAsyncGenerationWorker(configuration(sys.argv[1], {"purpose": "eval"}))
-    try:
-        await worker.post_init_async()
-    except Exception as error:
-        print(json.dumps([type(error).__name__, str(error)]), flush=True)
-    await worker.shutdown()
-
-if __name__ == "__main__":
-    asyncio.run(main())
-"""
-
-
-@pytest.fixture
-def unshared():
-    """Runs a script behind a mount of its own; needs the right to mount."""
-    unshare, shell = shutil.which("unshare"), shutil.which("sh")
-    if unshare is None or shell is None or subprocess.run([unshare, "-m", shell, "-c", "true"], check=False).returncode:
-        pytest.skip("this user must not mount a file system")
-
-    def run(mount, *command):
-        line = f"{mount} && exec {shlex.join(map(str, command))}"
-        return subprocess.run([unshare, "-m", shell, "-c", line], capture_output=True, text=True, timeout=HUNG_S, check=False)
-
-    return run
-
-
-def test_shared_memory_that_is_too_small_is_named(checkpoint, unshared, tmp_path):
-    script = tmp_path / "start.py"
-    script.write_text(_START)
-
-    ended = unshared("mount -t tmpfs -o size=64m none /dev/shm", sys.executable, script, checkpoint("qwen3"))
-
-    kind, text = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith("[")))
-    assert kind == "EngineStartError"
-    assert "Insufficient space in /dev/shm" in text
 
 
 def test_a_folder_without_weights_is_refused(checkpoint, tmp_path):

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 import torch
 from patience import HUNG_S, settled, until
+from programs import children
 from safetensors.torch import save_file
 
 from quirks_core.base import private_folder
@@ -68,17 +68,8 @@ def nothing_left():
 
 def left():
     """Processes below this one, and what lies in the system's folder, vLLM's own sockets included."""
-    found = {child for child in psutil.Process().children(recursive=True) if _alive(child)}
     names = [path.name for path in Path(tempfile.gettempdir()).iterdir()]
-    return found | {name for name in names if name.startswith(("mq-", "model-quirks-")) or _VLLMS_SOCKET.fullmatch(name)}
-
-
-def _alive(process):
-    try:
-        command = " ".join(process.cmdline())
-        return process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command
-    except psutil.NoSuchProcess:
-        return False
+    return children() | {name for name in names if name.startswith(("mq-", "model-quirks-")) or _VLLMS_SOCKET.fullmatch(name)}
 
 
 def pid_of(worker, name):

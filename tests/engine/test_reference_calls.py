@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import torch
 from packaging.version import Version
-from patience import HUNG_S
+from patience import HUNG_S, settled
 
 from worker import VllmAsyncGenerationWorker
 from worker.batch import collate
@@ -72,9 +72,7 @@ async def test_statistics_are_sampled_and_dropped(worker, lab):
     before = worker._get_raw_spec_counters()
     worker._start_vllm_metrics_logger()  # a second logger would sample twice
     await sampled(worker, lab)
-    async with asyncio.timeout(HUNG_S):
-        while not any(worker.get_vllm_logger_metrics()["generation_tokens"]):  # noqa: ASYNC110 - samples come by time
-            await asyncio.sleep(0.1)
+    await settled(lambda: any(worker.get_vllm_logger_metrics()["generation_tokens"]))
 
     found, after = worker.get_vllm_logger_metrics(), worker._get_raw_spec_counters()
 
@@ -93,17 +91,11 @@ async def test_statistics_are_sampled_and_dropped(worker, lab):
 
 async def test_a_profile_is_written(worker, lab):
     await worker.start_gpu_profiling()
-    await sampled(worker, lab)
+    ((_, output),) = await sampled(worker, lab)
     await worker.stop_gpu_profiling()
 
     assert list(worker.traces.rglob("*.gz"))
-
-
-async def test_no_batch_has_experts_unless_asked_for(worker, lab):
-    ((_, output),) = await sampled(worker, lab)
-
-    assert not worker._return_routed_experts_enabled()
-    assert "routed_experts" not in output
+    assert (worker._return_routed_experts_enabled(), "routed_experts" in output) == (False, False)  # unless asked for
 
 
 async def test_nccl_reshard_names_the_calls_that_work_here(worker):

@@ -7,6 +7,7 @@ import asyncio
 import psutil
 import pytest
 import pytest_asyncio
+from programs import children
 
 from quirks_core.source.vllm_source import INSTALLED
 from worker.errors import EngineDiedError, EngineStartError, TransferError
@@ -146,7 +147,7 @@ async def test_an_engine_without_a_process_is_dead(worker):
 
 @pytest.mark.usefixtures("worker_is_down")
 async def test_a_plugin_that_fails_in_a_worker_only_is_named(checkpoint, running):
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = children()
 
     with pytest.raises(EngineStartError) as caught:
         async with running(checkpoint("qwen3"), {**_TWO_RANKS, "recipe": "bad"}):
@@ -157,8 +158,7 @@ async def test_a_plugin_that_fails_in_a_worker_only_is_named(checkpoint, running
     (note,) = caught.value.__notes__
     assert note.startswith("quirk acme-workers/fails (")
     assert note.endswith("and its code was running; to run without it: --disable acme-workers/fails")
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
+    assert children() <= before
 
 
 @pytest_asyncio.fixture(loop_scope="session")

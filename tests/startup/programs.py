@@ -35,6 +35,18 @@ def inherited() -> dict[str, str]:
     return {**kept, "COLUMNS": "300", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb"}
 
 
+def children() -> set[Any]:
+    """Returns the processes below this one; multiprocessing's tracker of resources stays as long as it does."""
+    import psutil  # it comes with an engine
+
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(child.cmdline()):
+                found.add(child)
+    return found
+
+
 def free_port() -> int:
     """Returns a free port that no other program gets by chance: systems give out those from 32 768 on."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

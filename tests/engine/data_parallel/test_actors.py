@@ -83,11 +83,6 @@ def under_way(group, tokens):
     return wait
 
 
-def test_the_strategy_for_shared_experts_is_one_engine_per_actor(group):
-    assert group.strategy == "actors"
-    assert group.plan.value("parallel.dp_strategy") == "actors"
-
-
 async def test_two_ranks_generate_what_one_engine_does(group, right):
     """Also when the other is idle."""
     await right(group, "a")
@@ -96,6 +91,7 @@ async def test_two_ranks_generate_what_one_engine_does(group, right):
 def test_every_process_says_itself_that_the_experts_are_shared(group):
     rows = group.topology.rows
 
+    assert group.strategy == group.plan.value("parallel.dp_strategy") == "actors"
     assert [(row.dp_rank, row.dp_size, row.ep_rank, row.ep_size) for row in rows] == [(0, 2, 0, 2), (1, 2, 1, 2)]
     for layer in rows[0].experts:
         assert [row.experts[layer] for row in rows] == [(0, 1, 2, 3), (4, 5, 6, 7)]

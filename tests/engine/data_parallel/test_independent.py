@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import pytest_asyncio
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 from worker.errors import NotReadyError, RefitRejectedError
 from worker.lab.kit.lab import PROMPTS
 
 
-@pytest.fixture(scope="module")
-def with_bos(checkpoint, tmp_path_factory):
-    """The checkpoint with a tokenizer that puts BOS before every text."""
-    folder = shutil.copytree(checkpoint("qwen3"), tmp_path_factory.mktemp("bos"), dirs_exist_ok=True)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    bos = ("<bos>", tokenizer.token_to_id("<bos>"))
-    tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[bos])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def group(with_bos, grouped):
+async def group(checkpoint, grouped):
     values = {"purpose": "rollout", "engine": {"data_parallel_size": 2}}
-    async with grouped(with_bos, values) as started:
+    async with grouped(checkpoint("qwen3"), values) as started:
         yield started
 
 
@@ -64,14 +49,6 @@ async def test_from_the_same_prompts_they_sample_differently(group, tokens):
     both = [await tokens(group, PROMPTS, greedy=False, rank=rank) for rank in (0, 1)]
 
     assert both[0] != both[1]
-
-
-async def test_a_text_that_begins_with_bos_gets_no_second_one(group):
-    texts = {"prompts": ["Hello world", "<bos>Hello world"]}
-
-    found = dict([item async for item in group.generate_text_async(texts, greedy=True)])
-
-    assert found[0] == found[1]
 
 
 async def test_a_phase_of_generation_begins_and_ends(group, tokens):

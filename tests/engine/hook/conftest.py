@@ -17,23 +17,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fork_server
+import forked_programs
 import openai
 import pytest
 import torch
-from forked_programs import Program
+from forked_programs import Started
 from installations import lay
 from patience import HUNG_S, until
-from programs import free_port
+from programs import Outcome, free_port
 
-from quirks_core.cli import main
 from quirks_core.facts.packages import installed_version
 from quirks_core.hook.receipts import Receipts
 from worker.lab.kit.lab import Lab
 
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = "model-quirks: "
-#: A program, started or forked from a process that has imported vLLM.
-Started = subprocess.Popen | Program
 #: A worker of a configuration, until it is ended.
 _WORKER = """
 import asyncio, json, sys
@@ -106,18 +104,7 @@ class Programs:
         log = self.folder / f"program-{self.count}.log"
         words, env = [str(word) for word in command], self.environ(variables)
         with log.open("wb") as output:
-            if self.forks and Program.can_be(words, env):
-                fork_server.start()
-                return Program(words, env=env, cwd=self.folder, stdout=output.fileno(), stderr=output.fileno()), log
-            program = subprocess.Popen(
-                words,
-                env=env,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            program = forked_programs.start(words, env=env, cwd=self.folder, output=output.fileno(), forks=self.forks)
         return program, log
 
     def run(self, *command: str | Path, timeout: float = HUNG_S, **variables: str) -> Ended:
@@ -279,17 +266,12 @@ def greedy(lab: Lab) -> Callable[[Path, Sequence[Sequence[int]], int], list[list
 
 
 @pytest.fixture
-def weights(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, str]]:
+def weights(quirks: Callable[..., Outcome]) -> Callable[..., tuple[int, str, str]]:
     """Runs ``quirks weights``; returns its exit code, what it printed, and its error."""
 
-    def run(*arguments: object) -> tuple[object, str, str]:
-        capsys.readouterr()
-        try:
-            code: object = main(["weights", *map(str, arguments)])
-        except SystemExit as error:
-            code = error.code
-        printed = capsys.readouterr()
-        return code, printed.out, " ".join(printed.err.split())
+    def run(*arguments: object) -> tuple[int, str, str]:
+        ended = quirks("weights", *arguments)
+        return ended.code, ended.out, " ".join(ended.err.split())
 
     return run
 

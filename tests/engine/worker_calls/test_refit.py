@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import stat
 from pathlib import Path
 
@@ -31,20 +32,13 @@ def info(policy):
 
 
 def without(policy, *endings):
-    """The policy as a module, some parameters left out."""
-    module = torch.nn.Module()
-    for name, tensor in policy.model.named_parameters():
-        if not name.endswith(endings):
-            _put(module, name, tensor)
-    return module
-
-
-def _put(module, name, tensor):
-    for part in name.split(".")[:-1]:
-        if not hasattr(module, part):
-            module.add_module(part, torch.nn.Module())
-        module = getattr(module, part)
-    module.register_parameter(name.split(".")[-1], tensor)
+    """The policy's model, some parameters left out."""
+    model = copy.deepcopy(policy.model)
+    for name, _ in policy.model.named_parameters():
+        if name.endswith(endings):
+            layer, _, own = name.rpartition(".")
+            delattr(model.get_submodule(layer), own)
+    return model
 
 
 @pytest.fixture
