@@ -69,8 +69,6 @@ def accepting(refitting):
     ("transport", "name", "change"),
     [
         ("ipc_zmq", Q, one_row_less),
-        ("collective", Q, one_row_less),
-        ("ipc_zmq", "model.layers.1.mlp.up_proj.weight", one_column_less),
         ("collective", "model.layers.1.self_attn.o_proj.weight", one_column_less),
         ("ipc_zmq", "model.embed_tokens.weight", one_column_less),
         ("collective", LAST, one_row_less),
@@ -91,14 +89,13 @@ async def test_a_complete_refit_mends_after_a_misfit(worker, policies, holds, la
 
 
 @pytest.mark.usefixtures("each_transport")
-@pytest.mark.parametrize("value", [math.nan, -math.inf])
 # Packed and fused, which is always loaded; copied from the second refit on.
 @pytest.mark.parametrize("name", [Q, LAST])
-async def test_weights_that_are_not_finite_are_refused_by_name(worker, policies, name, value, holds, lab):
+async def test_weights_that_are_not_finite_are_refused_by_name(worker, policies, name, holds, lab):
     await worker.refitting.forget(plan=True)
     for _ in range(2):
         with pytest.raises(RefitError, match=rf"not finite, {name} \(3 values\); .* refit once more, completely"):
-            await worker.refit_async(changed(policies.b, name, with_value(value, 3)))
+            await worker.refit_async(changed(policies.b, name, with_value(math.nan, 3)))
         with pytest.raises(NotReadyError, match="not finite"):
             await lab.greedy(worker)
 

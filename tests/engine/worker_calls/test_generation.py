@@ -184,12 +184,6 @@ async def test_every_sample_over_the_limit_is_named(worker, lab, monkeypatch):
         await collected(worker, lab.batch_of(lab.PROMPTS))
 
 
-async def test_the_prefix_cache_of_an_idle_engine_can_be_reset(worker, lab):
-    await collected(worker, lab.batch_of(lab.PROMPTS))
-
-    assert await worker.reset_prefix_cache_async() is True
-
-
 async def test_the_prefix_cache_of_a_busy_engine_cannot_be_reset(worker, lab, sampling, generated):
     sampling(max_new_tokens=900)
     consumer = asyncio.create_task(collected(worker, lab.batch_of(lab.PROMPTS)))
@@ -199,10 +193,6 @@ async def test_the_prefix_cache_of_a_busy_engine_cannot_be_reset(worker, lab, sa
 
     consumer.cancel()
     await asyncio.gather(consumer, return_exceptions=True)
-
-
-async def test_a_processor_is_no_gpu(worker):
-    assert await worker.report_device_id_async() == ["cpu"]
 
 
 async def test_a_seeded_sample_does_not_depend_on_its_company(worker, lab):
@@ -223,6 +213,7 @@ async def test_what_the_engine_was_not_started_for_is_named(worker):
     """Nothing is sampled without statistics; who asks for a logger or a profile gets the setting."""
     assert (worker.get_vllm_logger_metrics(), worker._get_raw_spec_counters()) == ({}, {})
     assert (worker.report_refit_server_base_url(), await worker.get_reserved_url()) == (None, None)
+    assert await worker.report_device_id_async() == ["cpu"]
     worker.clear_vllm_logger_metrics()
 
     with pytest.raises(QuirksError, match=r"set engine\.disable_log_stats: false"):
