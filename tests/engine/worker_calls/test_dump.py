@@ -1,58 +1,40 @@
-"""Dumps by one real engine: made twice they agree, and after other weights they do not."""
+"""Dumps by the engine: made twice they agree, and after other weights they do not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from worker import VllmAsyncGenerationWorker
 from worker.lab.compare.causes import KNOWN
-from worker.lab.compare.compare import Comparison, compare
-from worker.lab.compare.dump import Dump
+from worker.lab.compare.compare import compare
 from worker.lab.compare.dumping import dump
-from worker.lab.kit.lab import PROMPTS, Lab
 from worker.lab.parity.measure import measure
 from worker.lab.parity.prompts import Prompts
 from worker.lab.parity.session import Session
 from worker.lab.parity.thresholds import chosen_thresholds
 from worker.lab.parity.trainer import TrainerOptions
 
-_CONFIG = {"engine": {"load_format": "auto"}, "sampling": {"temperature": 0.7, "max_new_tokens": 12}}
-
 
 @pytest.fixture(scope="module")
-async def found(
-    running: Callable[..., AbstractAsyncContextManager[VllmAsyncGenerationWorker]],
-    checkpoint: Callable[..., Path],
-    lab: Lab,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> SimpleNamespace:
+async def found(engine, policies, lab, tmp_path_factory):
     """A dump from a file, one more by the same engine, and one after a refit with other weights."""
-    folder = checkpoint("qwen3")
-    trainer = lab.trainer(folder)
-    async with running(folder, _CONFIG) as worker:
-        a = await dump(worker, PROMPTS, seed=5)
-        a.write(tmp_path_factory.mktemp("dumps") / "A.json")
-        again = await dump(worker, PROMPTS, seed=5, tokens_of=[a.sequences])
-        alone = Session(worker, None, TrainerOptions(), Prompts(PROMPTS), new_tokens=12, seed=0)
-        parity = await measure(alone, [], chosen_thresholds("float32"))
-        with torch.no_grad():
-            trainer.lm_head.weight.mul_(1.5)
-        await worker.refit_async(trainer)
-        other = await dump(worker, PROMPTS, seed=5, tokens_of=[a.sequences])
+    await engine.refit_async(policies.a.model)
+    a = await dump(engine, lab.PROMPTS, seed=5)
+    a.write(tmp_path_factory.mktemp("dumps") / "A.json")
+    again = await dump(engine, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
+    alone = Session(engine, None, TrainerOptions(), Prompts(lab.PROMPTS), new_tokens=12, seed=0)
+    parity = await measure(alone, [], chosen_thresholds("float32"))
+    await engine.refit_async(policies.b.model)
+    other = await dump(engine, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
     return SimpleNamespace(a=a, again=again, other=other, parity=parity)
 
 
-def kinds(comparison: Comparison) -> dict[str, str]:
+def kinds(comparison):
     return {kind.kind: kind.level for kind in comparison.kinds}
 
 
-def test_one_engine_agrees_with_itself(found: SimpleNamespace) -> None:
+def test_one_engine_agrees_with_itself(found):
     comparison = compare(found.a, found.again, profile="float32")
 
     assert kinds(comparison) == {"greedy": "ok", "sampled": "ok", "teacher-forced": "ok"}
@@ -60,16 +42,16 @@ def test_one_engine_agrees_with_itself(found: SimpleNamespace) -> None:
     assert (comparison.effective, comparison.settings, comparison.causes) == ((), (), ())
 
 
-def test_other_weights_are_seen_on_the_same_tokens(found: SimpleNamespace) -> None:
+def test_other_weights_are_seen_on_the_same_tokens(found):
     comparison = compare(found.a, found.other)
 
     assert kinds(comparison)["teacher-forced"] == "fail"
     assert "the weights" in comparison.reading
 
 
-def test_a_dump_holds_what_its_rows_were_made_with(found: SimpleNamespace) -> None:
+def test_a_dump_holds_what_its_rows_were_made_with(found):
     """The receipt, a seed for each sampled row, and the logprobs that greedy tokens have when a prefill scores them."""
-    a: Dump = found.a
+    a = found.a
     sampled = [row for row in a.rows if row.kind == "sampled"]
     scored = zip(a.rows, a.scored[a.digest], strict=True)
     pairs = [pair for row, again in scored if row.kind == "greedy" for pair in zip(row.logprobs, again, strict=True)]
@@ -78,11 +60,11 @@ def test_a_dump_holds_what_its_rows_were_made_with(found: SimpleNamespace) -> No
     assert [row.seed for row in sampled] == list(range(5, 11))
     assert len({row.tokens for row in sampled}) == 6
     assert a.settings["sampling.temperature"] == 0.7
-    assert len(pairs) == 36
+    assert len(pairs) == 72
     assert max(abs(x - y) for x, y in pairs) < 1e-3
 
 
-def test_every_setting_that_matters_is_one_of_the_engine_s(found: SimpleNamespace) -> None:
+def test_every_setting_that_matters_is_one_of_the_engine_s(found):
     only_if_set = ("env.CUBLAS_", "env.NVIDIA_", "env.OMP_")
     exact = {name for name in KNOWN if not name.startswith(only_if_set) and not name.endswith((".", "_"))}
 
@@ -91,7 +73,7 @@ def test_every_setting_that_matters_is_one_of_the_engine_s(found: SimpleNamespac
     assert found.a.effective["model_config.dtype"] == "float32"
 
 
-def test_without_a_trainer_the_engine_is_its_own_reference(found: SimpleNamespace) -> None:
+def test_without_a_trainer_the_engine_is_its_own_reference(found):
     measured = {result.scenario: result.level for result in found.parity if result.status == "measured"}
     reasons = {
         result.reason for result in found.parity if result.scenario in ("cold-start", "after-refit", "in-flight-cleared")
