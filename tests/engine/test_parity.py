@@ -84,18 +84,24 @@ async def test_an_engine_can_be_held_to_equality_in_the_last_bit(measured):
     assert result.metrics["tokens"] > 0
 
 
-@pytest.fixture
-def arguments(checkpoint, tmp_path):
-    """``quirks parity`` of Gemma-3 with a small engine."""
+@pytest.mark.usefixtures("worker_in_core")
+def test_the_command_line_writes_reports(checkpoint, tmp_path):
     small = ("engine.dtype=float32", "engine.enforce_eager=true", "engine.max_model_len=256")
     settings = [word for text in small for word in ("--set", text)]
-    model = ("--model", str(checkpoint("gemma3")))
-    return ["parity", *model, *settings, "--tokens", "16", "--profile", "float32", "--json", "--output", str(tmp_path / "out")]
-
-
-@pytest.mark.usefixtures("worker_in_core")
-def test_the_command_line_writes_reports(arguments, tmp_path):
-    folder = tmp_path / "out"
+    model, folder = str(checkpoint("gemma3")), tmp_path / "out"
+    arguments = [
+        "parity",
+        "--model",
+        model,
+        *settings,
+        "--tokens",
+        "16",
+        "--profile",
+        "float32",
+        "--json",
+        "--output",
+        str(folder),
+    ]
 
     # In a process of its own, as vLLM sets variables where it runs.
     done = subprocess.run([sys.executable, "-m", "quirks_core.cli", *arguments], capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("forked")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def deferred(checkpoint, lean, tmp_path_factory):
+async def worker(checkpoint, lean, tmp_path_factory):
     """A worker that took its port first and its engine later, with statistics, profiles, drafts and routes for trainers."""
     traces = tmp_path_factory.mktemp("traces")
     engine = {
@@ -44,12 +44,6 @@ async def deferred(checkpoint, lean, tmp_path_factory):
     await worker.post_init_async()
     yield worker
     await worker.shutdown()
-
-
-@pytest.fixture
-def worker(deferred):
-    """The one engine of this module."""
-    return deferred
 
 
 async def sampled(worker, lab):

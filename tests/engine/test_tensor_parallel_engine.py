@@ -145,8 +145,8 @@ async def test_an_engine_without_a_process_is_dead(worker):
         core.resume()
 
 
-@pytest.mark.usefixtures("worker_is_down")
-async def test_a_plugin_that_fails_in_a_worker_only_is_named(checkpoint, running):
+async def test_a_plugin_that_fails_in_a_worker_only_is_named(worker, checkpoint, running):
+    await worker.shutdown()  # one plan per process: the good engine makes room for the next
     before = children()
 
     with pytest.raises(EngineStartError) as caught:
@@ -159,9 +159,3 @@ async def test_a_plugin_that_fails_in_a_worker_only_is_named(checkpoint, running
     assert note.startswith("quirk acme-workers/fails (")
     assert note.endswith("and its code was running; to run without it: --disable acme-workers/fails")
     assert children() <= before
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def worker_is_down(worker):
-    """One plan per process: the good engine makes room for the next."""
-    await worker.shutdown()

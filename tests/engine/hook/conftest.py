@@ -240,12 +240,6 @@ def quirks_run() -> Callable[..., list[str | Path]]:
 
 
 @pytest.fixture(scope="session")
-def site_of(started_programs: Programs) -> Path:
-    """Folder on the programs' path; what is laid there is installed for them."""
-    return Path(started_programs.environment["PYTHONPATH"].split(os.pathsep)[1])
-
-
-@pytest.fixture(scope="session")
 def models(checkpoint: Callable[..., Path]) -> list[Path]:
     """Three checkpoints of one kind."""
     return [checkpoint("qwen3", seed=seed) for seed in range(3)]

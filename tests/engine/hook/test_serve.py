@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -28,15 +30,14 @@ QUIRK = Quirk(
 
 
 @pytest.fixture(scope="module")
-def third_party(site_of):
-    """A plugin of somebody else's that changes a variable, and one that is broken."""
-    (site_of / "acme_variable.py").write_text(ACME, encoding="utf-8")
-    (site_of / "acme_broken.py").write_text("raise RuntimeError('no such thing')\n", encoding="utf-8")
-    lay(site_of, "acme", "1.2", {"acme-variable": "acme_variable:QUIRK", "acme-broken": "acme_broken:QUIRK"})
+def third_party(started_programs):
+    """A plugin of somebody else's that changes a variable, and one that is broken, in a folder on the programs' path."""
+    site = Path(started_programs.environment["PYTHONPATH"].split(os.pathsep)[1])
+    (site / "acme_variable.py").write_text(ACME, encoding="utf-8")
+    (site / "acme_broken.py").write_text("raise RuntimeError('no such thing')\n", encoding="utf-8")
+    lay(site, "acme", "1.2", {"acme-variable": "acme_variable:QUIRK", "acme-broken": "acme_broken:QUIRK"})
     yield
-    shutil.rmtree(site_of / "acme-1.2.dist-info")  # other modules' programs have the same folder
-    for name in ("acme_variable.py", "acme_broken.py"):
-        (site_of / name).unlink()
+    shutil.rmtree(site / "acme-1.2.dist-info")  # other modules' programs have the same folder
 
 
 def completion(server, key="none"):

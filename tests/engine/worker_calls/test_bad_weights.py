@@ -53,12 +53,6 @@ def one_column_less(tensor):
     return tensor[:, :-1].clone()
 
 
-@pytest.fixture(params=["ipc_zmq", "collective"])
-def each_transport(request, refitting):
-    """Sends by every transport in turn."""
-    refitting(transport=request.param)
-
-
 @pytest.fixture
 def accepting(refitting):
     """The engine takes weights that are not finite, for one test."""
@@ -88,10 +82,11 @@ async def test_a_complete_refit_mends_after_a_misfit(worker, policies, holds, la
     assert await worker.verify_refit_async(policies.b.model) == {}
 
 
-@pytest.mark.usefixtures("each_transport")
+@pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
 # Packed and fused, which is always loaded; copied from the second refit on.
 @pytest.mark.parametrize("name", [Q, LAST])
-async def test_weights_that_are_not_finite_are_refused_by_name(worker, policies, name, holds, lab):
+async def test_weights_that_are_not_finite_are_refused_by_name(worker, policies, name, holds, lab, refitting, transport):
+    refitting(transport=transport)
     await worker.refitting.forget(plan=True)
     for _ in range(2):
         with pytest.raises(RefitError, match=rf"not finite, {name} \(3 values\); .* refit once more, completely"):
