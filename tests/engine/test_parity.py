@@ -88,23 +88,12 @@ async def test_an_engine_can_be_held_to_equality_in_the_last_bit(measured):
 def test_the_command_line_writes_reports(checkpoint, tmp_path):
     small = ("engine.dtype=float32", "engine.enforce_eager=true", "engine.max_model_len=256")
     settings = [word for text in small for word in ("--set", text)]
-    model, folder = str(checkpoint("gemma3")), tmp_path / "out"
-    arguments = [
-        "parity",
-        "--model",
-        model,
-        *settings,
-        "--tokens",
-        "16",
-        "--profile",
-        "float32",
-        "--json",
-        "--output",
-        str(folder),
-    ]
+    arguments = ["--model", checkpoint("gemma3"), *settings, "--tokens", "16", "--profile", "float32", "--json"]
+    folder = tmp_path / "out"
+    command = [sys.executable, "-m", "quirks_core.cli", "parity", *arguments, "--output", folder]
 
     # In a process of its own, as vLLM sets variables where it runs.
-    done = subprocess.run([sys.executable, "-m", "quirks_core.cli", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
     report = Report.model_validate_json(done.stdout)
