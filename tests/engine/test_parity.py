@@ -15,9 +15,14 @@ from quirks_core.plugins.planning import PlanOptions
 from worker import GenerationConfig
 from worker.lab.attribution.run import run as ablate
 from worker.lab.kit.lab import configuration
+from worker.lab.parity.measure import measure
+from worker.lab.parity.prompts import Prompts
 from worker.lab.parity.records import Report
 from worker.lab.parity.run import Options, run
+from worker.lab.parity.session import Session
 from worker.lab.parity.summary import headline
+from worker.lab.parity.thresholds import chosen_thresholds
+from worker.lab.parity.trainer import TrainerOptions
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -38,14 +43,14 @@ _EVERYWHERE = (
 def measured(checkpoint, lean):
     """Measures parity of a tiny model with a small engine."""
 
-    async def measure(kind, values=None, *, attribute=(), disable=(), **options):
+    async def report(kind, values=None, *, attribute=(), disable=(), **options):
         model = kind if not isinstance(kind, str) else checkpoint(kind)
         config = GenerationConfig.parse(configuration(model, lean(values)))
         planning = PlanOptions.gather(config, call=SwitchNames(disable))
         chosen = Options(**{"new_tokens": 32, "profile": "float32", "planning": planning, **options})
         return await (ablate(config, chosen, settings=attribute) if attribute else run(config, chosen))
 
-    return measure
+    return report
 
 
 def levels(report):
@@ -75,13 +80,21 @@ async def test_with_the_plan_every_scenario_is_within_rounding(measured):
     assert (kept.gates, kept.level) == (False, "fail")
 
 
-async def test_an_engine_can_be_held_to_equality_in_the_last_bit(measured):
-    """Also one without a batch-invariant mode."""
-    report = await measured("qwen3", scenarios=("decode-prefill",), thresholds=("max_abs_delta<=0",), new_tokens=8)
+async def test_without_a_trainer_the_engine_is_its_own_reference(checkpoint, running, lab):
+    """It can be held to equality in the last bit, also one without a batch-invariant mode."""
+    async with running(checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
+        alone = Session(worker, None, TrainerOptions(), Prompts(lab.PROMPTS), new_tokens=8, seed=0)
+        results = await measure(alone, [], chosen_thresholds("float32"))
+        (equal,) = await measure(alone, ["decode-prefill"], chosen_thresholds("float32", ["max_abs_delta<=0"]))
 
-    (result,) = report.results
-    assert (result.level, result.metrics["max_abs_delta"]) == ("ok", 0)
-    assert result.metrics["tokens"] > 0
+    assert {result.scenario: result.level for result in results if result.status == "measured"} == {
+        "decode-prefill": "ok",
+        "prefix-cache": "ok",
+    }
+    without = {result.reason for result in results if result.scenario in ("cold-start", "after-refit", "in-flight-cleared")}
+    assert without == {"no trainer's model to compare with"}
+    assert (equal.level, equal.metrics["max_abs_delta"]) == ("ok", 0)
+    assert equal.metrics["tokens"] > 0
 
 
 @pytest.mark.usefixtures("worker_in_core")

@@ -9,11 +9,6 @@ import pytest
 from worker.lab.compare.causes import KNOWN
 from worker.lab.compare.compare import compare
 from worker.lab.compare.dumping import dump
-from worker.lab.parity.measure import measure
-from worker.lab.parity.prompts import Prompts
-from worker.lab.parity.session import Session
-from worker.lab.parity.thresholds import chosen_thresholds
-from worker.lab.parity.trainer import TrainerOptions
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +18,9 @@ async def found(engine, policies, lab, tmp_path_factory):
     a = await dump(engine, lab.PROMPTS, seed=5)
     a.write(tmp_path_factory.mktemp("dumps") / "A.json")
     again = await dump(engine, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
-    alone = Session(engine, None, TrainerOptions(), Prompts(lab.PROMPTS), new_tokens=12, seed=0)
-    parity = await measure(alone, [], chosen_thresholds("float32"))
     await engine.refit_async(policies.b.model)
     other = await dump(engine, lab.PROMPTS, seed=5, tokens_of=[a.sequences])
-    return SimpleNamespace(a=a, again=again, other=other, parity=parity)
+    return SimpleNamespace(a=a, again=again, other=other)
 
 
 def kinds(comparison):
@@ -71,13 +64,3 @@ def test_every_setting_that_matters_is_one_of_the_engine_s(found):
     assert exact - found.a.effective.keys() == set()
     assert found.a.effective["model_config.logprobs_mode"] == "processed_logprobs"
     assert found.a.effective["model_config.dtype"] == "float32"
-
-
-def test_without_a_trainer_the_engine_is_its_own_reference(found):
-    measured = {result.scenario: result.level for result in found.parity if result.status == "measured"}
-    reasons = {
-        result.reason for result in found.parity if result.scenario in ("cold-start", "after-refit", "in-flight-cleared")
-    }
-
-    assert measured == {"decode-prefill": "ok", "prefix-cache": "ok"}
-    assert reasons == {"no trainer's model to compare with"}
