@@ -92,44 +92,32 @@ class Programs:
     few_blocks: ClassVar[Sequence[str]] = ("--num-gpu-blocks-override", "64")
     small: ClassVar[Sequence[str]] = ("--max-model-len", "128", "--max-num-seqs", "8", *few_blocks)
 
-    def environ(self, variables: dict[str, str]) -> dict[str, str]:
-        """Returns the environment of a program: nothing of the developer's that could count."""
-        others = ("COLUMNS", "MODEL_QUIRKS", "VLLM_", "NCCL_", "NRL_")
-        kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
-        return {**kept, **self.environment, **variables}
-
-    def start(self, command: Sequence[str | Path], **variables: str) -> tuple[Started, Path]:
-        """Starts a program; returns it with the file that gets its output."""
-        self.count += 1
-        log = self.folder / f"program-{self.count}.log"
-        words, env = [str(word) for word in command], self.environ(variables)
-        with log.open("wb") as output:
-            program = forked_programs.start(words, env=env, cwd=self.folder, output=output.fileno(), forks=self.forks)
-        return program, log
-
-    def run(self, *command: str | Path, timeout: float = HUNG_S, **variables: str) -> Ended:
-        """Runs a program to its end."""
-        program, log = self.start(command, **variables)
-        try:
-            code = program.wait(timeout)
-        finally:
-            end(program)
-        return Ended(code, log.read_text(errors="replace"))
-
-    def script(self, text: str, *arguments: str | Path, before: Sequence[str] = (), **variables: str) -> Ended:
-        """Runs a Python script to its end."""
-        file = self.folder / f"script_{self.count}.py"
-        file.write_text(textwrap.dedent(text), encoding="utf-8")
-        return self.run(*before, sys.executable, file, *arguments, **variables)
-
     @contextlib.contextmanager
     def running(self, *command: str | Path, port: int = 0, **variables: str) -> Iterator[Server]:
-        """Runs a program until the end of the block."""
-        program, log = self.start(command, **variables)
+        """Runs a program until the end of the block, in an environment with nothing of the developer's that could count."""
+        self.count += 1
+        log = self.folder / f"program-{self.count}.log"
+        others = ("COLUMNS", "MODEL_QUIRKS", "VLLM_", "NCCL_", "NRL_")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
+        words, env = [str(word) for word in command], {**kept, **self.environment, **variables}
+        with log.open("wb") as output:
+            program = forked_programs.start(words, env=env, cwd=self.folder, output=output.fileno(), forks=self.forks)
         try:
             yield Server(program, log, port)
         finally:
             end(program)
+
+    def run(self, *command: str | Path, **variables: str) -> Ended:
+        """Runs a program to its end."""
+        with self.running(*command, **variables) as started:
+            code = started.program.wait(HUNG_S)
+        return Ended(code, started.log.read_text(errors="replace"))
+
+    def script(self, text: str, *arguments: str | Path, **variables: str) -> Ended:
+        """Runs a Python script to its end."""
+        file = self.folder / f"script_{self.count}.py"
+        file.write_text(textwrap.dedent(text), encoding="utf-8")
+        return self.run(sys.executable, file, *arguments, **variables)
 
     @contextlib.contextmanager
     def server(self, *command: str | Path, **variables: str) -> Iterator[Server]:
