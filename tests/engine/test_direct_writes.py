@@ -85,7 +85,7 @@ def test_only_the_first_load_walks_the_model(monkeypatch):
 
 
 @pytest.mark.parametrize("write", [_whole, _data, _slices, _columns])
-def test_a_write_past_the_loader_reaches_a_reload_only_with_the_patch(write):
+def test_a_write_past_the_loader_counts_only_with_the_patch(write):
     model, memory = reloadable(_Model(write)), {}
     for patched in (False, True, True):
         weight = torch.rand(SHAPE)
@@ -96,7 +96,8 @@ def test_a_write_past_the_loader_reaches_a_reload_only_with_the_patch(write):
     assert len(set(memory.values())) == 1, "captured CUDA graphs read the first"
 
 
-def test_a_loader_that_is_called_works_as_before_also_after_a_reload_that_wrote_past_it():
+def test_a_loader_that_is_called_works_as_before():
+    """Also after a reload that wrote past it."""
     model = reloadable(_Model(_whole))
     for write in (_rows, _whole, _rows):
         model._write = write

@@ -55,7 +55,6 @@ def test_only_parameters_are_noise_after_a_dummy_start(dummy_start, tmp_path):
 
 @pytest.mark.parametrize("model", ["nobody/no-such-model", "empty"])
 def test_missing_files_leave_buffers_with_a_warning(dummy_start, model, caplog, tmp_path):
-    """Missing files leave buffers to the constructor with a warning."""
     (tmp_path / "empty").mkdir()
 
     started = dummy_start(str(tmp_path / "empty") if model == "empty" else model)
@@ -80,7 +79,6 @@ def test_missing_files_leave_buffers_with_a_warning(dummy_start, model, caplog, 
     ],
 )
 def test_constants_are_told_from_parameters_by_name(name, expected):
-    """Constants are distinguished from parameters by their names."""
     assert is_constant(name) is expected
 
 

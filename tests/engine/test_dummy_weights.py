@@ -14,7 +14,7 @@ from worker.refit import Manifest, send_ipc_zmq, tensors
 _REASON = r"started from dummy weights .* refit before generating"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 async def worker(checkpoint, running):
     server = {"enabled": True, "api_key": "key", "served_model_name": "tiny", "chat_template": "{{ messages[0]['content'] }}"}
     async with running(checkpoint("qwen3"), {"server": server}) as started:
@@ -66,28 +66,18 @@ async def test_a_complete_refit_opens_every_way_to_generate(worker, http, lab, c
 
     await worker.refit_async(trainer)
 
-    assert lab.same_tokens(await lab.generate(worker), lab.reference(trainer)).passed
+    assert lab.same_tokens(await lab.greedy(worker), lab.reference(trainer)).passed
     assert (await answers(http))[0] == [200, 200, 200]
 
 
-async def test_benchmarks_may_generate_from_dummy_weights_if_they_say_so(worker, checkpoint, running, lab):
-    await worker.shutdown()  # one plan per process
-
-    async with running(checkpoint("qwen3"), {"engine": {"generate_from_dummy": True}}) as started:
-        made = await lab.generate(started)
-
-    assert [len(row.tokens) for row in made] == [lab.NEW_TOKENS] * len(lab.PROMPTS)
-
-
-@pytest.mark.parametrize("kind", ["qwen3", "llama_tied"])
-async def test_an_engine_that_takes_adapters_is_refitted_completely(shared_lab, kind):
-    """With LoRA, vLLM wraps its layers, and loads them by the names without the wrappers."""
-    trainer = shared_lab.trainer(shared_lab.checkpoint(kind, seed=1))
+async def test_an_engine_that_takes_adapters_is_refitted_completely(checkpoint, running, lab):
+    """With LoRA, vLLM wraps its layers, the tied head as well, and loads them by the names without the wrappers."""
+    trainer = lab.trainer(checkpoint("llama_tied", seed=1))
     lora = {"engine": {"vllm_kwargs": {"enable_lora": True, "max_lora_rank": 8}}}
 
-    async with shared_lab.worker(shared_lab.checkpoint(kind), lora) as worker:
+    async with running(checkpoint("llama_tied"), lora) as worker:
         for _ in range(2):
             await worker.refit_async(trainer)
-            assert shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(trainer)).passed
+            assert lab.same_tokens(await lab.greedy(worker), lab.reference(trainer)).passed
             assert await worker.verify_refit_async(trainer) == {}
         assert worker.last_refit.unloaded == ()

@@ -23,7 +23,6 @@ def _built_in():
 
 @pytest.mark.timeout(patience(3600))  # a change of the engine or the kit concerns all of it
 def test_stale_evidence_is_run_anew():
-    """Evidence is run anew where what it depends on has changed."""
     built_in = _built_in()
     path = evidence.path_for(built_in[0].quirk)
     recorded = evidence.read(path)
@@ -41,7 +40,6 @@ def test_stale_evidence_is_run_anew():
 
 
 def test_every_quirk_in_force_is_needed_by_its_evidence():
-    """Every quirk that is in force here is needed here by all of its evidence."""
     active = [item.quirk for item in _built_in() if affected(Installation(), item.quirk).answer is not Answer.NO]
     here = "cpu", installed_version("vllm")
     rows = {quirk.id: [row for row in evidence.proved(quirk) if (row.platform, row.vllm) == here] for quirk in active}

@@ -37,7 +37,6 @@ def _means(found: Frontier) -> dict[tuple[str, str], float]:
 
 
 def test_every_pair_is_measured_and_float16_is_closer(explained, checkpoint, tmp_path) -> None:
-    """Every pair is measured and float16 on both sides is closer."""
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib: pip install 'model-quirks[parity]'")
     found = explained(checkpoint("llama"), "engine.dtype=bfloat16", "sampling.temperature=0.7", output=tmp_path)
 
@@ -58,7 +57,6 @@ def test_every_pair_is_measured_and_float16_is_closer(explained, checkpoint, tmp
 
 
 def test_a_model_refused_in_float16_is_not_advised_it(explained, checkpoint) -> None:
-    """A model that vLLM refuses in float16 is a row and not advised float16."""
     found = explained(checkpoint("gemma3"), "engine.dtype=bfloat16")
 
     assert {engine.name for engine in found.engines if engine.failed} == {"fp16", "fp16, fp32 head"}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 import torch
-from patience import HUNG_S, until
+from patience import HUNG_S, settled, until
+from programs import children
 from safetensors.torch import save_file
 
 from quirks_core.base import private_folder
@@ -31,57 +30,28 @@ FOREVER_S = 3600
 
 _VLLMS_SOCKET = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-#: Sends some tensors, waits for a line, sends the rest, and says how it ended.
-_TRAINER = """
-import sys
-from safetensors.torch import load_file
-from worker.refit import Manifest, send_ipc_zmq
-
-file, *addresses = sys.argv[1:]
-weights = load_file(file)
-
-def source():
-    for index, item in enumerate(weights.items()):
-        if index == 6:
-            print("half-way", flush=True)
-            sys.stdin.readline()
-        yield item
-
-try:
-    send_ipc_zmq(source, addresses, manifest=Manifest.of(weights.items()), buffer_bytes=1, timeout_s=3600)
-except Exception as error:
-    print(f"{type(error).__name__}: {error}", flush=True)
-"""
-
 
 @pytest.fixture(scope="module")
-def policy(checkpoint, shared_lab, tmp_path_factory):
+def policy(checkpoint, lab, tmp_path_factory):
     """What a trainer would send."""
-    model = shared_lab.trainer(checkpoint("qwen3", seed=1))
+    model = lab.trainer(checkpoint("qwen3", seed=1))
     file = tmp_path_factory.mktemp("policy") / "weights.safetensors"
     save_file({name: tensor.clone() for name, tensor in tensors(model, "parameters")}, file)
-    return model, shared_lab.reference(model), file
+    return model, lab.reference(model), file
 
 
 @pytest.fixture
-async def trainer(policy):
-    """Starts a trainer for a worker and waits until it is half-way; ends it after the test."""
-    started = []
+def half_way(policy, trainer_process):
+    """A trainer that has sent the first tensors to a worker."""
 
+    @asynccontextmanager
     async def start(worker):
-        addresses = await worker.report_refit_addresses_async()
-        pipe = subprocess.PIPE
-        command = [sys.executable, "-c", _TRAINER, policy[2], *addresses]
-        process = await asyncio.to_thread(subprocess.Popen, command, stdin=pipe, stdout=pipe, text=True)
-        started.append(process)
-        async with asyncio.timeout(HUNG_S):
-            assert await asyncio.to_thread(process.stdout.readline) == "half-way\n"
-        return process
+        async with trainer_process("ipc_zmq", *await worker.report_refit_addresses_async()) as trainer:
+            trainer.send(policy[2], stop_after=6)
+            assert await trainer.says() == "half-way"
+            yield trainer
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return start
 
 
 @pytest.fixture(autouse=True)
@@ -98,28 +68,12 @@ def nothing_left():
 
 def left():
     """Processes below this one, and what lies in the system's folder, vLLM's own sockets included."""
-    found = {child for child in psutil.Process().children(recursive=True) if _alive(child)}
     names = [path.name for path in Path(tempfile.gettempdir()).iterdir()]
-    return found | {name for name in names if name.startswith(("mq-", "model-quirks-")) or _VLLMS_SOCKET.fullmatch(name)}
-
-
-def _alive(process):
-    try:
-        command = " ".join(process.cmdline())
-        return process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command
-    except psutil.NoSuchProcess:
-        return False
+    return children() | {name for name in names if name.startswith(("mq-", "model-quirks-")) or _VLLMS_SOCKET.fullmatch(name)}
 
 
 def pid_of(worker, name):
     return next(ack.pid for ack in worker.receipt.processes if ack.process == name)
-
-
-async def under_way(worker):
-    """Waits until the engine makes tokens."""
-    async with asyncio.timeout(HUNG_S):
-        while min(await worker.engine.generated_so_far(), default=0) < 5:  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0.001)
 
 
 async def consumed(worker, lab):
@@ -131,16 +85,9 @@ async def greedy(worker, lab):
     requests = worker.requests
     before, requests.sampling = requests.sampling, requests.sampling.model_copy(update={"max_new_tokens": lab.NEW_TOKENS})
     try:
-        return await lab.generate(worker)
+        return await lab.greedy(worker)
     finally:
         requests.sampling = before
-
-
-async def go_on(process):
-    """Lets a trainer send on; returns what it says."""
-    process.stdin.write("\n")
-    process.stdin.flush()
-    return await asyncio.to_thread(process.stdout.readline)
 
 
 LONG = {
@@ -148,17 +95,19 @@ LONG = {
     "sampling": {"max_new_tokens": 900},
     "refit": {"timeout_s": FOREVER_S},
 }
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+CHAT = {"messages": [{"role": "user", "content": "hello there"}]}
 WITH_A_WORKER_PROCESS = {**LONG, "engine": {**LONG["engine"], "distributed_executor_backend": "mp"}}
 
 
-async def test_an_engine_killed_in_generation_is_named(checkpoint, running, lab, policy, shared_lab, trainer):
-    """An engine that is killed while it generates is named until a restart."""
+async def test_an_engine_killed_in_generation_is_named(checkpoint, running, lab, policy, half_way, under_way):
+    """Until a restart."""
     model, reference, _ = policy
     async with running(checkpoint("qwen3"), WITH_A_WORKER_PROCESS) as worker:
         await worker.refit_async(model)
         await worker.prepare_refit_info_async({name: (one.shape, one.dtype) for name, one in model.named_parameters()})
         core, generating = pid_of(worker, "EngineCore"), asyncio.create_task(consumed(worker, lab))
-        await under_way(worker)
+        await under_way(worker, len(lab.PROMPTS))
         segments = (Path(os.environ["MODEL_QUIRKS_FOLDER"]) / "shared-memory").read_text().split()
         assert segments
 
@@ -182,10 +131,11 @@ async def test_an_engine_killed_in_generation_is_named(checkpoint, running, lab,
                 await consumed(worker, lab)
             await _a_dummy_start_wants_every_parameter(worker, model)
             await worker.refit_async(model)
-            outcome = shared_lab.same_tokens(await greedy(worker, lab), reference)
+            outcome = lab.same_tokens(await greedy(worker, lab), reference)
         assert outcome.passed, outcome
-        await _many_long_requests_take_a_refit_in_the_middle(worker, model, lab)
-        await _a_killed_worker_process_ends_a_refit(worker, lab, trainer)
+        generating = asyncio.create_task(consumed(worker, lab))
+        await under_way(worker, len(lab.PROMPTS))
+        await _a_killed_worker_process_ends_a_refit(worker, generating, half_way)
 
 
 async def _a_dummy_start_wants_every_parameter(worker, model):
@@ -203,110 +153,96 @@ async def _a_dummy_start_wants_every_parameter(worker, model):
         await anext(worker.generate_text_async({"prompts": ["Hello"]}))
 
 
-async def _many_long_requests_take_a_refit_in_the_middle(worker, model, lab):
-    """More than the engine runs at once, so that some wait and some run when it comes."""
-    total, longest = 64, 200
-    prompts = [tuple((7 * index * place + 11) % 500 + 5 for place in range(5 + index)) for index in range(total)]
-    sampling = worker.requests.sampling.model_copy(update={"max_new_tokens": longest})
-    found = []
-
-    async def generate():
-        async for index, output in worker.generate_async(lab.batch_of(prompts), sampling=sampling):
-            found.append((len(output["output_ids"][0]) - len(prompts[index]), output["weight_versions"][0]))
-
-    generating = asyncio.create_task(generate())
-    async with asyncio.timeout(HUNG_S):
-        while sum(made > 5 for made in await worker.engine.generated_so_far()) < 8:  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0.001)
-    await worker.refit_async(model, version="middle")
-    await generating
-
-    assert [length for length, _ in found] == [longest] * total
-    for _, spans in found:
-        assert [start for _, start, _ in spans] == [0, *(end for _, _, end in spans[:-1])]
-        assert spans[-1][0::2] == ("middle", longest)
-    assert {len(spans) for _, spans in found} == {1, 2}
-
-
-async def _a_killed_worker_process_ends_a_refit(worker, lab, trainer):
-    generating = asyncio.create_task(consumed(worker, lab))
-    await under_way(worker)
+async def _a_killed_worker_process_ends_a_refit(worker, generating, half_way):
     updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
-    process = await trainer(worker)
+    async with half_way(worker) as trainer, asyncio.timeout(HUNG_S):
+        os.kill(pid_of(worker, "EngineCore/VllmWorker-0"), signal.SIGKILL)
 
-    os.kill(pid_of(worker, "EngineCore/VllmWorker-0"), signal.SIGKILL)
-
-    async with asyncio.timeout(HUNG_S):
         with pytest.raises(EngineDiedError, match=KILLED):
             await updating
         with pytest.raises(EngineDiedError, match=KILLED):
             await generating
-        assert "died or closed its socket half-way" in await go_on(process)
+        trainer.go_on()
+        assert "died or closed its socket half-way" in await trainer.says()
 
 
-async def test_an_engine_killed_in_a_refit_ends_it_on_both_sides(checkpoint, running, lab, policy, shared_lab, trainer):
+async def test_an_engine_killed_in_a_refit_ends_it_on_both_sides(checkpoint, running, lab, policy, half_way, under_way):
     model, reference, _ = policy
     async with running(checkpoint("qwen3"), LONG) as worker:
         await worker.refit_async(model)
         generating = asyncio.create_task(consumed(worker, lab))
-        await under_way(worker)
+        await under_way(worker, len(lab.PROMPTS))
         updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
-        process = await trainer(worker)
+        async with half_way(worker) as trainer, asyncio.timeout(HUNG_S):
+            os.kill(pid_of(worker, "EngineCore"), signal.SIGKILL)
 
-        os.kill(pid_of(worker, "EngineCore"), signal.SIGKILL)
-
-        async with asyncio.timeout(HUNG_S):
             with pytest.raises(EngineDiedError, match="was killed by SIGKILL"):
                 await updating
             with pytest.raises(EngineDiedError, match="was killed by SIGKILL"):
                 await generating
             await worker.shutdown()
-            assert "died or closed its socket half-way" in await go_on(process)
+            trainer.go_on()
+            assert "died or closed its socket half-way" in await trainer.says()
 
     async with running(checkpoint("qwen3"), LONG) as worker:
         async with asyncio.timeout(HUNG_S):
             await worker.refit_async(model)
-            outcome = shared_lab.same_tokens(await greedy(worker, lab), reference)
+            outcome = lab.same_tokens(await greedy(worker, lab), reference)
         assert outcome.passed, outcome
-        await _a_shutdown_ends_what_is_under_way(worker, lab, model, trainer)
+        generating = asyncio.create_task(consumed(worker, lab))
+        await under_way(worker, len(lab.PROMPTS))
+        await _a_shutdown_ends_what_is_under_way(worker, generating, model, half_way)
 
 
-async def test_an_engine_killed_in_an_update_over_http_is_named(checkpoint, running, tmp_path):
-    """An engine that is killed during an update over HTTP is named to the trainer."""
-    routes = {"server": {"enabled": True, "rl_routes": True, "rl_api_key": "the-trainer-s"}}
-    async with running(checkpoint("qwen3"), {**LONG, **routes}) as worker:
+async def test_an_engine_killed_over_http_is_named_in_every_reply(checkpoint, running, tmp_path):
+    """To those whose replies had begun, to later ones, and to the trainer whose update was open."""
+    server = {"enabled": True, "chat_template": TEMPLATE, "rl_routes": True, "rl_api_key": "the-trainer-s"}
+    values = {**LONG, "engine": {**LONG["engine"], "load_format": "auto"}, "server": server}
+    async with running(checkpoint("qwen3"), values) as worker:
         core, base = pid_of(worker, "EngineCore"), (await worker.report_dp_openai_server_base_url()).removesuffix("/v1")
         sockets = private_folder.make("mq-", tmp_path)
         info = {"transport": "ipc_zmq", "location": str(sockets)}  # where nobody sends
         options = {"headers": {"Authorization": "Bearer the-trainer-s"}, "timeout": HUNG_S}
         async with httpx.AsyncClient(base_url=base, **options) as http, asyncio.timeout(HUNG_S):
+
+            async def ask(**fields):
+                return await http.post("/v1/chat/completions", json={**CHAT, **fields})
+
+            kinds = ({}, {"n": 3}, {"stream": True}, {"stream": True, "n": 3})
+            asked = [asyncio.create_task(ask(**fields)) for fields in kinds]
+            states = worker.engine.llm.output_processor.request_states
+            await settled(
+                lambda: len(states) == 8 and all(state.detokenizer.num_output_tokens() > 4 for state in states.values())
+            )
             assert (await http.post("/start_weight_update")).status_code == 200
             taking = asyncio.create_task(http.post("/update_weights", json={"update_info": info}))
-            while not list(sockets.glob("*.sock")):  # noqa: ASYNC110 - the engine listens then
-                await asyncio.sleep(0.01)
+            await settled(lambda: list(sockets.glob("*.sock")))  # the engine listens then
 
             os.kill(core, signal.SIGKILL)
 
-            taken, finished, started = (
-                await taking,
-                await http.post("/finish_weight_update"),
-                await http.post("/start_weight_update"),
-            )
+            taken = await taking
+            finished, started = [await http.post(f"/{step}_weight_update") for step in ("finish", "start")]
+            plain, several, *streams = await asyncio.gather(*asked)
+            later = [await ask(stream=stream) for stream in (False, True)]
+            health = await http.get("/health")
 
-    said = rf"EngineCore \(pid {core}\) was killed by SIGKILL; call restart_async"
-    for reply, status in ((taken, 503), (finished, 409), (started, 503)):
-        assert reply.status_code == status
-        assert re.search(said, reply.json()["error"]["message"])
+    death = f"EngineCore (pid {core}) was killed by SIGKILL; call restart_async, or make a new worker"
+    for reply in (taken, started, plain, several, *later):
+        assert reply.status_code == 503
+        assert death in reply.json()["error"]["message"]
+    assert (finished.status_code, death in finished.json()["error"]["message"]) == (409, True)
+    for stream in streams:
+        *_, error, done = [line for line in stream.text.splitlines() if line]
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == 503
+        assert death in error
+        assert done == "data: [DONE]"
+    assert (health.status_code, health.content) == (503, b"")
 
 
-async def _a_shutdown_ends_what_is_under_way(worker, lab, model, trainer):
-    generating = asyncio.create_task(consumed(worker, lab))
-    await under_way(worker)
+async def _a_shutdown_ends_what_is_under_way(worker, generating, model, half_way):
     updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
     waiting = asyncio.create_task(worker.refit_async(model))
-    process = await trainer(worker)
-
-    async with asyncio.timeout(HUNG_S):
+    async with half_way(worker) as trainer, asyncio.timeout(HUNG_S):
         assert await worker.shutdown()
 
         with pytest.raises(GenerationAbortedError, match="generation was aborted: the worker was shut down"):
@@ -314,6 +250,7 @@ async def _a_shutdown_ends_what_is_under_way(worker, lab, model, trainer):
         for refit in (updating, waiting):
             with pytest.raises(EngineDiedError, match="the engine was shut down meanwhile"):
                 await refit
-        ended = await go_on(process)
+        trainer.go_on()
+        ended = await trainer.says()
         assert "given up while waiting" in ended or "died or closed its socket half-way" in ended
         assert await worker.shutdown()

@@ -29,7 +29,6 @@ def elsewhere():
 
 @pytest.mark.parametrize("kind", sorted(QUIRK.match.model_types() - _NOT_ON_CPU))
 def test_a_model_takes_what_transformers_holds(kind, elsewhere, tmp_path):
-    """A model takes what transformers holds as it takes a checkpoint."""
     plain, patched, from_checkpoint = elsewhere(_loaded, kind, tmp_path)
     assert plain, "vLLM loads this model's experts without the quirk"
     assert (patched, from_checkpoint) == ([], [])

@@ -33,7 +33,6 @@ with lab.llm(model) as llm:
 
 
 def test_embeddings_of_every_step_have_one_address(tmp_path):
-    """Steps of every size have their embeddings at one address."""
     done = subprocess.run([sys.executable, "-c", _PROGRAM, tmp_path], text=True, capture_output=True, check=True)
 
     found = json.loads(done.stdout.splitlines()[-1])

@@ -8,7 +8,6 @@ import pytest
 @pytest.mark.quirk("gemma4-layer-scalar")
 @pytest.mark.usefixtures("forked")
 async def test_a_refitted_gemma4_is_right(quirk_lab, tiny_checkpoint, quirk_engine, lean):
-    """A refitted gemma4 generates what the trainers model does."""
     model = tiny_checkpoint("gemma4")
     trainer = quirk_lab.trainer(model)
 

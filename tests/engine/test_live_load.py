@@ -2,56 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import SimpleNamespace
 
 import pytest
 import torch
-from layers import reloadable, reloading
+from layers import Layer, Model, reloadable, reloading
 from torch import nn
 
 from quirks_plugins.runtime.cpu_load_into_live_model import wrap_load_model
 
-_NAMES = ("first.one", "first.two", "second.one", "second.two")
+_NAMES = ("first.weight", "first.bias", "second.weight", "second.bias")
 
 
-class _Pair(nn.Module):
-    """A layer with two weights, as a fused layer has parts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Parameter(torch.zeros(2), requires_grad=False)
-        self.two = nn.Parameter(torch.zeros(2), requires_grad=False)
-
-
-class _Model(nn.Module):
-    """Two layers that are loaded as vLLM's models are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = _Pair(), _Pair()
-
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        from vllm.model_executor.model_loader.weight_utils import default_weight_loader
-
-        parameters, loaded = dict(self.named_parameters()), set()
-        for name, weight in weights:
-            getattr(parameters[name], "weight_loader", default_weight_loader)(parameters[name], weight)
-            loaded.add(name)
-        return loaded
+class _Running(Model):
+    """A model whose answer shows its weights."""
 
     def forward(self) -> list[float]:
-        return [float(parameter.sum()) for parameter in (self.first.one, self.first.two, self.second.one, self.second.two)]
+        return [float(parameter.sum()) for parameter in self.parameters()]
 
 
 @pytest.fixture
 def model() -> nn.Module:
-    """A running model, with the patch on the loader that made it."""
-    model = reloadable(_Model())
+    """A running model of two layers with two weights each, with the patch on the loader that made it."""
+    model = reloadable(_Running(first=Layer(2, bias=True), second=Layer(2, bias=True)))
+    for parameter in model.parameters():
+        parameter.data.zero_()
     return wrap_load_model(lambda *_: model)(None, None, SimpleNamespace(dtype=torch.float32))
 
 
-def test_tensors_that_come_one_by_one_are_in_force_at_the_next_request(model):
+def test_tensors_that_come_one_by_one_are_in_force_at_once(model):
     found = []
     for value in (1.0, 2.0):
         loaded = [model.load_weights([(name, torch.full((2,), value))]) for name in _NAMES]
@@ -72,7 +51,7 @@ def test_two_updates_without_a_request_between_them(model, size):
 
 
 def test_a_part_that_comes_twice_begins_no_update(model):
-    for name, value in (("first.one", 1.0), ("first.one", 3.0), ("first.two", 2.0)):
+    for name, value in (("first.weight", 1.0), ("first.weight", 3.0), ("first.bias", 2.0)):
         model.load_weights([(name, torch.full((2,), value))])
 
     assert model()[0] == 6.0
@@ -91,12 +70,12 @@ def test_layers_that_were_not_sent_keep_their_weights(model):
         model.load_weights([(name, torch.ones(2))])
     model()
 
-    model.load_weights([("first.one", torch.full((2,), 5.0)), ("first.two", torch.full((2,), 6.0))])
+    model.load_weights([("first.weight", torch.full((2,), 5.0)), ("first.bias", torch.full((2,), 6.0))])
 
     assert model() == [10.0, 12.0, 2.0, 2.0]
 
 
-def test_a_trainer_may_reuse_the_memory_of_a_tensor_after_the_call(model):
+def test_the_memory_of_a_tensor_may_be_used_again(model):
     buffer = torch.empty(2)
     for value, name in enumerate(_NAMES):
         model.load_weights([(name, buffer.fill_(value))])
@@ -104,18 +83,18 @@ def test_a_trainer_may_reuse_the_memory_of_a_tensor_after_the_call(model):
     assert model() == [0.0, 2.0, 4.0, 6.0]
 
 
-def test_a_layer_that_got_a_part_of_its_weights_fails_the_request_until_the_rest_comes(model):
-    model.load_weights([("first.one", torch.ones(2))])
+def test_a_layer_with_a_part_of_its_weights_fails_requests(model):
+    model.load_weights([("first.weight", torch.ones(2))])
 
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"load_weights: first got only a part of .* send all weights of a layer"):
             model()
-    model.load_weights([("first.two", torch.ones(2))])
+    model.load_weights([("first.bias", torch.ones(2))])
 
     assert model() == [2.0, 2.0, 0.0, 0.0]
 
 
-def test_a_reload_that_somebody_else_has_opened_is_theirs_to_close(model):
+def test_a_reload_that_others_have_opened_is_theirs_to_close(model):
     with reloading(model, SimpleNamespace(dtype=torch.float32)):
         model.load_weights([(name, torch.ones(2)) for name in _NAMES])
         hooks = len(model._forward_pre_hooks)

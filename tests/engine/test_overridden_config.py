@@ -8,12 +8,12 @@ from quirks_core.facts.context import RunContext
 from quirks_core.facts.model import ModelFacts
 
 
-def test_the_facts_of_a_model_are_what_vllm_loads(shared_lab):
+def test_the_facts_of_a_model_are_what_vllm_loads(lab):
     from vllm.config import ModelConfig
 
     from quirks_plugins.model_config.evidence import edited
 
-    model = str(edited(shared_lab, "gpt_oss", "overridden", {"quantization_config": {"quant_method": "mxfp4"}}))
+    model = str(edited(lab, "gpt_oss", "overridden", {"quantization_config": {"quant_method": "mxfp4"}}))
     overrides = {
         "quantization_config": {},
         "sliding_window": 16,
@@ -35,7 +35,6 @@ _NO_ONE_WIDTH = {"diffusion_gemma", "gemma4", "gemma4_text", "gemma4_unified", "
 
 
 def test_facts_of_every_model_are_what_vllm_reads(tmp_path):
-    """The facts of every model of transformers are what vLLM reads in its config json."""
     import vllm.config  # noqa: F401 - the modules below import each other
     from transformers import AutoConfig
     from transformers.models.auto import modeling_auto

@@ -15,9 +15,14 @@ from quirks_core.plugins.planning import PlanOptions
 from worker import GenerationConfig
 from worker.lab.attribution.run import run as ablate
 from worker.lab.kit.lab import configuration
+from worker.lab.parity.measure import measure
+from worker.lab.parity.prompts import Prompts
 from worker.lab.parity.records import Report
 from worker.lab.parity.run import Options, run
+from worker.lab.parity.session import Session
 from worker.lab.parity.summary import headline
+from worker.lab.parity.thresholds import chosen_thresholds
+from worker.lab.parity.trainer import TrainerOptions
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -38,14 +43,14 @@ _EVERYWHERE = (
 def measured(checkpoint, lean):
     """Measures parity of a tiny model with a small engine."""
 
-    async def measure(kind, values=None, *, attribute=(), disable=(), **options):
+    async def report(kind, values=None, *, attribute=(), disable=(), **options):
         model = kind if not isinstance(kind, str) else checkpoint(kind)
         config = GenerationConfig.parse(configuration(model, lean(values)))
         planning = PlanOptions.gather(config, call=SwitchNames(disable))
         chosen = Options(**{"new_tokens": 32, "profile": "float32", "planning": planning, **options})
         return await (ablate(config, chosen, settings=attribute) if attribute else run(config, chosen))
 
-    return measure
+    return report
 
 
 def levels(report):
@@ -62,7 +67,7 @@ def culprit(report, scenario):
     return first
 
 
-async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured):
+async def test_with_the_plan_every_scenario_is_within_rounding(measured):
     """Qwen3-MoE; the other families below, and data-parallel ranks in test_one_engine.py."""
     report = await measured("qwen3_moe", new_tokens=16)
 
@@ -75,29 +80,33 @@ async def test_with_the_plan_in_force_every_scenario_is_within_rounding(measured
     assert (kept.gates, kept.level) == (False, "fail")
 
 
-async def test_an_engine_without_a_batch_invariant_mode_can_be_held_to_equality_in_the_last_bit(measured):
-    report = await measured("qwen3", scenarios=("decode-prefill",), thresholds=("max_abs_delta<=0",), new_tokens=8)
+async def test_without_a_trainer_the_engine_is_its_own_reference(checkpoint, running, lab):
+    """It can be held to equality in the last bit, also one without a batch-invariant mode."""
+    async with running(checkpoint("qwen3"), {"engine": {"load_format": "auto"}}) as worker:
+        alone = Session(worker, None, TrainerOptions(), Prompts(lab.PROMPTS), new_tokens=8, seed=0)
+        results = await measure(alone, [], chosen_thresholds("float32"))
+        (equal,) = await measure(alone, ["decode-prefill"], chosen_thresholds("float32", ["max_abs_delta<=0"]))
 
-    (result,) = report.results
-    assert (result.level, result.metrics["max_abs_delta"]) == ("ok", 0)
-    assert result.metrics["tokens"] > 0
-
-
-@pytest.fixture
-def arguments(checkpoint, tmp_path):
-    """``quirks parity`` of Gemma-3 with a small engine."""
-    small = ("engine.dtype=float32", "engine.enforce_eager=true", "engine.max_model_len=256")
-    settings = [word for text in small for word in ("--set", text)]
-    model = ("--model", str(checkpoint("gemma3")))
-    return ["parity", *model, *settings, "--tokens", "16", "--profile", "float32", "--json", "--output", str(tmp_path / "out")]
+    assert {result.scenario: result.level for result in results if result.status == "measured"} == {
+        "decode-prefill": "ok",
+        "prefix-cache": "ok",
+    }
+    without = {result.reason for result in results if result.scenario in ("cold-start", "after-refit", "in-flight-cleared")}
+    assert without == {"no trainer's model to compare with"}
+    assert (equal.level, equal.metrics["max_abs_delta"]) == ("ok", 0)
+    assert equal.metrics["tokens"] > 0
 
 
 @pytest.mark.usefixtures("worker_in_core")
-def test_the_command_line_writes_reports(arguments, tmp_path):
+def test_the_command_line_writes_reports(checkpoint, tmp_path):
+    small = ("engine.dtype=float32", "engine.enforce_eager=true", "engine.max_model_len=256")
+    settings = [word for text in small for word in ("--set", text)]
+    arguments = ["--model", checkpoint("gemma3"), *settings, "--tokens", "16", "--profile", "float32", "--json"]
     folder = tmp_path / "out"
+    command = [sys.executable, "-m", "quirks_core.cli", "parity", *arguments, "--output", folder]
 
     # In a process of its own, as vLLM sets variables where it runs.
-    done = subprocess.run([sys.executable, "-m", "quirks_core.cli", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
     report = Report.model_validate_json(done.stdout)
@@ -107,7 +116,7 @@ def test_the_command_line_writes_reports(arguments, tmp_path):
     assert json.loads((folder / "report.json").read_text())["plan"] == report.plan
 
 
-async def test_logprobs_from_before_the_temperature_are_blamed_on_the_logprobs_mode(measured):
+async def test_raw_logprobs_are_blamed_on_the_logprobs_mode(measured):
     report = await measured(
         "qwen3",
         {"sampling": {"temperature": 0.7}, "engine": {"logprobs_mode": "raw_logprobs"}},
@@ -122,7 +131,7 @@ async def test_logprobs_from_before_the_temperature_are_blamed_on_the_logprobs_m
     assert [other.setting for other in report.attributions if other.restores] == ["engine.logprobs_mode"]
 
 
-async def test_a_prefix_cache_older_than_the_weights_is_blamed_on_what_keeps_it(measured):
+async def test_an_old_prefix_cache_is_blamed_on_what_keeps_it(measured):
     """Qwen3: all else is within rounding."""
     report = await measured(
         "qwen3",
@@ -141,7 +150,7 @@ async def test_a_prefix_cache_older_than_the_weights_is_blamed_on_what_keeps_it(
     }
 
 
-async def test_every_scenario_that_a_refit_of_parameters_breaks_is_blamed_on_its_scope(measured):
+async def test_scenarios_that_the_scope_of_a_refit_breaks_blame_it(measured):
     """Quirk apertus-xielu-buffers, paired: what is tried is what the quirk would have set."""
     report = await measured(
         "apertus",
@@ -178,7 +187,7 @@ def large_logits(checkpoint, tmp_path_factory):
     return folder
 
 
-async def test_a_float32_head_on_one_side_is_blamed_on_the_other_sides_head(measured, large_logits):
+async def test_a_float32_head_is_blamed_on_the_other_sides_head(measured, large_logits):
     report = await measured(
         large_logits,
         {"engine": {"load_format": "auto", "dtype": "bfloat16", "head_dtype": "float32"}},

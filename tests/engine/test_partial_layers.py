@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from layers import Layer, Model, reloadable, reloading
+from layers import Layer, Model, reloadable, reloading, third
 from torch import nn
 
 from quirks_plugins.weight_sync.derived_weights_refit import wrap_finalize, wrap_initialize
@@ -31,32 +31,6 @@ class _Quantised:
     """A method that may have rearranged what the layer holds."""
 
 
-class _Fused(nn.Module):
-    """One parameter that is made of two tensors ``[2, 3]``."""
-
-    def __init__(self, method: object) -> None:
-        super().__init__()
-        self.quant_method = method
-        self.weight = nn.Parameter(torch.zeros(4, 3), requires_grad=False)
-        self.weight.weight_loader = self.load_part
-        self.register_buffer("constant", torch.ones(1))
-
-    @staticmethod
-    def load_part(param: nn.Parameter, loaded_weight: torch.Tensor, part: int) -> None:
-        param.data[2 * part : 2 * part + 2].copy_(loaded_weight)
-
-
-class _Model(nn.Module):
-    def __init__(self, method: object) -> None:
-        super().__init__()
-        self.fused = _Fused(method)
-
-    def load_weights(self, weights: Iterable[tuple[int, torch.Tensor]]) -> None:
-        parameter = self.fused.weight  # vLLM's models collect their parameters once per call
-        for part, weight in weights:
-            parameter.weight_loader(parameter, weight, part)
-
-
 @pytest.fixture(autouse=True)
 def _patched(monkeypatch):
     from vllm.model_executor.model_loader.reload import layerwise
@@ -66,59 +40,60 @@ def _patched(monkeypatch):
     monkeypatch.setattr(torch, "empty_strided", lambda *given, **named: filled(*given, **named).fill_(7))  # what is in memory
 
 
-def _reload(model: _Model, *parts: int) -> None:
+def _parts(values: Iterable[tuple[str, float]]) -> list[tuple[str, torch.Tensor]]:
+    return [(f"{part}.weight", torch.full((2, 3), value)) for part, value in values]
+
+
+def _reload(model: Model, parts: str) -> None:
     with reloading(model):
-        model.load_weights((part, torch.full((2, 3), 5.0)) for part in parts)
+        model.load_weights(_parts((part, 5.0) for part in parts))
 
 
-def _rows(model: _Model) -> list[float]:
-    return model.fused.weight.data[:, 0].tolist()
+def _rows(model: Model) -> list[float]:
+    """The first value of each part of the layer."""
+    return model.qkv.weight.data[::2, 0].tolist()
 
 
-def _model(method: object) -> _Model:
-    model = reloadable(_Model(method))
-    model.load_weights([(0, torch.ones(2, 3)), (1, torch.full((2, 3), 2.0))])
+def _model(method: object) -> Model:
+    """One parameter that is made of three tensors ``[2, 3]``."""
+    layer = Layer(6, 3, loader=third)
+    layer.quant_method = method
+    layer.register_buffer("constant", torch.ones(1))
+    model = reloadable(Model(qkv=layer))
+    model.load_weights(_parts(zip("qkv", (1.0, 2.0, 3.0), strict=True)))
     return model
 
 
 @pytest.mark.parametrize(
-    ("part", "method"), [(0, UnquantizedLinearMethod()), (1, UnquantizedLinearMethod()), (0, _LowLatency())]
+    ("method", "parts", "rows"),
+    [
+        (UnquantizedLinearMethod(), "q", [5, 2, 3]),
+        (UnquantizedLinearMethod(), "v", [1, 2, 5]),
+        (_LowLatency(), "q", [5, 2, 3]),
+        (_Quantised(), "q", [5, 0, 0]),
+        (_Quantised(), "", [1, 2, 3]),
+        (_Quantised(), "qkv", [5, 5, 5]),
+    ],
 )
-def test_the_part_that_does_not_come_stays_what_it_was(part, method):
+def test_the_part_that_does_not_come_stays_what_it_was(method, parts, rows):
+    """It is zero where the old values are not known; a layer that does not come in part is left to vLLM."""
     model = _model(method)
 
-    _reload(model, part)
+    _reload(model, parts)
 
-    assert _rows(model) == ([5, 5, 2, 2] if part == 0 else [1, 1, 5, 5])
-
-
-def test_a_layer_without_known_old_values_is_zero_where_nothing_comes():
-    model = _model(_Quantised())
-
-    _reload(model, 0)
-
-    assert _rows(model) == [5, 5, 0, 0]
+    assert _rows(model) == rows
 
 
-def test_a_packed_weight_is_computed_from_what_multiplies_with_it():
+def test_a_packed_weight_is_computed_from_what_multiplies_it():
     model = _model(UnquantizedLinearMethod())
-    packed = model.fused.weight.data.clone()
-    model.fused.cpu_linear = lambda x, _weight, _bias: x @ packed.t()
-    model.fused.weight = nn.Parameter(torch.empty(0), requires_grad=False)
+    packed = model.qkv.weight.data.clone()
+    model.qkv.cpu_linear = lambda x, _weight, _bias: x @ packed.t()
+    model.qkv.weight = nn.Parameter(torch.empty(0), requires_grad=False)
 
     with pytest.raises(RuntimeError, match="size"):  # vLLM's own layer packs again here; this one cannot
-        _reload(model, 0)
+        _reload(model, "q")
 
-    assert _rows(model) == [5, 5, 2, 2]
-
-
-def test_a_layer_that_does_not_come_in_part_is_left_to_vllm():
-    model = _model(_Quantised())
-
-    _reload(model)
-    assert _rows(model) == [1, 1, 2, 2]
-    _reload(model, 0, 1)
-    assert _rows(model) == [5, 5, 5, 5]
+    assert _rows(model) == [5, 2, 3]
 
 
 def test_buffer_that_is_not_sent_keeps_its_value(monkeypatch):
@@ -127,9 +102,9 @@ def test_buffer_that_is_not_sent_keeps_its_value(monkeypatch):
     model = _model(_Quantised())
     monkeypatch.setattr(layerwise, "_layerwise_process", wrap_process_with_buffers(layerwise._layerwise_process))
 
-    _reload(model, 0, 1)
+    _reload(model, "qkv")
 
-    assert model.fused.constant.item() == 1
+    assert model.qkv.constant.item() == 1
 
 
 @pytest.fixture
@@ -140,13 +115,13 @@ def _counts_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("_counts_once")
-@pytest.mark.parametrize("parts", [(0, 0, 0, 1), (1, 1, 1, 0), (0, 0, 0, 0, 0, 1)])
+@pytest.mark.parametrize("parts", ["qqqqkv", "vvvkq", "qqqqqqqkv"])
 def test_layer_is_not_complete_while_one_tensor_comes_again(parts):
     model = _model(UnquantizedLinearMethod())
 
-    _reload(model, *parts)
+    _reload(model, parts)
 
-    assert _rows(model) == [5, 5, 5, 5]
+    assert _rows(model) == [5, 5, 5]
 
 
 @pytest.mark.usefixtures("_counts_once")
@@ -154,9 +129,9 @@ def test_last_value_of_a_repeated_tensor_wins_in_each_reload():
     model = _model(UnquantizedLinearMethod())
     for first in (3.0, 13.0):
         with reloading(model):
-            model.load_weights((part, torch.full((2, 3), first + value)) for value, part in enumerate((0, 0, 0, 1)))
+            model.load_weights(_parts((part, first + value) for value, part in enumerate("qqqkv")))
 
-        assert _rows(model) == [first + 2, first + 2, first + 3, first + 3]
+        assert _rows(model) == [first + 2, first + 3, first + 4]
 
 
 def _split(layer: nn.Module) -> None:
@@ -172,7 +147,8 @@ def _keep_for_gather(layer: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("make", [_split, _keep_for_gather])
-def test_buffer_that_a_layer_makes_of_its_weight_has_the_new_values_in_its_old_memory(make, monkeypatch):
+def test_buffer_that_a_layer_makes_of_its_weight_is_renewed(make, monkeypatch):
+    """In its old memory."""
     from vllm.model_executor.model_loader.reload import layerwise
 
     monkeypatch.setattr(layerwise, "_place_kernel_tensors", wrap_place(layerwise._place_kernel_tensors))
@@ -226,7 +202,7 @@ def renewed():
     return reload
 
 
-def test_copy_of_weights_has_new_values_in_its_old_memory_after_a_reload(renewed):
+def test_copy_of_weights_is_renewed_in_its_old_memory(renewed):
     from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
     model = reloadable(_Router())
@@ -251,7 +227,8 @@ class _Broadcast(_Router):
         self.hc_attn_fn_broadcast = self.gate.weight.detach().sum(dim=1)
 
 
-def test_a_copy_that_a_model_makes_anew_keeps_the_memory_that_graphs_read(renewed):
+def test_a_copy_that_a_model_makes_anew_keeps_its_old_memory(renewed):
+    """Graphs read it."""
     model = reloadable(_Broadcast())
     model.load_weights(1.0)
     first = model.hc_attn_fn_broadcast
@@ -271,7 +248,7 @@ class _Finalize:
         self._fused_weight = norm.weight.detach().to(torch.float32)
 
 
-def test_copy_that_an_object_beside_the_model_keeps_has_the_norms_new_weight_after_a_reload(renewed):
+def test_copy_that_an_object_beside_the_model_keeps_is_renewed(renewed):
     model = _Router()
     model.gate.has_weight = True
     model.gate.to(torch.bfloat16)
@@ -285,9 +262,10 @@ def test_copy_that_an_object_beside_the_model_keeps_has_the_norms_new_weight_aft
 
 
 @pytest.mark.parametrize(("method", "warnings"), [(_Quantised(), 1), (UnquantizedLinearMethod(), 0), (_LowLatency(), 0)])
-def test_load_past_the_reload_warns_once_if_a_kernel_reads_other_tensors(method, warnings, caplog):
+def test_load_past_the_reload_warns_once(method, warnings, caplog):
+    """If a kernel reads other tensors."""
     model = wrap_load_model(lambda: _model(method))()
-    parts = [(part, torch.full((2, 3), 5.0)) for part in (0, 1)]
+    parts = _parts((part, 5.0) for part in "qkv")
 
     with reloading(model):
         model.load_weights(parts)

@@ -44,17 +44,17 @@ def wrong(plain_layers):
 
 
 @pytest.fixture(scope="module")
-async def worker(wrong, shared_lab):  # noqa: ARG001 - the patch must be installed
+async def worker(wrong, lab):  # noqa: ARG001 - the patch must be installed
     """An engine whose layers keep their weights as they are, every second refit compared with the model's loaders."""
     run = {"recipe": "plain", "refit": {"verify_every": 2}}
-    async with shared_lab.worker(shared_lab.checkpoint("qwen3"), run) as worker:
+    async with lab.worker(lab.checkpoint("qwen3"), run) as worker:
         yield worker
 
 
 @pytest.fixture(scope="module")
-def policies(shared_lab):
+def policies(lab):
     """Two policies; the second one lies in shared memory, from which the engine's processes read."""
-    first, second = (shared_lab.trainer(shared_lab.checkpoint("qwen3", seed=seed)) for seed in (1, 2))
+    first, second = (lab.trainer(lab.checkpoint("qwen3", seed=seed)) for seed in (1, 2))
     return first, second.share_memory()
 
 
@@ -66,10 +66,10 @@ async def refitted(worker, policy, lab):
     return worker.last_refit.copied, worker.last_refit.reloaded
 
 
-async def test_every_refit_after_the_first_copies_every_tensor(worker, policies, shared_lab):
+async def test_every_refit_after_the_first_copies_every_tensor(worker, policies, lab):
     sent = len(dict(policies[0].named_parameters()))
 
-    found = [await refitted(worker, policies[turn % 2], shared_lab) for turn in range(4)]
+    found = [await refitted(worker, policies[turn % 2], lab) for turn in range(4)]
 
     assert found == [(0, sent), (sent, 0), (sent, 0), (sent, 0)]
     assert worker.last_refit.layers == worker.last_refit.unloaded == ()
@@ -106,18 +106,18 @@ async def twice(worker, policy):
         await worker.refit_async(policy)
 
 
-async def test_wrong_copies_are_refused_until_the_next_refit_mends_them(worker, policies, wrong, shared_lab):
+async def test_wrong_copies_are_refused_until_the_next_refit(worker, policies, wrong, lab):
     wrong.touch()
 
     with pytest.raises(RefitError, match=r"what the model's loaders do, in model\.layers\.0\.self_attn\.qkv_proj\.weight"):
         await twice(worker, policies[1])
 
     with pytest.raises(NotReadyError, match="a refit failed half-way"):
-        await shared_lab.greedy(worker)
-    assert (await refitted(worker, policies[0], shared_lab))[0] == 0
+        await lab.greedy(worker)
+    assert (await refitted(worker, policies[0], lab))[0] == 0
 
 
-async def test_trainers_memory_is_given_back_on_request(worker, policies, shared_lab):
+async def test_trainers_memory_is_given_back_on_request(worker, policies, lab):
     """Its pages are mapped by the engine's process from the refit on until then."""
     await worker.refit_async(policies[1])
     size = max(tensor.untyped_storage().nbytes() for tensor in policies[1].parameters())
@@ -130,10 +130,10 @@ async def test_trainers_memory_is_given_back_on_request(worker, policies, shared
     assert mapped() >= size
     await worker.refitting.forget()
     assert mapped() < size
-    assert await refitted(worker, policies[1], shared_lab)
+    assert await refitted(worker, policies[1], lab)
 
 
-async def test_only_what_changed_is_sent_where_everything_is_copied(worker, policies, refit_section, shared_lab, monkeypatch):
+async def test_only_what_changed_is_sent_where_everything_is_copied(worker, policies, refit_section, lab, monkeypatch):
     refit_section(worker.refitting.sender, transport="collective", sparse=True, verify_every=0, buffer_mb=0)
     sent, changed = copy.deepcopy(policies[0]), []
     real = sparse.Sent.changed
@@ -145,4 +145,4 @@ async def test_only_what_changed_is_sent_where_everything_is_copied(worker, poli
 
     assert [len(one.places) for one in changed[-2:]] == [1, 1]
     assert await worker.verify_refit_async(sent) == {}
-    assert shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(sent)).passed
+    assert lab.same_tokens(await lab.greedy(worker), lab.reference(sent)).passed

@@ -37,10 +37,13 @@ class Pair:
                     embed=Layer(12, 4, loader=padded),
                     norm=Layer(4),
                     packed=Layer(4, 4, process=pack),
+                    head=Layer(12, 4),
                 )
             )
             for _ in range(2)
         ]
+        for model in self.models:
+            model.head.weight = model.embed.weight  # it is tied
         self.models[1].load_state_dict(self.models[0].state_dict())
         updates.watch(self.models[1], CONFIG)
         self.updates = updates.of(self.models[1])
@@ -92,7 +95,7 @@ def pair(monkeypatch):
 
 @pytest.mark.parametrize("kind", [list, iter, tuple])
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_every_update_after_the_recorded_one_copies_the_bits_of_vllm(pair, size, kind):
+def test_later_updates_copy_the_bits_that_vllm_would_load(pair, size, kind):
     for _ in range(3):
         pair.update(size=size, kind=kind)
 
@@ -114,7 +117,7 @@ def test_what_an_update_leaves_out_is_named_and_keeps_its_value(pair, caplog):
     assert "8 of 9 tensors did not come and keep their values: q.weight" in caplog.text
 
 
-def test_the_last_of_a_tensor_that_comes_twice_counts_without_harm_to_neighbours(pair):
+def test_the_last_of_a_tensor_that_comes_twice_counts(pair):
     values = drawn(**SHAPES)
     first, again = list(values.items()), drawn(q__weight=(2, 4))
     model = pair.models[1]
@@ -130,7 +133,7 @@ def perturb(plan):
     plan._copies["q.weight"], plan._copies["k.weight"] = plan._copies["k.weight"], plan._copies["q.weight"]
 
 
-def test_an_update_with_wrong_copies_fails_until_the_next_one_mends_it(pair):
+def test_wrong_copies_fail_until_the_next_update_mends_them(pair):
     perturb(pair.updates._plan)
     model = pair.models[1]
     pair._initialize(model)
@@ -180,7 +183,7 @@ def test_constants_that_the_memory_has_lost_are_written_again(pair):
 @pytest.mark.parametrize(
     ("last", "error"), [({"packed__weight": (4, 4)}, ""), ({"q__weight": (2, 3)}, "must match")], ids=["open", "failed"]
 )
-def test_an_update_that_nobody_ends_sends_the_next_one_through_the_reload(pair, last, error):
+def test_after_an_update_that_nobody_ends_the_next_is_loaded(pair, last, error):
     model = pair.models[1]
     pair._initialize(model)
     with pytest.raises(RuntimeError, match=error) if error else nullcontext():
@@ -203,7 +206,7 @@ def test_a_first_update_that_is_a_part_is_not_copied_from(monkeypatch, caplog):
     assert pair.ways == (COPIED, 1)
 
 
-def test_updates_that_are_never_the_same_are_recorded_four_times_at_most(pair):
+def test_updates_of_changing_form_are_recorded_four_times(pair):
     for number in range(8):
         pair.update({name: tensor.to((torch.bfloat16, torch.float32)[number % 2]) for name, tensor in drawn(**SHAPES).items()})
         pair.assert_equal()
@@ -227,7 +230,8 @@ def out_of_buffer(buffer, shapes):
     return [(name, tensor.view(shape).clone()) for (name, shape), tensor in zip(shapes.items(), tensors, strict=True)]
 
 
-def test_tensors_of_a_buffer_that_is_used_again_are_cloned_only_if_the_reload_keeps_them(pair):
+def test_only_tensors_that_the_reload_keeps_are_cloned(pair):
+    """Of a buffer that is used again."""
     from worker.refit.engine.updates import unpacked
 
     shapes = {name.replace("__", "."): shape for name, shape in SHAPES.items()}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from layers import QKV, Layer, Model, drawn, pack, padded, reloadable, third
+from layers import Layer, Model, drawn, pack, reloadable
 from torch import nn
 
 from worker.refit.weights.manifest import Manifest
@@ -51,25 +51,7 @@ def recorded(model, values):
     return reload.plan(Manifest.of(values.items()))
 
 
-def test_copied_layers_hold_what_their_loaders_would_write():
-    model = Model(qkv=Layer(6, 4, loader=third, bias=True), embed=Layer(12, 4, loader=padded), head=Layer(12, 4))
-    model.head.weight = model.embed.weight
-    shapes = QKV | {"embed__weight": (10, 4)}
-    plan = recorded(model, drawn(**shapes))
-    new = drawn(**shapes)
-
-    assert (plan.copied, plan.reloaded) == (new.keys(), frozenset())
-    assert plan.fits(Manifest.of(new.items()), model)
-    plan.copy(new.items())
-
-    assert torch.equal(model.qkv.weight, torch.cat([new[f"{part}.weight"] for part in "qkv"]))
-    assert torch.equal(model.qkv.bias, torch.cat([new[f"{part}.bias"] for part in "qkv"]))
-    assert torch.equal(model.embed.weight, torch.cat([new["embed.weight"], torch.zeros(2, 4)]))
-    assert model.head.weight is model.embed.weight
-    plan.check(model, new.items())
-
-
-def test_weights_that_are_copied_onto_themselves_are_still_what_was_loaded():
+def test_weights_copied_onto_themselves_are_what_was_loaded():
     model = Model(experts=Layer(4, 4, process=as_on_a_gpu))
     plan = recorded(model, drawn(experts__weight=(4, 4)))
 
@@ -90,7 +72,7 @@ def test_weights_that_are_copied_onto_themselves_are_still_what_was_loaded():
     ],
     ids=["pack", "shuffle", "derive", "in-place", "replace", "scale", "scaled-bias", "half"],
 )
-def test_only_a_layer_whose_weights_are_more_than_copied_is_reloaded(layer):
+def test_only_a_layer_that_does_more_than_copy_is_reloaded(layer):
     model = Model(other=Layer(4, 4, **layer), plain=Layer(4, 4))
 
     sent = {name: torch.randn(tensor.shape) for name, tensor in model.named_parameters()}
@@ -100,7 +82,7 @@ def test_only_a_layer_whose_weights_are_more_than_copied_is_reloaded(layer):
     assert (plan.copied, plan.reloaded, plan.modules) == ({"plain.weight"}, sent.keys() - {"plain.weight"}, {"other"})
 
 
-def test_a_tensor_that_two_layers_take_goes_the_way_of_the_slower_one():
+def test_a_tensor_for_two_layers_goes_the_slower_way():
     class Shared(Model):
         def load_weights(self, tensors):
             tensors = list(tensors)
@@ -113,7 +95,7 @@ def test_a_tensor_that_two_layers_take_goes_the_way_of_the_slower_one():
     assert (plan.copied, plan.modules) == (frozenset(), {"one", "two"})
 
 
-def test_a_tensor_that_goes_nowhere_visible_is_given_to_the_loaders_again():
+def test_a_tensor_that_goes_nowhere_visible_is_loaded_again():
     class Hiding(Model):
         def load_weights(self, tensors):
             for name, tensor in tensors:
@@ -141,7 +123,7 @@ def test_a_tensor_that_nobody_looks_at_goes_nowhere():
     assert (plan.copied, plan.reloaded) == ({"plain.weight"}, frozenset())
 
 
-def test_nothing_is_copied_once_a_loader_has_replaced_the_memory_of_a_tensor():
+def test_nothing_is_copied_once_a_loader_has_replaced_memory():
     class Replacing(Model):
         def load_weights(self, tensors):
             for name, tensor in tensors:

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import torch
 from packaging.version import Version
-from patience import HUNG_S
+from patience import HUNG_S, settled
 
 from worker import VllmAsyncGenerationWorker
 from worker.batch import collate
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("forked")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def deferred(checkpoint, lean, tmp_path_factory):
+async def worker(checkpoint, lean, tmp_path_factory):
     """A worker that took its port first and its engine later, with statistics, profiles, drafts and routes for trainers."""
     traces = tmp_path_factory.mktemp("traces")
     engine = {
@@ -46,12 +46,6 @@ async def deferred(checkpoint, lean, tmp_path_factory):
     await worker.shutdown()
 
 
-@pytest.fixture
-def worker(deferred):
-    """The one engine of this module."""
-    return deferred
-
-
 async def sampled(worker, lab):
     async with asyncio.timeout(HUNG_S):
         return [item async for item in worker.generate_async(lab.batch_of([[5, 6, 7] * 8]), greedy=True)]
@@ -72,9 +66,7 @@ async def test_statistics_are_sampled_and_dropped(worker, lab):
     before = worker._get_raw_spec_counters()
     worker._start_vllm_metrics_logger()  # a second logger would sample twice
     await sampled(worker, lab)
-    async with asyncio.timeout(HUNG_S):
-        while not any(worker.get_vllm_logger_metrics()["generation_tokens"]):  # noqa: ASYNC110 - samples come by time
-            await asyncio.sleep(0.1)
+    await settled(lambda: any(worker.get_vllm_logger_metrics()["generation_tokens"]))
 
     found, after = worker.get_vllm_logger_metrics(), worker._get_raw_spec_counters()
 
@@ -93,17 +85,11 @@ async def test_statistics_are_sampled_and_dropped(worker, lab):
 
 async def test_a_profile_is_written(worker, lab):
     await worker.start_gpu_profiling()
-    await sampled(worker, lab)
+    ((_, output),) = await sampled(worker, lab)
     await worker.stop_gpu_profiling()
 
     assert list(worker.traces.rglob("*.gz"))
-
-
-async def test_no_batch_has_experts_unless_asked_for(worker, lab):
-    ((_, output),) = await sampled(worker, lab)
-
-    assert not worker._return_routed_experts_enabled()
-    assert "routed_experts" not in output
+    assert (worker._return_routed_experts_enabled(), "routed_experts" in output) == (False, False)  # unless asked for
 
 
 async def test_nccl_reshard_names_the_calls_that_work_here(worker):

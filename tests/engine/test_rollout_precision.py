@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -14,8 +15,6 @@ from worker.lab.kit.lab import PROMPTS
 @pytest.fixture(scope="module")
 def bfloat16_checkpoint(checkpoint, tmp_path_factory):
     """A checkpoint whose weights and ``config.json`` are bfloat16."""
-    import shutil
-
     folder = tmp_path_factory.mktemp("bfloat16") / "qwen3"
     shutil.copytree(checkpoint("qwen3"), folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -38,36 +37,26 @@ def _updated(trainer):
     return trainer
 
 
-async def test_a_float32_engine_is_ten_times_closer(bfloat16_checkpoint, shared_lab, lab):
-    """An engine in float32 is ten times closer to a float32 trainer."""
-    trainer = _updated(shared_lab.trainer(bfloat16_checkpoint))
-    advised, differences = {}, {}
+async def test_an_engine_in_the_precision_of_its_trainer_is_closer(bfloat16_checkpoint, lab):
+    """In float32 it is ten times closer to a float32 trainer; it follows a trainer that multiplies in float16."""
+    trainer = _updated(lab.trainer(bfloat16_checkpoint))
+    found, advised, held = {}, {}, {}
 
-    for dtype in ("auto", "float32"):
-        values = {"engine": {"dtype": dtype, "load_format": "auto"}, "train": {"dtype": "float32", "autocast": None}}
-        async with shared_lab.worker(bfloat16_checkpoint, values) as worker:
+    for name, dtype, products in (("plain", "auto", None), ("float32", "float32", None), ("float16", "auto", "float16")):
+        values = {"engine": {"dtype": dtype, "load_format": "auto"}, "train": {"dtype": "float32", "autocast": products}}
+        async with lab.worker(bfloat16_checkpoint, values) as worker:
             await worker.refit_async(trainer)
-            got = await shared_lab.sample(worker)
-            advised[dtype] = [note for note in worker.plan.warnings if note.quirk == "rollout-precision"]
-        differences[dtype] = lab.largest_difference(got, shared_lab.rescored(trainer, got))
+            found[name] = await lab.sample(worker)
+            advised[name] = "rollout-precision" in {note.quirk for note in worker.plan.warnings}
+            held[name] = worker.receipt.processes[-1].engine.get("engine.dtype")
 
-    assert [bool(advised[dtype]) for dtype in ("auto", "float32")] == [True, False]
-    assert differences["float32"] * 10 < differences["auto"], differences
+    def differences(products):
+        """How far each engine is from the trainer, given the dtype of its products."""
+        with torch.autocast("cpu", products or torch.float16, enabled=products is not None):
+            return {name: lab.largest_difference(got, lab.rescored(trainer, got)) for name, got in found.items()}
 
-
-async def test_an_engine_follows_a_trainer_in_float16(bfloat16_checkpoint, shared_lab, lab):
-    """An engine follows a trainer in float16 and is closer to it."""
-    trainer = _updated(shared_lab.trainer(bfloat16_checkpoint))
-    dtypes, differences = {}, {}
-
-    for products in ("bfloat16", "float16"):
-        values = {"engine": {"dtype": "auto", "load_format": "auto"}, "train": {"dtype": "float32", "autocast": products}}
-        async with shared_lab.worker(bfloat16_checkpoint, values) as worker:
-            await worker.refit_async(trainer)
-            got = await shared_lab.sample(worker)
-            dtypes[products] = worker.receipt.processes[-1].engine.get("engine.dtype")
-        with torch.autocast("cpu", getattr(torch, products)):
-            differences[products] = lab.largest_difference(got, shared_lab.rescored(trainer, got))
-
-    assert dtypes["float16"] == "float16"
-    assert differences["float16"] * 3 < differences["bfloat16"], differences
+    assert (advised["plain"], advised["float32"], held["float16"]) == (True, False, "float16")
+    exact = differences(None)
+    assert exact["float32"] * 10 < exact["plain"], exact
+    # The first engine is the one that a trainer gets which multiplies in bfloat16.
+    assert differences(torch.float16)["float16"] * 3 < differences(torch.bfloat16)["plain"]

@@ -72,6 +72,10 @@ async def worker(request, plain_layers, checkpoint, running):
             yield started
 
 
+#: For what does not depend on the layers.
+one_kind = pytest.mark.parametrize("worker", ["llama_tied"], indirect=True)
+
+
 @asynccontextmanager
 async def trainer(worker, model, ranks, others=(), addresses=None):
     """Starts the ranks of a trainer, which join the engine if they have no addresses; each of the others has its own model."""
@@ -109,7 +113,7 @@ async def sent(worker, started, path, *, by_ipc=False):
 
 
 @pytest.mark.parametrize(("ranks", "by_ipc"), [(1, False), (2, False), (2, True)])
-async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, shared_lab, ranks, by_ipc):
+async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, lab, ranks, by_ipc):
     """From the third refit on each rank of the trainer sends its shards, or lets each rank of the engine read those of all.
 
     The engine has what its own loader makes of them.
@@ -121,18 +125,19 @@ async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, share
             assert await sent(worker, started, path, by_ipc=by_ipc) == ["sent"] * ranks
             ways.append(worker.last_refit.by_pieces)
             if number != 3 or not by_ipc:  # which makes the engine open another trainer's memory
-                assert await worker.verify_refit_async(shared_lab.trainer(path)) == {}
+                assert await worker.verify_refit_async(lab.trainer(path)) == {}
 
     assert ways[2:] == [True] * 3
     # This platform packs experts, so that they are loaded; each rank loads those that it has.
-    config = shared_lab.trainer(path).config
+    config = lab.trainer(path).config
     assert worker.last_refit.reloaded == (
         config.num_experts // 2 * 3 * config.num_hidden_layers if worker.kind == "qwen3_moe" else 0
     )
-    assert shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(path)).passed
+    assert lab.same_tokens(await lab.greedy(worker), lab.reference(path)).passed
 
 
-async def test_a_slow_rank_is_waited_for_and_a_dead_one_missed(worker, checkpoint, shared_lab):
+@one_kind
+async def test_a_slow_rank_is_waited_for_and_a_dead_one_missed(worker, checkpoint, lab):
     """The engine keeps its weights when a rank of the trainer dies, and takes others' when a new trainer joins."""
     first, second = (checkpoint(worker.kind, seed=seed) for seed in range(2))
     async with asyncio.timeout(HUNG_S), trainer(worker, first, 2) as started:
@@ -145,23 +150,24 @@ async def test_a_slow_rank_is_waited_for_and_a_dead_one_missed(worker, checkpoin
         assert not sending.done()
         started[1].send_signal(signal.SIGCONT)
         assert await sending == ["sent"] * 2
-        assert await worker.verify_refit_async(shared_lab.trainer(second)) == {}
+        assert await worker.verify_refit_async(lab.trainer(second)) == {}
 
         started[1].kill()
         with pytest.raises(RefitError, match=r"a rank died or took too long.*the engine keeps the weights it had"):
             await sent(worker, started, first)
 
-    assert await worker.verify_refit_async(shared_lab.trainer(second)) == {}
+    assert await worker.verify_refit_async(lab.trainer(second)) == {}
     async with asyncio.timeout(HUNG_S), trainer(worker, first, 2) as started:
         await sent(worker, started, first)
-        assert await worker.verify_refit_async(shared_lab.trainer(first)) == {}
+        assert await worker.verify_refit_async(lab.trainer(first)) == {}
 
 
-async def test_ranks_of_other_shapes_are_refused(worker, checkpoint, tmp_path_factory, shared_lab):
+@one_kind
+async def test_ranks_of_other_shapes_are_refused(worker, checkpoint, tmp_path_factory, lab):
     """A trainer whose ranks have different models sends nothing, and goes on once they have the same."""
     path = checkpoint(worker.kind)
     other = tmp_path_factory.mktemp("other") / "model"
-    model = shared_lab.trainer(path)
+    model = lab.trainer(path)
     model.resize_token_embeddings(model.config.vocab_size + 64)
     model.save_pretrained(other)
     async with asyncio.timeout(HUNG_S), trainer(worker, path, 1, [other]) as started:

@@ -33,17 +33,16 @@ def sparsely(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "dtype", "held"),
     [
-        ("qwen3", torch.bfloat16, "bfloat16"),
         ("qwen3", torch.float32, "float16"),
         ("llama_tied", torch.float32, "float32"),
         ("qwen3_moe", torch.bfloat16, "bfloat16"),
     ],
 )
-async def test_an_engine_is_what_a_dense_refit_makes_of_it(shared_lab, refit_section, sparsely, kind, dtype, held):
-    folder = shared_lab.checkpoint(kind)
-    policy = shared_lab.trainer(folder).to(dtype)
+async def test_an_engine_is_what_a_dense_refit_makes_of_it(lab, refit_section, sparsely, kind, dtype, held):
+    folder = lab.checkpoint(kind)
+    policy = lab.trainer(folder).to(dtype)
     values = {"engine": {"dtype": held}, "refit": {"transport": "collective", "sparse": True}}
-    async with shared_lab.worker(folder, values) as worker:
+    async with lab.worker(folder, values) as worker:
         refit_section(worker.refitting.sender, buffer_mb=0)  # each tensor by itself: small ones are not worth a comparison
         for _ in range(4):
             step(policy)

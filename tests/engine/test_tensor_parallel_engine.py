@@ -7,6 +7,7 @@ import asyncio
 import psutil
 import pytest
 import pytest_asyncio
+from programs import children
 
 from quirks_core.source.vllm_source import INSTALLED
 from worker.errors import EngineDiedError, EngineStartError, TransferError
@@ -74,7 +75,7 @@ _TWO_RANKS = {
 def installed(third_party):
     """Installs both quirks."""
     source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_MODULE}"
-    with third_party("acme_workers", "workers = acme_workers", source):
+    with third_party("acme_workers", {"workers": "acme_workers"}, source):
         yield
 
 
@@ -91,8 +92,7 @@ def test_every_process_acknowledges_the_same_digest(worker):
     assert acknowledged == dict.fromkeys(names, worker.plan.digest)
 
 
-def test_the_receipt_says_what_the_patch_replaces(worker):
-    """The receipt says what the patch replaces in both workers."""
+def test_the_receipt_says_what_each_worker_runs_with(worker):
     workers = [ack for ack in worker.receipt.processes if "VllmWorker" in ack.process]
 
     assert len(workers) == 2
@@ -100,6 +100,7 @@ def test_the_receipt_says_what_the_patch_replaces(worker):
         [effect] = [effect for effect in ack.effects if effect.slot == f"patch.{_TARGET}"]
         assert (effect.before, effect.after) == (INSTALLED.fingerprint(_TARGET), "acme_workers:passes")
         assert not effect.pending
+        assert (ack.engine["engine.tensor_parallel_size"], ack.engine["engine.enforce_eager"]) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -108,28 +109,11 @@ def test_the_receipt_says_what_the_patch_replaces(worker):
 )
 @pytest.mark.parametrize("rank", [0, 1])
 async def test_ranks_reply_to_the_call_itself_after_a_failed_one(worker, fault, error, rank):
-    """Ranks reply to the call itself after one that failed or took too long."""
     llm = worker.engine.llm
     with pytest.raises(Exception, match=error.format(rank)):
         await llm.collective_rpc("answer", args=(0,), kwargs={fault: rank}, timeout=1 if fault == "slow" else None)
 
     assert [await llm.collective_rpc("answer", args=(number,)) for number in (1, 2)] == [[[1, 0], [1, 1]], [[2, 0], [2, 1]]]
-
-
-def test_each_worker_reports_the_configuration_that_it_runs_with(worker):
-    reported = [ack.engine for ack in worker.receipt.processes if "VllmWorker" in ack.process]
-
-    assert len(reported) == 2
-    for engine in reported:
-        assert (engine["engine.tensor_parallel_size"], engine["engine.enforce_eager"]) == (2, True)
-
-
-async def test_two_ranks_generate_what_one_does(worker, checkpoint, lab):
-    expected = lab.reference(checkpoint("qwen3"))
-
-    got = await lab.generate(worker)
-
-    assert lab.same_tokens(got, expected).passed
 
 
 async def test_a_rejected_refit_leaves_answers_in_their_places(worker):
@@ -161,10 +145,9 @@ async def test_an_engine_without_a_process_is_dead(worker):
         core.resume()
 
 
-@pytest.mark.usefixtures("worker_is_down")
-async def test_a_plugin_that_fails_in_a_worker_only_is_named(checkpoint, running):
-    """A plugin that fails in a worker only is named as it stops the run."""
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+async def test_a_plugin_that_fails_in_a_worker_only_is_named(worker, checkpoint, running):
+    await worker.shutdown()  # one plan per process: the good engine makes room for the next
+    before = children()
 
     with pytest.raises(EngineStartError) as caught:
         async with running(checkpoint("qwen3"), {**_TWO_RANKS, "recipe": "bad"}):
@@ -175,11 +158,4 @@ async def test_a_plugin_that_fails_in_a_worker_only_is_named(checkpoint, running
     (note,) = caught.value.__notes__
     assert note.startswith("quirk acme-workers/fails (")
     assert note.endswith("and its code was running; to run without it: --disable acme-workers/fails")
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def worker_is_down(worker):
-    """One plan per process: the good engine makes room for the next."""
-    await worker.shutdown()
+    assert children() <= before

@@ -59,7 +59,6 @@ def test_the_largest_id_of_vllm_0_31_can_be_a_count(layer, tokenizer, added, kno
 
 
 def test_an_omni_model_s_image_ids_are_its_thinker_s():
-    """Ids for images of an omni model are in the configuration of its thinker."""
     outer = SimpleNamespace(thinker_config=SimpleNamespace(image_token_id=3))
 
     assert _placeholder_ids(SimpleNamespace(hf_config=outer, get_vocab_size=lambda: 8)) == [range(3, 4)]

@@ -10,42 +10,40 @@ from worker.errors import NotReadyError, RefitUnsupportedError
 HEAD_BIAS, LOADER_NAME = "transformers-backend-head-bias", "unnamed-weight-loader"
 
 
-async def test_a_refit_that_removes_a_tensor_fails_without_ending_the_engine(shared_lab):
+async def test_a_refit_that_removes_a_tensor_fails_alone(lab):
     """Phi in vLLM's Transformers backend: a head's bias that the engine did not have when the reload began."""
-    trainer = shared_lab.trainer(shared_lab.checkpoint("phi", seed=1))
+    trainer = lab.trainer(lab.checkpoint("phi", seed=1))
 
-    async with shared_lab.worker(shared_lab.checkpoint("phi"), disable=[HEAD_BIAS]) as worker:
+    async with lab.worker(lab.checkpoint("phi"), disable=[HEAD_BIAS]) as worker:
         for _ in range(2):
             with pytest.raises(RefitUnsupportedError, match=r"removes lm_head\.bias.* engine\.load_format=auto"):
                 await worker.refit_async(trainer)
             with pytest.raises(NotReadyError, match="further refits of this engine fail in the same way"):
-                await shared_lab.greedy(worker)
+                await lab.greedy(worker)
         assert worker.engine.alive
 
 
-async def test_the_load_format_that_the_error_advises_avoids_it(shared_lab):
-    trainer = shared_lab.trainer(shared_lab.checkpoint("phi", seed=1))
+async def test_the_load_format_that_the_error_advises_avoids_it(lab):
+    trainer = lab.trainer(lab.checkpoint("phi", seed=1))
 
-    async with shared_lab.worker(
-        shared_lab.checkpoint("phi"), {"engine": {"load_format": "auto"}}, disable=[HEAD_BIAS]
-    ) as worker:
+    async with lab.worker(lab.checkpoint("phi"), {"engine": {"load_format": "auto"}}, disable=[HEAD_BIAS]) as worker:
         await worker.refit_async(trainer)
-        outcome = shared_lab.same_tokens(await shared_lab.greedy(worker), shared_lab.reference(trainer))
+        outcome = lab.same_tokens(await lab.greedy(worker), lab.reference(trainer))
 
     assert outcome.passed, outcome
 
 
-async def test_a_reload_that_cannot_begin_leaves_the_engine_with_the_weights_it_had(shared_lab):
+async def test_a_reload_that_cannot_begin_keeps_the_weights(lab):
     """MiniMax-M2: one of its weights has a loader that vLLM's reload cannot wrap."""
-    trainer = shared_lab.trainer(shared_lab.checkpoint("minimax_m2", seed=1))
+    trainer = lab.trainer(lab.checkpoint("minimax_m2", seed=1))
 
     from_checkpoint = {"engine": {"load_format": "auto"}}
-    async with shared_lab.worker(shared_lab.checkpoint("minimax_m2"), from_checkpoint, disable=[LOADER_NAME]) as worker:
-        before = await shared_lab.greedy(worker)
+    async with lab.worker(lab.checkpoint("minimax_m2"), from_checkpoint, disable=[LOADER_NAME]) as worker:
+        before = await lab.greedy(worker)
         with pytest.raises(RefitUnsupportedError, match=r"cannot reload this model: .*__name__") as caught:
             await worker.refit_async(trainer)
         assert "keeps the weights it had (version 'default') and generates with them; further refits" in str(caught.value)
-        after = await shared_lab.greedy(worker)
+        after = await lab.greedy(worker)
 
-    tokens, logprobs = shared_lab.same_tokens(after, before), shared_lab.close_logprobs(after, before)
+    tokens, logprobs = lab.same_tokens(after, before), lab.close_logprobs(after, before)
     assert (tokens.passed, logprobs.passed) == (True, True), (tokens, logprobs)

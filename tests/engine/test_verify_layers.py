@@ -16,22 +16,13 @@ def differences(held, fresh, dtype=torch.float32):
 
 
 @pytest.fixture
-def alone(tmp_path):
-    """Puts this process into a tensor-parallel group of its own, without which vLLM makes no layer."""
+def layer(tmp_path):
+    """Makes a linear layer as an engine on the CPU has it: its weight is packed, and no tensor shows it.
+
+    This process is a tensor-parallel group of its own, without which vLLM makes no layer.
+    """
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.distributed import parallel_state
-
-    with set_current_vllm_config(VllmConfig()):
-        parallel_state.init_distributed_environment(1, 0, f"file://{tmp_path}/group", 0, backend="gloo")
-        parallel_state.initialize_model_parallel()
-        yield
-    parallel_state.destroy_model_parallel()
-    parallel_state.destroy_distributed_environment()
-
-
-@pytest.fixture
-def layer(alone):  # noqa: ARG001 - the group
-    """Makes a linear layer as an engine on the CPU has it: its weight is packed, and no tensor shows it."""
     from vllm.model_executor.layers.linear import ReplicatedLinear
 
     def make(shape=(WIDTH, WIDTH), value=1.0):
@@ -40,7 +31,12 @@ def layer(alone):  # noqa: ARG001 - the group
         made.quant_method.process_weights_after_loading(made)
         return torch.nn.ModuleDict({"layer": made})
 
-    return make
+    with set_current_vllm_config(VllmConfig()):
+        parallel_state.init_distributed_environment(1, 0, f"file://{tmp_path}/group", 0, backend="gloo")
+        parallel_state.initialize_model_parallel()
+        yield make
+    parallel_state.destroy_model_parallel()
+    parallel_state.destroy_distributed_environment()
 
 
 def test_packed_weights_are_compared_by_what_the_layer_computes(layer):
@@ -49,7 +45,8 @@ def test_packed_weights_are_compared_by_what_the_layer_computes(layer):
     assert list(differences(layer(value=2.0), layer())) == ["layer (as it computes)"]
 
 
-def test_a_layer_that_only_holds_the_weight_of_a_convolution_is_compared_by_value(layer):
+def test_a_layer_that_only_holds_a_weight_is_compared_by_value(layer):
+    """As one does that of a convolution."""
     shape = (WIDTH, 1, 4)
 
     assert differences(layer(shape), layer(shape)) == {}
@@ -63,7 +60,7 @@ def test_a_layer_that_does_not_compute_any_more_differs(layer):
     assert "does not compute: AttributeError" in differences(held, layer())["layer (as it computes)"]
 
 
-def test_a_layer_that_neither_shows_its_weight_nor_computes_cannot_be_verified(layer):
+def test_a_layer_that_shows_and_computes_nothing_is_refused(layer):
     held, fresh = layer(), layer()
     for one in (held, fresh):
         del one["layer"].cpu_linear

@@ -89,7 +89,7 @@ def test_nothing_changes_before_the_first_update(core, request_of):
 
 
 @pytest.mark.parametrize("method", ["finish_weight_update", "reload_weights", "load"])
-def test_requests_after_each_update_share_blocks_among_themselves_alone(core, request_of, method):
+def test_only_requests_after_the_same_update_share_blocks(core, request_of, method):
     found = [_hashes(core, request_of("a"))]
     for _ in range(2):
         rpc(core, method)
@@ -126,7 +126,8 @@ def test_only_a_request_without_blocks_gets_the_new_salt(core, request_of):
     assert waiting.block_hashes is held_by_a_connector
 
 
-def test_without_the_patch_that_hashes_later_a_request_is_hashed_at_once(core, request_of, monkeypatch):
+def test_without_the_other_patch_a_request_is_hashed_at_once(core, request_of, monkeypatch):
+    """The other one hashes later."""
     request = request_of("a")
     old = list(request.block_hashes)
     monkeypatch.delattr(type(request), "__getattr__")
@@ -152,7 +153,7 @@ def test_an_update_of_a_draft_drops_nothing(core, request_of):
     assert _hashes(core, request_of("c")) != plain
 
 
-def test_engines_with_one_store_of_blocks_find_none_of_another_policy(request_of):
+def test_engines_with_one_store_share_no_policys_blocks(request_of):
     found = []
     for core in (_Core(), _Core()):
         rpc(core, "reload_weights")
@@ -174,7 +175,7 @@ def test_encoder_cache_is_reset_when_no_request_runs(core, request_of):
     assert core.resets == 1
 
 
-def test_adapter_that_is_loaded_again_under_its_name_shares_no_blocks(core, request_of):
+def test_adapter_that_is_loaded_again_shares_no_blocks(core, request_of):
     found = []
     for number, inplace in ((1, False), (1, True), (2, False)):
         add_lora(core, _lora(number, inplace=inplace))

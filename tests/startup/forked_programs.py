@@ -100,6 +100,19 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
+#: A program, started or forked from a process that has imported vLLM.
+Started = subprocess.Popen[bytes] | Program
+
+
+def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: int, forks: bool = True) -> Started:
+    """Starts a program in a session of its own, forked if it can be and may."""
+    if forks and Program.can_be(command, env):
+        fork_server.start()
+        return Program(command, env=env, cwd=cwd, stdout=output, stderr=output)
+    files: dict[str, int] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, env=env, cwd=cwd, start_new_session=True, **files)
+
+
 def run(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end, forked if it can be.
 
@@ -110,11 +123,7 @@ def run(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: f
         TimeoutExpired: It does not end; it is killed.
     """
     with tempfile.TemporaryFile("w+", errors="replace") as output:
-        if Program.can_be(command, env):
-            fork_server.start()
-            program: Any = Program(command, env=env, cwd=cwd, stdout=output.fileno(), stderr=output.fileno())
-        else:
-            program = subprocess.Popen(command, env=env, cwd=cwd, stdout=output, stderr=subprocess.STDOUT)
+        program = start(command, env=env, cwd=cwd, output=output.fileno())
         try:
             code = program.wait(timeout)
         finally:

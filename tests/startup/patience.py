@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 
 def patience(seconds: float) -> float:
@@ -22,6 +24,13 @@ def until(holds: Callable[[], object], what: str, *, every_s: float = 0.02) -> N
     while not holds():
         assert time.monotonic() < end, f"waited {HUNG_S:g} s for this: {what}"
         time.sleep(every_s)
+
+
+async def settled(holds: Callable[[], object | Awaitable[object]]) -> None:
+    """Waits in an event loop until something holds that offers no event; what says so may be a coroutine."""
+    async with asyncio.timeout(HUNG_S):
+        while not (await found if inspect.isawaitable(found := holds()) else found):  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0.001)
 
 
 _FACTOR = float(os.environ.get("MODEL_QUIRKS_TESTS_PATIENCE", "1"))

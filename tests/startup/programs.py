@@ -53,6 +53,18 @@ def run_python(
     return subprocess.run(command, cwd=cwd, env=given, capture_output=True, encoding="utf-8", timeout=HUNG_S, check=False)
 
 
+def children() -> set[Any]:
+    """Returns the processes below this one; multiprocessing's tracker of resources stays as long as it does."""
+    import psutil  # it comes with an engine
+
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(child.cmdline()):
+                found.add(child)
+    return found
+
+
 def free_port() -> int:
     """Returns a free port that no other program gets by chance: systems give out those from 32 768 on."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

@@ -122,6 +122,14 @@ def test_nothing_of_a_killed_driver_outlives_the_next_start(driver, place, monke
     assert [path.name for path in place.iterdir()] == ["ray"]  # Ray's own, as it is
 
 
+async def refused(group, match):
+    """Starts a group that does not come up; returns the error."""
+    async with asyncio.timeout(HUNG_S):
+        with pytest.raises(RankError, match=match) as caught:
+            await group.start()
+    return str(caught.value)
+
+
 async def test_a_rank_that_never_comes_up_is_named_without_leftovers(checkpoint, lean, monkeypatch):
     group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     before = {process.pid for process in psutil.Process().children(recursive=True)}
@@ -138,11 +146,9 @@ async def test_a_rank_that_never_comes_up_is_named_without_leftovers(checkpoint,
         group.config = group.config.model_copy(update={"cluster": short})
 
     monkeypatch.setattr(Ranks, "create", and_one_hangs)
-    async with asyncio.timeout(HUNG_S):
-        with pytest.raises(RankError, match=r"rank 1 did not start within cluster\.start_timeout_s = 5 s") as caught:
-            await group.start()
+    said = await refused(group, r"rank 1 did not start within cluster\.start_timeout_s = 5 s")
 
-    assert str(caught.value).startswith("the group did not start: rank 0 did not start within")
+    assert said.startswith("the group did not start: rank 0 did not start within")
 
     def is_over():
         return not [one for one in psutil.Process().children(recursive=True) if one.pid not in before and _is_ours(one)]
@@ -152,7 +158,6 @@ async def test_a_rank_that_never_comes_up_is_named_without_leftovers(checkpoint,
 
 
 async def test_a_port_that_somebody_takes_first_is_named(checkpoint, lean, monkeypatch):
-    """A port that somebody takes first is named without leftovers."""
     group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     connect = Rank.connect
     with socket.create_server(("", 0)) as taken:
@@ -163,23 +168,18 @@ async def test_a_port_that_somebody_takes_first_is_named(checkpoint, lean, monke
             rank.port = port
 
         monkeypatch.setattr(Rank, "connect", meeting_there)
-        async with asyncio.timeout(HUNG_S):
-            with pytest.raises(RankError, match=rf"rank 0: .* Address already in use .*:{port}"):
-                await group.start()
+        await refused(group, rf"rank 0: .* Address already in use .*:{port}")
 
     assert group._ranks.all == ()
 
 
 async def test_a_node_with_another_plan_is_refused(checkpoint, lean, monkeypatch):
-    """A node that comes to another plan is refused with what differs."""
     group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
     monkeypatch.setattr("worker.group.group.plan_variables", lambda *_: {"VLLM_USE_V1": "1"})
 
-    async with asyncio.timeout(HUNG_S):
-        with pytest.raises(RankError, match=r"rank [01]: this node's plan differs from the driver's") as caught:
-            await group.start()
+    said = await refused(group, r"rank [01]: this node's plan differs from the driver's")
 
-    assert "VLLM_USE_V1 is None there and '1' here" in str(caught.value)
+    assert "VLLM_USE_V1 is None there and '1' here" in said
     assert group._ranks.all == ()
 
 

@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import pytest_asyncio
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 from worker.errors import NotReadyError, RefitRejectedError
 from worker.lab.kit.lab import PROMPTS
 
 
-@pytest.fixture(scope="module")
-def with_bos(checkpoint, tmp_path_factory):
-    """The checkpoint with a tokenizer that puts BOS before every text."""
-    folder = shutil.copytree(checkpoint("qwen3"), tmp_path_factory.mktemp("bos"), dirs_exist_ok=True)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    bos = ("<bos>", tokenizer.token_to_id("<bos>"))
-    tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[bos])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def group(with_bos, grouped):
+async def group(checkpoint, grouped):
     values = {"purpose": "rollout", "engine": {"data_parallel_size": 2}}
-    async with grouped(with_bos, values) as started:
+    async with grouped(checkpoint("qwen3"), values) as started:
         yield started
 
 
 def test_dense_engines_share_nothing(group):
-    """The strategy for a dense model is engines that share nothing."""
     assert group.strategy == "independent"
     assert [(row.engine, row.dp_size, row.ep_rank) for row in group.topology.rows] == [(0, 1, None), (1, 1, None)]
 
 
 async def test_dummy_weights_generate_nothing_after_a_rejected_refit(group, tokens, checkpoint, lab):
-    """Nothing is generated from dummy weights also after a refit that all ranks reject."""
-    await group.prepare_refit_info_async({"another.weight": ((1,), "float32")})
-    with pytest.raises(RefitRejectedError):
-        await group.refit_async(lab.trainer(checkpoint("qwen3")))
+    """A refit that all ranks reject leaves the group as it was."""
     model = lab.trainer(checkpoint("qwen3"))
+    await group.prepare_refit_info_async({"another.weight": ((1,), "float32")})
+    with pytest.raises(RefitRejectedError, match=r"rank 0: .*rejected"):
+        await group.refit_async(model)
     await group.prepare_refit_info_async({name: (one.shape, one.dtype) for name, one in model.named_parameters()})
 
     with pytest.raises(NotReadyError, match=r"^the engine started from dummy weights .* refit before generating"):
@@ -51,7 +35,6 @@ async def test_dummy_weights_generate_nothing_after_a_rejected_refit(group, toke
 
 
 async def test_one_refit_reaches_both_engines(group, tokens, checkpoint, lab):
-    """One refit makes both engines generate what transformers does."""
     trainer = lab.trainer(checkpoint("qwen3"))
     expected = [row.tokens for row in lab.reference(trainer)]
 
@@ -66,14 +49,6 @@ async def test_from_the_same_prompts_they_sample_differently(group, tokens):
     both = [await tokens(group, PROMPTS, greedy=False, rank=rank) for rank in (0, 1)]
 
     assert both[0] != both[1]
-
-
-async def test_a_text_that_begins_with_bos_gets_no_second_one(group):
-    texts = {"prompts": ["Hello world", "<bos>Hello world"]}
-
-    found = dict([item async for item in group.generate_text_async(texts, greedy=True)])
-
-    assert found[0] == found[1]
 
 
 async def test_a_phase_of_generation_begins_and_ends(group, tokens):

@@ -34,7 +34,6 @@ async def group(checkpoint, grouped):
 
 
 async def test_ranks_with_shared_experts_generate_what_one_does(group, tokens, checkpoint, lab):
-    """Quirk cpu-moe-expert-parallel, with: the other half of the pair is among the engine failures."""
     expected = [row.tokens for row in lab.reference(checkpoint("qwen3_moe"))]
 
     for rank in (None, 0, 1):
@@ -63,11 +62,7 @@ def test_the_patches_are_in_force_in_every_process(group):
         if "VllmWorker" in ack.process:  # workers never import the scheduler, which other quirks patch
             assert not any(pending[name] for name in ("all_gatherv", "reduce_scatterv", "apply"))
         assert ack.digest == group.plan.digest
-
-
-def test_data_parallel_moe_runs_eagerly(group):
-    """Data parallel MoE runs eagerly because the quirk requires it."""
-    assert [ack.engine["engine.enforce_eager"] for ack in group.receipts[0].processes if ack.engine] == [True] * 4
+    assert [ack.engine["engine.enforce_eager"] for ack in receipt.processes if ack.engine] == [True] * 4  # the quirk's
 
 
 @pytest.mark.parametrize("transport", ["ipc_zmq", "collective"])
@@ -93,7 +88,7 @@ async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoin
         assert worker.plan.value("parallel.dp_strategy") == "engine"
         assert [(row.dp_rank, row.dp_size, row.ep_size) for row in worker.topology.rows] == [(0, 1, 1), (1, 1, 1)]
 
-        got = [await lab.generate(worker) for _ in range(4)]  # the engine spreads them
+        got = [await lab.greedy(worker) for _ in range(4)]  # the engine spreads them
         trainer = Trainer.load(str(model), TrainerOptions())
         session = Session(worker, trainer, TrainerOptions(), Prompts(PROMPTS), new_tokens=16, seed=0)
         (parity,) = await measure(session, ["data-parallel"], chosen_thresholds("float32"))
@@ -105,13 +100,12 @@ async def test_a_dense_model_works_with_one_engine_that_owns_two_ranks(checkpoin
 
 
 async def test_moe_ranks_without_expert_parallelism_are_right(checkpoint, running, lab):
-    """Moe over two ranks without expert parallelism generates what one engine does."""
     async with running(checkpoint("qwen3_moe"), _EVAL) as worker:
         rows = worker.topology.rows
         assert [(row.dp_rank, row.dp_size, row.ep_rank) for row in rows] == [(0, 2, None), (1, 2, None)]
         assert {len(held) for row in rows for held in row.experts.values()} == {8}  # every rank has a part of every expert
 
-        got = [await lab.generate(worker) for _ in range(2)]  # the engine spreads them
+        got = [await lab.greedy(worker) for _ in range(2)]  # the engine spreads them
 
     expected = lab.reference(checkpoint("qwen3_moe"))
     assert all(lab.same_tokens(found, expected).passed for found in got)

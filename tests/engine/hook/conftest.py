@@ -17,34 +17,34 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fork_server
+import forked_programs
 import openai
 import pytest
 import torch
-from forked_programs import Program
+from forked_programs import Started
+from installations import lay
 from patience import HUNG_S, until
-from programs import free_port
+from programs import Outcome, free_port
 
-from quirks_core.cli import main
 from quirks_core.facts.packages import installed_version
 from quirks_core.hook.receipts import Receipts
 from worker.lab.kit.lab import Lab
 
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = "model-quirks: "
-#: A program, started or forked from a process that has imported vLLM.
-Started = subprocess.Popen | Program
 #: A worker of a configuration, until it is ended.
 _WORKER = """
 import asyncio, json, sys
 from worker import VllmAsyncGenerationWorker
 
-async def main(config):
+async def main(config, port):
+    config["server"]["port"] = int(port)
     worker = VllmAsyncGenerationWorker(config)
     await worker.post_init_async()
     await asyncio.Event().wait()
 
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))
+    asyncio.run(main(json.loads(sys.argv[1]), sys.argv[3]))
 """
 
 
@@ -92,71 +92,40 @@ class Programs:
     few_blocks: ClassVar[Sequence[str]] = ("--num-gpu-blocks-override", "64")
     small: ClassVar[Sequence[str]] = ("--max-model-len", "128", "--max-num-seqs", "8", *few_blocks)
 
-    def environ(self, variables: dict[str, str]) -> dict[str, str]:
-        """Returns the environment of a program: nothing of the developer's that could count."""
-        others = ("COLUMNS", "MODEL_QUIRKS", "VLLM_", "NCCL_", "NRL_")
-        kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
-        return {**kept, **self.environment, **variables}
-
-    def start(self, command: Sequence[str | Path], **variables: str) -> tuple[Started, Path]:
-        """Starts a program; returns it with the file that gets its output."""
+    @contextlib.contextmanager
+    def running(self, *command: str | Path, port: int = 0, **variables: str) -> Iterator[Server]:
+        """Runs a program until the end of the block, in an environment with nothing of the developer's that could count."""
         self.count += 1
         log = self.folder / f"program-{self.count}.log"
-        words, env = [str(word) for word in command], self.environ(variables)
+        others = ("COLUMNS", "MODEL_QUIRKS", "VLLM_", "NCCL_", "NRL_")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
+        words, env = [str(word) for word in command], {**kept, **self.environment, **variables}
         with log.open("wb") as output:
-            if self.forks and Program.can_be(words, env):
-                fork_server.start()
-                return Program(words, env=env, cwd=self.folder, stdout=output.fileno(), stderr=output.fileno()), log
-            program = subprocess.Popen(
-                words,
-                env=env,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return program, log
-
-    def run(self, *command: str | Path, timeout: float = HUNG_S, **variables: str) -> Ended:
-        """Runs a program to its end."""
-        program, log = self.start(command, **variables)
+            program = forked_programs.start(words, env=env, cwd=self.folder, output=output.fileno(), forks=self.forks)
         try:
-            code = program.wait(timeout)
+            yield Server(program, log, port)
         finally:
             end(program)
-        return Ended(code, log.read_text(errors="replace"))
 
-    def script(self, text: str, *arguments: str | Path, before: Sequence[str] = (), **variables: str) -> Ended:
+    def run(self, *command: str | Path, **variables: str) -> Ended:
+        """Runs a program to its end."""
+        with self.running(*command, **variables) as started:
+            code = started.program.wait(HUNG_S)
+        return Ended(code, started.log.read_text(errors="replace"))
+
+    def script(self, text: str, *arguments: str | Path, **variables: str) -> Ended:
         """Runs a Python script to its end."""
         file = self.folder / f"script_{self.count}.py"
         file.write_text(textwrap.dedent(text), encoding="utf-8")
-        return self.run(*before, sys.executable, file, *arguments, **variables)
+        return self.run(sys.executable, file, *arguments, **variables)
 
     @contextlib.contextmanager
-    def running(self, command: Sequence[str | Path], **variables: str) -> Iterator[Server]:
-        """Runs a program that serves no port until the end of the block."""
-        program, log = self.start(command, **variables)
-        try:
-            yield Server(program, log, 0)
-        finally:
-            end(program)
-
-    @staticmethod
-    def receipts_in(file: Path) -> Receipts:
-        """Reads a file of receipts."""
-        return Receipts.model_validate_json(file.read_text(encoding="utf-8"))
-
-    @contextlib.contextmanager
-    def server(self, *command: str | Path, port: int, **variables: str) -> Iterator[Server]:
-        """Runs a server until the end of the block."""
-        program, log = self.start([*command, "--port", str(port)], **variables)
-        server = Server(program, log, port)
-        try:
-            server.wait_until_healthy()
+    def server(self, *command: str | Path, **variables: str) -> Iterator[Server]:
+        """Runs a server, on a port of its own, until the end of the block."""
+        port = free_port()
+        with self.running(*command, "--port", str(port), port=port, **variables) as server:
+            until(server.is_healthy, f"{server.url}/health; the program's output is in {server.log}", every_s=0.5)
             yield server
-        finally:
-            end(program)
 
     def send(self, url: str, model: Path, *options: str, ranks: int = 1) -> Ended:
         """Sends a model to a server, as a trainer of one process or of two that share it does."""
@@ -165,17 +134,17 @@ class Programs:
         return self.run(*command, _ROOT / "examples" / "send_weights.py", model, url, *options, OMP_NUM_THREADS="1")
 
     def worker(
-        self, model: Path, port: int, key: str, *, env: dict[str, str] | None = None, name: str = "", **engine: Any
+        self, model: Path, key: str, *, env: dict[str, str] | None = None, name: str = "", **engine: Any
     ) -> contextlib.AbstractContextManager[Server]:
         """Runs our worker until the end of the block: a small engine, with a server that has the routes for trainers."""
         script = self.folder / "our_worker.py"
         script.write_text(_WORKER, encoding="utf-8")
         small = {"load_format": "auto", "max_model_len": 128, "max_num_seqs": 8, "num_gpu_blocks_override": 64}
         small["enforce_eager"] = True
-        server = {"enabled": True, "rl_routes": True, "rl_api_key": key, "port": port, "validation_temperature": 0.0}
+        server = {"enabled": True, "rl_routes": True, "rl_api_key": key, "validation_temperature": 0.0}
         server |= {"served_model_name": name} if name else {}
         config = {"model": str(model), "env": env or {}, "engine": {**small, **engine}, "server": server}
-        return self.server(sys.executable, script, json.dumps(config), port=port)
+        return self.server(sys.executable, script, json.dumps(config))
 
 
 @dataclass
@@ -202,21 +171,8 @@ class Server:
         model = client.models.list().data[0].id
         return client.completions.create(model=model, **fields).choices[0]
 
-    def wait_until_said(self, beginning: str) -> None:
-        """Waits for a line of ours; a program that ends before is an error."""
-
-        def is_said() -> bool:
-            found = any(line.startswith(beginning) for line in self.said)
-            assert found or self.program.poll() is None, self.log.read_text(errors="replace")[-6000:]
-            return found
-
-        until(is_said, f"a line {beginning!r} in {self.log}")
-
-    def wait_until_healthy(self) -> None:
-        """Waits until it answers; a server that ends before is an error."""
-        until(self._is_healthy, f"{self.url}/health; the program's output is in {self.log}", every_s=0.5)
-
-    def _is_healthy(self) -> bool:
+    def is_healthy(self) -> bool:
+        """Says whether it answers; one that has ended is an error."""
         assert self.program.poll() is None, self.log.read_text(errors="replace")[-6000:]
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=HUNG_S) as answer:  # noqa: S310
             return answer.status == 200
@@ -239,10 +195,8 @@ def started_programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """Starts programs; where the CPU build has no metadata of the name vllm, its own command needs a stub of it."""
     folder = tmp_path_factory.mktemp("programs")
     site = folder / "site"
-    info = site / "vllm-0.dist-info"
-    info.mkdir(parents=True)
     version = f"{(installed_version('vllm') or '').partition('+')[0]}+cpu"  # vLLM finds its platform by that label
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
+    lay(site, "vllm", version)
     environment = {
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_OFFLINE": "1",
@@ -274,29 +228,17 @@ def quirks_run() -> Callable[..., list[str | Path]]:
 
 
 @pytest.fixture(scope="session")
-def site_of(started_programs: Programs) -> Path:
-    """Folder on the programs' path; what is laid there is installed for them."""
-    return Path(started_programs.environment["PYTHONPATH"].split(os.pathsep)[1])
-
-
-@pytest.fixture
-def port() -> int:
-    """A free port."""
-    return free_port()
-
-
-@pytest.fixture(scope="session")
 def models(checkpoint: Callable[..., Path]) -> list[Path]:
     """Three checkpoints of one kind."""
     return [checkpoint("qwen3", seed=seed) for seed in range(3)]
 
 
 @pytest.fixture(scope="session")
-def greedy(shared_lab: Lab) -> Callable[[Path, Sequence[Sequence[int]], int], list[list[int]]]:
+def greedy(lab: Lab) -> Callable[[Path, Sequence[Sequence[int]], int], list[list[int]]]:
     """Returns what transformers' model of a folder says after each prompt, as token ids."""
 
     def completed(model: Path, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-        trainer, found = shared_lab.trainer(model), []
+        trainer, found = lab.trainer(model), []
         for prompt in prompts:
             made = trainer.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False)
             found.append(made[0, len(prompt) :].tolist())
@@ -306,27 +248,22 @@ def greedy(shared_lab: Lab) -> Callable[[Path, Sequence[Sequence[int]], int], li
 
 
 @pytest.fixture
-def weights(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, str]]:
+def weights(quirks: Callable[..., Outcome]) -> Callable[..., tuple[int, str, str]]:
     """Runs ``quirks weights``; returns its exit code, what it printed, and its error."""
 
-    def run(*arguments: object) -> tuple[object, str, str]:
-        capsys.readouterr()
-        try:
-            code: object = main(["weights", *map(str, arguments)])
-        except SystemExit as error:
-            code = error.code
-        printed = capsys.readouterr()
-        return code, printed.out, " ".join(printed.err.split())
+    def run(*arguments: object) -> tuple[int, str, str]:
+        ended = quirks("weights", *arguments)
+        return ended.code, ended.out, " ".join(ended.err.split())
 
     return run
 
 
 @pytest.fixture
-def receipts(programs: Programs, tmp_path: Path) -> Callable[[], Receipts]:
-    """Reads the file of receipts; its path is the attribute ``file``."""
+def receipts(tmp_path: Path) -> Callable[..., Receipts]:
+    """Reads a file of receipts; that of the test is the attribute ``file``."""
 
-    def read() -> Receipts:
-        return programs.receipts_in(read.file)  # type: ignore[attr-defined]
+    def read(file: Path | None = None) -> Receipts:
+        return Receipts.model_validate_json((file or read.file).read_text(encoding="utf-8"))
 
-    read.file = tmp_path / "receipts.json"  # type: ignore[attr-defined]
+    read.file = tmp_path / "receipts.json"
     return read

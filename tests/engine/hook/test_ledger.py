@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
+import pytest
+
 _BEFORE = """
 import json, os, sys
 from safetensors.torch import load_file
@@ -65,16 +69,15 @@ def described(account):
     return [(verdict["kind"], verdict["is_grave"]) for verdict in account["verdicts"]]
 
 
-def test_stop_refuses_requests_with_the_sentence_that_names_the_fault(programs, models, receipts, worker_in_core):
-    variables = {
-        "MODEL_QUIRKS": "rollout",
-        "MODEL_QUIRKS_LEDGER": "stop",
-        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-        **worker_in_core,
-    }
+@pytest.fixture
+def run(programs, receipts):
+    """Runs a script that reads the accounts of its engine."""
+    common = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+    return functools.partial(programs.script, **common)
 
-    ended = programs.script(ONE, *models, **variables)
+
+def test_stop_refuses_requests_and_names_the_fault(run, models, worker_in_core):
+    ended = run(ONE, *models, MODEL_QUIRKS_LEDGER="stop", **worker_in_core)
 
     result = ended.result()
     healthy = result["healthy"]
@@ -126,15 +129,8 @@ if __name__ == "__main__":
 )
 
 
-def test_a_base_that_drifts_and_text_that_is_encoded_again_are_named(programs, checkpoint, receipts, worker_in_core):
-    variables = {
-        "MODEL_QUIRKS": "rollout",
-        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-        **worker_in_core,
-    }
-
-    found = programs.script(MERGES, checkpoint("qwen3"), **variables).result()
+def test_a_drifting_base_and_text_encoded_again_are_named(run, checkpoint, worker_in_core):
+    found = run(MERGES, checkpoint("qwen3"), **worker_in_core).result()
 
     before, _, after = [line["digest"] for line in found["restored"]["lines"][-3:]]
     assert (before == after, found["restored"]["verdicts"]) == (True, [])
@@ -166,15 +162,8 @@ if __name__ == "__main__":
 )
 
 
-def test_a_rank_that_is_left_out_is_named_at_once(programs, models, receipts):
-    variables = {
-        "MODEL_QUIRKS": "rollout",
-        "MODEL_QUIRKS_RECEIPT": str(receipts.file),
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
-    }
-
-    result = programs.script(TWO_RANKS, *models, **variables).result()
+def test_a_rank_that_is_left_out_is_named_at_once(run, models):
+    result = run(TWO_RANKS, *models, VLLM_CPU_OMP_THREADS_BIND="0|1").result()
 
     assert result["both"]["verdicts"] == result["again"]["verdicts"] == []
     assert described(result["skipped"]) == [("ranks", True)]

@@ -119,7 +119,7 @@ def test_a_planned_engine_answers_with_nemo_rl_s_batch(programs, source, checkpo
     }
 
 
-def test_a_configuration_that_cannot_work_is_refused_before_the_engine_starts(programs, source, checkpoint):
+def test_a_configuration_that_cannot_work_starts_no_engine(programs, source, checkpoint):
 
     ended = programs.script(BEGIN + ENGINE, checkpoint("qwen3"), "sleep", PYTHONPATH=source)
 

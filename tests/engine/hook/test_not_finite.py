@@ -37,12 +37,10 @@ def generated(llm):
     return [[next(iter(entry.values())).logprob for entry in row.outputs[0].logprobs] for row in rows]
 
 if __name__ == "__main__":
-    model, *folders = sys.argv[1:]
-    right, spoilt = (folder + "/model.safetensors" for folder in folders)
+    model, spoilt = sys.argv[1:]
     weights = load_file(model + "/model.safetensors")
-    save_file(weights, right, metadata={"format": "pt"})
     weights[NAME].view(-1)[:5] = 1e5
-    save_file(weights, spoilt, metadata={"format": "pt"})
+    save_file(weights, spoilt + "/model.safetensors", metadata={"format": "pt"})
     llm = LLM(
         model, dtype="float16", max_model_len=256, max_num_seqs=8, enforce_eager=True, block_size=32,
         num_gpu_blocks_override=64, weight_transfer_config={"backend": "files"}, enable_prefix_caching=True,
@@ -63,9 +61,9 @@ if __name__ == "__main__":
     }
     found = {"start": generated(llm)}
     for name, way in ways.items():
-        way(folders[1])
+        way(spoilt)
         found[name] = [generated(llm) for _ in range(3)]
-        way(folders[0])
+        way(model)
         found[name] += [generated(llm) for _ in range(3)]
     print("RESULT", json.dumps(found), flush=True)
 """
@@ -76,11 +74,8 @@ def outcome(programs, checkpoint, worker_in_core, tmp_path):
     """Runs the script; returns its result and our lines."""
 
     def run(**variables):
-        folders = [tmp_path / name for name in ("right", "spoilt")]
-        for folder in folders:
-            folder.mkdir()
         common = {"MODEL_QUIRKS": "rollout", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1", **worker_in_core, **variables}
-        ended = programs.script(SCRIPT, checkpoint("qwen3"), *folders, **common)
+        ended = programs.script(SCRIPT, checkpoint("qwen3"), tmp_path, **common)
         return ended.result(), ended.said
 
     return run
@@ -95,7 +90,8 @@ def is_nan(rows):
     return all(math.isnan(row[-1]) for row in rows)
 
 
-def test_they_are_refused_by_name_until_the_next_update_which_is_right_for_all_prompts(outcome):
+def test_they_are_refused_by_name_until_the_next_update(outcome):
+    """That one is right for all prompts."""
     found, said = outcome()
 
     start = found.pop("start")
@@ -111,7 +107,7 @@ def test_they_are_refused_by_name_until_the_next_update_which_is_right_for_all_p
     assert sum("left NaN" in line for line in said) == 3
 
 
-def test_they_are_taken_with_a_warning_on_demand_and_no_nan_outlives_them(outcome):
+def test_they_are_taken_on_demand_and_no_nan_outlives_them(outcome):
     found, said = outcome(MODEL_QUIRKS_SET="refit.finite=false")
 
     start = found.pop("start")

@@ -6,9 +6,10 @@ import json
 import sys
 
 import psutil
+from patience import until
+from programs import free_port
 
 from quirks_core.hook.receipts import Receipts
-from worker.refit.transport.channel import free_port
 
 #: The second engine is not started while the first is there: what it wants is refused before.
 SCRIPT = """
@@ -88,7 +89,7 @@ print("RESULT", len(outputs[0].outputs[0].token_ids), flush=True)
 """
 
 
-def test_forked_processes_have_the_plan_with_the_throughput_patches_that_are_forced(programs, checkpoint, receipts):
+def test_forked_processes_have_the_plan_with_forced_patches(programs, checkpoint, receipts):
     variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "OMP_NUM_THREADS": "1"}
     variables["MODEL_QUIRKS_FORCE"] = "throughput"
 
@@ -136,7 +137,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_library_door_proves_the_plan_that_it_applies_to_async_llm(programs, checkpoint, worker_in_core):
+def test_the_library_door_proves_the_plan_that_it_applies(programs, checkpoint, worker_in_core):
     result = programs.script(DOOR, checkpoint("qwen3"), **worker_in_core).result()
 
     assert (result["tokens"], len(result["digests"])) == (4, 1)
@@ -175,7 +176,8 @@ if __name__ == "__main__":
 """
 
 
-def test_an_engine_in_a_ray_actor_has_the_plan_of_the_actors_environment(programs, checkpoint, receipts, worker_in_core):
+def test_an_engine_in_a_ray_actor_has_the_actors_plan(programs, checkpoint, receipts, worker_in_core):
+    """Its environment decides."""
     ended = programs.script(RAY, checkpoint("qwen3"), receipts.file, **worker_in_core)
 
     assert ended.result() == [4, "processed_logprobs"]
@@ -216,8 +218,9 @@ def test_an_engine_that_starts_ends_with_its_killed_front_end(programs, checkpoi
     script = tmp_path / "started.py"
     script.write_text(STARTED, encoding="utf-8")
 
-    with programs.running([sys.executable, script, checkpoint("qwen3")], MODEL_QUIRKS="on") as started:
-        started.wait_until_said("receipt: ")  # core and worker have loaded the weights, and go on
+    with programs.running(sys.executable, script, checkpoint("qwen3"), MODEL_QUIRKS="on") as started:
+        # Core and worker have loaded the weights, and go on.
+        until(lambda: any(line.startswith("receipt: ") for line in started.said), f"a receipt in {started.log}")
         engine = psutil.Process(started.program.pid).children(recursive=True)
         started.program.kill()
         _, left = psutil.wait_procs(engine, timeout=120)
@@ -253,15 +256,15 @@ def test_a_command_that_starts_no_engine_has_no_receipt(programs, quirks_run):
 NODE = ("--data-parallel-size", "2", "--data-parallel-size-local", "1", "--data-parallel-address", "127.0.0.1")
 
 
-def test_a_headless_node_makes_the_same_plan_as_the_head(programs, vllm, checkpoint, port, tmp_path, worker_in_core):
+def test_a_headless_node_makes_the_same_plan_as_the_head(programs, vllm, checkpoint, receipts, tmp_path, worker_in_core):
     files = [tmp_path / "head.json", tmp_path / "headless.json"]
-    meeting = ["--data-parallel-rpc-port", str(free_port("127.0.0.1")), "--distributed-executor-backend", "uni"]
+    meeting = ["--data-parallel-rpc-port", str(free_port()), "--distributed-executor-backend", "uni"]
     common = [vllm, "serve", checkpoint("qwen3_moe"), *programs.small, *NODE, *meeting]
     variables = {"MODEL_QUIRKS": "on", "VLLM_CPU_OMP_THREADS_BIND": "nobind", **worker_in_core}
     headless = [*common, "--headless", "--data-parallel-start-rank", "1"]
-    with programs.running(headless, **variables, MODEL_QUIRKS_RECEIPT=str(files[1])) as other:
-        with programs.server(*common, "--api-server-count", "1", port=port, MODEL_QUIRKS_RECEIPT=str(files[0]), **variables):
-            found = [programs.receipts_in(file) for file in files]
+    with programs.running(*headless, **variables, MODEL_QUIRKS_RECEIPT=str(files[1])) as other:
+        with programs.server(*common, "--api-server-count", "1", MODEL_QUIRKS_RECEIPT=str(files[0]), **variables):
+            found = [receipts(file) for file in files]
         assert other.said
 
     assert [len(one.engines) for one in found] == [1, 1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-import pytest
+from installations import lay
 
 _POINT = """
 def platform():
@@ -36,20 +36,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def platform(tmp_path):
-    """Folder of the plugin; who has it on the path has the platform."""
-    info = tmp_path / "acme_ray-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-ray\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("[vllm.platform_plugins]\nacme = acme_ray:platform\n", encoding="utf-8")
+def test_a_worker_that_ray_starts_for_vllm_acknowledges_the_plan(started_programs, checkpoint, tmp_path, receipts):
+    lay(tmp_path, "acme-ray", "1.0", {"acme": "acme_ray:platform"}, group="vllm.platform_plugins")
     (tmp_path / "acme_ray.py").write_text(_POINT, encoding="utf-8")
     (tmp_path / "acme_ray_platform.py").write_text(_PLATFORM, encoding="utf-8")
-    return tmp_path
-
-
-def test_a_worker_that_ray_starts_for_vllm_acknowledges_the_plan(started_programs, checkpoint, platform, receipts):
-    path = os.pathsep.join([started_programs.environment["PYTHONPATH"], str(platform)])
+    path = os.pathsep.join([started_programs.environment["PYTHONPATH"], str(tmp_path)])
     variables = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
     ended = started_programs.script(_SCRIPT, checkpoint("qwen3"), PYTHONPATH=path, **variables)

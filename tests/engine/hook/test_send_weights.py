@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from programs import free_port
 
 from worker.refit import RefitTrainerInitInfo
-from worker.refit.transport.channel import free_port
 
 #: Sends a model to a server, as if that had one process.
 TO_ONE = """
@@ -32,11 +32,11 @@ def tokens(server):
     return server.completion(key=KEY, prompt=PROMPT, max_tokens=6, temperature=0, extra_body=more).token_ids
 
 
-def test_both_ranks_of_our_engine_take_what_two_ranks_of_a_trainer_send_to_its_routes(programs, models, greedy):
-    port, env = free_port("127.0.0.1"), {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+def test_two_ranks_take_what_two_ranks_of_a_trainer_send(programs, models, greedy):
     (expected,) = greedy(models[1], [PROMPT], 6)
-    with programs.worker(models[0], port, KEY, env=env, tensor_parallel_size=2) as server:
-        url = f"http://:{KEY}@127.0.0.1:{port}"
+    env = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    with programs.worker(models[0], KEY, env=env, tensor_parallel_size=2) as server:
+        url = f"http://:{KEY}@127.0.0.1:{server.port}"
         before = tokens(server)
         to_one = programs.run(sys.executable, "-c", TO_ONE, models[1], url, OMP_NUM_THREADS="1")
 
@@ -50,9 +50,9 @@ def test_both_ranks_of_our_engine_take_what_two_ranks_of_a_trainer_send_to_its_r
         assert (before != expected, tokens(server)) == (True, expected)
 
 
-def test_a_trainer_without_a_server_gets_one_error_that_names_the_call(programs, models):
-    port = free_port("127.0.0.1")
-    ended = programs.run(sys.executable, "-c", TO_ONE, models[0], f"http://127.0.0.1:{port}", OMP_NUM_THREADS="1")
+def test_a_trainer_without_a_server_gets_one_error(programs, models):
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    ended = programs.run(sys.executable, "-c", TO_ONE, models[0], nowhere, OMP_NUM_THREADS="1")
 
     assert ended.code != 0
     assert ended.text.rstrip().splitlines()[-1].startswith("requests.exceptions.ConnectionError"), ended.text[-3000:]

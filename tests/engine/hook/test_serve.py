@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 import yaml
+from installations import lay
+from programs import free_port
 
 ACME = """
 from quirks_core import Default, ModelFlag, Quirk, Severity, purpose, report
@@ -26,19 +30,14 @@ QUIRK = Quirk(
 
 
 @pytest.fixture(scope="module")
-def third_party(site_of):
-    """A plugin of somebody else's that changes a variable, and one that is broken."""
-    (site_of / "acme_variable.py").write_text(ACME, encoding="utf-8")
-    (site_of / "acme_broken.py").write_text("raise RuntimeError('no such thing')\n", encoding="utf-8")
-    info = site_of / "acme-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n", encoding="utf-8")
-    points = "[model_quirks]\nacme-variable = acme_variable:QUIRK\nacme-broken = acme_broken:QUIRK\n"
-    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+def third_party(started_programs):
+    """A plugin of somebody else's that changes a variable, and one that is broken, in a folder on the programs' path."""
+    site = Path(started_programs.environment["PYTHONPATH"].split(os.pathsep)[1])
+    (site / "acme_variable.py").write_text(ACME, encoding="utf-8")
+    (site / "acme_broken.py").write_text("raise RuntimeError('no such thing')\n", encoding="utf-8")
+    lay(site, "acme", "1.2", {"acme-variable": "acme_variable:QUIRK", "acme-broken": "acme_broken:QUIRK"})
     yield
-    shutil.rmtree(info)  # other modules' programs have the same folder
-    for name in ("acme_variable.py", "acme_broken.py"):
-        (site_of / name).unlink()
+    shutil.rmtree(site / "acme-1.2.dist-info")  # other modules' programs have the same folder
 
 
 def completion(server, key="none"):
@@ -46,7 +45,7 @@ def completion(server, key="none"):
 
 
 @pytest.mark.usefixtures("third_party")
-def test_a_server_runs_by_a_proven_plan(started_programs, vllm, quirks_run, checkpoint, port, receipts, tmp_path):
+def test_a_server_runs_by_a_proven_plan(started_programs, vllm, quirks_run, checkpoint, receipts, tmp_path):
     config = tmp_path / "serve.yaml"
     # A typed value that is vLLM's default: only a recorder tells it from one that was left open.
     config.write_text(yaml.safe_dump({"max-model-len": 128, "seed": 0, "enforce-eager": True}), encoding="utf-8")
@@ -55,7 +54,7 @@ def test_a_server_runs_by_a_proven_plan(started_programs, vllm, quirks_run, chec
     variables = {"MODEL_QUIRKS_RECEIPT": str(receipts.file), "VLLM_PLUGINS": "lora_filesystem_resolver"}
     keys = {"HF_TOKEN": "hush", "VLLM_API_KEY": "hush"}
 
-    with started_programs.server(*command, port=port, **variables, **keys) as server:
+    with started_programs.server(*command, **variables, **keys) as server:
         choice = completion(server, "hush")
         (started,) = psutil.Process(server.program.pid).children()  # of `quirks run`, as it was typed
         children = started.children(recursive=True)
@@ -94,9 +93,7 @@ def test_a_server_runs_by_a_proven_plan(started_programs, vllm, quirks_run, chec
         assert "hush" not in text
 
 
-def test_data_parallel_ranks_share_the_plan_with_their_api_servers(
-    programs, vllm, checkpoint, port, receipts, worker_in_core, weights
-):
+def test_data_parallel_ranks_and_api_servers_share_the_plan(programs, vllm, checkpoint, receipts, worker_in_core, weights):
     command = [vllm, "serve", checkpoint("qwen3_moe"), *programs.small, "-dp", "2", "--distributed-executor-backend", "uni"]
     variables = {
         "MODEL_QUIRKS": "on",
@@ -106,7 +103,7 @@ def test_data_parallel_ranks_share_the_plan_with_their_api_servers(
         **worker_in_core,
     }
 
-    with programs.server(*command, port=port, **variables) as server:
+    with programs.server(*command, **variables) as server:
         choices = [completion(server) for _ in range(4)]
         lines = server.said
         is_read, _, reason = weights(server.url)
@@ -132,11 +129,11 @@ def test_data_parallel_ranks_share_the_plan_with_their_api_servers(
     assert "cpu-moe-expert-parallel" in line
 
 
-def test_a_refusal_is_one_block_in_the_words_of_the_server(programs, vllm, checkpoint, port):
+def test_a_refusal_is_one_block_in_the_words_of_the_server(programs, vllm, checkpoint):
     variables = {"MODEL_QUIRKS": "serve", "VLLM_DP_RANK": "0", "HF_TOKEN": "hush", "VLLM_API_KEY": "hush"}
-    keys = ("--api-key", "hush", "--hf-token", "hush")
+    keys = ("--port", str(free_port()), "--api-key", "hush", "--hf-token", "hush")
 
-    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), "--no-enforce-eager", *keys, **variables)
+    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--no-enforce-eager", *keys, **variables)
 
     assert ended.code == 1
     block = ended.text.partition("this configuration is refused for 2 reasons:\n")[2]
@@ -152,10 +149,10 @@ def test_a_refusal_is_one_block_in_the_words_of_the_server(programs, vllm, check
 
 
 @pytest.mark.usefixtures("third_party")
-def test_a_broken_plugin_starts_nothing_where_the_user_is_strict(programs, vllm, checkpoint, port):
+def test_a_broken_plugin_starts_nothing_where_the_user_is_strict(programs, vllm, checkpoint):
     variables = {"MODEL_QUIRKS": "rollout", "MODEL_QUIRKS_STRICT": "1"}
 
-    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(port), **variables)
+    ended = programs.run(vllm, "serve", checkpoint("qwen3"), "--port", str(free_port()), **variables)
 
     assert ended.code != 0
     assert "plugin 'acme-broken' of acme 1.2" in ended.text

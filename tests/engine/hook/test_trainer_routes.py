@@ -10,9 +10,8 @@ import httpx
 import pytest
 from patience import HUNG_S
 from peft import LoraConfig, get_peft_model
+from programs import free_port
 from transformers import AutoConfig, AutoModelForCausalLM
-
-from worker.refit.transport.channel import free_port
 
 KEY = "the-trainer-s"
 #: As TRL sends them.
@@ -63,23 +62,22 @@ def adapter(models, tmp_path_factory):
     return folder
 
 
-def theirs(programs, vllm, model, port):
+def theirs(programs, vllm, model):
     options = ["--enforce-eager", "--served-model-name", "tiny", "--enable-lora", "--max-lora-rank", "8"]
     transfer = ["--weight-transfer-config", '{"backend": "model_quirks"}', "--logprobs-mode", "processed_logprobs"]
     modes = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "MODEL_QUIRKS": "on"}
-    return programs.server(vllm, "serve", model, *programs.small, *options, *transfer, port=port, **modes)
+    return programs.server(vllm, "serve", model, *programs.small, *options, *transfer, **modes)
 
 
-def ours(programs, vllm, model, port):  # noqa: ARG001
-    return programs.worker(model, port, KEY, name="tiny", enable_lora=True, max_lora_rank=8)
+def ours(programs, vllm, model):  # noqa: ARG001
+    return programs.worker(model, KEY, name="tiny", enable_lora=True, max_lora_rank=8)
 
 
 @pytest.fixture(scope="module", params=[theirs, ours], ids=["vllm-serve", "ours"])
 def server(request, programs, vllm, models):
     """A server of the first model; its URL holds the key, which vLLM's ignores."""
-    port = free_port("127.0.0.1")
-    with request.param(programs, vllm, models[0], port):
-        yield SimpleNamespace(url=f"http://:{KEY}@127.0.0.1:{port}", is_ours=request.param is ours)
+    with request.param(programs, vllm, models[0]) as started:
+        yield SimpleNamespace(url=f"http://:{KEY}@127.0.0.1:{started.port}", is_ours=request.param is ours)
 
 
 @pytest.fixture
@@ -215,7 +213,7 @@ def send(programs, server):
 
 @pytest.mark.parametrize(("number", "options", "ranks"), [(1, (), 1), (2, (), 2), (1, ("--transport", "collective"), 1)])
 def test_a_trainer_s_weights_are_in_force_after_its_last_step(models, send, said, greedy, number, options, ranks):
-    ended = send(models[number], *options, "--port", str(free_port("127.0.0.1")), ranks=ranks)
+    ended = send(models[number], *options, "--port", str(free_port()), ranks=ranks)
 
     assert ended.code == 0, ended.text[-3000:]
     assert re.search(r"sent \d+ tensors by", ended.text)
@@ -231,7 +229,7 @@ def wider(models, tmp_path):
     return tmp_path
 
 
-def test_weights_of_another_model_are_rejected_with_the_engine_s_reason(call, said, send, wider):
+def test_weights_of_another_model_are_rejected_with_the_reason(call, said, send, wider):
     before = said()
 
     ended = send(wider)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import httpx
 import openai
 import pytest
-from patience import HUNG_S
+from patience import HUNG_S, settled
 
 from quirks_core.configuration.config import GenerationConfig
 from worker.server import OpenAIServer
@@ -97,35 +96,18 @@ async def client(served):
 
 @pytest.fixture
 async def http(served):
-    async with plain_client(served.base_url) as found:
+    async with raw(served.base_url) as found:
         yield found
 
 
-@pytest.fixture(scope="package")
-def raw():
-    """Makes a plain HTTP client for a server."""
-    return plain_client
-
-
-def plain_client(base_url, key=KEY):
+def raw(base_url, key=KEY):
+    """A plain HTTP client for a server."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     return httpx.AsyncClient(base_url=base_url.removesuffix("/v1"), headers=headers, timeout=HUNG_S)
 
 
 @pytest.fixture(scope="package")
-def settled():
-    """Waits until something is true."""
-
-    async def wait(true):
-        async with asyncio.timeout(HUNG_S):
-            while not true():  # noqa: ASYNC110 - no event for it
-                await asyncio.sleep(0.01)
-
-    return wait
-
-
-@pytest.fixture(scope="package")
-def idle(served, settled):
+def idle(served):
     """Waits until the engine has nothing left to do."""
 
     async def wait():

@@ -8,11 +8,11 @@ from fastapi import FastAPI
 
 from worker.server import ServerStartError
 
-from .conftest import CHAT, KEY, LONGEST, NAME
+from .conftest import CHAT, KEY, LONGEST, NAME, raw
 
 
 @pytest.mark.parametrize("key", [None, KEY[:-1], "schlüssel"])
-async def test_nothing_but_health_answers_without_the_key(served, raw, key):
+async def test_nothing_but_health_answers_without_the_key(served, key):
     headers = {} if key is None else {b"Authorization": b"Bearer " + key.encode()}
     async with raw(served.base_url, None) as http:
         for method, path in (("GET", "/v1/models"), ("POST", "/v1/chat/completions"), ("POST", "/tokenize"), ("GET", "/x")):
@@ -29,7 +29,7 @@ async def test_the_model_is_listed_under_its_name(client):
     assert [(model.id, model.max_model_len) for model in models.data] == [(NAME, LONGEST)]
 
 
-async def test_vllms_other_routes_are_never_there(second, monkeypatch, raw):
+async def test_vllms_other_routes_are_never_there(second, monkeypatch):
     """Neither its development routes, also in its development mode, nor those that sample otherwise than the rollout."""
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     paths = (
@@ -43,7 +43,7 @@ async def test_vllms_other_routes_are_never_there(second, monkeypatch, raw):
             assert (reply.status_code, reply.json()["error"]["code"]) == (404, 404), path
 
 
-async def test_a_server_without_auth_warns_that_every_user_can_use_it(second, caplog, raw):
+async def test_a_server_without_auth_warns_that_every_user_can_use_it(second, caplog):
     async with second(auth=False, api_key=None) as server, raw(server.base_url, key=None) as http:
         assert (await http.get("/v1/models")).status_code == 200
         assert "requires no key" in server.warnings[0]
@@ -51,7 +51,6 @@ async def test_a_server_without_auth_warns_that_every_user_can_use_it(second, ca
 
 
 async def test_what_vllm_refuses_is_an_error_at_the_start(second):
-    """A configuration that vLLM refuses is an error at the start."""
     with pytest.raises(ServerStartError, match="no_such_parser"):
         async with second(tool_parser="no_such_parser"):
             pass

@@ -6,11 +6,12 @@ import asyncio
 import json
 
 import pytest
+from patience import settled
 
 from worker.errors import RefitError
 from worker.refit.weights.scope import gathered
 
-from .conftest import LONG
+from .conftest import LONG, raw
 
 #: Plain requests and streams, some of several choices.
 ASKED = [{**LONG, "stream": stream, "n": n} for stream in (False, True) for n in (1, 3) for _ in range(4)]
@@ -36,7 +37,7 @@ def asking(http):
 
 
 @pytest.fixture
-def under_way(served, settled):
+def under_way(served):
     """Waits until the engine has made some tokens of so many sequences."""
     states = served.llm.output_processor.request_states
 
@@ -49,7 +50,6 @@ def under_way(served, settled):
 
 
 async def test_an_aborting_pause_ends_only_what_is_under_way(served, asking, under_way, idle):
-    """An aborting pause ends only the requests that are under way."""
     requests = asking(ASKED)
     await under_way(32)
 
@@ -70,7 +70,7 @@ async def test_an_aborting_pause_ends_only_what_is_under_way(served, asking, und
 async def test_requests_after_a_failed_refit_get_its_reason(
     served, model, lab, asking, under_way, idle, monkeypatch, refit_section
 ):
-    """Every request until the next refit gets the reason of a failed one."""
+    """Until the next refit."""
     policy = lab.trainer(model)
 
     def broken(state):
@@ -102,7 +102,7 @@ async def test_requests_after_a_failed_refit_get_its_reason(
     await idle()
 
 
-async def test_a_request_that_takes_too_long_is_a_504(second, served, raw, idle):
+async def test_a_request_that_takes_too_long_is_a_504(second, served, idle):
     """A stream, too, whose reply has begun before."""
     async with second(request={"timeout_s": 2}) as server, raw(server.base_url) as http:
         await served.worker.pause_async("keep")

@@ -10,12 +10,12 @@ import signal
 import httpx
 import psutil
 import pytest
-from patience import HUNG_S
+from patience import HUNG_S, settled
 
-from .conftest import CHAT, KEY, LONG
+from .conftest import CHAT, KEY, LONG, raw
 
 
-async def test_a_client_that_leaves_takes_its_request_along(http, served, aborted, settled, idle):
+async def test_a_client_that_leaves_takes_its_request_along(http, served, aborted, idle):
     waiting = asyncio.create_task(http.post("/v1/chat/completions", json={**LONG, "n": 4}))
     await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() > 0)
     waiting.cancel()
@@ -23,7 +23,7 @@ async def test_a_client_that_leaves_takes_its_request_along(http, served, aborte
     await idle()
 
 
-async def test_100_streams_complete_while_100_others_leave_no_trace(served, aborted, settled, idle):
+async def test_100_streams_complete_while_100_others_leave_no_trace(served, aborted, idle):
     tasks = len(asyncio.all_tasks())
     async with httpx.AsyncClient(
         base_url=served.base_url.removesuffix("/v1"),
@@ -58,7 +58,7 @@ async def test_100_streams_complete_while_100_others_leave_no_trace(served, abor
     await settled(lambda: not _connections(port))
 
 
-async def test_stopping_in_bounded_time_leaves_nothing_behind(second, served, raw, settled, idle, monkeypatch):
+async def test_stopping_in_bounded_time_leaves_nothing_behind(second, served, idle, monkeypatch):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     before = asyncio.all_tasks()
     monkeypatch.setattr("worker.server.server._SHUTDOWN_S", 0)
@@ -81,7 +81,7 @@ async def test_stopping_in_bounded_time_leaves_nothing_behind(second, served, ra
     await settled(lambda: not [task for task in asyncio.all_tasks() - before if not task.done()])
 
 
-async def test_running_requests_get_their_time_when_the_server_stops(second, served, raw, settled):
+async def test_running_requests_get_their_time_when_the_server_stops(second, served):
     async with second() as server, raw(server.base_url) as http:
         waiting = asyncio.create_task(http.post("/v1/chat/completions", json=CHAT))
         await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() > 0)

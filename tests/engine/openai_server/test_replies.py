@@ -10,7 +10,7 @@ from quirks_core.configuration.config import GenerationConfig
 from worker.server.errors import RequestError
 from worker.server.profile import SamplingProfile
 
-from .conftest import CHAT, HELLO, LONGEST, NAME, NEW_TOKENS, TEMPERATURE
+from .conftest import CHAT, HELLO, LONGEST, NAME, NEW_TOKENS, TEMPERATURE, raw
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_every_choice_carries_its_own(client):
     assert len({tuple(message.generation_token_ids) for message in made}) == 3
 
 
-async def test_with_a_tool_parser_messages_carry_the_same(second, raw):
+async def test_with_a_tool_parser_messages_carry_the_same(second):
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
     async with second(tool_parser="hermes") as server, raw(server.base_url) as http:
         reply = await http.post("/v1/chat/completions", json={**CHAT, "tools": tools})
@@ -105,7 +105,7 @@ async def test_with_a_tool_parser_messages_carry_the_same(second, raw):
     assert len(reply.json()["choices"][0]["message"]["generation_token_ids"]) == NEW_TOKENS
 
 
-async def test_return_token_ids_overrides_the_default_of_the_purpose(client, second, raw):
+async def test_return_token_ids_overrides_the_default_of_the_purpose(client, second):
     without = await client.chat.completions.create(model=NAME, messages=HELLO, extra_body={"return_token_ids": False})
     async with second(purpose="serve") as server, raw(server.base_url) as http:
         plain = (await http.post("/v1/chat/completions", json=CHAT)).json()
@@ -134,7 +134,7 @@ async def test_a_rollout_that_refuses_another_distribution_names_both(http, fiel
     assert reply.json()["error"]["param"] == next(iter(field))
 
 
-async def test_a_rollout_takes_the_validation_profile_only_as_a_whole(second, raw, sampled_from):
+async def test_a_rollout_takes_the_validation_profile_only_as_a_whole(second, sampled_from):
     """The logprobs are the validation's: those of the profile that the tokens were sampled with."""
     async with second(validation_temperature=0.5, validation_top_p=0.9) as server, raw(server.base_url) as http:
 
@@ -158,7 +158,7 @@ async def test_a_rollout_takes_the_validation_profile_only_as_a_whole(second, ra
         assert message["generation_log_probs"] == expected
 
 
-async def test_outside_a_rollout_a_request_says_how_it_is_sampled(second, raw):
+async def test_outside_a_rollout_a_request_says_how_it_is_sampled(second):
     body = {**CHAT, "temperature": 0, "top_k": 3, "max_tokens": 12}
     async with second(purpose="serve") as server, raw(server.base_url) as http:
         replies = [(await http.post("/v1/chat/completions", json=body)).json() for _ in range(2)]
@@ -167,7 +167,7 @@ async def test_outside_a_rollout_a_request_says_how_it_is_sampled(second, raw):
     assert replies[0]["usage"]["completion_tokens"] == 12
 
 
-async def test_the_configured_least_length_holds_where_there_is_room(second, raw):
+async def test_the_configured_least_length_holds_where_there_is_room(second):
     async with second(sampling={"min_new_tokens": 4}, rl_routes=True) as server, raw(server.base_url) as http:
         whole = (await http.post("/v1/chat/completions", json=CHAT)).json()
         # Where there is room for two tokens only, two are enough.
@@ -183,7 +183,6 @@ async def test_the_configured_least_length_holds_where_there_is_room(second, raw
 
 
 async def test_a_prompt_that_fills_the_context_is_a_400(http):
-    """A prompt that fills the context is a 400 that names both lengths."""
     too_long = [{"role": "user", "content": "x " * LONGEST}]
     ids = {"required_prefix_token_ids": [5] * LONGEST, "messages": [*HELLO, {"role": "assistant", "content": "x"}]}
 

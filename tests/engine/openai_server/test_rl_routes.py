@@ -6,19 +6,19 @@ import asyncio
 import base64
 
 import pytest
-from patience import HUNG_S, patience
+from patience import HUNG_S, patience, settled
 
 from quirks_core.base import private_folder
 from worker.refit import Source, send_ipc_zmq
 from worker.server.trainer_client import TrainerClient
 
-from .conftest import KEY, LONG
+from .conftest import KEY, LONG, raw
 
 TRAINER_KEY = "open-barley"
 
 
 @pytest.fixture
-async def trainer(second, raw):
+async def trainer(second):
     """A client of the routes."""
     async with second(rl_routes=True, rl_api_key=TRAINER_KEY) as server, raw(server.base_url, TRAINER_KEY) as http:
         yield http
@@ -74,8 +74,8 @@ async def chat(http, **more):
     return await http.post("/v1/chat/completions", json={**LONG, **more})
 
 
-async def test_they_need_a_key_of_their_own(second, raw):
-    """They need a key of their own which opens everything else."""
+async def test_they_need_a_key_of_their_own(second):
+    """It opens everything else, too."""
     async with second(rl_routes=True, rl_api_key=TRAINER_KEY) as server:
         assert server.rl_api_key == TRAINER_KEY
         password = base64.b64encode(f":{TRAINER_KEY}".encode()).decode()
@@ -99,8 +99,8 @@ async def test_they_need_a_key_of_their_own(second, raw):
         assert (await http.get("/is_paused")).status_code == 401
 
 
-async def test_a_pause_without_a_mode_keeps_what_is_in_flight(served, trainer, settled, idle):
-    """A pause without a mode says that it keeps what is in flight."""
+async def test_a_pause_without_a_mode_keeps_what_is_in_flight(served, trainer, idle):
+    """And its reply says so."""
     asked = [asyncio.create_task(chat(trainer)) for _ in range(2)]
     await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() == 2)
 
@@ -116,8 +116,8 @@ async def test_a_pause_without_a_mode_keeps_what_is_in_flight(served, trainer, s
 
 
 @pytest.mark.parametrize("path", ["/pause?mode=abort", "/abort_requests"])
-async def test_what_a_trainer_aborts_is_an_error(served, trainer, settled, idle, path):
-    """What a trainer aborts is an error instead of a short sample."""
+async def test_what_a_trainer_aborts_is_an_error(served, trainer, idle, path):
+    """It is no short sample."""
     completion = {"model": "tiny", "prompt": [[5, 6, 7], [8, 9]], "max_tokens": 200, "n": 2, "ignore_eos": True}
     asked = [asyncio.create_task(chat(trainer)), asyncio.create_task(trainer.post("/v1/completions", json=completion))]
     await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() == 5)
@@ -132,7 +132,6 @@ async def test_what_a_trainer_aborts_is_an_error(served, trainer, settled, idle,
 
 
 async def test_an_open_update_excludes_other_changes(served, trainer, update):
-    """While an update is open nothing else may change the engine."""
     assert (await step(trainer, "start_weight_update"))[0] == 200
 
     for path in ("start_weight_update", "pause", "resume", "sleep", "wake_up"):
@@ -154,7 +153,7 @@ async def test_an_open_update_excludes_other_changes(served, trainer, update):
 
 
 async def test_an_update_whose_trainer_is_gone_is_given_up(served, trainer, limit, idle):
-    """An update whose trainer is gone is given up without harm to requests."""
+    """Requests take no harm."""
     limit(1.0)
     assert (await step(trainer, "start_weight_update"))[0] == 200
     asked = asyncio.create_task(chat(trainer, max_tokens=4))
@@ -173,15 +172,14 @@ async def test_an_update_whose_trainer_is_gone_is_given_up(served, trainer, limi
 
 
 async def test_an_engine_that_waits_for_its_trainer_answers(trainer, limit, sockets, idle):
-    """An engine that waits for its trainer answers and stops in time."""
+    """And it stops in time."""
     limit(patience(3.0))
     version = (await trainer.get("/weight_info")).json()
     assert (await step(trainer, "start_weight_update"))[0] == 200
     info = {"transport": "ipc_zmq", "location": str(sockets), "timeout_s": 600.0}
     taking = asyncio.create_task(step(trainer, "update_weights", {"update_info": info}))
     asked = asyncio.create_task(chat(trainer, max_tokens=2))
-    while not list(sockets.glob("*.sock")):  # noqa: ASYNC110 - the engine listens then
-        await asyncio.sleep(0.01)
+    await settled(lambda: list(sockets.glob("*.sock")))  # the engine listens then
 
     meanwhile = [(await trainer.get(path)).json() for path in ("/is_paused", "/weight_info")]
     finished = await step(trainer, "finish_weight_update")
@@ -212,7 +210,6 @@ async def test_sockets_are_made_in_folders_of_ours_alone(trainer, tmp_path, idle
 
 
 async def test_a_trainer_that_ends_in_the_middle_is_told_of(trainer, update, whole, limit, idle):
-    """A trainer that ends in the middle leaves an engine that says so."""
     enough = patience(10.0)  # for the part that comes
     limit(enough)
     await step(trainer, "start_weight_update")
@@ -229,8 +226,7 @@ async def test_a_trainer_that_ends_in_the_middle_is_told_of(trainer, update, who
     await idle()
 
 
-async def test_a_waiting_stream_continues_with_the_new_weights(served, trainer, update, settled, idle):
-    """A stream that waits for an update continues with the new weights."""
+async def test_a_waiting_stream_continues_with_the_new_weights(served, trainer, update, idle):
     states = served.llm.output_processor.request_states
     asked = asyncio.create_task(chat(trainer, ignore_eos=True))
     await settled(lambda: any(state.detokenizer.num_output_tokens() > 3 for state in states.values()))
@@ -260,7 +256,7 @@ async def test_an_update_during_a_pause_leaves_the_engine_paused(trainer, whole)
 
 
 async def test_what_the_platform_cannot_do_is_refused(trainer):
-    """What the platform cannot do is refused with the worker's reason."""
+    """With the worker's reason."""
     status, body = await step(trainer, "sleep")
 
     assert status == 400

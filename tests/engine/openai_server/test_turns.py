@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import HELLO, NAME
+from .conftest import HELLO, NAME, raw
 
 
 async def test_each_turns_prompt_extends_the_turn_before(client, served):
-    """Each turns prompt extends the turn before through the official client."""
+    """Through the official client."""
     messages, seen, retokenised = list(HELLO), [], False
     for turn in range(5):
         message = (await client.chat.completions.create(model=NAME, messages=messages)).choices[0].message
@@ -24,7 +24,7 @@ async def test_each_turns_prompt_extends_the_turn_before(client, served):
 
 
 async def test_carried_and_explicit_ids_begin_the_same_prompt(client, http):
-    """Carried and explicit ids begin the same prompt on every route."""
+    """On every route."""
     message = (await client.chat.completions.create(model=NAME, messages=HELLO)).choices[0].message
     carrying = [*HELLO, message.model_dump(exclude_none=True), {"role": "user", "content": "and"}]
     plain = [*HELLO, {"role": "assistant", "content": message.content}, {"role": "user", "content": "and"}]
@@ -47,7 +47,6 @@ async def test_carried_and_explicit_ids_begin_the_same_prompt(client, http):
 
 
 async def test_ids_stay_where_the_template_strips_reasoning(http, served):
-    """Ids stay where the template strips the reasoning from history."""
     encode = served.llm.get_tokenizer().encode
     thought = {"role": "assistant", "content": "<think>a very long thought about it</think>yes"}
     history = [*HELLO, thought, {"role": "user", "content": "why"}]
@@ -78,7 +77,7 @@ async def test_no_turn_vanishes_where_a_thought_spells_its_end(http, served, tai
 
 
 async def test_a_spelled_end_of_turn_takes_nothing_away(http, served):
-    """An end of turn that is spelled where both renderings show it takes nothing away."""
+    """Where both renderings show it."""
     encode = served.llm.get_tokenizer().encode
     history = [{"role": "user", "content": "what is <eos>"}, {"role": "assistant", "content": "it is <eos>"}]
     history += [{"role": "user", "content": "so <eos> ends"}]
@@ -97,8 +96,7 @@ ASSISTANTS_END = (
 
 
 @pytest.mark.parametrize("begin", ["", "<eos>"], ids=["", "begins with the end token, as OLMo 2"])
-async def test_templates_that_end_one_side_s_turns_keep_ids(second, raw, served, begin):
-    """Templates that end only the assistants turns keep ids too."""
+async def test_templates_that_end_one_side_s_turns_keep_ids(second, served, begin):
     encode = served.llm.get_tokenizer().encode
     seen = [*encode(f"{begin}[user]hello there[assistant]"), *(encode(x)[0] for x in "yes"), 1]
     more = [{"role": "user", "content": "why"}, {"role": "user", "content": "then"}]

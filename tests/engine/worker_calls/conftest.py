@@ -1,19 +1,13 @@
-"""One engine with a tied head, two policies for it, and trainers in processes of their own."""
+"""One engine with a tied head, and two policies for it."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
-import fork_server
 import pytest
 import torch
-from forked_programs import Program
 from patience import HUNG_S
 from safetensors.torch import save_file
 
@@ -21,74 +15,6 @@ from worker.refit import tensors
 
 #: Longer than the other modules' engines, so that a generation can still be under way when something happens to it.
 LONGEST = 1024
-
-#: Sends the weights of each file that it reads of, and says how that ended.
-_TRAINER = """
-import sys, time
-from safetensors.torch import load_file
-from worker.refit import CollectiveSender, Manifest, send_ipc_zmq
-
-orders, how, *where = sys.argv[1:]
-lines = open(orders)  # before anything that waits for the engine
-sender = CollectiveSender("127.0.0.1", int(where[0]), world_size=2, timeout_s=3600) if how == "collective" else None
-for line in lines:
-    file, stop_after = line.split()
-    weights = load_file(file)
-
-    def source():
-        for index, item in enumerate(weights.items()):
-            if index == int(stop_after):
-                print("half-way", flush=True)
-                time.sleep(3600)
-            yield item
-
-    options = {"manifest": Manifest.of(weights.items()), "buffer_bytes": 1}
-    try:
-        sender.send(source, **options) if sender else send_ipc_zmq(source, where, timeout_s=60, **options)
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}", flush=True)
-    else:
-        print("sent", flush=True)
-"""
-
-
-class Trainer:
-    """A trainer in a process of its own, which was forked from one that has imported what it needs."""
-
-    def __init__(self, process, orders, answers) -> None:
-        self.process, self._orders, self._answers = process, orders, answers
-
-    def send(self, file, *, stop_after=-1):
-        """Begins to send; with `stop_after` it hangs after so many tensors."""
-        print(file, stop_after, file=self._orders, flush=True)
-
-    async def says(self):
-        """What it says next: ``sent``, ``half-way``, or what went wrong."""
-        async with asyncio.timeout(HUNG_S):
-            return (await asyncio.to_thread(self._answers.readline)).strip()
-
-
-@pytest.fixture(scope="session")
-def trainer_process(tmp_path_factory):
-    """Starts a trainer, given a transport and where its engine is; ends it afterwards."""
-
-    @asynccontextmanager
-    async def start(how, *where):
-        orders = tmp_path_factory.mktemp("trainer") / "orders"
-        os.mkfifo(orders)
-        answers, output = os.pipe()
-        words = [sys.executable, "-c", _TRAINER, str(orders), how, *map(str, where)]
-        fork_server.start()
-        process = Program(words, env=os.environ, cwd=Path.cwd(), stdout=output, stderr=2)
-        os.close(output)
-        try:
-            with os.fdopen(answers) as reader, await asyncio.to_thread(orders.open, "w") as writer:
-                yield Trainer(process, writer, reader)
-        finally:
-            process.kill()
-            process.wait()
-
-    return start
 
 
 @pytest.fixture(scope="package")
@@ -98,15 +24,15 @@ def model(checkpoint):
 
 
 @pytest.fixture(scope="package")
-def policies(checkpoint, model, shared_lab, tmp_path_factory):
+def policies(checkpoint, model, lab, tmp_path_factory):
     """Two sets of weights for the engine: as models, as what transformers makes of the prompts, and as files."""
     folder = tmp_path_factory.mktemp("policies")
     found = {}
     for name, path in (("a", model), ("b", checkpoint("llama_tied", seed=1))):
-        trainer = shared_lab.trainer(path)
+        trainer = lab.trainer(path)
         file = folder / f"{name}.safetensors"
         save_file({name: tensor.clone() for name, tensor in tensors(trainer, "state_dict")}, file)
-        found[name] = SimpleNamespace(model=trainer, tokens=shared_lab.reference(trainer), file=file)
+        found[name] = SimpleNamespace(model=trainer, tokens=lab.reference(trainer), file=file)
     return SimpleNamespace(**found)
 
 
@@ -147,28 +73,10 @@ def unfinished(engine):
     return engine.engine.llm.output_processor.get_num_unfinished_requests
 
 
-@pytest.fixture(scope="session")
-def until():
-    """Waits until something is so."""
-
-    async def wait(holds):
-        async with asyncio.timeout(HUNG_S):
-            while not holds():  # noqa: ASYNC110 - neither engine nor file system offers an event
-                await asyncio.sleep(0.001)
-
-    return wait
-
-
 @pytest.fixture
-def generated(engine):
+def generated(engine, under_way):
     """Waits until every request has made some tokens."""
-
-    async def wait(requests, tokens=10):
-        async with asyncio.timeout(HUNG_S):
-            while len(made := await engine.engine.generated_so_far()) != requests or min(made) < tokens:  # noqa: ASYNC110 - no event for it
-                await asyncio.sleep(0.001)
-
-    return wait
+    return partial(under_way, engine)
 
 
 @pytest.fixture
@@ -178,12 +86,12 @@ def refitting(engine, refit_section):
 
 
 @pytest.fixture
-def holds(engine, shared_lab):
+def holds(engine, lab):
     """Says whether the engine generates what transformers does with a policy."""
 
     async def check(policy):
         async with asyncio.timeout(HUNG_S):
-            return shared_lab.same_tokens(await shared_lab.greedy(engine), policy.tokens)
+            return lab.same_tokens(await lab.greedy(engine), policy.tokens)
 
     return check
 

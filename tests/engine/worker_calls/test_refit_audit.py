@@ -28,7 +28,6 @@ async def test_an_engine_with_the_same_weights_differs_in_nothing(compared):
 
 
 async def test_every_parameter_of_another_policy_is_named(compared):
-    """Every parameter of another policy is named with the checkpoints names for it."""
     found = await compared("b")
 
     rows = {row["module"]: row for row in found.rows.values()}
