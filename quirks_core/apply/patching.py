@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType
@@ -21,7 +21,6 @@ from quirks_core.plan.drift import drift_of
 from quirks_core.source.vllm_source import INSTALLED
 
 _MISSING = object()
-_WRAPPED_FUNCTIONS = (staticmethod, classmethod)
 #: Types whose values many unrelated names share.
 _SHARED = (type(None), type(...), bool, int, float, complex, str, bytes, tuple, frozenset, Enum, ModuleType)
 
@@ -61,7 +60,7 @@ class _Site:
         value = self.original
         for _, patch in sorted(self.patches.items(), key=lambda item: (bool(item[1].wrapper), item[0])):
             made = _load(patch.source)
-            value = _wrapped(made, value) if patch.wrapper else made
+            value = imports.wrapped(made, value) if patch.wrapper else made
         if value is self.current:
             return
         if value is _MISSING:
@@ -156,13 +155,6 @@ def _load(source: str) -> Any:
     for name in path.split("."):
         value = getattr(value, name)
     return value
-
-
-def _wrapped(wrapper: Callable[[Any], Any], value: Any) -> Any:
-    """Wraps a function; a static or class method stays one."""
-    if isinstance(value, _WRAPPED_FUNCTIONS):
-        return type(value)(wrapper(value.__func__))
-    return wrapper(value)
 
 
 def _is_others(value: Any, module: str) -> bool:

@@ -6,7 +6,6 @@ core queries its workers once, logs verdicts, and writes them into the file of r
 
 from __future__ import annotations
 
-import functools
 import os
 import pkgutil
 import socket
@@ -15,12 +14,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from types import ModuleType
 from typing import Any
 
+from quirks_core.apply.imports import wrap
 from quirks_core.base.errors import QuirksError, UsageError, words
 from quirks_core.facts.installation import HiddenPackageError, MissingPackageError, check_ours
-from quirks_core.hook import receipts, report, turns, worker_calls
+from quirks_core.hook import receipts, report, worker_calls
 from quirks_core.hook.settings import SET_VARIABLE, HookSettings
 from quirks_core.hook.turns import Turns
 from quirks_core.ledger.account import LEDGER_VARIABLE, Account, Entry, LedgerSettings, Line, Verdict
@@ -40,13 +39,8 @@ _accountants: weakref.WeakSet[_Accountant] = weakref.WeakSet()
 
 def watch_worker(wrapper: Any) -> None:
     """Has a worker process keep a ledger; its ``WorkerWrapperBase`` has not loaded its model yet."""
-    if LedgerSettings.read().mode == "off":
-        return
-    try:
-        check_ours(_LEDGER)
-    except (HiddenPackageError, MissingPackageError):
-        return  # the core reports it
-    pkgutil.resolve_name(f"{_LEDGER}:watch")(wrapper.worker)
+    if LedgerSettings.read().mode != "off" and not _missing():  # the core reports it
+        pkgutil.resolve_name(f"{_LEDGER}:watch")(wrapper.worker)
 
 
 def watch_executor(executor: Any) -> None:
@@ -58,44 +52,37 @@ def watch_executor(executor: Any) -> None:
     settings = LedgerSettings.read()
     if settings.mode == "off" or hasattr(executor, _ATTRIBUTE):
         return
+    if not (missing := _missing()):
+        setattr(executor, _ATTRIBUTE, _Accountant(executor, settings))
+    elif settings.mode == "stop":
+        raise UsageError(f"{LEDGER_VARIABLE}=stop: no ledger can be kept: {missing}")
+    else:
+        report.info(f"ledger: none is kept: {missing}")
+
+
+def _missing() -> str:
+    """Returns why this process has no ledger; empty if it has one."""
     try:
         check_ours(_LEDGER)
     except (HiddenPackageError, MissingPackageError) as error:
-        if settings.mode == "stop":
-            raise UsageError(f"{LEDGER_VARIABLE}=stop: no ledger can be kept: {error}") from None
-        report.info(f"ledger: none is kept: {error}")
-    else:
-        setattr(executor, _ATTRIBUTE, _Accountant(executor, settings))
+        return str(error)
+    return ""
 
 
-def watch_core(module: ModuleType) -> None:
-    """Has an engine's core, in ``vllm.v1.engine.core``, report the label of its weights (0.32)."""
-    kind = module.EngineCore
-    if hasattr(kind, _ATTRIBUTE):
-        return
-    setattr(kind, _ATTRIBUTE, True)
-    if (original := getattr(kind, "set_weight_version", None)) is None:
-        return
-
-    @functools.wraps(original)
-    def set_weight_version(self: Any, weight_version: str) -> Any:
-        found = original(self, weight_version)
-        if (accountant := getattr(self.model_executor, _ATTRIBUTE, None)) is not None:
-            accountant.label(weight_version)
-        return found
-
-    kind.set_weight_version = set_weight_version
+def set_weight_version(original: Callable[..., Any], core: Any, weight_version: str) -> Any:
+    """Around the method of an engine's core that takes the label of its weights."""
+    found = original(core, weight_version)
+    if (accountant := getattr(core.model_executor, _ATTRIBUTE, None)) is not None:
+        accountant.label(weight_version)
+    return found
 
 
-def watch_scheduler(module: ModuleType) -> None:
-    """Has an engine's core, by ``vllm.v1.core.sched.scheduler``, count the prompts that continue an answer in other ids."""
-
-    def started(config: Any, request: Any) -> None:
-        for accountant in _accountants:
-            if accountant.config is config:
-                accountant.start(request)
-
-    turns.watch(module, started)
+def add_request(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
+    """Around the method of an engine's scheduler that takes a request: counts prompts that continue an answer in other ids."""
+    for accountant in _accountants:
+        if accountant.config is scheduler.vllm_config:
+            accountant.start(request)
+    return original(scheduler, request)
 
 
 def _refuse_requests() -> None:
@@ -104,23 +91,16 @@ def _refuse_requests() -> None:
     Not before it is needed: quirks wrap the same functions, and each must find them as vLLM wrote them. A front end in the
     core's process refuses first: it would wait for ever for a request that it knows and its core does not.
     """
-    doors = (("core", "EngineCore", "preprocess_add_request"), ("input_processor", "InputProcessor", "process_inputs"))
-    for module, kind, method in doors:
-        owner = getattr(sys.modules.get(f"vllm.v1.engine.{module}"), kind, None)
-        if owner is not None and not hasattr(original := getattr(owner, method), _ATTRIBUTE):
-            setattr(owner, method, _refusing(original))
+    for target in ("core:EngineCore.preprocess_add_request", "input_processor:InputProcessor.process_inputs"):
+        if f"vllm.v1.engine.{target.partition(':')[0]}" in sys.modules:
+            wrap(f"vllm.v1.engine.{target}", _refuse_or_take)
 
 
-def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def refuse_or_take(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for accountant in _accountants:
-            if accountant.config is self.vllm_config and (problem := accountant.still_refuses()):
-                raise QuirksError(problem)
-        return original(self, *args, **kwargs)
-
-    setattr(refuse_or_take, _ATTRIBUTE, True)
-    return refuse_or_take
+def _refuse_or_take(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
+    for accountant in _accountants:
+        if accountant.config is owner.vllm_config and (problem := accountant.still_refuses()):
+            raise QuirksError(problem)
+    return original(owner, *args, **kwargs)
 
 
 class _Accountant:

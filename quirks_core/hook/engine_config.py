@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import sys
 import weakref
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.apply.imports import wrap
 from quirks_core.apply.process import environment
 from quirks_core.apply.read_back import contradictions, read_configuration
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
@@ -33,32 +32,25 @@ PLANNED_FOR = "MODEL_QUIRKS_PLANNED_FOR"
 #: The workers of vLLM's Ray executor get variables with these prefixes.
 _RAY = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 _OURS = "MODEL_QUIRKS"
-_MARK = "_model_quirks_planned"
 #: The engines of this process; patches and variables are the same for all of them.
 _engines: list[tuple[ProcessPlan, weakref.ref[Any]]] = []
 
 
-def install(module: ModuleType) -> None:
-    """Wraps ``EngineArgs.create_engine_config`` of ``vllm.engine.arg_utils``; a second call changes nothing."""
-    kind = module.EngineArgs
-    if hasattr(kind.create_engine_config, _MARK):
-        return
-    original = kind.create_engine_config
+def install() -> None:
+    """Wraps ``EngineArgs.create_engine_config``, now or as soon as vLLM's module is imported; a second call changes nothing."""
+    wrap("vllm.engine.arg_utils:EngineArgs.create_engine_config", _create_engine_config)
 
-    @functools.wraps(original)
-    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(("usage_context", "headless"), args, strict=False)) | kwargs
-        plan = _prepare(self, given.get("usage_context"))
-        config = original(self, *args, **kwargs)
-        if plan is not None:
-            check(plan, config)
-            is_alone = _is_only_front_end(self, config) and not given.get("headless")
-            if os.environ.get(FRONT_END_VARIABLE) != str(os.getpid()):  # else this process owns the engine
-                environment.set(FRONT_END_VARIABLE, str(os.getpid()) if is_alone else "")
-        return config
 
-    setattr(create_engine_config, _MARK, True)
-    kind.create_engine_config = create_engine_config
+def _create_engine_config(original: Callable[..., Any], arguments: Any, *args: Any, **kwargs: Any) -> Any:
+    given = dict(zip(("usage_context", "headless"), args, strict=False)) | kwargs
+    plan = _prepare(arguments, given.get("usage_context"))
+    config = original(arguments, *args, **kwargs)
+    if plan is not None:
+        check(plan, config)
+        is_alone = _is_only_front_end(arguments, config) and not given.get("headless")
+        if os.environ.get(FRONT_END_VARIABLE) != str(os.getpid()):  # else this process owns the engine
+            environment.set(FRONT_END_VARIABLE, str(os.getpid()) if is_alone else "")
+    return config
 
 
 def _is_only_front_end(arguments: Any, config: Any) -> bool:

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from types import FrameType, MappingProxyType, ModuleType
+from types import FrameType, MappingProxyType
 from typing import Any, NamedTuple
 
-from quirks_core.apply.imports import when_imported
+from quirks_core.apply.imports import wrap
 from quirks_core.facts.trainers import find
 
-_MARK = "_model_quirks_recorder"
 _LLM = "vllm/entrypoints/llm.py"
 #: A call with this many keywords forwards all fields of an ``EngineArgs``, so none counts as set by the user.
 _ALL_FIELDS = 150
@@ -69,8 +67,9 @@ def typed_in(arguments: Any) -> Typed:
 
 def watch() -> None:
     """Puts the recorders on, now or as soon as vLLM's modules are imported."""
-    when_imported("vllm.utils.argparse_utils", _watch_parser)
-    when_imported("vllm.engine.arg_utils", _watch_engine_args)
+    wrap("vllm.utils.argparse_utils:FlexibleArgumentParser._get_values", _recorded_values)
+    wrap("vllm.utils.argparse_utils:FlexibleArgumentParser.parse_known_args", _recorded_parse)
+    wrap("vllm.engine.arg_utils:EngineArgs.from_cli_args", _from_cli_args)
 
 
 def _declared(subject: Any) -> Typed | None:
@@ -109,21 +108,11 @@ def _same(one: Any, other: Any) -> bool:
         return False
 
 
-def _watch_engine_args(module: ModuleType) -> None:
-    kind = module.EngineArgs
-    original = kind.from_cli_args.__func__
-    if hasattr(original, _MARK):
-        return
-
-    @functools.wraps(original)
-    def from_cli_args(cls: Any, args: Any, *more: Any, **named: Any) -> Any:
-        made = original(cls, args, *more, **named)
-        if (typed := _declared(args)) is not None:
-            declare(made, _of_command_line(typed, args, made))
-        return made
-
-    setattr(from_cli_args, _MARK, True)
-    kind.from_cli_args = classmethod(from_cli_args)
+def _from_cli_args(original: Callable[..., Any], cls: Any, args: Any, *more: Any, **named: Any) -> Any:
+    made = original(cls, args, *more, **named)
+    if (typed := _declared(args)) is not None:
+        declare(made, _of_command_line(typed, args, made))
+    return made
 
 
 def _of_command_line(typed: Typed, parsed: Any, arguments: Any) -> Typed:
@@ -136,31 +125,22 @@ def _of_command_line(typed: Typed, parsed: Any, arguments: Any) -> Typed:
     return Typed(names | later, exact=not later, as_options=True)
 
 
-def _watch_parser(module: ModuleType) -> None:
-    parser = module.FlexibleArgumentParser
-    if hasattr(parser, _MARK):
-        return
-    setattr(parser, _MARK, True)
-    get_values, parse_known_args = parser._get_values, parser.parse_known_args
+def _recorded_values(original: Callable[..., Any], parser: Any, action: argparse.Action, strings: list[str]) -> Any:
+    if (names := _parsing.get()) is not None and (action.option_strings or strings):  # an optional positional comes, too
+        names.add(action.dest)
+    return original(parser, action, strings)
 
-    def recorded_values(self: Any, action: argparse.Action, strings: list[str]) -> Any:
-        if (names := _parsing.get()) is not None and (action.option_strings or strings):  # an optional positional comes, too
-            names.add(action.dest)
-        return get_values(self, action, strings)
 
-    @functools.wraps(parse_known_args)
-    def recorded_parse(self: Any, args: Any = None, namespace: Any = None) -> Any:
-        around = _parsing.get()
-        names = set(vars(namespace)) if namespace is not None else set()  # a configuration handed over as a namespace
-        token = _parsing.set(names)
-        try:
-            found, rest = parse_known_args(self, args, namespace)
-        finally:
-            _parsing.reset(token)
-        if around is not None:
-            around |= names
-        others = {name: value for name, value in vars(found).items() if name not in names}
-        declare(found, Typed(frozenset(names), others=others))
-        return found, rest
-
-    parser._get_values, parser.parse_known_args = recorded_values, recorded_parse
+def _recorded_parse(original: Callable[..., Any], parser: Any, args: Any = None, namespace: Any = None) -> Any:
+    around = _parsing.get()
+    names = set(vars(namespace)) if namespace is not None else set()  # a configuration handed over as a namespace
+    token = _parsing.set(names)
+    try:
+        found, rest = original(parser, args, namespace)
+    finally:
+        _parsing.reset(token)
+    if around is not None:
+        around |= names
+    others = {name: value for name, value in vars(found).items() if name not in names}
+    declare(found, Typed(frozenset(names), others=others))
+    return found, rest

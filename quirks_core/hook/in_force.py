@@ -20,7 +20,6 @@ from typing import Any
 
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import HOOK_VARIABLE
-from quirks_core.apply.imports import when_imported
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.base.text import one_line
@@ -122,7 +121,7 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
         _current.append(plan)
         process.carry_out(for_processes)
         processes.install()  # for cores that run in this process, or are forked from it
-        when_imported("vllm.engine.arg_utils", engine_config.install)  # it holds the engine's configuration against the plan
+        engine_config.install()  # it holds the engine's configuration against the plan
         for one in findings(plan, LIBRARY):
             _LOGGER.info("%s", one_line(str(one)))
         yield PlanInForce(plan, folder, warnings)
