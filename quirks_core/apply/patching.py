@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -73,48 +74,25 @@ class _Site:
         self.current = value
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledPatch:
-    """A patch that is installed, or will be as soon as its module is imported."""
-
-    patch: Patch
-    quirk: str
-    fingerprint: str
-
-    @property
-    def is_pending(self) -> bool:
-        """The target's module is not imported yet."""
-        return (site := _sites.get(self.patch.target)) is not None and site.is_pending
-
-    def undo(self) -> None:
-        """Removes the patch; other patches of the same target stay. A second call has no effect."""
-        site = _sites.get(self.patch.target)
-        if site is None or site.patches.pop(self.quirk, None) is None:
-            return
-        if not site.is_pending:
-            site.rebuild()
-        if not site.patches:
-            del _sites[self.patch.target]
-        if not _pending(site.module):
-            imports.forget(site.module, _open_pending)
-
-
 _sites: dict[str, _Site] = {}
 
 
-def install(patch: Patch, quirk: str) -> InstalledPatch:
-    """Installs a patch on its target; installing the same patch again has no effect.
+def install(patch: Patch, quirk: str) -> Callable[[], None]:
+    """Installs a patch on its target; if its module is not imported yet, as soon as it is. Doing so again has no effect.
+
+    Returns:
+        What removes it; other patches of the target stay, and a second call has no effect.
 
     Raises:
         PatchDriftError: The patch was not written against the target's source; nothing was changed.
         QuirksError: Another quirk owns the target; nothing was changed.
     """
     if problem := drift_of(patch, None, INSTALLED):
-        raise PatchDriftError(f"{problem} ('quirks doctor' shows what changed)")
-    installed = InstalledPatch(patch, quirk, INSTALLED.fingerprint(patch.target) or "")
+        raise PatchDriftError(f"{problem.reason} ('quirks doctor' shows what changed)")
+    remove = partial(_remove, patch.target, quirk)
     site = _sites.get(patch.target) or _Site(patch.target)
     if site.patches.get(quirk) == patch:
-        return installed
+        return remove
     others = [name for name, other in site.patches.items() if name != quirk and not (other.wrapper and patch.wrapper)]
     if others:
         raise QuirksError(f"{patch.target} has an owner already, {others[0]}, and {quirk} cannot be put on it as well")
@@ -129,9 +107,26 @@ def install(patch: Patch, quirk: str) -> InstalledPatch:
         else:
             imports.when_imported(site.module, _open_pending)
     except BaseException:
-        installed.undo()
+        remove()
         raise
-    return installed
+    return remove
+
+
+def is_pending(target: str) -> bool:
+    """Returns whether a target has patches that wait for the import of its module."""
+    return (site := _sites.get(target)) is not None and site.is_pending
+
+
+def _remove(target: str, quirk: str) -> None:
+    site = _sites.get(target)
+    if site is None or site.patches.pop(quirk, None) is None:
+        return
+    if not site.is_pending:
+        site.rebuild()
+    if not site.patches:
+        del _sites[target]
+    if not _pending(site.module):
+        imports.forget(site.module, _open_pending)
 
 
 def _pending(module: str) -> list[_Site]:

@@ -235,8 +235,7 @@ class _Accountant:
         return str(tokenizer.decode(ids))
 
     def _write(self) -> None:
-        if (settings := HookSettings.read()) is not None and settings.receipt is not None:
-            receipts.put_account(settings.receipt, self.account())
+        receipts.add((HookSettings.read() or HookSettings()).receipt, self.account())
 
     def _query(self, function: str, *arguments: Any) -> list[Any]:
         answers = self._call(worker_calls.METHOD, args=(f"{_LEDGER}:{function}", list(arguments), {}))

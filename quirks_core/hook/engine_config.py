@@ -152,12 +152,11 @@ def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...
         What may not have its full effect, in words.
 
     Raises:
-        QuirksError: Another engine of this process has other patches or variables, or the plan is too large for a variable;
-            nothing was changed.
+        QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
-    text, changes = plan.to_variable(), placed(Place.VARIABLE, plan.changes)
     _make_room(plan)
-    for variable, value in {**variables, **changes, PLAN_VARIABLE: text}.items():
+    changes = placed(Place.VARIABLE, plan.changes)
+    for variable, value in {**variables, **changes, PLAN_VARIABLE: plan.model_dump_json()}.items():
         environment.set(variable, value)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
     if _OURS not in prefixes:
@@ -221,8 +220,7 @@ def engines() -> list[ProcessPlan]:
 def _into_force(arguments: Any, plan: ProcessPlan, settings: HookSettings) -> None:
     process.carry_out(plan)
     carry(arguments, plan)
-    if settings.receipt is not None:
-        receipts.add_front_end(settings.receipt, process.acknowledgement())
+    receipts.add(settings.receipt, process.acknowledgement())
 
 
 def _untouched(reason: str, settings: HookSettings) -> None:

@@ -85,8 +85,7 @@ def prove(executor: Any) -> Receipt | None:
         report.error(_OTHER_RUNNER.format(plan.model_runner, ", ".join(sorted(others))))
     changes = {slot: value for slot, value in plan.changes.items() if slot_named(slot).is_enforced}
     receipt = Receipt(digest=plan.digest, host=socket.gethostname(), changes=changes, processes=tuple(rows))
-    if settings.receipt is not None:
-        receipts.add_engine(settings.receipt, receipt)
+    receipts.add(settings.receipt, receipt)
     if not settings.is_quiet and (changes or plan.patches):
         report.log_receipt(receipt, plan.slots)
     return receipt
@@ -106,8 +105,7 @@ def refuse(problem: str, settings: HookSettings) -> NoReturn:
     Raises:
         ReceiptError: Always.
     """
-    if settings.receipt is not None:
-        receipts.add_problem(settings.receipt, problem)
+    receipts.add(settings.receipt, problem)
     raise ReceiptError(f"this engine cannot have a receipt: {problem}")
 
 

@@ -43,6 +43,10 @@ class Receipts(Record):
     accounts: tuple[Account, ...] = ()
 
 
+#: Where the file has them.
+_SECTIONS = {Receipt: "engines", Acknowledgement: "front_ends", str: "problems", Account: "accounts"}
+
+
 def read(file: Path) -> Receipts:
     """Reads the file; an empty one, or none, holds nothing.
 
@@ -93,31 +97,20 @@ def empty(file: Path) -> None:
     file.write_text("", encoding="utf-8")
 
 
-def add_engine(file: Path, receipt: Receipt) -> None:
-    """Adds the receipt of an engine core."""
+def add(file: Path | None, entry: Receipt | Acknowledgement | Account | str) -> None:
+    """Adds the receipt or the account of an engine's core, a process that has a plan, or why an engine got no receipt.
+
+    An account, or a process, takes the place of the one before; of an account, digests by tensor are left out. Without a file,
+    nothing is written.
+    """
+    if file is None:
+        return
+    section = _SECTIONS[type(entry)]
     with _changing(file) as found:
-        found["engines"].append(receipt.model_dump(mode="json"))
-
-
-def add_front_end(file: Path, acknowledgement: Acknowledgement) -> None:
-    """Adds a process that plans, or takes a plan over; in the place of the same process's earlier entry."""
-    with _changing(file) as found:
-        others = [one for one in found["front_ends"] if one["pid"] != acknowledgement.pid]
-        found["front_ends"] = [*others, acknowledgement.model_dump(mode="json")]
-
-
-def put_account(file: Path, account: Account) -> None:
-    """Puts the account of an engine core in the place of the one before; digests by tensor are left out."""
-    short = account.model_copy(update={"entries": ()}).model_dump(mode="json")
-    with _changing(file) as found:
-        others = [one for one in found["accounts"] if (one["host"], one["pid"]) != (account.host, account.pid)]
-        found["accounts"] = [*others, short]
-
-
-def add_problem(file: Path, problem: str) -> None:
-    """Adds why an engine got no receipt."""
-    with _changing(file) as found:
-        found["problems"].append(problem)
+        if isinstance(entry, Acknowledgement | Account):
+            found[section] = [one for one in found[section] if (one["host"], one["pid"]) != (entry.host, entry.pid)]
+        values = entry if isinstance(entry, str) else entry.model_dump(mode="json")
+        found[section].append(values | {"entries": ()} if isinstance(values, dict) and section == "accounts" else values)
 
 
 @contextmanager

@@ -54,8 +54,8 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
     """
     plans = a, b
     slots = {name for plan in plans for name in (*plan.context.settings, *plan.context.typed, *_adjusted(plan))}
-    names = {"state", "distribution", "version", "because"}
-    quirks = [{one.id: one.model_dump(include=names) for one in plan.verdicts} for plan in plans]
+    names = ("state", "distribution", "version", "because")
+    quirks = [{one.id: {name: getattr(one, name) for name in names} for one in plan.verdicts} for plan in plans]
     return PlanDiff(
         facts=tuple(changes(_facts(a), _facts(b), ".".join)),
         slots=tuple(changes({name: _slot(a, name) for name in slots}, {name: _slot(b, name) for name in slots}, str)),

@@ -68,7 +68,7 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
     if switch is not None:
         state = State.ACTIVE if switch.on else State.DISABLED
         because = f"{switch}; {because}" if switch.on else str(switch)
-    verdict = Verdict.model_construct(  # our fields are typed; validation would cost more than matching
+    verdict = Verdict(
         id=item.quirk.id,
         title=item.quirk.title,
         flag=item.quirk.flag,
@@ -145,8 +145,8 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
             is_advice = isinstance(adjustment, Advise)
             undecided.append(_undecided(item, condition, text, NoteKind.UNDECIDED_ADVICE if is_advice else NoteKind.UNDECIDED))
     if condition.answer is Answer.NO and not holding and not undecided and verdict.switch is None:
-        nothing = {"state": State.NOT_MATCHED, "because": f"it does nothing in this run: {condition.decisive}"}
-        return Evaluated(item, verdict.model_copy(update=nothing))
+        because = f"it does nothing in this run: {condition.decisive}"
+        return Evaluated(item, replace(verdict, state=State.NOT_MATCHED, because=because))
     if verdict.state is State.NOT_EXAMINED:
         return Evaluated(item, verdict)
     return Evaluated(item, verdict, tuple(holding), tuple(undecided))
@@ -166,12 +166,12 @@ def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switc
         return one
     if applying := [other.item for other in successors if other.verdict.state is State.ACTIVE]:
         because = "superseded by " + " and ".join(map(str, applying))
-        return Evaluated(one.item, one.verdict.model_copy(update={"state": State.SUPERSEDED, "because": because}))
+        return Evaluated(one.item, replace(one.verdict, state=State.SUPERSEDED, because=because))
     undecided = [f"{other.item} ({other.verdict.because})" for other in successors if other.verdict.state is State.UNKNOWN]
     if not undecided or one.verdict.state is not State.ACTIVE:
         return one
     because = f"{one.verdict.because}; not superseded, because it is undecided whether this applies: {' and '.join(undecided)}"
-    return replace(one, verdict=one.verdict.model_copy(update={"because": because}))
+    return replace(one, verdict=replace(one.verdict, because=because))
 
 
 def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:

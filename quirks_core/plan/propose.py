@@ -82,7 +82,7 @@ def _propose_one(context: RunContext, item: Loaded, adjustment: Adjustment, foun
 def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) -> Proposal:
     slot, relation = find_slot(adjustment.slot), adjustment.relation
     operand = computed(context, adjustment.operand)
-    problem = problem_of_operand(slot, relation, operand)
+    problem = problem_of_operand(slot, relation, operand) if callable(adjustment.operand) else None  # else it was checked
     if problem is None and context.source_known("vllm"):
         values = operand if relation is Relation.ONE_OF else [operand]
         problem = next((why for value in values if (why := engine_problem(slot.name, value, context.source))), None)

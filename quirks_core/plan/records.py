@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum, auto
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_serializer
+from pydantic import Field, PlainSerializer, ValidationError
 
 from quirks_core.base.errors import QuirksError
 from quirks_core.base.json_values import canonical, sha256
@@ -18,9 +19,6 @@ from quirks_core.declaration.flags import Kind, flag_name
 from quirks_core.declaration.trace import Answer, Leaf
 from quirks_core.facts.context import RunContext
 from quirks_core.facts.model_runner import MODEL_RUNNER
-
-#: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
-_LARGEST = 120_000
 
 
 class Strength(StrEnum):
@@ -181,16 +179,12 @@ class Refusal(Record):
 
     def __str__(self) -> str:
         who = " and ".join(str(quirk) for quirk in self.quirks)
-        reason, remedy = indented(self.in_full, 6), indented(self.remedy, 6)
+        reason, remedy = indented(with_lines(self.reason, self.lines), 6), indented(self.remedy, 6)
         return f"{who}: {reason}\n    remedy: {remedy}\n    override: {self.switch}"
 
-    @property
-    def in_full(self) -> str:
-        """The reason, and the lines that show it."""
-        return with_lines(self.reason, self.lines)
 
-
-class Verdict(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:  # no model of pydantic, which would take longer than the match
     """Whether a quirk concerns the run and what it costs there, with every comparison that was made, and the switch on it."""
 
     id: str
@@ -204,11 +198,9 @@ class Verdict(Record):
     because: str
     cost: str = ""
     switch: Switch | None = None
-    trace: tuple[Leaf, ...]
-
-    @field_serializer("trace")
-    def _leaves_by_name(self, trace: tuple[Leaf, ...]) -> list[dict[str, Any]]:
-        return [leaf._asdict() for leaf in trace]
+    trace: Annotated[
+        tuple[Leaf, ...], PlainSerializer(lambda trace: [leaf._asdict() for leaf in trace], return_type=list[dict[str, Any]])
+    ]
 
 
 class RefusedError(QuirksError):
@@ -238,17 +230,6 @@ class ProcessPlan(Record):
     patches: tuple[PlannedPatch, ...] = ()
     refused: tuple[str, ...] = ()
     model_runner: str = ""
-
-    def to_variable(self) -> str:
-        """Returns the plan as JSON for an environment variable.
-
-        Raises:
-            QuirksError: It is larger than a variable can be.
-        """
-        text = self.model_dump_json()
-        if (size := len(text.encode())) > _LARGEST:
-            raise QuirksError(f"what the plan hands down takes {size} bytes, more than fits in an environment variable")
-        return text
 
     @classmethod
     def read(cls, text: str, where: str) -> ProcessPlan:

@@ -32,18 +32,18 @@ def resolve(
     switches = switches or Switches()
     evaluated = evaluate(context, loaded, switches)
     proposed = propose(context, evaluated)
-    settled = settle(context, by_place(proposed.proposals))
-    planned = context.with_values(settled.changes)
+    changes, adjustments, refusals = settle(context, by_place(proposed.proposals))
+    planned = context.with_values(changes)
     evaluated = judge_advice(planned, evaluated, switches)
     advised = propose(planned, evaluated, advice=True)
     notes = sorted((*proposed.warnings, *advised.warnings), key=lambda note: note.quirk or "")
     plan = Plan.model_construct(  # the parts are validated records already
         digest="",
         context=context,
-        changes=settled.changes,
-        adjustments=settled.adjustments,
+        changes=changes,
+        adjustments=tuple(adjustments),
         verdicts=tuple(one.verdict for one in evaluated),
-        refusals=(*proposed.refusals, *advised.refusals, *settled.refusals),
+        refusals=(*proposed.refusals, *advised.refusals, *refusals),
         warnings=(*warnings, *_of_versions(context, evaluated), *notes),
         patches=proposed.planned_patches,
     )

@@ -90,7 +90,7 @@ def test_a_process_acknowledges_all_that_it_carries_out(applied):
     assert (step_and_stop(), os.environ["FAKE_VARIABLE"]) == (PATCHED, "1")
     acknowledgement = process.acknowledgement()
     assert (acknowledgement.pid, acknowledgement.process) == (os.getpid(), "MainProcess")
-    assert acknowledgement.digest == applied.digest == process.in_force()
+    assert acknowledgement.digest == applied.digest == process.acknowledgement().digest
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
     assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
 
@@ -103,7 +103,7 @@ def test_a_plan_that_fails_half_way_leaves_no_patch_behind(plan_for):
     with pytest.raises(QuirksError, match="cannot load quirk fake-stop"):
         process.carry_out(plan.model_copy(update={"patches": (step, broken)}).for_processes)
 
-    assert (step_and_stop(), process.in_force()) == (("step", "stop"), None)
+    assert (step_and_stop(), process.acknowledgement().digest) == (("step", "stop"), "")
 
 
 @pytest.mark.parametrize("imported", ["before", "after"])
@@ -142,7 +142,7 @@ def test_a_plan_with_the_same_patches_leaves_them_untouched(plan_for):
     for again in (first, second, second):
         process.carry_out(again)
 
-    assert process.in_force() == second.digest != first.digest
+    assert process.acknowledgement().digest == second.digest != first.digest
     assert importlib.import_module("fake_engine.module").Engine.step is patched
     acknowledgement = process.acknowledgement({"engine.seed": 3})
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
@@ -170,7 +170,7 @@ def test_a_plan_in_the_configuration_of_an_engine_is_carried_out(plan_for, name,
     engine.__name__ = name
     engine(Config())
 
-    assert (process.in_force(), step_and_stop()) == (plan.digest, PATCHED)
+    assert (process.acknowledgement().digest, step_and_stop()) == (plan.digest, PATCHED)
 
 
 def test_a_forked_process_acknowledges_for_itself(applied):
