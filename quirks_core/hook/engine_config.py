@@ -19,7 +19,8 @@ from quirks_core.configuration.slots import Place, placed
 from quirks_core.declaration.adjustments import Relation
 from quirks_core.facts.model import ModelFacts
 from quirks_core.hook import receipts, report, vllm_functions
-from quirks_core.hook.arguments import engine_run, identity, purpose_of, put, typed_of
+from quirks_core.hook.arguments import engine_run, identity, purpose_of, put
+from quirks_core.hook.explicit import typed_in
 from quirks_core.hook.processes import plan_of, refuse
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.formats import setting
@@ -80,7 +81,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     settings = HookSettings.read()
     if settings is None:
         return None
-    typed = typed_of(arguments)  # before anything is put there
+    typed = typed_in(arguments)  # before anything is put there
     put(arguments, {} if settings.only_reports else settings.given)
     mine = identity(arguments)
     if os.environ.get(PLANNED_FOR) == mine and PLAN_VARIABLE in os.environ and not settings.only_reports:
@@ -141,7 +142,7 @@ def check_refusals(arguments: Any, plan: Plan) -> None:
         RefusedError: The plan holds refusals.
     """
     if plan.refusals:
-        as_option = typed_of(arguments).as_options
+        as_option = typed_in(arguments).as_options
         raise RefusedError(tuple(_for_programs(refusal, plan, as_option=as_option) for refusal in plan.refusals))
 
 

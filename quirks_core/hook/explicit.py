@@ -23,8 +23,19 @@ from quirks_core.facts.trainers import find
 _LLM = "vllm/entrypoints/llm.py"
 #: A call with this many keywords forwards all fields of an ``EngineArgs``, so none counts as set by the user.
 _ALL_FIELDS = 150
-#: What vLLM sets by itself on the namespace of ``vllm serve``, and among the keywords of LLM.
-_SET_BY_VLLM = frozenset({"api_server_count", "disable_log_stats", "logging_config", "model"})
+#: Arguments that select the model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
+#: sets by itself. Nobody types them to choose a setting.
+NO_SETTINGS = frozenset(
+    {
+        *("additional_config", "api_server_count", "headless", "hf_token", "model", "port"),
+        *("logging_config", "revision", "tokenizer"),
+        *("data_parallel_address", "data_parallel_rank", "data_parallel_rpc_port", "data_parallel_size_local"),
+        *("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb"),
+        *("data_parallel_start_rank", "master_addr", "master_port", "node_rank"),
+    }
+)
+#: With what vLLM sets on the namespace of ``vllm serve``, and among the keywords of LLM.
+_SET_BY_VLLM = NO_SETTINGS | {"disable_log_stats"}
 
 
 class Typed(NamedTuple):
@@ -118,7 +129,7 @@ def _from_cli_args(original: Callable[..., Any], cls: Any, args: Any, *more: Any
 def _of_command_line(typed: Typed, parsed: Any, arguments: Any) -> Typed:
     """Frameworks set attributes after the parser; and a trainer's own code types defaults, which are not the user's choice."""
     fields = {field.name for field in dataclasses.fields(arguments)}
-    names, left = typed.names & fields, fields - typed.names - _SET_BY_VLLM
+    names, left = typed.names & fields - NO_SETTINGS, fields - typed.names - _SET_BY_VLLM
     later = {name for name in left if not _same(getattr(parsed, name, None), typed.others.get(name))}
     if find({}, sys.modules) is not None:
         return Typed((names | later) & _by_value(arguments), as_options=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from quirks_core.base.errors import nearest, words
 from quirks_core.configuration.slots import SLOTS
@@ -26,8 +27,7 @@ _STATES = {Answer.YES: State.ACTIVE, Answer.UNKNOWN: State.UNKNOWN, Answer.NO: S
 _NOTHING = Trace(Answer.YES, (), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluated:
+class Evaluated(NamedTuple):
     """One quirk, evaluated for a run.
 
     Attributes:
@@ -51,13 +51,14 @@ def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) 
     for one in alone:
         for replaced in one.item.quirk.supersedes:
             successors.setdefault(replaced, []).append(one)
-    return [_superseded(one, successors.get(one.item.quirk.id, ()), switches) for one in alone]
+    replacing = ((one, successors.get(one.item.quirk.id)) for one in alone)
+    return [_superseded(one, others, switches) if others else one for one, others in replacing]
 
 
 def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evaluated:
     """Evaluates one quirk, without the quirks that supersede it."""
     matched, affected = _traces(context, item.quirk)
-    trace = all_of((matched, affected))
+    trace = all_of((matched, affected)) if affected is not _NOTHING else matched
     state = _STATES[trace.answer]
     if matched.answer is Answer.YES and affected.answer is Answer.NO:
         state = State.DORMANT
@@ -106,7 +107,7 @@ def _advising(planned: RunContext, one: Evaluated, switches: Switches) -> Evalua
         if again.verdict.state in (State.NOT_MATCHED, State.DORMANT):
             return again
     still = _with_adjustments(planned, one.item, one.verdict).adjustments
-    return replace(one, adjustments=tuple(item for item in one.adjustments if item in still))
+    return one._replace(adjustments=tuple(item for item in one.adjustments if item in still))
 
 
 def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
@@ -116,7 +117,7 @@ def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
     """
     packages = dict.fromkeys(item.package for item in quirk.affected)
     found = [any_of(_in_range(facts, quirk, item) for item in quirk.affected if item.package == name) for name in packages]
-    trace = found[0] if len(found) == 1 else all_of(found)
+    trace = found[0] if len(found) == 1 else all_of(found) if found else _NOTHING
     if trace.answer is Answer.YES and (misfit := _misfit(facts, quirk)) is not None:
         return all_of((trace, Trace.of(misfit)))
     return trace
@@ -171,7 +172,7 @@ def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switc
     if not undecided or one.verdict.state is not State.ACTIVE:
         return one
     because = f"{one.verdict.because}; not superseded, because it is undecided whether this applies: {' and '.join(undecided)}"
-    return replace(one, verdict=replace(one.verdict, because=because))
+    return one._replace(verdict=replace(one.verdict, because=because))
 
 
 def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:

@@ -218,7 +218,7 @@ class ProcessPlan(Record):
     Attributes:
         context: SHA-256 of the facts the plan was made for.
         changes: The slots that quirks change, with their final values.
-        adjustments: ``slot``, ``relation``, ``value``, ``strength``, ``status`` and quirk ids with versions, per adjustment.
+        adjustments: Who requested what, and what became of it.
         patches: The patches to install.
         refused: Ids of the quirks that refuse the run.
         model_runner: The model runner that the facts lead to; empty if it is unknown.
@@ -226,7 +226,7 @@ class ProcessPlan(Record):
 
     context: str
     changes: dict[str, Any] = Field(default_factory=dict)
-    adjustments: tuple[dict[str, Any], ...] = ()
+    adjustments: tuple[PlannedAdjustment, ...] = ()
     patches: tuple[PlannedPatch, ...] = ()
     refused: tuple[str, ...] = ()
     model_runner: str = ""
@@ -246,15 +246,14 @@ class ProcessPlan(Record):
     @property
     def slots(self) -> set[str]:
         """The slots that quirks adjust."""
-        return {line["slot"] for line in self.adjustments} | self.changes.keys()
+        return {line.slot for line in self.adjustments} | self.changes.keys()
 
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, without the place of a declaration, and without the runner, which the facts imply."""
-        body = self.model_dump(mode="json", exclude={"model_runner"})
-        for patch in body["patches"]:
-            del patch["quirk"]["location"], patch["quirk"]["reference"]
-        return sha256(body)
+        place = {"location", "reference"}
+        left_out: Any = {"patches": {"__all__": {"quirk": place}}, "adjustments": {"__all__": {"quirks": {"__all__": place}}}}
+        return sha256(self.model_dump(mode="json", exclude={"model_runner": True, **left_out}))
 
 
 class Plan(Record):
@@ -330,22 +329,11 @@ class Plan(Record):
     def for_processes(self) -> ProcessPlan:
         """The part that travels to every process."""
         facts = self.context.model_dump(mode="json", exclude={"model": {"path"}, "sources": True})
-        lines = tuple(
-            {
-                "slot": item.slot,
-                "relation": item.relation.value,
-                "value": item.value,
-                "strength": item.strength.value,
-                "status": item.status.value,
-                "quirks": [f"{quirk.id} {quirk.distribution}=={quirk.version}" for quirk in item.quirks],
-            }
-            for item in self.adjustments
-        )
         refused = tuple(sorted({quirk.id for refusal in self.refusals for quirk in refusal.quirks}))
         return ProcessPlan(
             context=sha256(facts),
             changes=self.changes,
-            adjustments=lines,
+            adjustments=self.adjustments,
             patches=self.patches,
             refused=refused,
             model_runner=self.model_runner,

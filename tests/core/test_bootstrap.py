@@ -17,7 +17,7 @@ from quirks_core.apply import handed_down, imports, process
 from quirks_core.base.errors import QuirksError, ReceiptError
 from quirks_core.hook import engine_config, processes
 from quirks_core.hook.in_force import in_force
-from quirks_core.plan.records import ProcessPlan
+from quirks_core.plan.records import PlannedAdjustment, ProcessPlan
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.registry import Registry
 
@@ -214,7 +214,9 @@ def test_a_plan_that_cannot_be_read_is_a_clear_error(monkeypatch, text):
 )
 def test_a_worker_with_another_plan_or_value_stops_the_engine(plan_for, worker, words):
     """Whose core is this process."""
-    line = {"slot": "engine.enforce_eager", "relation": "=", "value": True, "status": "applied"}
+    line = PlannedAdjustment(
+        slot="engine.enforce_eager", value=True, strength="require", flag="f", status="applied", reason="", quirks=()
+    )
     plan = plan_for().for_processes.model_copy(update={"adjustments": (line,)})
     process.carry_out(plan)
     right = process.acknowledgement({"engine.enforce_eager": True}).model_dump(mode="json")

@@ -157,7 +157,7 @@ def test_the_same_patch_twice_counts_once(engine):
     patch = wrapper("Engine.step", "wrap_a")
     first, second = install(patch, "a"), install(patch, "a")
     install(wrapper("Engine.step", "wrap_b"), "b")
-    assert (first, engine.Engine().step()) == (second, "b(a(step))")
+    assert engine.Engine().step() == "b(a(step))"
 
     first()
     second()
