@@ -1,7 +1,8 @@
 """Installs patches in the running process, with a guard against drift, and removes them again.
 
 If the module of a target is not imported yet, the patch is pending until the import. Several wrappers of one target are nested
-in the order of their quirks' ids, independent of the order in which they are installed and removed.
+in the order of their quirks' ids, independent of the order in which they are installed and removed. A replacement is alone on
+its target: no plan has others beside it (`quirks_core.plan.propose`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from quirks_core.apply import imports
-from quirks_core.base.errors import PatchDriftError, QuirksError
+from quirks_core.base.errors import PatchDriftError
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.plan.drift import drift_of
 from quirks_core.source.vllm_source import INSTALLED
@@ -33,6 +34,7 @@ class _Site:
     target: str
     patches: dict[str, Patch] = field(default_factory=dict)
     owner: Any = None
+    name: str = ""
     original: Any = _MISSING
     current: Any = _MISSING
 
@@ -41,17 +43,14 @@ class _Site:
         return self.target.partition(":")[0]
 
     @property
-    def name(self) -> str:
-        return self.target.partition(":")[2].rpartition(".")[2]
-
-    @property
     def is_pending(self) -> bool:
         return self.owner is None
 
     def open(self) -> None:
         """Finds the target in its imported module."""
         owner: Any = sys.modules[self.module]
-        for parent in self.target.partition(":")[2].split(".")[:-1]:
+        *parents, self.name = self.target.partition(":")[2].split(".")
+        for parent in parents:
             owner = getattr(owner, parent)
         self.owner, self.original = owner, vars(owner).get(self.name, _MISSING)
         self.current = self.original
@@ -85,7 +84,6 @@ def install(patch: Patch, quirk: str) -> Callable[[], None]:
 
     Raises:
         PatchDriftError: The patch was not written against the target's source; nothing was changed.
-        QuirksError: Another quirk owns the target; nothing was changed.
     """
     if problem := drift_of(patch, None, INSTALLED):
         raise PatchDriftError(f"{problem.reason} ('quirks doctor' shows what changed)")
@@ -93,11 +91,6 @@ def install(patch: Patch, quirk: str) -> Callable[[], None]:
     site = _sites.get(patch.target) or _Site(patch.target)
     if site.patches.get(quirk) == patch:
         return remove
-    others = [name for name, other in site.patches.items() if name != quirk and not (other.wrapper and patch.wrapper)]
-    if others:
-        raise QuirksError(f"{patch.target} has an owner already, {others[0]}, and {quirk} cannot be put on it as well")
-    if _is_being_imported(site.module):
-        raise QuirksError(f"{patch.target} cannot be patched while its module is being imported")
     _sites[patch.target], site.patches[quirk] = site, patch
     try:
         if site.module in sys.modules:
@@ -137,11 +130,6 @@ def _open_pending(module: ModuleType) -> None:
     for site in _pending(module.__name__):
         site.open()
         site.rebuild()
-
-
-def _is_being_imported(module: str) -> bool:
-    spec = getattr(sys.modules.get(module), "__spec__", None)
-    return bool(getattr(spec, "_initializing", False))
 
 
 def _load(source: str) -> Any:

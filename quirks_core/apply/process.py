@@ -9,7 +9,7 @@ import logging
 import multiprocessing
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,26 +145,21 @@ def _take_off() -> None:
 def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
     changes = placed(Place.VARIABLE, plan.changes)
     effects = tuple(Effect(slot=f"env.{name}", before=os.environ.get(name), after=value) for name, value in changes.items())
-    os.environ.update(changes)
+    for name, value in changes.items():
+        environment.set(name, value)
     return effects
 
 
 def _install_patches(plan: ProcessPlan) -> None:
     if not plan.patches:
         return
-    registry = _quirks_with(plan.patches)
-    for planned in plan.patches:
-        patch = _patch_here(planned, registry)
-        _in_force.patches.append(install(patch, planned.quirk.id))
-
-
-def _quirks_with(patches: Iterable[PlannedPatch]) -> Registry:
-    """Loads the quirks of planned patches, and no other, from this process's own installation."""
     from quirks_core.plugins.finder import discover
     from quirks_core.plugins.registry import Registry  # most processes have no patch to look for
 
-    wanted = {(planned.quirk.distribution, planned.quirk.version, planned.entry_point) for planned in patches}
-    return Registry.load([item for item in discover() if (item.distribution, item.version, item.name) in wanted])
+    wanted = {(planned.quirk.distribution, planned.quirk.version, planned.entry_point) for planned in plan.patches}
+    registry = Registry.load([item for item in discover() if (item.distribution, item.version, item.name) in wanted])
+    for planned in plan.patches:
+        _in_force.patches.append(install(_patch_here(planned, registry), planned.quirk.id))
 
 
 def _patch_here(planned: PlannedPatch, registry: Registry) -> Patch:

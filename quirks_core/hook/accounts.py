@@ -11,7 +11,6 @@ import pkgutil
 import socket
 import sys
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -114,22 +113,21 @@ class _Accountant:
             has_lora=config.lora_config is not None,
             is_quantized=config.model_config.quantization is not None,
         )
-        self._needs_finite = _needs_finite(config)
+        hook = HookSettings.read() or HookSettings(given={"refit.finite": False})
+        is_ours = getattr(config.weight_transfer_config, "backend", "") == _OURS
+        self._needs_finite = not is_ours and bool(hook.given.get("refit.finite", True))
         self._is_float16 = str(config.model_config.dtype) == "torch.float16"
         self._is_spoilt = False
         self._settings = settings
         self._has_lora = config.lora_config is not None
-        self._is_rollout = (HookSettings.read() or HookSettings()).purpose == "rollout"
+        self._is_rollout = hook.purpose == "rollout"
         has_turns = self._is_rollout and not config.model_config.skip_tokenizer_init
         self._turns = Turns(self._decode) if has_turns else None
         self._call, self._step = executor.collective_rpc, executor.execute_model
         self._is_open = self._is_coming = False
         self._loads = 0
         self._version = ""
-        self._updates = 0
-        self._entries: tuple[Entry, ...] = ()
-        self._lines: deque[Line] = deque(maxlen=_KEPT)
-        self._verdicts: list[Verdict] = []
+        self._account = Account(pid=os.getpid(), host=socket.gethostname())
         self._is_off = False
         _accountants.add(self)
         executor.collective_rpc = self._around_call
@@ -185,23 +183,14 @@ class _Accountant:
 
     def account(self) -> Account:
         """Returns the account as it is now."""
-        return Account(
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            updates=self._updates,
-            entries=self._entries,
-            lines=tuple(self._lines),
-            verdicts=tuple(self._verdicts),
-            problems=tuple(self._judge.problems.values()),
-            refusal=self.refusal,
-        )
+        now = {"problems": tuple(self._judge.problems.values()), "refusal": self.refusal}
+        return self._account.model_copy(update=now)
 
     def _add(self, rows: list[Entry]) -> None:
         new = self._judge.add(rows)
-        if rows[0].way != "start":
-            self._updates += 1
-        self._entries = tuple(rows)
-        self._lines += map(Line.of, rows)
+        updates, lines = self._account.updates + (rows[0].way != "start"), (*self._account.lines, *map(Line.of, rows))
+        after = {"updates": updates, "entries": tuple(rows), "lines": lines[-_KEPT:]}
+        self._account = self._account.model_copy(update=after)
         self._log(new)
 
     def _mend(self, rows: list[Entry]) -> None:
@@ -212,7 +201,7 @@ class _Accountant:
         self._is_spoilt = is_spoilt
 
     def _log(self, verdicts: list[Verdict]) -> None:
-        self._verdicts += verdicts
+        self._account = self._account.model_copy(update={"verdicts": (*self._account.verdicts, *verdicts)})
         for verdict in verdicts:
             (report.error if verdict.is_grave else report.info)(f"ledger: {verdict.text}")
         if self.refusal:
@@ -282,10 +271,3 @@ class _Accountant:
             if self._is_rollout:
                 self._log(self._judge.served(used, len(new) - used))
         return self._step(scheduler_output, *args, **named)
-
-
-def _needs_finite(config: Any) -> bool:
-    """Returns whether weights that are not finite are refused here: in engines of others, as ``refit.finite`` says."""
-    settings = HookSettings.read()
-    ours = getattr(config.weight_transfer_config, "backend", "") == _OURS
-    return settings is not None and not ours and bool(settings.given.get("refit.finite", True))

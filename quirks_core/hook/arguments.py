@@ -34,7 +34,9 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
         UsageError: A value that the user gave makes no sense.
     """
     given = placed(Place.ARGUMENT, settings.given).keys()
-    names = (typed_in(arguments).names - _by_framework(arguments, settings)) | given
+    of_trainer = settings.trainer.engine_defaults if settings.trainer is not None else {}  # where its user set nothing
+    left_open = {name for name, value in of_trainer.items() if plain(getattr(arguments, name, None)) == value}
+    names = (typed_in(arguments).names - left_open) | given
     values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
     values["engine"] = {"runtime": "v1", "async_engine": _is_asynchronous(arguments), **_engine_values(arguments, names)}
     preset = _of_trainer(settings, purpose, arguments)
@@ -68,12 +70,6 @@ def _of_trainer(settings: HookSettings, purpose: str, arguments: Any) -> dict[st
     return found | trainer_process.sampling(trainer) | read
 
 
-def _by_framework(arguments: Any, settings: HookSettings) -> set[str]:
-    """Returns the arguments that the trainer passes with that value where its user set nothing."""
-    defaults = settings.trainer.engine_defaults if settings.trainer is not None else {}
-    return {name for name, value in defaults.items() if plain(getattr(arguments, name, None)) == value}
-
-
 def purpose_of(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
     """Returns what an engine is for, and how that is known."""
     if settings.purpose is not None:
@@ -81,7 +77,10 @@ def purpose_of(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str,
     elif signs := _signs_of_a_trainer(arguments):
         purpose, why = "rollout", f"a sign of a trainer: {', '.join(signs)}"
     else:
-        return _without_trainer(arguments, usage)
+        context = str(getattr(usage, "value", usage) or "")
+        if context == "OPENAI_API_SERVER" or (context != "OPENAI_BATCH_RUNNER" and _is_asynchronous(arguments)):
+            return "serve", "no sign of a trainer"
+        return "eval", "no sign of a trainer, and no server"
     facts = f"; facts of {settings.trainer.name}" if settings.trainer is not None and purpose == "rollout" else ""
     return purpose, f"{why}{facts}"
 
@@ -111,13 +110,6 @@ def put(arguments: Any, changes: Mapping[str, Any]) -> None:
         if is_dataclass(now) and not isinstance(now, type) and isinstance(value, dict):
             value = type(now)(**{**explicit(now), **value})
         setattr(arguments, name, value)
-
-
-def _without_trainer(arguments: Any, usage: Any) -> tuple[str, str]:
-    context = str(getattr(usage, "value", usage) or "")
-    if context == "OPENAI_API_SERVER" or (context != "OPENAI_BATCH_RUNNER" and _is_asynchronous(arguments)):
-        return "serve", "no sign of a trainer"
-    return "eval", "no sign of a trainer, and no server"
 
 
 def _signs_of_a_trainer(arguments: Any) -> list[str]:

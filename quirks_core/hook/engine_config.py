@@ -97,13 +97,18 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         _untouched(str(error), settings)
         return None
     purpose, why = purpose_of(arguments, settings, usage)
-    planned, applied = resolve(arguments, settings, purpose), None
-    if not settings.only_reports:
+    planned = resolve(arguments, settings, purpose)
+    applied = None if settings.only_reports else planned.for_processes
+    if applied is not None:
         try:
-            applied = _apply(arguments, planned, settings, mine)
+            check_refusals(arguments, planned)
         except RefusedError as error:
             error.add_note(f"  purpose {purpose} ({why})")
             raise
+        if settings.receipt is not None:
+            receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
+        hand_down(applied, {**placed(Place.VARIABLE, settings.given), PLANNED_FOR: mine})
+        _into_force(arguments, applied, settings)
     report.log_plan(planned, typed, why, quiet=settings.is_quiet, only_reports=settings.only_reports)
     if applied is None and settings.needs_receipt:
         _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
@@ -119,22 +124,6 @@ def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
     return make_plan(engine_run(arguments, settings, purpose), environ=environment.original())
 
 
-def _apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) -> ProcessPlan:
-    """Puts a plan into force in this process, on the arguments of its engine, and for every process of that engine.
-
-    Raises:
-        RefusedError: The plan holds refusals; nothing was changed.
-        QuirksError: Another engine of this process has other patches or variables; nothing was changed.
-    """
-    check_refusals(arguments, plan)
-    applied = plan.for_processes
-    if settings.receipt is not None:
-        receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
-    hand_down(applied, {**placed(Place.VARIABLE, settings.given), PLANNED_FOR: planned_for})
-    _into_force(arguments, applied, settings)
-    return applied
-
-
 def check_refusals(arguments: Any, plan: Plan) -> None:
     """Raises what refuses a run, in the words of the program that made the arguments.
 
@@ -147,7 +136,7 @@ def check_refusals(arguments: Any, plan: Plan) -> None:
 
 
 def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Sets the variables of a plan in this process, and hands the plan down to the processes that it starts.
+    """Hands a plan down to the processes that this one starts, with further variables.
 
     Returns:
         What may not have its full effect, in words.
@@ -156,14 +145,13 @@ def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...
         QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
     _make_room(plan)
-    changes = placed(Place.VARIABLE, plan.changes)
-    for variable, value in {**variables, **changes, PLAN_VARIABLE: plan.model_dump_json()}.items():
+    for variable, value in {**variables, PLAN_VARIABLE: plan.model_dump_json()}.items():
         environment.set(variable, value)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
     if _OURS not in prefixes:
         environment.set(_RAY, ",".join([*prefixes, _OURS]))
     late = "was set after vLLM was imported; this process may not see it"
-    return tuple(f"env.{name} {late}" for name in changes) if "vllm" in sys.modules else ()
+    return tuple(f"env.{name} {late}" for name in placed(Place.VARIABLE, plan.changes)) if "vllm" in sys.modules else ()
 
 
 def carry(arguments: Any, plan: ProcessPlan) -> None:

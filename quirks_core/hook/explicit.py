@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from quirks_core.apply.imports import wrap
@@ -89,17 +90,13 @@ def _declared(subject: Any) -> Typed | None:
 
 
 def _by_value_or_keyword(arguments: Any) -> Typed:
-    names, frame = _by_value(arguments) - _SET_BY_VLLM, sys._getframe()
-    while (caller := frame.f_back) is not None:
-        frame = caller
-        if _is_llm(frame) and len(passed := frame.f_locals.get("kwargs", {})) < _ALL_FIELDS and find({}, sys.modules) is None:
+    names = _by_value(arguments) - _SET_BY_VLLM
+    for frame, _ in traceback.walk_stack(sys._getframe()):
+        is_llm = frame.f_code.co_name == "__init__" and frame.f_code.co_filename.endswith(_LLM)
+        if is_llm and len(passed := frame.f_locals.get("kwargs", {})) < _ALL_FIELDS and find({}, sys.modules) is None:
             fields = {field.name for field in dataclasses.fields(arguments)} - _SET_BY_VLLM
             return Typed(names | passed.keys() & fields)
     return Typed(names)
-
-
-def _is_llm(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "__init__" and frame.f_code.co_filename.replace("\\", "/").endswith(_LLM)
 
 
 def _by_value(arguments: Any) -> frozenset[str]:

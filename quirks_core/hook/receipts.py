@@ -65,36 +65,24 @@ def read(file: Path) -> Receipts:
         raise ReceiptError(f"{file} holds no receipts") from None
 
 
-def begin(file: Path, *, keep_problems: bool = False) -> None:
-    """Makes sure that the file can be written, and takes out what is left of processes that have ended.
+def begin(file: Path, *, keep_problems: bool = False, only_new: bool = False) -> None:
+    """Makes sure that the file can be written, and takes out what is left of processes that have ended, or everything.
 
     With `keep_problems`, those of all engines of the run stay, for a program that watches it as a whole.
 
     Raises:
         UsageError: It cannot be written, or holds something else.
     """
-    host = socket.gethostname()
     try:
         with _changing(file) as found:
-            found["engines"] = [one for one in found["engines"] if one["host"] != host or _is_alive(one["processes"][0]["pid"])]
-            found["front_ends"] = [one for one in found["front_ends"] if _is_alive(one["pid"])]
-            found["accounts"] = [one for one in found["accounts"] if one["host"] != host or _is_alive(one["pid"])]
+            for section in ("engines", "front_ends", "accounts"):
+                found[section] = [one for one in found[section] if not only_new and _may_be_alive(one)]
             if not keep_problems:
                 found["problems"] = []
     except OSError as error:
         raise UsageError(f"MODEL_QUIRKS_RECEIPT={file}: {error.strerror}; name a regular file that can be written") from None
     except ValidationError:
         raise UsageError(f"MODEL_QUIRKS_RECEIPT={file}: the file is there, and holds no receipts; name another one") from None
-
-
-def empty(file: Path) -> None:
-    """Takes everything out of the file.
-
-    Raises:
-        UsageError: As for `begin`.
-    """
-    begin(file)
-    file.write_text("", encoding="utf-8")
 
 
 def add(file: Path | None, entry: Receipt | Acknowledgement | Account | str) -> None:
@@ -129,9 +117,12 @@ def _read(opened: BinaryIO) -> Receipts:
     return Receipts.model_validate_json(text) if text.strip() else Receipts()
 
 
-def _is_alive(pid: int) -> bool:
+def _may_be_alive(entry: dict[str, Any]) -> bool:
+    """Returns whether a process still runs, as far as it can be seen from this machine; of an engine, its core."""
+    if entry["host"] != socket.gethostname():
+        return True
     try:
-        os.kill(pid, 0)
+        os.kill(entry["processes"][0]["pid"] if "processes" in entry else entry["pid"], 0)
     except ProcessLookupError:
         return False
     except PermissionError:

@@ -6,8 +6,7 @@ import ast
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from packaging.version import InvalidVersion, Version
-
+from quirks_core.facts.model_runner import release_read
 from quirks_core.facts.packages import NEWEST_READ, OLDEST_READ, installed_version
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
@@ -29,11 +28,7 @@ SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def problem(version: str | None = None, source: VllmSource = INSTALLED) -> str | None:
     """Returns why the hook cannot be put on vLLM; None if it can. Reads source, imports nothing."""
     text = version or installed_version("vllm")
-    try:
-        release = Version(text or "").release[:2]
-    except InvalidVersion:
-        release = ()
-    if not OLDEST_READ <= release <= NEWEST_READ:
+    if release_read(text) is None:
         low, high = (".".join(map(str, one)) for one in (OLDEST_READ, NEWEST_READ))
         return f"vLLM {text or 'of an unknown version'} is none of {low} to {high}, for which the hook was written"
     for target, wanted in SEAMS.items():

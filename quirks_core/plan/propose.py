@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,34 +140,27 @@ def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Propo
 
 def _patch_conflicts(patches: Sequence[tuple[Patch, PlannedPatch]]) -> Iterator[Refusal]:
     """Wrappers can be nested; a replacement or an addition allows no other patch of its target or of anything in it."""
-    targets: dict[str, list[tuple[Patch, PlannedPatch]]] = {}
-    for patch, planned in patches:
-        targets.setdefault(planned.target, []).append((patch, planned))
-    yield from _inside_of_a_replacement(targets)
-    for target, on_it in sorted(targets.items()):
-        quirks = tuple(sorted((planned.quirk for _, planned in on_it), key=lambda quirk: quirk.id))
-        ids = {quirk.id for quirk in quirks}
+    for target in sorted({planned.target for _, planned in patches}):
+        on_it = [(patch, planned.quirk) for patch, planned in patches if planned.target == target]
+        ids = {quirk.id for _, quirk in on_it}
+        owners = [quirk for patch, quirk in on_it if not patch.wrapper]
+        for inner in (planned for _, planned in patches if planned.target.startswith(f"{target}.")):
+            if others := [owner for owner in owners if owner.id != inner.quirk.id]:
+                reason = f"{target} is replaced, and {inner.target} in it is patched"
+                yield _patch_conflict(target, reason, [*others, inner.quirk])
         if len(ids) < len(on_it):
-            yield _patch_conflict(target, f"{target} is patched twice by one quirk", quirks)
-        elif len(ids) > 1 and not all(patch.wrapper for patch, _ in on_it):
-            yield _patch_conflict(target, f"{target} is patched by several quirks, and one of them replaces it", quirks)
-
-
-def _inside_of_a_replacement(targets: Mapping[str, Sequence[tuple[Patch, PlannedPatch]]]) -> Iterator[Refusal]:
-    """A patch inside a target that another quirk replaces would change code that it was not written against."""
-    for outer, patches in sorted(targets.items()):
-        for owner in [planned.quirk for patch, planned in patches if not patch.wrapper]:
-            for inner in sorted(name for name in targets if name.startswith(f"{outer}.")):
-                others = [planned.quirk for _, planned in targets[inner] if planned.quirk.id != owner.id]
-                if others:
-                    yield _patch_conflict(outer, f"{outer} is replaced, and {inner} in it is patched", (owner, *others))
+            yield _patch_conflict(target, f"{target} is patched twice by one quirk", [quirk for _, quirk in on_it])
+        elif len(ids) > 1 and owners:
+            reason = f"{target} is patched by several quirks, and one of them replaces it"
+            yield _patch_conflict(target, reason, [quirk for _, quirk in on_it])
 
 
 def _patch_conflict(target: str, reason: str, quirks: Sequence[Contributor]) -> Refusal:
-    ids = {quirk.id for quirk in quirks}
-    losers = [tuple(sorted(ids - {name})) or (name,) for name in sorted(ids)]
+    by_id = {quirk.id: quirk for quirk in quirks}
+    losers = [tuple(sorted(by_id.keys() - {name})) or (name,) for name in sorted(by_id)]
     remedy = "decide which of them you need and switch the others off"
-    return Refusal.of("conflict", reason, remedy, off=losers, target=target, quirks=tuple(quirks))
+    in_order = tuple(sorted(quirks, key=lambda quirk: quirk.id))
+    return Refusal.of("conflict", reason, remedy, off=losers, target=target, quirks=in_order)
 
 
 def _refusal(kind: str, item: Loaded, reason: str, remedy: str, **more: Any) -> Refusal:

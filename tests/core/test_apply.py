@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from quirks_core import Advise, Default, Refuse, setting
+from quirks_core.apply import process
 from quirks_core.apply.handed_down import PLAN_VARIABLE
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.hook import engine_config
@@ -36,6 +37,7 @@ def test_a_plan_in_force_leaves_nothing_behind(plan, tmp_path, monkeypatch):
     with in_force(plan, {"NAME": "value"}) as applied:
         assert (os.environ[VARIABLE], os.environ["NAME"], applied.folder.is_dir()) == ("0", "value", True)
         assert ProcessPlan.model_validate_json(os.environ[PLAN_VARIABLE]).digest == plan.digest
+        assert [(one.before, one.after) for one in process.acknowledgement().effects] == [("1", "0")]
 
     assert (dict(os.environ), list(tmp_path.glob("model-quirks-*"))) == (before, [])
 

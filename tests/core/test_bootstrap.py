@@ -82,8 +82,6 @@ def step_and_stop():
 
 
 def test_a_process_acknowledges_all_that_it_carries_out(applied):
-    os.environ.pop("FAKE_VARIABLE")  # not by monkeypatch: it would put it back after the test
-
     process.carry_out(applied.for_processes)
 
     assert [effect.pending for effect in process.acknowledgement().effects] == [False, True, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -15,7 +16,8 @@ from quirks_core.plan.receipt import Acknowledgement, Receipt
 
 @pytest.fixture
 def acknowledged():
-    return lambda pid=None: Acknowledgement(pid=pid or os.getpid(), process="EngineCore", digest="d" * 64)
+    here = {"process": "EngineCore", "digest": "d" * 64, "host": socket.gethostname()}
+    return lambda pid=None: Acknowledgement(pid=pid or os.getpid(), **here)
 
 
 @pytest.fixture
@@ -28,8 +30,6 @@ def dead():
 
 @pytest.fixture
 def engine(acknowledged):
-    import socket
-
     return lambda pid=None: Receipt(digest="d" * 64, host=socket.gethostname(), processes=(acknowledged(pid),))
 
 
@@ -59,7 +59,7 @@ def test_a_new_run_takes_out_what_ended_processes_left(tmp_path, engine, acknowl
 
     found = receipts.read(file)
     assert (found.engines, found.front_ends, found.problems) == ((engine(),), (), ())
-    receipts.empty(file)
+    receipts.begin(file, only_new=True)
     assert receipts.read(file) == receipts.Receipts()
 
 
