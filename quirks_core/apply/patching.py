@@ -7,7 +7,7 @@ its target: no plan has others beside it (`quirks_core.plan.propose`).
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ class _Site:
         """Rebuilds the target from the original and its patches."""
         value = self.original
         for _, patch in sorted(self.patches.items(), key=lambda item: (bool(item[1].wrapper), item[0])):
-            made = _load(patch.source)
+            made = pkgutil.resolve_name(patch.source)
             value = imports.wrapped(made, value) if patch.wrapper else made
         if value is self.current:
             return
@@ -130,14 +130,6 @@ def _open_pending(module: ModuleType) -> None:
     for site in _pending(module.__name__):
         site.open()
         site.rebuild()
-
-
-def _load(source: str) -> Any:
-    module, _, path = source.partition(":")
-    value: Any = importlib.import_module(module)
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _is_others(value: Any, module: str) -> bool:

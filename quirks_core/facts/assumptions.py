@@ -58,22 +58,16 @@ def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumpt
         elif name not in packages:
             known = [*packages, "platform", "cpu", "gpu", *ASSUMABLE]
             raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
-        elif not _is_version(value):
-            raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version")
         else:
+            try:
+                Version(value)
+            except ValueError:  # InvalidVersion, or a number of thousands of digits
+                raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
             versions[name] = value
     platform, cpu, gpu = (values.pop(name, None) for name in ("platform", "cpu", "gpu"))
     if gpu and platform not in (None, "cuda"):
         raise UsageError(f"--assume gpu is of platform==cuda, not of {platform}")
     return Assumptions(versions, platform or ("cuda" if gpu else "cpu" if cpu else None), CPU_KINDS.get(cpu), gpu, values)
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except ValueError:  # InvalidVersion, or a number of thousands of digits
-        return False
-    return True
 
 
 def _assumed(fact: Slot, text: str) -> Any:

@@ -96,7 +96,7 @@ def model_runner(run: Facts, model: ModelFacts) -> Runner | Unknown:
     if release is None or any(run.fact(name) not in _NOTHING for name in _OTHERS) or run.fact(_MODE) in _STOCK:
         return UNKNOWN
     if (variable := run.fact(_VARIABLE)) is not None:
-        return _of_variable(variable)
+        return UNKNOWN if not re.fullmatch(r"-?\d+", variable.strip()) else "v2" if int(variable) else "v1"
     if release < _SOME or platform == "cpu":  # V2 needs Triton, and that of PyPI has no backend for CPUs
         return "v1"
     method = _method(run)
@@ -125,13 +125,6 @@ def release_read(version: Any) -> tuple[int, ...] | None:
     except (InvalidVersion, TypeError):
         return None
     return parsed.release[:2] if OLDEST_READ <= parsed.release[:2] <= NEWEST_READ else None
-
-
-def _of_variable(text: str) -> Runner | Unknown:
-    try:
-        return "v2" if int(text) else "v1"
-    except ValueError:
-        return UNKNOWN
 
 
 def _method(run: Facts) -> Any:

@@ -32,15 +32,10 @@ def problem(version: str | None = None, source: VllmSource = INSTALLED) -> str |
         low, high = (".".join(map(str, one)) for one in (OLDEST_READ, NEWEST_READ))
         return f"vLLM {text or 'of an unknown version'} is none of {low} to {high}, for which the hook was written"
     for target, wanted in SEAMS.items():
-        found = _parameters(source.statement(target))
-        if found is None:
+        node = source.statement(target)
+        if not isinstance(node, ast.FunctionDef):
             return f"vLLM {text} has no {target}"
+        found = tuple(one.arg for one in (*node.args.posonlyargs, *node.args.args))
         if found[: len(wanted)] != wanted:
             return f"{target} of vLLM {text} takes ({', '.join(found)}) instead of ({', '.join(wanted)})"
     return None
-
-
-def _parameters(node: ast.stmt | None) -> tuple[str, ...] | None:
-    if not isinstance(node, ast.FunctionDef):
-        return None
-    return tuple(one.arg for one in (*node.args.posonlyargs, *node.args.args))

@@ -59,7 +59,7 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
     return PlanDiff(
         facts=tuple(changes(_facts(a), _facts(b))),
         slots=tuple(changes({name: _slot(a, name) for name in slots}, {name: _slot(b, name) for name in slots})),
-        quirks=tuple(one for one in changes(quirks[0], quirks[1]) if not _is_reason_alone(one)),
+        quirks=tuple(one for one in changes(*quirks) if one.missing or one.a | {"because": ""} != one.b | {"because": ""}),
     )
 
 
@@ -95,7 +95,3 @@ def _slot(plan: Plan, slot: str) -> dict[str, Any]:
     if not who:
         who = ["the user"] if context.is_typed(slot) else ["the configuration's default"] if slot in context.settings else []
     return {"value": plan.changes.get(slot, before), "who": who, "before": before, "typed": context.is_typed(slot)}
-
-
-def _is_reason_alone(change: Change) -> bool:
-    return not change.missing and {**change.a, "because": ""} == {**change.b, "because": ""}

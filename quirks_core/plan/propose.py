@@ -90,7 +90,7 @@ def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) 
         raise QuirksError(problem)
     required = isinstance(adjustment, Require)
     return Proposal(
-        slot=slot.name,
+        place=(slot.name,),
         relation=relation,
         operand=[slot.plain(value) for value in operand] if relation is Relation.ONE_OF else slot.plain(operand),
         required=required,

@@ -84,7 +84,9 @@ def _outcome(asked: Proposals, group: Sequence[Proposal], now: _Now) -> tuple[St
     if not now.is_typed:
         if all(map(now.satisfies, asked.strongest)):
             return Status.ALREADY_SET, f"the configuration's default is {now.value!r} already", None
-        if item.relation is not Relation.INCLUDES and not _brings(item, final):
+        # Beside a stricter one, a proposal merely allows the value that its slot gets.
+        names_it = is_among(final, item.operand) if item.relation is Relation.ONE_OF else same(final, item.operand)
+        if item.relation is not Relation.INCLUDES and not names_it:
             return Status.OUTRANKED, f"the stricter {final!r} wins", None
         was_open = "the configuration left it open"
         return (
@@ -103,11 +105,6 @@ def _outcome(asked: Proposals, group: Sequence[Proposal], now: _Now) -> tuple[St
     if all(one.instead_of and not is_among(now.value, one.instead_of) for one in group):
         return Status.KEPT_USER, f"the user typed {now.value!r}, which serves as well", None
     return Status.REFUSED, f"the user typed {now.value!r}", _contradiction(asked, group, now)
-
-
-def _brings(item: Proposal, final: Any) -> bool:
-    """Returns whether a proposal names the value that its slot gets, rather than merely allowing it."""
-    return is_among(final, item.operand) if item.relation is Relation.ONE_OF else same(final, item.operand)
 
 
 def _change(changes: dict[str, Any], context: RunContext, asked: Proposals, item: Proposal, now: _Now) -> None:
