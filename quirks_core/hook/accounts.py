@@ -17,7 +17,7 @@ from typing import Any
 
 from quirks_core.apply.imports import wrap
 from quirks_core.base.errors import QuirksError, UsageError, words
-from quirks_core.facts.installation import HiddenPackageError, MissingPackageError, check_ours
+from quirks_core.facts.installation import check_ours
 from quirks_core.hook import receipts, report, worker_calls
 from quirks_core.hook.settings import SET_VARIABLE, HookSettings
 from quirks_core.hook.turns import Turns
@@ -63,7 +63,7 @@ def _missing() -> str:
     """Returns why this process has no ledger; empty if it has one."""
     try:
         check_ours(_LEDGER)
-    except (HiddenPackageError, MissingPackageError) as error:
+    except UsageError as error:
         return str(error)
     return ""
 

@@ -93,12 +93,13 @@ def add(file: Path | None, entry: Receipt | Acknowledgement | Account | str) -> 
     """
     if file is None:
         return
+    if isinstance(entry, Account):
+        entry = entry.model_copy(update={"entries": ()})
     section = _SECTIONS[type(entry)]
     with _changing(file) as found:
         if isinstance(entry, Acknowledgement | Account):
             found[section] = [one for one in found[section] if (one["host"], one["pid"]) != (entry.host, entry.pid)]
-        values = entry if isinstance(entry, str) else entry.model_dump(mode="json")
-        found[section].append(values | {"entries": ()} if isinstance(values, dict) and section == "accounts" else values)
+        found[section].append(entry if isinstance(entry, str) else entry.model_dump(mode="json"))
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) 
         for replaced in one.item.quirk.supersedes:
             successors.setdefault(replaced, []).append(one)
     replacing = ((one, successors.get(one.item.quirk.id)) for one in alone)
-    return [_superseded(one, others, switches) if others else one for one, others in replacing]
+    return [_superseded(one, others) if others else one for one, others in replacing]
 
 
 def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evaluated:
@@ -91,15 +91,11 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
     return Evaluated(item, verdict)
 
 
-def judge_advice(planned: RunContext, evaluated: Iterable[Evaluated], switches: Switches) -> list[Evaluated]:
+def judge_advice(planned: RunContext, one: Evaluated, switches: Switches) -> Evaluated:
     """Takes back advice that the values of the plan make needless.
 
     A quirk that does nothing but advise no longer concerns such a run; of others, a piece of advice no longer counts.
     """
-    return [_advising(planned, one, switches) for one in evaluated]
-
-
-def _advising(planned: RunContext, one: Evaluated, switches: Switches) -> Evaluated:
     if one.verdict.state is not State.ACTIVE or not any(isinstance(item, Advise) for item in one.adjustments):
         return one
     if all(isinstance(item, Advise) for item in one.item.quirk.adjustments) and not one.item.quirk.supersedes:
@@ -158,12 +154,12 @@ def _undecided(item: Loaded, trace: Trace, text: str, kind: NoteKind = NoteKind.
     return Note(kind=kind, quirk=item.quirk.id, about=tuple(facts), text=text)
 
 
-def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switches) -> Evaluated:
+def _superseded(one: Evaluated, successors: Sequence[Evaluated]) -> Evaluated:
     """Replaces a quirk by the successors that apply; beside one that is undecided it stays, and the verdict names that one.
 
     What the successors are superseded by themselves does not matter, so that the order of a chain does not either.
     """
-    if switches.of(one.item) is not None:
+    if one.verdict.switch is not None:
         return one
     if applying := [other.item for other in successors if other.verdict.state is State.ACTIVE]:
         because = "superseded by " + " and ".join(map(str, applying))

@@ -34,7 +34,7 @@ def resolve(
     proposed = propose(context, evaluated)
     changes, adjustments, refusals = settle(context, by_place(proposed.proposals))
     planned = context.with_values(changes)
-    evaluated = judge_advice(planned, evaluated, switches)
+    evaluated = [judge_advice(planned, one, switches) for one in evaluated]
     advised = propose(planned, evaluated, advice=True)
     notes = sorted((*proposed.warnings, *advised.warnings), key=lambda note: note.quirk or "")
     plan = Plan.model_construct(  # the parts are validated records already
