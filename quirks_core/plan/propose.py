@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,8 +82,11 @@ def _propose_one(context: RunContext, item: Loaded, adjustment: Adjustment, foun
 
 def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) -> Proposal:
     slot, relation = find_slot(adjustment.slot), adjustment.relation
-    operand = computed(context, adjustment.operand)
-    problem = problem_of_operand(slot, relation, operand) if callable(adjustment.operand) else None  # else it was checked
+    operand, problem = copy.deepcopy(adjustment.operand), None
+    if callable(operand):  # any other was checked, and made plain, when it was declared
+        operand = computed(context, operand)
+        if (problem := problem_of_operand(slot, relation, operand)) is None:
+            operand = [slot.plain(value) for value in operand] if relation is Relation.ONE_OF else slot.plain(operand)
     if problem is None and context.source_known("vllm"):
         values = operand if relation is Relation.ONE_OF else [operand]
         problem = next((why for value in values if (why := engine_problem(slot.name, value, context.source))), None)
@@ -92,7 +96,7 @@ def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) 
     return Proposal(
         place=(slot.name,),
         relation=relation,
-        operand=[slot.plain(value) for value in operand] if relation is Relation.ONE_OF else slot.plain(operand),
+        operand=operand,
         required=required,
         contributor=item.contributor(adjustment.reason),
         flag=item.quirk.flag,
