@@ -144,10 +144,9 @@ def _take_off() -> None:
 
 def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
     changes = placed(Place.VARIABLE, plan.changes)
-    effects = tuple(Effect(slot=f"env.{name}", before=os.environ.get(name), after=value) for name, value in changes.items())
-    for name, value in changes.items():
-        environment.set(name, value)
-    return effects
+    before = environment.original()  # they may have been handed down already
+    os.environ.update(changes)
+    return tuple(Effect(slot=f"env.{name}", before=before.get(name), after=value) for name, value in changes.items())
 
 
 def _install_patches(plan: ProcessPlan) -> None:

@@ -136,7 +136,7 @@ def check_refusals(arguments: Any, plan: Plan) -> None:
 
 
 def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Hands a plan down to the processes that this one starts, with further variables.
+    """Sets the variables of a plan in this process, and hands the plan down to the processes that it starts.
 
     Returns:
         What may not have its full effect, in words.
@@ -145,13 +145,14 @@ def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...
         QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
     _make_room(plan)
-    for variable, value in {**variables, PLAN_VARIABLE: plan.model_dump_json()}.items():
+    changes = placed(Place.VARIABLE, plan.changes)
+    for variable, value in {**variables, **changes, PLAN_VARIABLE: plan.model_dump_json()}.items():
         environment.set(variable, value)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
     if _OURS not in prefixes:
         environment.set(_RAY, ",".join([*prefixes, _OURS]))
     late = "was set after vLLM was imported; this process may not see it"
-    return tuple(f"env.{name} {late}" for name in placed(Place.VARIABLE, plan.changes)) if "vllm" in sys.modules else ()
+    return tuple(f"env.{name} {late}" for name in changes) if "vllm" in sys.modules else ()
 
 
 def carry(arguments: Any, plan: ProcessPlan) -> None:

@@ -82,15 +82,26 @@ def step_and_stop():
 
 
 def test_a_process_acknowledges_all_that_it_carries_out(applied):
+    os.environ.pop("FAKE_VARIABLE")  # not by monkeypatch: it would put it back after the test
+
     process.carry_out(applied.for_processes)
 
     assert [effect.pending for effect in process.acknowledgement().effects] == [False, True, True]
     assert (step_and_stop(), os.environ["FAKE_VARIABLE"]) == (PATCHED, "1")
     acknowledgement = process.acknowledgement()
     assert (acknowledgement.pid, acknowledgement.process) == (os.getpid(), "MainProcess")
-    assert acknowledgement.digest == applied.digest == process.acknowledgement().digest
+    assert acknowledgement.digest == applied.digest
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
     assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
+
+
+def test_a_second_engine_of_one_plan_has_its_variables_too(applied):
+    process.carry_out(applied.for_processes)
+
+    engine_config.hand_down(applied.for_processes, {})  # the first engine is gone, and its variables with it
+    process.carry_out(applied.for_processes)
+
+    assert os.environ["FAKE_VARIABLE"] == "1"
 
 
 def test_a_plan_that_fails_half_way_leaves_no_patch_behind(plan_for):
