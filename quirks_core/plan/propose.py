@@ -45,11 +45,6 @@ class Proposed:
     refusals: list[Refusal] = field(default_factory=list)
     warnings: list[Note] = field(default_factory=list)
 
-    @property
-    def planned_patches(self) -> tuple[PlannedPatch, ...]:
-        """The patches, in an order that does not depend on registration."""
-        return tuple(sorted((planned for _, planned in self.patches), key=lambda item: (item.target, item.quirk.id)))
-
 
 def propose(context: RunContext, evaluated: Iterable[Evaluated], *, advice: bool = False) -> Proposed:
     """Collects the requests of every active quirk: its advice and what is undecided, or everything else."""
@@ -62,6 +57,7 @@ def propose(context: RunContext, evaluated: Iterable[Evaluated], *, advice: bool
             except QuirksError as error:
                 reason = f"its value cannot be used: {error}"
                 found.refusals.append(_refusal("broken", one.item, reason, "report it to its distribution"))
+    found.patches.sort(key=lambda one: (one[1].target, one[1].quirk.id))  # whatever the order of registration
     found.refusals += _patch_conflicts(found.patches)
     return found
 

@@ -45,7 +45,7 @@ def resolve(
         verdicts=tuple(one.verdict for one in evaluated),
         refusals=(*proposed.refusals, *advised.refusals, *refusals),
         warnings=(*warnings, *_of_versions(context, evaluated), *notes),
-        patches=proposed.planned_patches,
+        patches=tuple(planned for _, planned in proposed.patches),
     )
     return plan.model_copy(update={"digest": plan.for_processes.digest})
 
