@@ -23,8 +23,6 @@ _KEPT = 1 << 20
 #: Answers that are kept of prompts with equal digests, such as the samples of one prompt.
 _ALIKE = 512
 
-Decode = Callable[[Sequence[int]], str]
-
 
 class _Answer(NamedTuple):
     """The end of a prompt, and the answer to it."""
@@ -41,7 +39,7 @@ class Turns:
         encoded_again: How many of them have other ids.
     """
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         """Begins without answers; `decode` returns the text of ids, special tokens included."""
         self.continued = self.encoded_again = 0
         self._decode = decode

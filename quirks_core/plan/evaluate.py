@@ -57,12 +57,17 @@ def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) 
 
 def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evaluated:
     """Evaluates one quirk, without the quirks that supersede it."""
-    matched, affected = _traces(context, item.quirk)
-    trace = all_of((matched, affected)) if affected is not _NOTHING else matched
+    types, known = item.quirk.model_types, context.loaded.model_types
+    if types is not None and known and types.isdisjoint(known):  # for other models: not evaluated further
+        wanted = " or ".join(sorted(types))
+        matched, ranges = Trace.of(Leaf("model.model_type", wanted, context.fact("model.model_type"), Answer.NO)), _NOTHING
+    else:
+        matched, ranges = matches(item.quirk.match, context), affected(context, item.quirk)
+    trace = matched if ranges is _NOTHING else all_of((matched, ranges))
     state = _STATES[trace.answer]
-    if matched.answer is Answer.YES and affected.answer is Answer.NO:
+    if matched.answer is Answer.YES and ranges.answer is Answer.NO:
         state = State.DORMANT
-    elif matched.answer is not Answer.NO and _is_unexamined(affected):
+    elif matched.answer is not Answer.NO and _is_unexamined(ranges):
         state = State.NOT_EXAMINED
     because = _reason(trace)
     switch = switches.of(item)
@@ -169,16 +174,6 @@ def _superseded(one: Evaluated, successors: Sequence[Evaluated]) -> Evaluated:
         return one
     because = f"{one.verdict.because}; not superseded, because it is undecided whether this applies: {' and '.join(undecided)}"
     return one._replace(verdict=replace(one.verdict, because=because))
-
-
-def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
-    """The answers of match and versions. A quirk for other models is not evaluated further."""
-    types = quirk.model_types
-    if types is not None and (known := context.loaded.model_types) and types.isdisjoint(known):
-        return Trace.of(
-            Leaf("model.model_type", " or ".join(sorted(types)), context.fact("model.model_type"), Answer.NO)
-        ), _NOTHING
-    return matches(quirk.match, context), affected(context, quirk)
 
 
 def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
