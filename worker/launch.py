@@ -10,7 +10,7 @@ from typing import Any
 from quirks_core.apply.process import check_engine_environment
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
-from quirks_core.facts.model_config import require_weights
+from quirks_core.facts.model import require_weights
 from quirks_core.plan.records import Plan
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry

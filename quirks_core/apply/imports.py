@@ -1,11 +1,16 @@
-"""Calls a function as soon as a module has been imported: now, if it is imported already."""
+"""Reaches into modules that may not be imported yet: calls a function after the import, or wraps a method."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
+
+_MARK = "_model_quirks_wrapped"
 
 Call = Callable[[ModuleType], None]
 
@@ -60,3 +65,35 @@ def when_imported(name: str, call: Call) -> None:
         waiting.append(call)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def wrap(target: str, around: Callable[..., Any]) -> None:
+    """Wraps a method, now or as soon as its module is imported; a second call changes nothing, nor does one for no method.
+
+    Args:
+        target: ``module:Class.method``.
+        around: Called in its place, with the original before the arguments.
+    """
+    module, _, path = target.partition(":")
+    when_imported(module, partial(_wrap_in, path, around))
+
+
+def _wrap_in(path: str, around: Callable[..., Any], module: ModuleType) -> None:
+    kind, _, name = path.partition(".")
+    owner = getattr(module, kind)
+    original = inspect.getattr_static(owner, name, None)
+
+    def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+        found = wraps(function)(lambda *args, **kwargs: around(function, *args, **kwargs))
+        setattr(found, _MARK, True)
+        return found
+
+    if original is not None and not hasattr(getattr(original, "__func__", original), _MARK):
+        setattr(owner, name, wrapped(wrapper, original))
+
+
+def wrapped(wrapper: Callable[[Any], Any], value: Any) -> Any:
+    """Wraps a function; a static or class method stays one."""
+    if isinstance(value, staticmethod | classmethod):
+        return type(value)(wrapper(value.__func__))
+    return wrapper(value)

@@ -1,27 +1,28 @@
 """Installs patches in the running process, with a guard against drift, and removes them again.
 
 If the module of a target is not imported yet, the patch is pending until the import. Several wrappers of one target are nested
-in the order of their quirks' ids, independent of the order in which they are installed and removed.
+in the order of their quirks' ids, independent of the order in which they are installed and removed. A replacement is alone on
+its target: no plan has others beside it (`quirks_core.plan.propose`).
 """
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from quirks_core.apply import imports
-from quirks_core.base.errors import PatchDriftError, QuirksError
+from quirks_core.base.errors import PatchDriftError
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.plan.drift import drift_of
 from quirks_core.source.vllm_source import INSTALLED
 
 _MISSING = object()
-_WRAPPED_FUNCTIONS = (staticmethod, classmethod)
 #: Types whose values many unrelated names share.
 _SHARED = (type(None), type(...), bool, int, float, complex, str, bytes, tuple, frozenset, Enum, ModuleType)
 
@@ -33,6 +34,7 @@ class _Site:
     target: str
     patches: dict[str, Patch] = field(default_factory=dict)
     owner: Any = None
+    name: str = ""
     original: Any = _MISSING
     current: Any = _MISSING
 
@@ -41,17 +43,14 @@ class _Site:
         return self.target.partition(":")[0]
 
     @property
-    def name(self) -> str:
-        return self.target.partition(":")[2].rpartition(".")[2]
-
-    @property
     def is_pending(self) -> bool:
         return self.owner is None
 
     def open(self) -> None:
         """Finds the target in its imported module."""
         owner: Any = sys.modules[self.module]
-        for parent in self.target.partition(":")[2].split(".")[:-1]:
+        *parents, self.name = self.target.partition(":")[2].split(".")
+        for parent in parents:
             owner = getattr(owner, parent)
         self.owner, self.original = owner, vars(owner).get(self.name, _MISSING)
         self.current = self.original
@@ -60,8 +59,8 @@ class _Site:
         """Rebuilds the target from the original and its patches."""
         value = self.original
         for _, patch in sorted(self.patches.items(), key=lambda item: (bool(item[1].wrapper), item[0])):
-            made = _load(patch.source)
-            value = _wrapped(made, value) if patch.wrapper else made
+            made = pkgutil.resolve_name(patch.source)
+            value = imports.wrapped(made, value) if patch.wrapper else made
         if value is self.current:
             return
         if value is _MISSING:
@@ -74,53 +73,24 @@ class _Site:
         self.current = value
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledPatch:
-    """A patch that is installed, or will be as soon as its module is imported."""
-
-    patch: Patch
-    quirk: str
-    fingerprint: str
-
-    @property
-    def is_pending(self) -> bool:
-        """The target's module is not imported yet."""
-        return (site := _sites.get(self.patch.target)) is not None and site.is_pending
-
-    def undo(self) -> None:
-        """Removes the patch; other patches of the same target stay. A second call has no effect."""
-        site = _sites.get(self.patch.target)
-        if site is None or site.patches.pop(self.quirk, None) is None:
-            return
-        if not site.is_pending:
-            site.rebuild()
-        if not site.patches:
-            del _sites[self.patch.target]
-        if not _pending(site.module):
-            imports.forget(site.module, _open_pending)
-
-
 _sites: dict[str, _Site] = {}
 
 
-def install(patch: Patch, quirk: str) -> InstalledPatch:
-    """Installs a patch on its target; installing the same patch again has no effect.
+def install(patch: Patch, quirk: str) -> Callable[[], None]:
+    """Installs a patch on its target; if its module is not imported yet, as soon as it is. Doing so again has no effect.
+
+    Returns:
+        What removes it; other patches of the target stay, and a second call has no effect.
 
     Raises:
         PatchDriftError: The patch was not written against the target's source; nothing was changed.
-        QuirksError: Another quirk owns the target; nothing was changed.
     """
     if problem := drift_of(patch, None, INSTALLED):
-        raise PatchDriftError(f"{problem} ('quirks doctor' shows what changed)")
-    installed = InstalledPatch(patch, quirk, INSTALLED.fingerprint(patch.target) or "")
+        raise PatchDriftError(f"{problem.reason} ('quirks doctor' shows what changed)")
+    remove = partial(_remove, patch.target, quirk)
     site = _sites.get(patch.target) or _Site(patch.target)
     if site.patches.get(quirk) == patch:
-        return installed
-    others = [name for name, other in site.patches.items() if name != quirk and not (other.wrapper and patch.wrapper)]
-    if others:
-        raise QuirksError(f"{patch.target} has an owner already, {others[0]}, and {quirk} cannot be put on it as well")
-    if _is_being_imported(site.module):
-        raise QuirksError(f"{patch.target} cannot be patched while its module is being imported")
+        return remove
     _sites[patch.target], site.patches[quirk] = site, patch
     try:
         if site.module in sys.modules:
@@ -130,9 +100,26 @@ def install(patch: Patch, quirk: str) -> InstalledPatch:
         else:
             imports.when_imported(site.module, _open_pending)
     except BaseException:
-        installed.undo()
+        remove()
         raise
-    return installed
+    return remove
+
+
+def is_pending(target: str) -> bool:
+    """Returns whether a target has patches that wait for the import of its module."""
+    return (site := _sites.get(target)) is not None and site.is_pending
+
+
+def _remove(target: str, quirk: str) -> None:
+    site = _sites.get(target)
+    if site is None or site.patches.pop(quirk, None) is None:
+        return
+    if not site.is_pending:
+        site.rebuild()
+    if not site.patches:
+        del _sites[target]
+    if not _pending(site.module):
+        imports.forget(site.module, _open_pending)
 
 
 def _pending(module: str) -> list[_Site]:
@@ -143,26 +130,6 @@ def _open_pending(module: ModuleType) -> None:
     for site in _pending(module.__name__):
         site.open()
         site.rebuild()
-
-
-def _is_being_imported(module: str) -> bool:
-    spec = getattr(sys.modules.get(module), "__spec__", None)
-    return bool(getattr(spec, "_initializing", False))
-
-
-def _load(source: str) -> Any:
-    module, _, path = source.partition(":")
-    value: Any = importlib.import_module(module)
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _wrapped(wrapper: Callable[[Any], Any], value: Any) -> Any:
-    """Wraps a function; a static or class method stays one."""
-    if isinstance(value, _WRAPPED_FUNCTIONS):
-        return type(value)(wrapper(value.__func__))
-    return wrapper(value)
 
 
 def _is_others(value: Any, module: str) -> bool:

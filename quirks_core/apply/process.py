@@ -9,18 +9,19 @@ import logging
 import multiprocessing
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.apply.handed_down import VLLM_PLUGINS
-from quirks_core.apply.patching import InstalledPatch, install
+from quirks_core.apply.patching import install, is_pending
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.slots import Place, placed
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.plan.receipt import Acknowledgement, Effect
 from quirks_core.plan.records import PlannedPatch, ProcessPlan
+from quirks_core.source.vllm_source import INSTALLED
 
 if TYPE_CHECKING:
     from quirks_core.plugins.registry import Registry
@@ -61,7 +62,7 @@ class _InForce:
     digest: str = ""
     pid: int = 0  # a forked process inherits this record
     variables: tuple[Effect, ...] = ()
-    patches: list[InstalledPatch] = field(default_factory=list)
+    patches: list[Callable[[], None]] = field(default_factory=list)  # each removes one
     log: logging.Handler | None = None
 
 
@@ -101,8 +102,13 @@ def acknowledgement(engine: dict[str, Any] | None = None) -> Acknowledgement:
         engine: Values by slot of the engine's configuration in this process.
     """
     patches = (
-        Effect(slot=f"patch.{item.patch.target}", before=item.fingerprint, after=item.patch.source, pending=item.is_pending)
-        for item in _in_force.patches
+        Effect(
+            slot=f"patch.{one.target}",
+            before=INSTALLED.fingerprint(one.target) or "",
+            after=one.source,
+            pending=is_pending(one.target),
+        )
+        for one in (_in_force.plan.patches if _in_force.plan is not None else ())
     )
     return Acknowledgement(
         pid=os.getpid(),
@@ -120,11 +126,6 @@ def process_name() -> str:
     return own if parent is None or parent.name == "MainProcess" else f"{parent.name}/{own}"
 
 
-def in_force() -> str | None:
-    """Returns the digest of the plan that this process carries out; None if there is none."""
-    return _in_force.digest or None
-
-
 def undo() -> None:
     """Takes every patch off in this process, keeps errors no longer, and restores the environment."""
     _take_off()
@@ -137,33 +138,27 @@ def undo() -> None:
 
 def _take_off() -> None:
     while _in_force.patches:
-        _in_force.patches.pop().undo()
+        _in_force.patches.pop()()
     _in_force.plan, _in_force.digest, _in_force.pid, _in_force.variables = None, "", 0, ()
 
 
 def _set_environment(plan: ProcessPlan) -> tuple[Effect, ...]:
     changes = placed(Place.VARIABLE, plan.changes)
-    effects = tuple(Effect(slot=f"env.{name}", before=os.environ.get(name), after=value) for name, value in changes.items())
+    before = environment.original()  # they may have been handed down already
     os.environ.update(changes)
-    return effects
+    return tuple(Effect(slot=f"env.{name}", before=before.get(name), after=value) for name, value in changes.items())
 
 
 def _install_patches(plan: ProcessPlan) -> None:
     if not plan.patches:
         return
-    registry = _quirks_with(plan.patches)
-    for planned in plan.patches:
-        patch = _patch_here(planned, registry)
-        _in_force.patches.append(install(patch, planned.quirk.id))
-
-
-def _quirks_with(patches: Iterable[PlannedPatch]) -> Registry:
-    """Loads the quirks of planned patches, and no other, from this process's own installation."""
     from quirks_core.plugins.finder import discover
     from quirks_core.plugins.registry import Registry  # most processes have no patch to look for
 
-    wanted = {(planned.quirk.distribution, planned.quirk.version, planned.entry_point) for planned in patches}
-    return Registry.load([item for item in discover() if (item.distribution, item.version, item.name) in wanted])
+    wanted = {(planned.quirk.distribution, planned.quirk.version, planned.entry_point) for planned in plan.patches}
+    registry = Registry.load([item for item in discover() if (item.distribution, item.version, item.name) in wanted])
+    for planned in plan.patches:
+        _in_force.patches.append(install(_patch_here(planned, registry), planned.quirk.id))
 
 
 def _patch_here(planned: PlannedPatch, registry: Registry) -> Patch:

@@ -9,15 +9,14 @@ from typing import Any
 
 from quirks_core.base.json_values import canonical
 from quirks_core.configuration.slots import SLOTS, Place, slot_named
-from quirks_core.declaration.adjustments import Relation, holds
-from quirks_core.plan.records import ProcessPlan, Status
+from quirks_core.declaration.adjustments import holds
+from quirks_core.plan.records import ProcessPlan
 from quirks_core.source.vllm_source import INSTALLED
 
 #: What JSON has no value for, or is not there.
 UNREADABLE = object()
 #: By slot, the value that the engine replaces by what it stands for.
 _STANDS_FOR = {"engine.dtype": "auto", "engine.head_dtype": "model"}
-_IN_FORCE = (Status.APPLIED.value, Status.ALREADY_SET.value)
 
 
 def read_configuration(vllm_config: Any, requested: Iterable[str]) -> dict[str, Any]:
@@ -37,12 +36,10 @@ def read_configuration(vllm_config: Any, requested: Iterable[str]) -> dict[str, 
 def contradictions(plan: ProcessPlan, values: Mapping[str, Any]) -> Iterator[str]:
     """Yields one message for each value that a quirk put or found in force and that an engine has otherwise."""
     for line in plan.adjustments:
-        slot, wanted = line["slot"], line["value"]
-        if line["status"] not in _IN_FORCE or slot not in values or wanted == _STANDS_FOR.get(slot):
-            continue
-        relation = Relation(line["relation"])
-        if not holds(relation, wanted, values[slot]):
-            yield f"{slot}: the plan wanted {relation} {wanted!r}, the engine has {values[slot]!r}"
+        slot, wanted = line.slot, line.value
+        is_there = line.in_force and slot in values and wanted != _STANDS_FOR.get(slot)
+        if is_there and not holds(line.relation, wanted, values[slot]):
+            yield f"{slot}: the plan wanted {line.relation} {wanted!r}, the engine has {values[slot]!r}"
 
 
 def _sections(config: Any) -> Iterator[tuple[str, Any]]:

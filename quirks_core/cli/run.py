@@ -91,7 +91,7 @@ def _supervise(program: str, words: Sequence[str], environ: dict[str, str], file
         if file is None:
             file = folder / "receipts.json"
             environ[RECEIPT_VARIABLE] = str(file)
-        receipts.empty(file)
+        receipts.begin(file, only_new=True)
         code = _wait_for(program, words, environ)
         found = receipts.read(file)
     problems = [f"an engine could have no receipt: {text}" for text in found.problems]

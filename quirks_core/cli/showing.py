@@ -64,7 +64,8 @@ def _explain(options: argparse.Namespace) -> int:
     plan = make_plan(config, making, registry=registry)
     verdict = next(verdict for verdict in plan.verdicts if verdict.id == options.id)
     if options.json:
-        print(json.dumps(verdict.model_dump(mode="json"), indent=2, sort_keys=True, default=str))
+        (found,) = (one for one in plan.model_dump(mode="json")["verdicts"] if one["id"] == options.id)
+        print(json.dumps(found, indent=2, sort_keys=True, default=str))
         return 0
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {_STATES[verdict.state]}", hang=4)

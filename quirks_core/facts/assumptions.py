@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from packaging.version import Version
 
 from quirks_core.base.errors import UsageError, nearest, shown
 from quirks_core.configuration.slots import Slot
 from quirks_core.configuration.yaml_file import read_value
+from quirks_core.facts.fact_table import ASSUMABLE
 from quirks_core.facts.packages import CPU_KINDS, PACKAGES, PLATFORMS
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
+#: What is taken by its name, as an annotation: the platform, the kind of CPU, and facts.
+_TAKES: Mapping[str, Any] = {"platform": Literal[PLATFORMS], "cpu": Literal[tuple(CPU_KINDS)], **ASSUMABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +30,19 @@ class Assumptions:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parse_assumptions(texts: Iterable[str], more: Iterable[str] = (), facts: Mapping[str, Any] = _NONE) -> Assumptions:
+def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumptions:
     """Reads ``--assume`` values: ``package==version``, ``platform==name``, ``cpu==kind``, ``gpu==8.0`` or ``fact==value``.
 
     Args:
         texts: The values.
         more: Packages that may be named besides those of `PACKAGES`.
-        facts: Other facts that may be named, and what each takes, as an annotation.
 
     Raises:
-        UsageError: A value cannot be read, or is not what the fact takes; a name, platform or kind of CPU is unknown; or a GPU
-            is of another platform.
+        UsageError: A value cannot be read, or is not what the fact takes; a name is unknown; or a GPU is of another platform.
     """
     packages = sorted({*PACKAGES, *more})
     versions: dict[str, str] = {}
-    chosen: dict[str, str] = {}
     values: dict[str, Any] = {}
-    known_names = {"platform": PLATFORMS, "cpu": tuple(CPU_KINDS)}
     for text in texts:
         name, _, value = (part.strip() for part in text.partition("=="))
         if not value:
@@ -54,28 +51,23 @@ def parse_assumptions(texts: Iterable[str], more: Iterable[str] = (), facts: Map
             )
         if name == "gpu" and not re.fullmatch(r"\d{1,2}\.\d", value):
             raise UsageError(f"--assume gpu takes a compute capability as 8.0 (A100) or 9.0 (H100), not {shown(value, 100)}")
-        if (names := known_names.get(name)) is not None and value not in names:
-            raise UsageError(f"--assume: unknown {name} {value!r}{nearest(value, names)} (known: {', '.join(names)})")
-        if name in facts:
-            values[name] = _assumed(Slot(name, facts[name]), value)
-            continue
-        if name in (*known_names, "gpu"):
-            chosen[name] = value
-            continue
-        if name not in packages:
-            known = [*packages, *known_names, "gpu", *facts]
+        if name == "gpu":
+            values[name] = int(value.replace(".", ""))
+        elif name in _TAKES:
+            values[name] = _assumed(Slot(name, _TAKES[name]), value)
+        elif name not in packages:
+            known = [*packages, "platform", "cpu", "gpu", *ASSUMABLE]
             raise UsageError(f"--assume: unknown package {name!r}{nearest(name, known)} (known: {', '.join(known)})")
-        try:
-            Version(value)
-        except ValueError:  # InvalidVersion, or a number of thousands of digits
-            raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
-        versions[name] = value
-    platform, cpu, gpu = (chosen.get(name) for name in ("platform", "cpu", "gpu"))
+        else:
+            try:
+                Version(value)
+            except ValueError:  # InvalidVersion, or a number of thousands of digits
+                raise UsageError(f"--assume {shown(text, 100)}: {shown(value, 100)} is not a version") from None
+            versions[name] = value
+    platform, cpu, gpu = (values.pop(name, None) for name in ("platform", "cpu", "gpu"))
     if gpu and platform not in (None, "cuda"):
-        raise UsageError(f"--assume gpu=={gpu} is of platform==cuda, not of {platform}")
-    capability = int(gpu.replace(".", "")) if gpu else None
-    platform = platform or ("cuda" if gpu else "cpu" if cpu else None)
-    return Assumptions(versions, platform, CPU_KINDS.get(cpu or ""), capability, values)
+        raise UsageError(f"--assume gpu is of platform==cuda, not of {platform}")
+    return Assumptions(versions, platform or ("cuda" if gpu else "cpu" if cpu else None), CPU_KINDS.get(cpu), gpu, values)
 
 
 def _assumed(fact: Slot, text: str) -> Any:

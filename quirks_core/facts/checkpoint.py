@@ -1,24 +1,24 @@
 """Facts of a checkpoint's tokenizer and ``generation_config.json``, read as JSON when a quirk first needs them; no code runs.
 
 ``tokenizer.json`` can have tens of megabytes, nearly all of them vocabulary and merges. The rest is small and comes first, so
-only that is parsed; of the vocabulary, the ids alone are read. Files are read again only when they change.
+only that is parsed; of the vocabulary, the ids alone are read. Large files are read again only when they change.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from quirks_core.base.errors import UsageError
-from quirks_core.facts.model_config import checkpoint_file, read_config, text_config
+from quirks_core.facts.model import checkpoint_file, read_config, text_config
 from quirks_core.facts.unknown import UNKNOWN
-from quirks_core.facts.weights import outside_float16
 
 _CONFIG, _FAST, _GENERATION = "tokenizer_config.json", "tokenizer.json", "generation_config.json"
 #: Files of tokenizers that are not read here; where there is one of them, what the tokenizer does is unknown, not absent.
@@ -28,6 +28,15 @@ _MODEL = re.compile(rb'"model"\s*:\s*\{')
 _VOCABULARY = re.compile(rb'"vocab"\s*:\s*\{')
 _MERGES = re.compile(rb'"merges"\s*:\s*\[')
 _ID = re.compile(rb'":\s*(\d+)')
+#: Bytes of shards that are read at most: a gigabyte takes two seconds.
+_MOST = 2_000_000_000
+_PART = 1 << 26
+#: By safetensors' name of a dtype, the bytes of a value; the last two are those of its bfloat16.
+_WIDTHS = {"BF16": 2, "F32": 4}
+#: Of a bfloat16 without its sign, the first byte has seven bits of the exponent: from 2**17 on, and below 2**-25, which float16
+#: rounds to 0. From 2**16 to 2**17 the last bit of the exponent, which is the first one of the second byte, decides.
+_LOST, _EDGE, _BEYOND = b"lm!"
+_KINDS = bytes(_LOST if 0 < bits < 51 else _EDGE if bits == 71 else _BEYOND if bits > 71 else 0 for bits in range(128)) * 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ class _Fast:
     splits: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """Where the files of a run's model, and of its tokenizer if that is another one, are; and its ``config.json``."""
 
@@ -63,14 +72,15 @@ class Checkpoint:
         except (UsageError, OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):
             return UNKNOWN  # a file that cannot be had, or whose content is not what it should be
 
+    @cached_property
     def settings(self) -> Mapping[str, Any] | None:
-        """Returns ``tokenizer_config.json``; None if there is no tokenizer.
+        """``tokenizer_config.json``; None if there is no tokenizer.
 
         Raises:
             UsageError: It cannot be read, or the tokenizer is of a form that is not read here.
         """
         if (file := self._file(_CONFIG)) is not None:
-            return _json(file)
+            return read_config(file)
         if self._file(_FAST) is None and not any(self._file(name) for name in _OTHER_FORMATS):
             return None
         raise UsageError(f"{self.tokenizer or self.model} has no {_CONFIG}")
@@ -102,22 +112,12 @@ class Checkpoint:
     def generation_config(self) -> Mapping[str, Any]:
         """Returns ``generation_config.json``; ``config.json`` where there is none, which vLLM takes in its place."""
         file = checkpoint_file(self.model, _GENERATION, self.revision)
-        return _json(file) if file is not None else self.config
+        return read_config(file) if file is not None else self.config
 
     def _file(self, name: str) -> Path | None:
         if self.tokenizer in (None, self.model):
             return checkpoint_file(self.model, name, self.revision)
         return checkpoint_file(str(self.tokenizer), name)
-
-
-def _json(file: Path) -> Mapping[str, Any]:
-    state = file.stat()
-    return _parsed(file, state.st_mtime_ns, state.st_size)
-
-
-@lru_cache(maxsize=16)
-def _parsed(file: Path, _changed: int, _size: int) -> Mapping[str, Any]:
-    return MappingProxyType(read_config(file))
 
 
 @lru_cache(maxsize=8)
@@ -165,8 +165,7 @@ def _of_tokenizer(read: Callable[[Checkpoint, Mapping[str, Any]], Any]) -> Calla
     """Reads a fact of the tokenizer, which is absent where there is no tokenizer."""
 
     def fact(checkpoint: Checkpoint) -> Any:
-        settings = checkpoint.settings()
-        return None if settings is None else read(checkpoint, settings)
+        return None if checkpoint.settings is None else read(checkpoint, checkpoint.settings)
 
     return fact
 
@@ -204,12 +203,41 @@ def _stops(checkpoint: Checkpoint) -> list[int]:
     return sorted(set(given)) if isinstance(given, list) else [] if given is None else [int(given)]
 
 
-def _outside_float16(kind: int) -> Callable[[Checkpoint], Any]:
-    def read(checkpoint: Checkpoint) -> Any:
-        counts = outside_float16(checkpoint.model)
-        return counts[kind] if isinstance(counts, tuple) else counts
+def _outside_float16(checkpoint: Checkpoint) -> tuple[int, float]:
+    """Returns how many weights are beyond 65 504, and the share that is not 0 and too small for float16.
 
-    return read
+    Raises:
+        UsageError: There are no shards in safetensors' format, or more than 2 GB of them.
+    """
+    files = sorted(Path(checkpoint.model).expanduser().glob("*.safetensors"))
+    states = [file.stat() for file in files]
+    if not files or sum(state.st_size for state in states) > _MOST:
+        raise UsageError(f"{checkpoint.model} has no weights that are counted")
+    counts = [_of_shard(file, state.st_mtime_ns, state.st_size) for file, state in zip(files, states, strict=True)]
+    beyond, lost, number = map(sum, zip(*counts, strict=True))
+    return beyond, lost / max(number, 1)
+
+
+@lru_cache(maxsize=64)
+def _of_shard(file: Path, _modified: int, _size: int) -> tuple[int, int, int]:
+    beyond = lost = number = 0
+    with file.open("rb") as stream:
+        length = struct.unpack("<Q", stream.read(8))[0]
+        header: dict[str, Any] = json.loads(stream.read(length))
+        for name, tensor in header.items():
+            if name == "__metadata__" or (width := _WIDTHS.get(tensor["dtype"])) is None:
+                continue
+            begin, end = tensor["data_offsets"]
+            stream.seek(8 + length + begin)
+            for left in range(end - begin, 0, -_PART):
+                part = stream.read(min(left, _PART))
+                kinds = part[width - 1 :: width].translate(_KINDS)
+                number += len(kinds)
+                beyond, lost = beyond + kinds.count(_BEYOND), lost + kinds.count(_LOST)
+                if _EDGE in kinds:
+                    pairs = zip(kinds, part[width - 2 :: width], strict=True)
+                    beyond += sum(kind == _EDGE and second >= 0x80 for kind, second in pairs)
+    return beyond, lost, number
 
 
 #: The meaning of each fact, how it is read, and its type.
@@ -248,7 +276,7 @@ CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = M
             _stops,
             list[int],
         ),
-        "model.weights_beyond_float16": ("number of weights that float16 makes infinite", _outside_float16(0), int),
-        "model.weights_below_float16": ("share of the weights that float16 makes 0", _outside_float16(1), float),
+        "model.weights_beyond_float16": ("weights that float16 makes infinite", lambda one: _outside_float16(one)[0], int),
+        "model.weights_below_float16": ("share of weights that float16 makes 0", lambda one: _outside_float16(one)[1], float),
     }
 )

@@ -15,9 +15,8 @@ from quirks_core.configuration.config import GenerationConfig, Purpose
 from quirks_core.configuration.slots import SLOTS, Place, engine_problem, is_slot, placed, slot_named
 from quirks_core.facts.assumptions import parse_assumptions
 from quirks_core.facts.checkpoint import Checkpoint
-from quirks_core.facts.fact_table import ASSUMABLE, CPU, GPU, feature, find_fact
-from quirks_core.facts.model import ModelFacts
-from quirks_core.facts.model_config import overridden
+from quirks_core.facts.fact_table import CPU, GPU, feature, find_fact
+from quirks_core.facts.model import ModelFacts, overridden
 from quirks_core.facts.packages import cpu_features, gpu_capability, installed_platform, installed_version, installed_versions
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
@@ -127,7 +126,7 @@ class RunContext(Record):
         """
         fact_names = frozenset(fact_names)
         packages = {name.removeprefix("packages.") for name in fact_names if name.startswith("packages.")}
-        assumed = parse_assumptions(assume, packages, ASSUMABLE)
+        assumed = parse_assumptions(assume, packages)
         platform = assumed.platform or installed_platform()
         found = {name: text for name in packages if (text := installed_version(name)) is not None}
         settings = {name: value for name, value in config.slots().items() if is_slot(name)}

@@ -92,11 +92,11 @@ _RECURRENT = re.compile(
 
 def model_runner(run: Facts, model: ModelFacts) -> Runner | Unknown:
     """Returns the runner that the engine of a run will use; `UNKNOWN` where what decides was not read, or is not known."""
-    platform, release = run.fact("platform"), _release(run.fact("packages.vllm"))
+    platform, release = run.fact("platform"), release_read(run.fact("packages.vllm"))
     if release is None or any(run.fact(name) not in _NOTHING for name in _OTHERS) or run.fact(_MODE) in _STOCK:
         return UNKNOWN
     if (variable := run.fact(_VARIABLE)) is not None:
-        return _of_variable(variable)
+        return UNKNOWN if not re.fullmatch(r"-?\d+", variable.strip()) else "v2" if int(variable) else "v1"
     if release < _SOME or platform == "cpu":  # V2 needs Triton, and that of PyPI has no backend for CPUs
         return "v1"
     method = _method(run)
@@ -118,20 +118,13 @@ def runner_of(worker_runner: Any) -> Runner | None:
     return next((_MODULES[module] for module in modules if module in _MODULES), None)
 
 
-def _release(version: Any) -> tuple[int, ...] | None:
-    """The release of a version that was read, a pre-release and a build from source excepted."""
+def release_read(version: Any) -> tuple[int, ...] | None:
+    """Returns major and minor number of a version of vLLM whose source was read; None of any other, such as a source build."""
     try:
         parsed = Version(version)
     except (InvalidVersion, TypeError):
         return None
     return parsed.release[:2] if OLDEST_READ <= parsed.release[:2] <= NEWEST_READ else None
-
-
-def _of_variable(text: str) -> Runner | Unknown:
-    try:
-        return "v2" if int(text) else "v1"
-    except ValueError:
-        return UNKNOWN
 
 
 def _method(run: Facts) -> Any:

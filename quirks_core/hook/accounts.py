@@ -6,21 +6,19 @@ core queries its workers once, logs verdicts, and writes them into the file of r
 
 from __future__ import annotations
 
-import functools
 import os
 import pkgutil
 import socket
 import sys
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from types import ModuleType
 from typing import Any
 
+from quirks_core.apply.imports import wrap
 from quirks_core.base.errors import QuirksError, UsageError, words
-from quirks_core.facts.installation import HiddenPackageError, MissingPackageError, check_ours
-from quirks_core.hook import receipts, report, turns, worker_calls
+from quirks_core.facts.installation import check_ours
+from quirks_core.hook import receipts, report, worker_calls
 from quirks_core.hook.settings import SET_VARIABLE, HookSettings
 from quirks_core.hook.turns import Turns
 from quirks_core.ledger.account import LEDGER_VARIABLE, Account, Entry, LedgerSettings, Line, Verdict
@@ -40,13 +38,8 @@ _accountants: weakref.WeakSet[_Accountant] = weakref.WeakSet()
 
 def watch_worker(wrapper: Any) -> None:
     """Has a worker process keep a ledger; its ``WorkerWrapperBase`` has not loaded its model yet."""
-    if LedgerSettings.read().mode == "off":
-        return
-    try:
-        check_ours(_LEDGER)
-    except (HiddenPackageError, MissingPackageError):
-        return  # the core reports it
-    pkgutil.resolve_name(f"{_LEDGER}:watch")(wrapper.worker)
+    if LedgerSettings.read().mode != "off" and not _missing():  # the core reports it
+        pkgutil.resolve_name(f"{_LEDGER}:watch")(wrapper.worker)
 
 
 def watch_executor(executor: Any) -> None:
@@ -58,44 +51,37 @@ def watch_executor(executor: Any) -> None:
     settings = LedgerSettings.read()
     if settings.mode == "off" or hasattr(executor, _ATTRIBUTE):
         return
+    if not (missing := _missing()):
+        setattr(executor, _ATTRIBUTE, _Accountant(executor, settings))
+    elif settings.mode == "stop":
+        raise UsageError(f"{LEDGER_VARIABLE}=stop: no ledger can be kept: {missing}")
+    else:
+        report.info(f"ledger: none is kept: {missing}")
+
+
+def _missing() -> str:
+    """Returns why this process has no ledger; empty if it has one."""
     try:
         check_ours(_LEDGER)
-    except (HiddenPackageError, MissingPackageError) as error:
-        if settings.mode == "stop":
-            raise UsageError(f"{LEDGER_VARIABLE}=stop: no ledger can be kept: {error}") from None
-        report.info(f"ledger: none is kept: {error}")
-    else:
-        setattr(executor, _ATTRIBUTE, _Accountant(executor, settings))
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
-def watch_core(module: ModuleType) -> None:
-    """Has an engine's core, in ``vllm.v1.engine.core``, report the label of its weights (0.32)."""
-    kind = module.EngineCore
-    if hasattr(kind, _ATTRIBUTE):
-        return
-    setattr(kind, _ATTRIBUTE, True)
-    if (original := getattr(kind, "set_weight_version", None)) is None:
-        return
-
-    @functools.wraps(original)
-    def set_weight_version(self: Any, weight_version: str) -> Any:
-        found = original(self, weight_version)
-        if (accountant := getattr(self.model_executor, _ATTRIBUTE, None)) is not None:
-            accountant.label(weight_version)
-        return found
-
-    kind.set_weight_version = set_weight_version
+def set_weight_version(original: Callable[..., Any], core: Any, weight_version: str) -> Any:
+    """Around the method of an engine's core that takes the label of its weights."""
+    found = original(core, weight_version)
+    if (accountant := getattr(core.model_executor, _ATTRIBUTE, None)) is not None:
+        accountant.label(weight_version)
+    return found
 
 
-def watch_scheduler(module: ModuleType) -> None:
-    """Has an engine's core, by ``vllm.v1.core.sched.scheduler``, count the prompts that continue an answer in other ids."""
-
-    def started(config: Any, request: Any) -> None:
-        for accountant in _accountants:
-            if accountant.config is config:
-                accountant.start(request)
-
-    turns.watch(module, started)
+def add_request(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
+    """Around the method of an engine's scheduler that takes a request: counts prompts that continue an answer in other ids."""
+    for accountant in _accountants:
+        if accountant.config is scheduler.vllm_config:
+            accountant.start(request)
+    return original(scheduler, request)
 
 
 def _refuse_requests() -> None:
@@ -104,23 +90,16 @@ def _refuse_requests() -> None:
     Not before it is needed: quirks wrap the same functions, and each must find them as vLLM wrote them. A front end in the
     core's process refuses first: it would wait for ever for a request that it knows and its core does not.
     """
-    doors = (("core", "EngineCore", "preprocess_add_request"), ("input_processor", "InputProcessor", "process_inputs"))
-    for module, kind, method in doors:
-        owner = getattr(sys.modules.get(f"vllm.v1.engine.{module}"), kind, None)
-        if owner is not None and not hasattr(original := getattr(owner, method), _ATTRIBUTE):
-            setattr(owner, method, _refusing(original))
+    for target in ("core:EngineCore.preprocess_add_request", "input_processor:InputProcessor.process_inputs"):
+        if f"vllm.v1.engine.{target.partition(':')[0]}" in sys.modules:
+            wrap(f"vllm.v1.engine.{target}", _refuse_or_take)
 
 
-def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def refuse_or_take(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for accountant in _accountants:
-            if accountant.config is self.vllm_config and (problem := accountant.still_refuses()):
-                raise QuirksError(problem)
-        return original(self, *args, **kwargs)
-
-    setattr(refuse_or_take, _ATTRIBUTE, True)
-    return refuse_or_take
+def _refuse_or_take(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
+    for accountant in _accountants:
+        if accountant.config is owner.vllm_config and (problem := accountant.still_refuses()):
+            raise QuirksError(problem)
+    return original(owner, *args, **kwargs)
 
 
 class _Accountant:
@@ -134,22 +113,21 @@ class _Accountant:
             has_lora=config.lora_config is not None,
             is_quantized=config.model_config.quantization is not None,
         )
-        self._needs_finite = _needs_finite(config)
+        hook = HookSettings.read() or HookSettings(given={"refit.finite": False})
+        is_ours = getattr(config.weight_transfer_config, "backend", "") == _OURS
+        self._needs_finite = not is_ours and bool(hook.given.get("refit.finite", True))
         self._is_float16 = str(config.model_config.dtype) == "torch.float16"
         self._is_spoilt = False
         self._settings = settings
         self._has_lora = config.lora_config is not None
-        self._is_rollout = (HookSettings.read() or HookSettings()).purpose == "rollout"
+        self._is_rollout = hook.purpose == "rollout"
         has_turns = self._is_rollout and not config.model_config.skip_tokenizer_init
         self._turns = Turns(self._decode) if has_turns else None
         self._call, self._step = executor.collective_rpc, executor.execute_model
         self._is_open = self._is_coming = False
         self._loads = 0
         self._version = ""
-        self._updates = 0
-        self._entries: tuple[Entry, ...] = ()
-        self._lines: deque[Line] = deque(maxlen=_KEPT)
-        self._verdicts: list[Verdict] = []
+        self._account = Account(pid=os.getpid(), host=socket.gethostname())
         self._is_off = False
         _accountants.add(self)
         executor.collective_rpc = self._around_call
@@ -205,23 +183,14 @@ class _Accountant:
 
     def account(self) -> Account:
         """Returns the account as it is now."""
-        return Account(
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            updates=self._updates,
-            entries=self._entries,
-            lines=tuple(self._lines),
-            verdicts=tuple(self._verdicts),
-            problems=tuple(self._judge.problems.values()),
-            refusal=self.refusal,
-        )
+        now = {"problems": tuple(self._judge.problems.values()), "refusal": self.refusal}
+        return self._account.model_copy(update=now)
 
     def _add(self, rows: list[Entry]) -> None:
         new = self._judge.add(rows)
-        if rows[0].way != "start":
-            self._updates += 1
-        self._entries = tuple(rows)
-        self._lines += map(Line.of, rows)
+        updates, lines = self._account.updates + (rows[0].way != "start"), (*self._account.lines, *map(Line.of, rows))
+        after = {"updates": updates, "entries": tuple(rows), "lines": lines[-_KEPT:]}
+        self._account = self._account.model_copy(update=after)
         self._log(new)
 
     def _mend(self, rows: list[Entry]) -> None:
@@ -232,7 +201,7 @@ class _Accountant:
         self._is_spoilt = is_spoilt
 
     def _log(self, verdicts: list[Verdict]) -> None:
-        self._verdicts += verdicts
+        self._account = self._account.model_copy(update={"verdicts": (*self._account.verdicts, *verdicts)})
         for verdict in verdicts:
             (report.error if verdict.is_grave else report.info)(f"ledger: {verdict.text}")
         if self.refusal:
@@ -255,8 +224,7 @@ class _Accountant:
         return str(tokenizer.decode(ids))
 
     def _write(self) -> None:
-        if (settings := HookSettings.read()) is not None and settings.receipt is not None:
-            receipts.put_account(settings.receipt, self.account())
+        receipts.add((HookSettings.read() or HookSettings()).receipt, self.account())
 
     def _query(self, function: str, *arguments: Any) -> list[Any]:
         answers = self._call(worker_calls.METHOD, args=(f"{_LEDGER}:{function}", list(arguments), {}))
@@ -303,10 +271,3 @@ class _Accountant:
             if self._is_rollout:
                 self._log(self._judge.served(used, len(new) - used))
         return self._step(scheduler_output, *args, **named)
-
-
-def _needs_finite(config: Any) -> bool:
-    """Returns whether weights that are not finite are refused here: in engines of others, as ``refit.finite`` says."""
-    settings = HookSettings.read()
-    ours = getattr(config.weight_transfer_config, "backend", "") == _OURS
-    return settings is not None and not ours and bool(settings.given.get("refit.finite", True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
 from typing import Any
 
 from quirks_core.apply.read_back import UNREADABLE, explicit, plain
@@ -15,20 +14,12 @@ from quirks_core.configuration.engine_run import EngineRun
 from quirks_core.configuration.sections import EngineSection
 from quirks_core.configuration.slots import Place, engine_problem, is_slot, placed, slot_named
 from quirks_core.hook import trainer_process
-from quirks_core.hook.explicit import Typed, typed_in
+from quirks_core.hook.explicit import NO_SETTINGS, typed_in
 from quirks_core.hook.settings import HookSettings
+from quirks_core.hook.trainer_process import Read
 
-#: Arguments that select the model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
-#: sets by itself.
-_NO_SETTINGS = frozenset(
-    {
-        *("additional_config", "api_server_count", "headless", "hf_token", "model", "port"),
-        *("logging_config", "revision", "tokenizer"),
-        *("data_parallel_address", "data_parallel_rank", "data_parallel_rpc_port", "data_parallel_size_local"),
-        *("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb"),
-        *("data_parallel_start_rank", "master_addr", "master_port", "node_rank"),
-    }
-)
+#: The arguments that are facts also where they are not typed: quirks depend on their sizes and flags.
+_ALWAYS = {"load_format"} | {name for name, field in EngineSection.model_fields.items() if field.default is not None}
 
 
 def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRun:
@@ -43,11 +34,13 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
         UsageError: A value that the user gave makes no sense.
     """
     given = placed(Place.ARGUMENT, settings.given).keys()
-    names = (typed_in(arguments).names - _by_framework(arguments, settings)) | given
+    of_trainer = settings.trainer.engine_defaults if settings.trainer is not None else {}  # where its user set nothing
+    left_open = {name for name, value in of_trainer.items() if plain(getattr(arguments, name, None)) == value}
+    names = (typed_in(arguments).names - left_open) | given
     values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
     values["engine"] = {"runtime": "v1", "async_engine": _is_asynchronous(arguments), **_engine_values(arguments, names)}
-    preset, sources = _of_trainer(settings, purpose, arguments)
-    for slot, value in {**preset, **settings.given}.items():
+    preset = _of_trainer(settings, purpose, arguments)
+    for slot, value in {**{slot: one.value for slot, one in preset.items()}, **settings.given}.items():
         if (family := slot_named(slot).family) != "engine":
             values.setdefault(family, {})[slot_named(slot).key] = value
     model = {"path": str(arguments.model), "revision": arguments.revision, "tokenizer": arguments.tokenizer}
@@ -56,33 +49,25 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     # The trainer sends what it sends, so a quirk must not require something else of it where it has another cure.
     typed = {*mine, *preset, *settings.given}
     values |= {"model": model, "purpose": purpose, "recipe": settings.recipe}
-    return EngineRun.given(values, typed, {slot: text for slot, text in sources.items() if slot not in settings.given})
+    return EngineRun.given(values, typed, {slot: one.source for slot, one in preset.items() if slot not in settings.given})
 
 
-def _of_trainer(settings: HookSettings, purpose: str, arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns what is known of the trainer, by slot, and where it was read: its preset, and how it computes in this process.
+def _of_trainer(settings: HookSettings, purpose: str, arguments: Any) -> dict[str, Read]:
+    """Returns what is known of the trainer, by slot: its preset, and how it computes in this process.
 
     Its defaults are assumed of an engine in bfloat16 alone: whoever changed the engine's dtype has changed the trainer's, too.
     """
     trainer = settings.trainer
     if purpose != "rollout":
-        return {}, {}
+        return {}
     read = trainer_process.precision(trainer)
-    every = {**trainer_process.sampling(trainer), **read}
-    values = {slot: one.value for slot, one in every.items()}
-    sources = {slot: one.source for slot, one in every.items()}
-    if trainer is None:
-        return values, sources
-    known = {**trainer.facts, "train.framework": trainer.name}
-    assumed = trainer.numerics if not read and plain(arguments.dtype) in ("auto", "bfloat16") else {}
-    names = dict.fromkeys(known, trainer.source) | dict.fromkeys(assumed, f"{trainer.name}'s default") | sources
-    return {**known, **assumed, **values}, names
-
-
-def _by_framework(arguments: Any, settings: HookSettings) -> set[str]:
-    """Returns the arguments that the trainer passes with that value where its user set nothing."""
-    defaults = settings.trainer.engine_defaults if settings.trainer is not None else {}
-    return {name for name, value in defaults.items() if plain(getattr(arguments, name, None)) == value}
+    found: dict[str, Read] = {}
+    if trainer is not None:
+        known = {**trainer.facts, "train.framework": trainer.name}
+        found = {slot: Read(value, trainer.source) for slot, value in known.items()}
+        if not read and plain(arguments.dtype) in ("auto", "bfloat16"):
+            found |= {slot: Read(value, f"{trainer.name}'s default") for slot, value in trainer.numerics.items()}
+    return found | trainer_process.sampling(trainer) | read
 
 
 def purpose_of(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str, str]:
@@ -92,22 +77,19 @@ def purpose_of(arguments: Any, settings: HookSettings, usage: Any) -> tuple[str,
     elif signs := _signs_of_a_trainer(arguments):
         purpose, why = "rollout", f"a sign of a trainer: {', '.join(signs)}"
     else:
-        return _without_trainer(arguments, usage)
+        context = str(getattr(usage, "value", usage) or "")
+        if context == "OPENAI_API_SERVER" or (context != "OPENAI_BATCH_RUNNER" and _is_asynchronous(arguments)):
+            return "serve", "no sign of a trainer"
+        return "eval", "no sign of a trainer, and no server"
     facts = f"; facts of {settings.trainer.name}" if settings.trainer is not None and purpose == "rollout" else ""
     return purpose, f"{why}{facts}"
-
-
-def typed_of(arguments: Any) -> Typed:
-    """Returns what the user typed, without what names the model or places a node."""
-    found = typed_in(arguments)
-    return found._replace(names=found.names - _NO_SETTINGS)
 
 
 def identity(arguments: Any) -> str:
     """Returns a digest of all arguments, the same in a process that was started with the same command line."""
     names = [field.name for field in fields(arguments) if not field.name.startswith("_")]  # those count API servers
     values = {name: _readable(getattr(arguments, name)) for name in names}
-    return sha256({name: value for name, value in values.items() if name not in _NO_SETTINGS - {"model", "revision"}})
+    return sha256({name: value for name, value in values.items() if name not in NO_SETTINGS - {"model", "revision"}})
 
 
 def put(arguments: Any, changes: Mapping[str, Any]) -> None:
@@ -130,13 +112,6 @@ def put(arguments: Any, changes: Mapping[str, Any]) -> None:
         setattr(arguments, name, value)
 
 
-def _without_trainer(arguments: Any, usage: Any) -> tuple[str, str]:
-    context = str(getattr(usage, "value", usage) or "")
-    if context == "OPENAI_API_SERVER" or (context != "OPENAI_BATCH_RUNNER" and _is_asynchronous(arguments)):
-        return "serve", "no sign of a trainer"
-    return "eval", "no sign of a trainer, and no server"
-
-
 def _signs_of_a_trainer(arguments: Any) -> list[str]:
     """Returns the arguments that only a trainer that updates weights has a use for."""
     signs = {
@@ -154,17 +129,9 @@ def _is_asynchronous(arguments: Any) -> bool:
     return any(kind.__name__ == "AsyncEngineArgs" for kind in type(arguments).__mro__)
 
 
-@lru_cache(maxsize=1)
-def _always() -> frozenset[str]:
-    """The arguments that are facts also where they are not typed: quirks depend on their sizes and flags."""
-    return frozenset(
-        {"load_format"} | {name for name, field in EngineSection.model_fields.items() if field.default is not None}
-    )
-
-
 def _engine_values(arguments: Any, names: frozenset[str] | set[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in sorted((names | _always()) - _NO_SETTINGS):
+    for name in sorted((names | _ALWAYS) - NO_SETTINGS):
         slot = f"engine.{name}"
         value = plain(getattr(arguments, name, None))
         if value is None or value is UNREADABLE or not is_slot(slot) or json_values.problem(value):

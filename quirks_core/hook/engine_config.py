@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import sys
 import weakref
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE, HOOK_VARIABLE, PLAN_VARIABLE
+from quirks_core.apply.imports import wrap
 from quirks_core.apply.process import environment
 from quirks_core.apply.read_back import contradictions, read_configuration
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
@@ -20,7 +19,8 @@ from quirks_core.configuration.slots import Place, placed
 from quirks_core.declaration.adjustments import Relation
 from quirks_core.facts.model import ModelFacts
 from quirks_core.hook import receipts, report, vllm_functions
-from quirks_core.hook.arguments import engine_run, identity, purpose_of, put, typed_of
+from quirks_core.hook.arguments import engine_run, identity, purpose_of, put
+from quirks_core.hook.explicit import typed_in
 from quirks_core.hook.processes import plan_of, refuse
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.formats import setting
@@ -33,32 +33,25 @@ PLANNED_FOR = "MODEL_QUIRKS_PLANNED_FOR"
 #: The workers of vLLM's Ray executor get variables with these prefixes.
 _RAY = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 _OURS = "MODEL_QUIRKS"
-_MARK = "_model_quirks_planned"
 #: The engines of this process; patches and variables are the same for all of them.
 _engines: list[tuple[ProcessPlan, weakref.ref[Any]]] = []
 
 
-def install(module: ModuleType) -> None:
-    """Wraps ``EngineArgs.create_engine_config`` of ``vllm.engine.arg_utils``; a second call changes nothing."""
-    kind = module.EngineArgs
-    if hasattr(kind.create_engine_config, _MARK):
-        return
-    original = kind.create_engine_config
+def install() -> None:
+    """Wraps ``EngineArgs.create_engine_config``, now or as soon as vLLM's module is imported; a second call changes nothing."""
+    wrap("vllm.engine.arg_utils:EngineArgs.create_engine_config", _create_engine_config)
 
-    @functools.wraps(original)
-    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(("usage_context", "headless"), args, strict=False)) | kwargs
-        plan = _prepare(self, given.get("usage_context"))
-        config = original(self, *args, **kwargs)
-        if plan is not None:
-            check(plan, config)
-            is_alone = _is_only_front_end(self, config) and not given.get("headless")
-            if os.environ.get(FRONT_END_VARIABLE) != str(os.getpid()):  # else this process owns the engine
-                environment.set(FRONT_END_VARIABLE, str(os.getpid()) if is_alone else "")
-        return config
 
-    setattr(create_engine_config, _MARK, True)
-    kind.create_engine_config = create_engine_config
+def _create_engine_config(original: Callable[..., Any], arguments: Any, *args: Any, **kwargs: Any) -> Any:
+    given = dict(zip(("usage_context", "headless"), args, strict=False)) | kwargs
+    plan = _prepare(arguments, given.get("usage_context"))
+    config = original(arguments, *args, **kwargs)
+    if plan is not None:
+        check(plan, config)
+        is_alone = _is_only_front_end(arguments, config) and not given.get("headless")
+        if os.environ.get(FRONT_END_VARIABLE) != str(os.getpid()):  # else this process owns the engine
+            environment.set(FRONT_END_VARIABLE, str(os.getpid()) if is_alone else "")
+    return config
 
 
 def _is_only_front_end(arguments: Any, config: Any) -> bool:
@@ -88,7 +81,7 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
     settings = HookSettings.read()
     if settings is None:
         return None
-    typed = typed_of(arguments)  # before anything is put there
+    typed = typed_in(arguments)  # before anything is put there
     put(arguments, {} if settings.only_reports else settings.given)
     mine = identity(arguments)
     if os.environ.get(PLANNED_FOR) == mine and PLAN_VARIABLE in os.environ and not settings.only_reports:
@@ -104,13 +97,18 @@ def _prepare(arguments: Any, usage: Any) -> ProcessPlan | None:
         _untouched(str(error), settings)
         return None
     purpose, why = purpose_of(arguments, settings, usage)
-    planned, applied = resolve(arguments, settings, purpose), None
-    if not settings.only_reports:
+    planned = resolve(arguments, settings, purpose)
+    applied = None if settings.only_reports else planned.for_processes
+    if applied is not None:
         try:
-            applied = _apply(arguments, planned, settings, mine)
+            check_refusals(arguments, planned)
         except RefusedError as error:
             error.add_note(f"  purpose {purpose} ({why})")
             raise
+        if settings.receipt is not None:
+            receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
+        hand_down(applied, {**placed(Place.VARIABLE, settings.given), PLANNED_FOR: mine})
+        _into_force(arguments, applied, settings)
     report.log_plan(planned, typed, why, quiet=settings.is_quiet, only_reports=settings.only_reports)
     if applied is None and settings.needs_receipt:
         _untouched(f"{HOOK_VARIABLE}=report changes nothing", settings)
@@ -126,22 +124,6 @@ def resolve(arguments: Any, settings: HookSettings, purpose: str) -> Plan:
     return make_plan(engine_run(arguments, settings, purpose), environ=environment.original())
 
 
-def _apply(arguments: Any, plan: Plan, settings: HookSettings, planned_for: str) -> ProcessPlan:
-    """Puts a plan into force in this process, on the arguments of its engine, and for every process of that engine.
-
-    Raises:
-        RefusedError: The plan holds refusals; nothing was changed.
-        QuirksError: Another engine of this process has other patches or variables; nothing was changed.
-    """
-    check_refusals(arguments, plan)
-    applied = plan.for_processes
-    if settings.receipt is not None:
-        receipts.begin(settings.receipt, keep_problems=settings.needs_receipt)
-    hand_down(applied, {**placed(Place.VARIABLE, settings.given), PLANNED_FOR: planned_for})
-    _into_force(arguments, applied, settings)
-    return applied
-
-
 def check_refusals(arguments: Any, plan: Plan) -> None:
     """Raises what refuses a run, in the words of the program that made the arguments.
 
@@ -149,7 +131,7 @@ def check_refusals(arguments: Any, plan: Plan) -> None:
         RefusedError: The plan holds refusals.
     """
     if plan.refusals:
-        as_option = typed_of(arguments).as_options
+        as_option = typed_in(arguments).as_options
         raise RefusedError(tuple(_for_programs(refusal, plan, as_option=as_option) for refusal in plan.refusals))
 
 
@@ -160,12 +142,11 @@ def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...
         What may not have its full effect, in words.
 
     Raises:
-        QuirksError: Another engine of this process has other patches or variables, or the plan is too large for a variable;
-            nothing was changed.
+        QuirksError: Another engine of this process has other patches or variables; nothing was changed.
     """
-    text, changes = plan.to_variable(), placed(Place.VARIABLE, plan.changes)
     _make_room(plan)
-    for variable, value in {**variables, **changes, PLAN_VARIABLE: text}.items():
+    changes = placed(Place.VARIABLE, plan.changes)
+    for variable, value in {**variables, **changes, PLAN_VARIABLE: plan.model_dump_json()}.items():
         environment.set(variable, value)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
     if _OURS not in prefixes:
@@ -229,8 +210,7 @@ def engines() -> list[ProcessPlan]:
 def _into_force(arguments: Any, plan: ProcessPlan, settings: HookSettings) -> None:
     process.carry_out(plan)
     carry(arguments, plan)
-    if settings.receipt is not None:
-        receipts.add_front_end(settings.receipt, process.acknowledgement())
+    receipts.add(settings.receipt, process.acknowledgement())
 
 
 def _untouched(reason: str, settings: HookSettings) -> None:

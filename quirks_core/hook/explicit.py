@@ -10,23 +10,33 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import sys
+import traceback
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from types import FrameType, MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from quirks_core.apply.imports import when_imported
+from quirks_core.apply.imports import wrap
 from quirks_core.facts.trainers import find
 
-_MARK = "_model_quirks_recorder"
 _LLM = "vllm/entrypoints/llm.py"
 #: A call with this many keywords forwards all fields of an ``EngineArgs``, so none counts as set by the user.
 _ALL_FIELDS = 150
-#: What vLLM sets by itself on the namespace of ``vllm serve``, and among the keywords of LLM.
-_SET_BY_VLLM = frozenset({"api_server_count", "disable_log_stats", "logging_config", "model"})
+#: Arguments that select the model, place one node in a group of several (the nodes of one run have the same plan), or that vLLM
+#: sets by itself. Nobody types them to choose a setting.
+NO_SETTINGS = frozenset(
+    {
+        *("additional_config", "api_server_count", "headless", "hf_token", "model", "port"),
+        *("logging_config", "revision", "tokenizer"),
+        *("data_parallel_address", "data_parallel_rank", "data_parallel_rpc_port", "data_parallel_size_local"),
+        *("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb"),
+        *("data_parallel_start_rank", "master_addr", "master_port", "node_rank"),
+    }
+)
+#: With what vLLM sets on the namespace of ``vllm serve``, and among the keywords of LLM.
+_SET_BY_VLLM = NO_SETTINGS | {"disable_log_stats"}
 
 
 class Typed(NamedTuple):
@@ -69,8 +79,9 @@ def typed_in(arguments: Any) -> Typed:
 
 def watch() -> None:
     """Puts the recorders on, now or as soon as vLLM's modules are imported."""
-    when_imported("vllm.utils.argparse_utils", _watch_parser)
-    when_imported("vllm.engine.arg_utils", _watch_engine_args)
+    wrap("vllm.utils.argparse_utils:FlexibleArgumentParser._get_values", _recorded_values)
+    wrap("vllm.utils.argparse_utils:FlexibleArgumentParser.parse_known_args", _recorded_parse)
+    wrap("vllm.engine.arg_utils:EngineArgs.from_cli_args", _from_cli_args)
 
 
 def _declared(subject: Any) -> Typed | None:
@@ -79,17 +90,13 @@ def _declared(subject: Any) -> Typed | None:
 
 
 def _by_value_or_keyword(arguments: Any) -> Typed:
-    names, frame = _by_value(arguments) - _SET_BY_VLLM, sys._getframe()
-    while (caller := frame.f_back) is not None:
-        frame = caller
-        if _is_llm(frame) and len(passed := frame.f_locals.get("kwargs", {})) < _ALL_FIELDS and find({}, sys.modules) is None:
+    names = _by_value(arguments) - _SET_BY_VLLM
+    for frame, _ in traceback.walk_stack(sys._getframe()):
+        is_llm = frame.f_code.co_name == "__init__" and frame.f_code.co_filename.endswith(_LLM)
+        if is_llm and len(passed := frame.f_locals.get("kwargs", {})) < _ALL_FIELDS and find({}, sys.modules) is None:
             fields = {field.name for field in dataclasses.fields(arguments)} - _SET_BY_VLLM
             return Typed(names | passed.keys() & fields)
     return Typed(names)
-
-
-def _is_llm(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "__init__" and frame.f_code.co_filename.replace("\\", "/").endswith(_LLM)
 
 
 def _by_value(arguments: Any) -> frozenset[str]:
@@ -109,58 +116,39 @@ def _same(one: Any, other: Any) -> bool:
         return False
 
 
-def _watch_engine_args(module: ModuleType) -> None:
-    kind = module.EngineArgs
-    original = kind.from_cli_args.__func__
-    if hasattr(original, _MARK):
-        return
-
-    @functools.wraps(original)
-    def from_cli_args(cls: Any, args: Any, *more: Any, **named: Any) -> Any:
-        made = original(cls, args, *more, **named)
-        if (typed := _declared(args)) is not None:
-            declare(made, _of_command_line(typed, args, made))
-        return made
-
-    setattr(from_cli_args, _MARK, True)
-    kind.from_cli_args = classmethod(from_cli_args)
+def _from_cli_args(original: Callable[..., Any], cls: Any, args: Any, *more: Any, **named: Any) -> Any:
+    made = original(cls, args, *more, **named)
+    if (typed := _declared(args)) is not None:
+        declare(made, _of_command_line(typed, args, made))
+    return made
 
 
 def _of_command_line(typed: Typed, parsed: Any, arguments: Any) -> Typed:
     """Frameworks set attributes after the parser; and a trainer's own code types defaults, which are not the user's choice."""
     fields = {field.name for field in dataclasses.fields(arguments)}
-    names, left = typed.names & fields, fields - typed.names - _SET_BY_VLLM
+    names, left = typed.names & fields - NO_SETTINGS, fields - typed.names - _SET_BY_VLLM
     later = {name for name in left if not _same(getattr(parsed, name, None), typed.others.get(name))}
     if find({}, sys.modules) is not None:
         return Typed((names | later) & _by_value(arguments), as_options=True)
     return Typed(names | later, exact=not later, as_options=True)
 
 
-def _watch_parser(module: ModuleType) -> None:
-    parser = module.FlexibleArgumentParser
-    if hasattr(parser, _MARK):
-        return
-    setattr(parser, _MARK, True)
-    get_values, parse_known_args = parser._get_values, parser.parse_known_args
+def _recorded_values(original: Callable[..., Any], parser: Any, action: argparse.Action, strings: list[str]) -> Any:
+    if (names := _parsing.get()) is not None and (action.option_strings or strings):  # an optional positional comes, too
+        names.add(action.dest)
+    return original(parser, action, strings)
 
-    def recorded_values(self: Any, action: argparse.Action, strings: list[str]) -> Any:
-        if (names := _parsing.get()) is not None and (action.option_strings or strings):  # an optional positional comes, too
-            names.add(action.dest)
-        return get_values(self, action, strings)
 
-    @functools.wraps(parse_known_args)
-    def recorded_parse(self: Any, args: Any = None, namespace: Any = None) -> Any:
-        around = _parsing.get()
-        names = set(vars(namespace)) if namespace is not None else set()  # a configuration handed over as a namespace
-        token = _parsing.set(names)
-        try:
-            found, rest = parse_known_args(self, args, namespace)
-        finally:
-            _parsing.reset(token)
-        if around is not None:
-            around |= names
-        others = {name: value for name, value in vars(found).items() if name not in names}
-        declare(found, Typed(frozenset(names), others=others))
-        return found, rest
-
-    parser._get_values, parser.parse_known_args = recorded_values, recorded_parse
+def _recorded_parse(original: Callable[..., Any], parser: Any, args: Any = None, namespace: Any = None) -> Any:
+    around = _parsing.get()
+    names = set(vars(namespace)) if namespace is not None else set()  # a configuration handed over as a namespace
+    token = _parsing.set(names)
+    try:
+        found, rest = original(parser, args, namespace)
+    finally:
+        _parsing.reset(token)
+    if around is not None:
+        around |= names
+    others = {name: value for name, value in vars(found).items() if name not in names}
+    declare(found, Typed(frozenset(names), others=others))
+    return found, rest

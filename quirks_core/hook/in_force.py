@@ -14,13 +14,12 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import HOOK_VARIABLE
-from quirks_core.apply.imports import when_imported
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, ReceiptError, UsageError
 from quirks_core.base.text import one_line
@@ -42,18 +41,20 @@ _current: list[Plan] = []
 
 
 @dataclass(frozen=True, slots=True)
-class PlanInForce:
+class AppliedQuirks:
     """A plan in force in this process, and in every process of the engines that are started with it.
 
     Attributes:
         plan: The plan.
         folder: A private folder of this plan, removed at its end.
         warnings: What may not have its full effect, in words.
+        engine_args: The arguments to start the engine from, for which it was planned (`quirks_for`); else None.
     """
 
     plan: Plan
     folder: Path
     warnings: tuple[str, ...] = ()
+    engine_args: Any = None
 
     def carried_by(self, engine_args: Any) -> Any:
         """Returns a copy of an engine's arguments that has the plan's values, and carries the plan to all its processes."""
@@ -79,19 +80,8 @@ class PlanInForce:
         return mine
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedQuirks(PlanInForce):
-    """A plan in force for the engines that are started from its arguments.
-
-    Attributes:
-        engine_args: The arguments to start the engine from.
-    """
-
-    engine_args: Any = None
-
-
 @contextmanager
-def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator[PlanInForce]:
+def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator[AppliedQuirks]:
     """Puts a plan into force until the end of the block: the one way of a plan into an engine.
 
     Enter it before the first ``import vllm`` if the plan sets variables, some of which vLLM reads while it is imported. Start
@@ -122,10 +112,10 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
         _current.append(plan)
         process.carry_out(for_processes)
         processes.install()  # for cores that run in this process, or are forked from it
-        when_imported("vllm.engine.arg_utils", engine_config.install)  # it holds the engine's configuration against the plan
+        engine_config.install()  # it holds the engine's configuration against the plan
         for one in findings(plan, LIBRARY):
             _LOGGER.info("%s", one_line(str(one)))
-        yield PlanInForce(plan, folder, warnings)
+        yield AppliedQuirks(plan, folder, warnings)
     finally:
         _current.clear()
         engine_config.undo()
@@ -174,4 +164,4 @@ def quirks_for(
     plan = engine_config.resolve(mine, settings, purpose)
     engine_config.check_refusals(mine, plan)
     with in_force(plan, {**placed(Place.VARIABLE, given), engine_config.PLANNED_FOR: identity(mine)}) as applied:
-        yield AppliedQuirks(plan, applied.folder, applied.warnings, applied.carried_by(mine))
+        yield replace(applied, engine_args=applied.carried_by(mine))

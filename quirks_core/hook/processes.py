@@ -7,16 +7,14 @@ know of it, and ``worker_extension_cls`` stays free.
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
-from collections.abc import Iterable
-from types import ModuleType
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import CARRIED, FRONT_END_VARIABLE
-from quirks_core.apply.imports import when_imported
+from quirks_core.apply.imports import wrap
 from quirks_core.apply.parent_watchdog import end_with_parent
 from quirks_core.apply.read_back import contradictions, read_configuration
 from quirks_core.base.errors import ReceiptError
@@ -27,7 +25,6 @@ from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.receipt import Acknowledgement, Receipt
 from quirks_core.plan.records import ProcessPlan
 
-_MARK = "_model_quirks_proven"
 _NO_PLAN = "no plan was made for it, because its configuration was made by something that the hook does not reach"
 #: How vLLM names the processes of engine cores.
 _CORE = "EngineCore"
@@ -40,10 +37,13 @@ _OTHER_RUNNER = (
 def install() -> None:
     """Puts the wrappers on, now or as soon as vLLM's modules are imported; a second call changes nothing."""
     # Not on EngineCore.__init__: vLLM loads plugins inside of it, so a wrapper would come too late.
-    when_imported("vllm.v1.executor.abstract", _wrap_executor)
-    when_imported("vllm.v1.worker.worker_base", _wrap_worker)
-    when_imported("vllm.v1.engine.core", accounts.watch_core)
-    when_imported("vllm.v1.core.sched.scheduler", accounts.watch_scheduler)
+    wrap("vllm.v1.executor.abstract:Executor.__init__", _init_executor)
+    wrap("vllm.v1.executor.abstract:Executor.initialize_from_config", _initialize_from_config)
+    # A spawned worker loads plugins inside of init_worker, so that it is wrapped too late for that; init_device comes next.
+    wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_worker", _init_worker)
+    wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _init_device)
+    wrap("vllm.v1.engine.core:EngineCore.set_weight_version", accounts.set_weight_version)  # from 0.32 on
+    wrap("vllm.v1.core.sched.scheduler:Scheduler.add_request", accounts.add_request)
 
 
 def plan_of(config: Any) -> ProcessPlan | None:
@@ -85,8 +85,7 @@ def prove(executor: Any) -> Receipt | None:
         report.error(_OTHER_RUNNER.format(plan.model_runner, ", ".join(sorted(others))))
     changes = {slot: value for slot, value in plan.changes.items() if slot_named(slot).is_enforced}
     receipt = Receipt(digest=plan.digest, host=socket.gethostname(), changes=changes, processes=tuple(rows))
-    if settings.receipt is not None:
-        receipts.add_engine(settings.receipt, receipt)
+    receipts.add(settings.receipt, receipt)
     if not settings.is_quiet and (changes or plan.patches):
         report.log_receipt(receipt, plan.slots)
     return receipt
@@ -106,55 +105,33 @@ def refuse(problem: str, settings: HookSettings) -> NoReturn:
     Raises:
         ReceiptError: Always.
     """
-    if settings.receipt is not None:
-        receipts.add_problem(settings.receipt, problem)
+    receipts.add(settings.receipt, problem)
     raise ReceiptError(f"this engine cannot have a receipt: {problem}")
 
 
-def _wrap_executor(module: ModuleType) -> None:
-    kind = module.Executor
-    if hasattr(kind.initialize_from_config, _MARK):
-        return
-    init, original = kind.__init__, kind.initialize_from_config
-
-    @functools.wraps(init)
-    def with_plan(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        if plan_of(vllm_config) is None and (settings := HookSettings.read()) is not None and settings.needs_receipt:
-            refuse(_NO_PLAN, settings)
-        _into_force(vllm_config)
-        init(self, vllm_config, *args, **kwargs)
-
-    @functools.wraps(original)
-    def initialize_from_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if prove(self) is not None:
-            accounts.watch_executor(self)
-        return original(self, *args, **kwargs)
-
-    setattr(initialize_from_config, _MARK, True)
-    kind.__init__, kind.initialize_from_config = with_plan, initialize_from_config
+def _init_executor(original: Callable[..., Any], executor: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+    if plan_of(vllm_config) is None and (settings := HookSettings.read()) is not None and settings.needs_receipt:
+        refuse(_NO_PLAN, settings)
+    _into_force(vllm_config)
+    original(executor, vllm_config, *args, **kwargs)
 
 
-def _wrap_worker(module: ModuleType) -> None:
-    kind = module.WorkerWrapperBase
-    if hasattr(kind.init_worker, _MARK):
-        return
-    original, init_device = kind.init_worker, kind.init_device
+def _initialize_from_config(original: Callable[..., Any], executor: Any, *args: Any, **kwargs: Any) -> Any:
+    if prove(executor) is not None:
+        accounts.watch_executor(executor)
+    return original(executor, *args, **kwargs)
 
-    @functools.wraps(original)
-    def init_worker(self: Any, all_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
-        _into_force(all_kwargs[self.rpc_rank].get("vllm_config"))
-        return original(self, all_kwargs, *args, **kwargs)
 
-    @functools.wraps(init_device)
-    def with_ledger(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if plan_of(self.worker.vllm_config) is not None:
-            accounts.watch_worker(self)
-        return init_device(self, *args, **kwargs)
+def _init_worker(original: Callable[..., Any], wrapper: Any, all_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
+    _into_force(all_kwargs[wrapper.rpc_rank].get("vllm_config"))
+    return original(wrapper, all_kwargs, *args, **kwargs)
 
-    setattr(init_worker, _MARK, True)
-    # A spawned worker loads plugins inside of init_worker, so that it is wrapped too late for that; init_device comes next.
-    kind.init_worker, kind.init_device = init_worker, with_ledger
-    setattr(kind, worker_calls.METHOD, worker_calls.call)
+
+def _init_device(original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+    if plan_of(wrapper.worker.vllm_config) is not None:
+        setattr(type(wrapper), worker_calls.METHOD, worker_calls.call)
+        accounts.watch_worker(wrapper)
+    return original(wrapper, *args, **kwargs)
 
 
 def _into_force(config: Any) -> None:

@@ -43,6 +43,10 @@ class Receipts(Record):
     accounts: tuple[Account, ...] = ()
 
 
+#: Where the file has them.
+_SECTIONS = {Receipt: "engines", Acknowledgement: "front_ends", str: "problems", Account: "accounts"}
+
+
 def read(file: Path) -> Receipts:
     """Reads the file; an empty one, or none, holds nothing.
 
@@ -61,20 +65,18 @@ def read(file: Path) -> Receipts:
         raise ReceiptError(f"{file} holds no receipts") from None
 
 
-def begin(file: Path, *, keep_problems: bool = False) -> None:
-    """Makes sure that the file can be written, and takes out what is left of processes that have ended.
+def begin(file: Path, *, keep_problems: bool = False, only_new: bool = False) -> None:
+    """Makes sure that the file can be written, and takes out what is left of processes that have ended, or everything.
 
     With `keep_problems`, those of all engines of the run stay, for a program that watches it as a whole.
 
     Raises:
         UsageError: It cannot be written, or holds something else.
     """
-    host = socket.gethostname()
     try:
         with _changing(file) as found:
-            found["engines"] = [one for one in found["engines"] if one["host"] != host or _is_alive(one["processes"][0]["pid"])]
-            found["front_ends"] = [one for one in found["front_ends"] if _is_alive(one["pid"])]
-            found["accounts"] = [one for one in found["accounts"] if one["host"] != host or _is_alive(one["pid"])]
+            for section in ("engines", "front_ends", "accounts"):
+                found[section] = [one for one in found[section] if not only_new and _may_be_alive(one)]
             if not keep_problems:
                 found["problems"] = []
     except OSError as error:
@@ -83,41 +85,21 @@ def begin(file: Path, *, keep_problems: bool = False) -> None:
         raise UsageError(f"MODEL_QUIRKS_RECEIPT={file}: the file is there, and holds no receipts; name another one") from None
 
 
-def empty(file: Path) -> None:
-    """Takes everything out of the file.
+def add(file: Path | None, entry: Receipt | Acknowledgement | Account | str) -> None:
+    """Adds the receipt or the account of an engine's core, a process that has a plan, or why an engine got no receipt.
 
-    Raises:
-        UsageError: As for `begin`.
+    An account, or a process, takes the place of the one before; of an account, digests by tensor are left out. Without a file,
+    nothing is written.
     """
-    begin(file)
-    file.write_text("", encoding="utf-8")
-
-
-def add_engine(file: Path, receipt: Receipt) -> None:
-    """Adds the receipt of an engine core."""
+    if file is None:
+        return
+    if isinstance(entry, Account):
+        entry = entry.model_copy(update={"entries": ()})
+    section = _SECTIONS[type(entry)]
     with _changing(file) as found:
-        found["engines"].append(receipt.model_dump(mode="json"))
-
-
-def add_front_end(file: Path, acknowledgement: Acknowledgement) -> None:
-    """Adds a process that plans, or takes a plan over; in the place of the same process's earlier entry."""
-    with _changing(file) as found:
-        others = [one for one in found["front_ends"] if one["pid"] != acknowledgement.pid]
-        found["front_ends"] = [*others, acknowledgement.model_dump(mode="json")]
-
-
-def put_account(file: Path, account: Account) -> None:
-    """Puts the account of an engine core in the place of the one before; digests by tensor are left out."""
-    short = account.model_copy(update={"entries": ()}).model_dump(mode="json")
-    with _changing(file) as found:
-        others = [one for one in found["accounts"] if (one["host"], one["pid"]) != (account.host, account.pid)]
-        found["accounts"] = [*others, short]
-
-
-def add_problem(file: Path, problem: str) -> None:
-    """Adds why an engine got no receipt."""
-    with _changing(file) as found:
-        found["problems"].append(problem)
+        if isinstance(entry, Acknowledgement | Account):
+            found[section] = [one for one in found[section] if (one["host"], one["pid"]) != (entry.host, entry.pid)]
+        found[section].append(entry if isinstance(entry, str) else entry.model_dump(mode="json"))
 
 
 @contextmanager
@@ -136,9 +118,12 @@ def _read(opened: BinaryIO) -> Receipts:
     return Receipts.model_validate_json(text) if text.strip() else Receipts()
 
 
-def _is_alive(pid: int) -> bool:
+def _may_be_alive(entry: dict[str, Any]) -> bool:
+    """Returns whether a process still runs, as far as it can be seen from this machine; of an engine, its core."""
+    if entry["host"] != socket.gethostname():
+        return True
     try:
-        os.kill(pid, 0)
+        os.kill(entry["processes"][0]["pid"] if "processes" in entry else entry["pid"], 0)
     except ProcessLookupError:
         return False
     except PermissionError:

@@ -13,7 +13,7 @@ from quirks_core.apply.handed_down import HOOK_VARIABLE
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.base.text import one_line
 from quirks_core.configuration.config import Purpose
-from quirks_core.configuration.slots import SLOTS, Place, engine_problem, problem_of_name, slot_named
+from quirks_core.configuration.slots import SLOTS, Place, Slot, engine_problem, problem_of_name, slot_named
 from quirks_core.configuration.yaml_file import read_value
 from quirks_core.facts.trainers import TRAINERS, Trainer, find
 from quirks_core.facts.trainers import VARIABLE as TRAINER_VARIABLE
@@ -33,7 +33,7 @@ VARIABLES = (HOOK_VARIABLE, LEDGER_VARIABLE, LOG_VARIABLE, RECEIPT_VARIABLE, REQ
 _PURPOSES: tuple[str, ...] = get_args(Purpose)
 #: What MODEL_QUIRKS can be set to.
 MODES = ("on", *_PURPOSES, "report", "off")
-_BESIDE_SLOTS = ("purpose", "recipe")
+_BESIDE_SLOTS = {"purpose": Slot("purpose", Purpose), "recipe": Slot("recipe", str)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +143,8 @@ def read_given(text: str, problems: list[str]) -> dict[str, Any]:
 
 def problem_of_given(name: str, value: Any) -> str | None:
     """Returns why a slot, the purpose or the recipe cannot have that value; None if it can."""
-    if name == "purpose":
-        return (
-            None
-            if value in _PURPOSES
-            else f"purpose takes {', '.join(_PURPOSES)}, not {value!r}{nearest(str(value), _PURPOSES)}"
-        )
-    if name == "recipe":
-        return None if isinstance(value, str) else f"recipe takes a text, not {value!r}"
+    if name in _BESIDE_SLOTS:
+        return _BESIDE_SLOTS[name].problem(value)
     if name not in SLOTS and slot_named(name).family not in ("engine", "env"):
         return f"unknown slot {name!r}{nearest(name, (*SLOTS, *_BESIDE_SLOTS))}"
     return problem_of_name(name) or slot_named(name).problem(value) or engine_problem(name, value)

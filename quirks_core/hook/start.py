@@ -11,14 +11,12 @@ from typing import Any
 
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
-from quirks_core.apply.imports import when_imported
 from quirks_core.base.errors import QuirksError
 from quirks_core.facts.installation import check_ours
 from quirks_core.hook import engine_config, explicit, processes
 from quirks_core.hook.settings import HookSettings
 from quirks_core.plan.records import ProcessPlan
 
-_done = False
 _before: Callable[..., Any] | None = None
 
 
@@ -32,7 +30,6 @@ def start(carried: Any = None) -> None:
         UsageError: A variable of ours has a value that it cannot have.
         QuirksError: The plan cannot be carried out here.
     """
-    global _done
     _without_tracebacks()
     if folder := os.environ.get(FOLDER_VARIABLE):  # its workers call functions of the package `worker`
         check_ours("worker")
@@ -45,11 +42,9 @@ def start(carried: Any = None) -> None:
     elif settings is None:
         return
     processes.install()
-    if _done or settings is None:
-        return
-    _done = True
-    explicit.watch()
-    when_imported("vllm.engine.arg_utils", engine_config.install)
+    if settings is not None:
+        explicit.watch()
+        engine_config.install()
 
 
 def _without_tracebacks() -> None:

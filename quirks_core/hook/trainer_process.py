@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from types import FrameType
 from typing import Any, NamedTuple
 
 from quirks_core.facts.trainers import Trainer
@@ -94,8 +94,6 @@ def _weights(trainer: Trainer) -> Iterator[tuple[str, Read]]:
 
 def _callers(trainer: Trainer) -> Iterator[Any]:
     """Yields the trainer's objects whose methods are being called, the innermost first."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe()):
         if str(frame.f_globals.get("__name__")).partition(".")[0] in trainer.modules and "self" in frame.f_locals:
             yield frame.f_locals["self"]
-        frame = frame.f_back

@@ -6,12 +6,10 @@ whole conversation, learns ids that no policy sampled. The engine's core has the
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 #: Answers are found by a digest of the prompt before them, up to a multiple of this many ids.
@@ -24,24 +22,6 @@ _WINDOW, _FEWEST = 16, 4
 _KEPT = 1 << 20
 #: Answers that are kept of prompts with equal digests, such as the samples of one prompt.
 _ALIKE = 512
-
-Decode = Callable[[Sequence[int]], str]
-
-
-def watch(module: ModuleType, started: Callable[[Any, Any], None]) -> None:
-    """Has the schedulers of ``vllm.v1.core.sched.scheduler`` report each request that they get, with the configuration."""
-    kind = module.Scheduler
-    original = kind.add_request
-    if hasattr(original, "_model_quirks_turns"):
-        return
-
-    @functools.wraps(original)
-    def add_request(self: Any, request: Any) -> Any:
-        started(self.vllm_config, request)
-        return original(self, request)
-
-    add_request._model_quirks_turns = True  # type: ignore[attr-defined]
-    kind.add_request = add_request
 
 
 class _Answer(NamedTuple):
@@ -59,7 +39,7 @@ class Turns:
         encoded_again: How many of them have other ids.
     """
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         """Begins without answers; `decode` returns the text of ids, special tokens included."""
         self.continued = self.encoded_again = 0
         self._decode = decode

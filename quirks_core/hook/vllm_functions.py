@@ -6,8 +6,7 @@ import ast
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from packaging.version import InvalidVersion, Version
-
+from quirks_core.facts.model_runner import release_read
 from quirks_core.facts.packages import NEWEST_READ, OLDEST_READ, installed_version
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
@@ -29,23 +28,14 @@ SEAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def problem(version: str | None = None, source: VllmSource = INSTALLED) -> str | None:
     """Returns why the hook cannot be put on vLLM; None if it can. Reads source, imports nothing."""
     text = version or installed_version("vllm")
-    try:
-        release = Version(text or "").release[:2]
-    except InvalidVersion:
-        release = ()
-    if not OLDEST_READ <= release <= NEWEST_READ:
+    if release_read(text) is None:
         low, high = (".".join(map(str, one)) for one in (OLDEST_READ, NEWEST_READ))
         return f"vLLM {text or 'of an unknown version'} is none of {low} to {high}, for which the hook was written"
     for target, wanted in SEAMS.items():
-        found = _parameters(source.statement(target))
-        if found is None:
+        node = source.statement(target)
+        if not isinstance(node, ast.FunctionDef):
             return f"vLLM {text} has no {target}"
+        found = tuple(one.arg for one in (*node.args.posonlyargs, *node.args.args))
         if found[: len(wanted)] != wanted:
             return f"{target} of vLLM {text} takes ({', '.join(found)}) instead of ({', '.join(wanted)})"
     return None
-
-
-def _parameters(node: ast.stmt | None) -> tuple[str, ...] | None:
-    if not isinstance(node, ast.FunctionDef):
-        return None
-    return tuple(one.arg for one in (*node.args.posonlyargs, *node.args.args))

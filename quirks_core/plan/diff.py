@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
 from quirks_core.plan.records import Plan, Status
 
-K = TypeVar("K", str, tuple[str, ...])
 _NO = object()  # marks a missing value; None is JSON's null, which is a value
 
 
@@ -53,43 +52,40 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
         What differs. ``diff(b, a)`` is the same with the sides exchanged.
     """
     plans = a, b
-    slots = {name for plan in plans for name in (*plan.context.settings, *plan.context.typed, *_adjusted(plan))}
-    names = {"state", "distribution", "version", "because"}
-    quirks = [{one.id: one.model_dump(include=names) for one in plan.verdicts} for plan in plans]
+    slots = {name for plan in plans for name in (*plan.context.settings, *plan.context.typed)}
+    slots |= {item.slot for plan in plans for item in plan.adjustments}
+    names = ("state", "distribution", "version", "because")
+    quirks = [{one.id: {name: getattr(one, name) for name in names} for one in plan.verdicts} for plan in plans]
     return PlanDiff(
-        facts=tuple(changes(_facts(a), _facts(b), ".".join)),
-        slots=tuple(changes({name: _slot(a, name) for name in slots}, {name: _slot(b, name) for name in slots}, str)),
-        quirks=tuple(one for one in changes(quirks[0], quirks[1], str) if not _is_reason_alone(one)),
+        facts=tuple(changes(_facts(a), _facts(b))),
+        slots=tuple(changes({name: _slot(a, name) for name in slots}, {name: _slot(b, name) for name in slots})),
+        quirks=tuple(one for one in changes(*quirks) if one.missing or one.a | {"because": ""} != one.b | {"because": ""}),
     )
 
 
-def changes(a: Mapping[K, Any], b: Mapping[K, Any], name: Callable[[K], str]) -> Iterator[Change]:
+def changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Change]:
     """Yields the keys whose values differ, or that only one mapping has, in order."""
-    for key in sorted(a.keys() | b.keys()):
-        sides = a.get(key, _NO), b.get(key, _NO)
+    for name in sorted(a.keys() | b.keys()):
+        sides = a.get(name, _NO), b.get(name, _NO)
         # As JSON: True, 1 and 1.0 are equal in Python, but not in a plan; and NaN equals NaN.
         if _NO in sides or canonical(sides[0]) != canonical(sides[1]):
             missing: Literal["a", "b"] | None = "a" if sides[0] is _NO else "b" if sides[1] is _NO else None
             left, right = (None if side is _NO else side for side in sides)
-            yield Change(name=name(key), a=left, b=right, missing=missing)
+            yield Change(name=name, a=left, b=right, missing=missing)
 
 
-def _facts(plan: Plan) -> dict[tuple[str, ...], Any]:
+def _facts(plan: Plan) -> dict[str, Any]:
     """The facts by path; settings are compared as slots."""
     facts = plan.context.model_dump(mode="json", exclude={"model": {"path"}, "settings": True, "sources": True, "typed": True})
     return dict(_leaves(facts))
 
 
-def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key in value:
             yield from _leaves(value[key], (*path, key))
     elif value != {} or len(path) > 1:  # an empty family of facts is no fact; an empty value is one
-        yield path, value
-
-
-def _adjusted(plan: Plan) -> set[str]:
-    return {item.slot for item in plan.adjustments}
+        yield ".".join(path), value
 
 
 def _slot(plan: Plan, slot: str) -> dict[str, Any]:
@@ -99,7 +95,3 @@ def _slot(plan: Plan, slot: str) -> dict[str, Any]:
     if not who:
         who = ["the user"] if context.is_typed(slot) else ["the configuration's default"] if slot in context.settings else []
     return {"value": plan.changes.get(slot, before), "who": who, "before": before, "typed": context.is_typed(slot)}
-
-
-def _is_reason_alone(change: Change) -> bool:
-    return not change.missing and {**change.a, "because": ""} == {**change.b, "because": ""}

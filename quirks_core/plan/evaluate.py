@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from quirks_core.base.errors import nearest, words
 from quirks_core.configuration.slots import SLOTS
@@ -26,8 +27,7 @@ _STATES = {Answer.YES: State.ACTIVE, Answer.UNKNOWN: State.UNKNOWN, Answer.NO: S
 _NOTHING = Trace(Answer.YES, (), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluated:
+class Evaluated(NamedTuple):
     """One quirk, evaluated for a run.
 
     Attributes:
@@ -51,24 +51,30 @@ def evaluate(context: RunContext, loaded: Iterable[Loaded], switches: Switches) 
     for one in alone:
         for replaced in one.item.quirk.supersedes:
             successors.setdefault(replaced, []).append(one)
-    return [_superseded(one, successors.get(one.item.quirk.id, ()), switches) for one in alone]
+    replacing = ((one, successors.get(one.item.quirk.id)) for one in alone)
+    return [_superseded(one, others) if others else one for one, others in replacing]
 
 
 def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evaluated:
     """Evaluates one quirk, without the quirks that supersede it."""
-    matched, affected = _traces(context, item.quirk)
-    trace = all_of((matched, affected))
+    types, known = item.quirk.model_types, context.loaded.model_types
+    if types is not None and known and types.isdisjoint(known):  # for other models: not evaluated further
+        wanted = " or ".join(sorted(types))
+        matched, ranges = Trace.of(Leaf("model.model_type", wanted, context.fact("model.model_type"), Answer.NO)), _NOTHING
+    else:
+        matched, ranges = matches(item.quirk.match, context), affected(context, item.quirk)
+    trace = matched if ranges is _NOTHING else all_of((matched, ranges))
     state = _STATES[trace.answer]
-    if matched.answer is Answer.YES and affected.answer is Answer.NO:
+    if matched.answer is Answer.YES and ranges.answer is Answer.NO:
         state = State.DORMANT
-    elif matched.answer is not Answer.NO and _is_unexamined(affected):
+    elif matched.answer is not Answer.NO and _is_unexamined(ranges):
         state = State.NOT_EXAMINED
     because = _reason(trace)
     switch = switches.of(item)
     if switch is not None:
         state = State.ACTIVE if switch.on else State.DISABLED
         because = f"{switch}; {because}" if switch.on else str(switch)
-    verdict = Verdict.model_construct(  # our fields are typed; validation would cost more than matching
+    verdict = Verdict(
         id=item.quirk.id,
         title=item.quirk.title,
         flag=item.quirk.flag,
@@ -90,15 +96,11 @@ def evaluate_one(context: RunContext, item: Loaded, switches: Switches) -> Evalu
     return Evaluated(item, verdict)
 
 
-def judge_advice(planned: RunContext, evaluated: Iterable[Evaluated], switches: Switches) -> list[Evaluated]:
+def judge_advice(planned: RunContext, one: Evaluated, switches: Switches) -> Evaluated:
     """Takes back advice that the values of the plan make needless.
 
     A quirk that does nothing but advise no longer concerns such a run; of others, a piece of advice no longer counts.
     """
-    return [_advising(planned, one, switches) for one in evaluated]
-
-
-def _advising(planned: RunContext, one: Evaluated, switches: Switches) -> Evaluated:
     if one.verdict.state is not State.ACTIVE or not any(isinstance(item, Advise) for item in one.adjustments):
         return one
     if all(isinstance(item, Advise) for item in one.item.quirk.adjustments) and not one.item.quirk.supersedes:
@@ -106,7 +108,7 @@ def _advising(planned: RunContext, one: Evaluated, switches: Switches) -> Evalua
         if again.verdict.state in (State.NOT_MATCHED, State.DORMANT):
             return again
     still = _with_adjustments(planned, one.item, one.verdict).adjustments
-    return replace(one, adjustments=tuple(item for item in one.adjustments if item in still))
+    return one._replace(adjustments=tuple(item for item in one.adjustments if item in still))
 
 
 def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
@@ -116,7 +118,7 @@ def affected(facts: InstalledFacts, quirk: Quirk) -> Trace:
     """
     packages = dict.fromkeys(item.package for item in quirk.affected)
     found = [any_of(_in_range(facts, quirk, item) for item in quirk.affected if item.package == name) for name in packages]
-    trace = found[0] if len(found) == 1 else all_of(found)
+    trace = found[0] if len(found) == 1 else all_of(found) if found else _NOTHING
     if trace.answer is Answer.YES and (misfit := _misfit(facts, quirk)) is not None:
         return all_of((trace, Trace.of(misfit)))
     return trace
@@ -145,8 +147,8 @@ def _with_adjustments(context: RunContext, item: Loaded, verdict: Verdict) -> Ev
             is_advice = isinstance(adjustment, Advise)
             undecided.append(_undecided(item, condition, text, NoteKind.UNDECIDED_ADVICE if is_advice else NoteKind.UNDECIDED))
     if condition.answer is Answer.NO and not holding and not undecided and verdict.switch is None:
-        nothing = {"state": State.NOT_MATCHED, "because": f"it does nothing in this run: {condition.decisive}"}
-        return Evaluated(item, verdict.model_copy(update=nothing))
+        because = f"it does nothing in this run: {condition.decisive}"
+        return Evaluated(item, replace(verdict, state=State.NOT_MATCHED, because=because))
     if verdict.state is State.NOT_EXAMINED:
         return Evaluated(item, verdict)
     return Evaluated(item, verdict, tuple(holding), tuple(undecided))
@@ -157,31 +159,21 @@ def _undecided(item: Loaded, trace: Trace, text: str, kind: NoteKind = NoteKind.
     return Note(kind=kind, quirk=item.quirk.id, about=tuple(facts), text=text)
 
 
-def _superseded(one: Evaluated, successors: Sequence[Evaluated], switches: Switches) -> Evaluated:
+def _superseded(one: Evaluated, successors: Sequence[Evaluated]) -> Evaluated:
     """Replaces a quirk by the successors that apply; beside one that is undecided it stays, and the verdict names that one.
 
     What the successors are superseded by themselves does not matter, so that the order of a chain does not either.
     """
-    if switches.of(one.item) is not None:
+    if one.verdict.switch is not None:
         return one
     if applying := [other.item for other in successors if other.verdict.state is State.ACTIVE]:
         because = "superseded by " + " and ".join(map(str, applying))
-        return Evaluated(one.item, one.verdict.model_copy(update={"state": State.SUPERSEDED, "because": because}))
+        return Evaluated(one.item, replace(one.verdict, state=State.SUPERSEDED, because=because))
     undecided = [f"{other.item} ({other.verdict.because})" for other in successors if other.verdict.state is State.UNKNOWN]
     if not undecided or one.verdict.state is not State.ACTIVE:
         return one
     because = f"{one.verdict.because}; not superseded, because it is undecided whether this applies: {' and '.join(undecided)}"
-    return replace(one, verdict=one.verdict.model_copy(update={"because": because}))
-
-
-def _traces(context: RunContext, quirk: Quirk) -> tuple[Trace, Trace]:
-    """The answers of match and versions. A quirk for other models is not evaluated further."""
-    types = quirk.model_types
-    if types is not None and (known := context.loaded.model_types) and types.isdisjoint(known):
-        return Trace.of(
-            Leaf("model.model_type", " or ".join(sorted(types)), context.fact("model.model_type"), Answer.NO)
-        ), _NOTHING
-    return matches(quirk.match, context), affected(context, quirk)
+    return one._replace(verdict=replace(one.verdict, because=because))
 
 
 def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:

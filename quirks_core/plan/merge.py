@@ -22,7 +22,7 @@ class Proposal:
     """A quirk's request for one slot. Two are equal if quirk, place, relation, operand and strength are equal.
 
     Attributes:
-        slot: Name of the slot.
+        place: Name of the slot and, for a mapping, the keys that lead to the value, outermost first.
         relation: How the slot's value must compare with the operand.
         operand: Already computed; any JSON value.
         required: True for a `Require`, false for a `Default`.
@@ -30,12 +30,11 @@ class Proposal:
         flag: The quirk's flag.
         remedy: What a user with a contradicting value should do.
         instead_of: The values that contradict; empty if every other value does.
-        keys: For a mapping, the keys that lead to the value, outermost first.
         quirk: The quirk's id.
         text: Relation, operand and `instead_of` as canonical JSON.
     """
 
-    slot: str
+    place: tuple[str, ...]
     relation: Relation
     operand: Any = field(compare=False)
     required: bool
@@ -43,7 +42,6 @@ class Proposal:
     flag: str = field(default="", compare=False)
     remedy: str = field(default="", compare=False)
     instead_of: tuple[Any, ...] = field(default=(), compare=False)
-    keys: tuple[str, ...] = ()
     quirk: str = field(init=False)
     text: str = field(init=False)
 
@@ -58,11 +56,6 @@ class Proposal:
         """Relation and operand as canonical JSON."""
         return canonical([self.relation, self.operand])
 
-    @property
-    def place(self) -> tuple[str, ...]:
-        """Slot and keys."""
-        return (self.slot, *self.keys)
-
     def allows(self, value: Any) -> bool:
         """Returns whether a value satisfies the proposal."""
         return holds(self.relation, self.operand, value)
@@ -73,7 +66,7 @@ class Proposal:
             yield self
             return
         for key, value in sorted(self.operand.items()):
-            yield from replace(self, operand=value, instead_of=(), keys=(*self.keys, key)).parts()
+            yield from replace(self, operand=value, instead_of=(), place=(*self.place, key)).parts()
 
 
 @dataclass(frozen=True)

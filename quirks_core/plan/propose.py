@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,11 +45,6 @@ class Proposed:
     refusals: list[Refusal] = field(default_factory=list)
     warnings: list[Note] = field(default_factory=list)
 
-    @property
-    def planned_patches(self) -> tuple[PlannedPatch, ...]:
-        """The patches, in an order that does not depend on registration."""
-        return tuple(sorted((planned for _, planned in self.patches), key=lambda item: (item.target, item.quirk.id)))
-
 
 def propose(context: RunContext, evaluated: Iterable[Evaluated], *, advice: bool = False) -> Proposed:
     """Collects the requests of every active quirk: its advice and what is undecided, or everything else."""
@@ -61,6 +57,7 @@ def propose(context: RunContext, evaluated: Iterable[Evaluated], *, advice: bool
             except QuirksError as error:
                 reason = f"its value cannot be used: {error}"
                 found.refusals.append(_refusal("broken", one.item, reason, "report it to its distribution"))
+    found.patches.sort(key=lambda one: (one[1].target, one[1].quirk.id))  # whatever the order of registration
     found.refusals += _patch_conflicts(found.patches)
     return found
 
@@ -81,8 +78,11 @@ def _propose_one(context: RunContext, item: Loaded, adjustment: Adjustment, foun
 
 def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) -> Proposal:
     slot, relation = find_slot(adjustment.slot), adjustment.relation
-    operand = computed(context, adjustment.operand)
-    problem = problem_of_operand(slot, relation, operand)
+    operand, problem = copy.deepcopy(adjustment.operand), None
+    if callable(operand):  # any other was checked, and made plain, when it was declared
+        operand = computed(context, operand)
+        if (problem := problem_of_operand(slot, relation, operand)) is None:
+            operand = [slot.plain(value) for value in operand] if relation is Relation.ONE_OF else slot.plain(operand)
     if problem is None and context.source_known("vllm"):
         values = operand if relation is Relation.ONE_OF else [operand]
         problem = next((why for value in values if (why := engine_problem(slot.name, value, context.source))), None)
@@ -90,9 +90,9 @@ def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) 
         raise QuirksError(problem)
     required = isinstance(adjustment, Require)
     return Proposal(
-        slot=slot.name,
+        place=(slot.name,),
         relation=relation,
-        operand=[slot.plain(value) for value in operand] if relation is Relation.ONE_OF else slot.plain(operand),
+        operand=operand,
         required=required,
         contributor=item.contributor(adjustment.reason),
         flag=item.quirk.flag,
@@ -140,34 +140,27 @@ def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Propo
 
 def _patch_conflicts(patches: Sequence[tuple[Patch, PlannedPatch]]) -> Iterator[Refusal]:
     """Wrappers can be nested; a replacement or an addition allows no other patch of its target or of anything in it."""
-    targets: dict[str, list[tuple[Patch, PlannedPatch]]] = {}
-    for patch, planned in patches:
-        targets.setdefault(planned.target, []).append((patch, planned))
-    yield from _inside_of_a_replacement(targets)
-    for target, on_it in sorted(targets.items()):
-        quirks = tuple(sorted((planned.quirk for _, planned in on_it), key=lambda quirk: quirk.id))
-        ids = {quirk.id for quirk in quirks}
+    for target in sorted({planned.target for _, planned in patches}):
+        on_it = [(patch, planned.quirk) for patch, planned in patches if planned.target == target]
+        ids = {quirk.id for _, quirk in on_it}
+        owners = [quirk for patch, quirk in on_it if not patch.wrapper]
+        for inner in (planned for _, planned in patches if planned.target.startswith(f"{target}.")):
+            if others := [owner for owner in owners if owner.id != inner.quirk.id]:
+                reason = f"{target} is replaced, and {inner.target} in it is patched"
+                yield _patch_conflict(target, reason, [*others, inner.quirk])
         if len(ids) < len(on_it):
-            yield _patch_conflict(target, f"{target} is patched twice by one quirk", quirks)
-        elif len(ids) > 1 and not all(patch.wrapper for patch, _ in on_it):
-            yield _patch_conflict(target, f"{target} is patched by several quirks, and one of them replaces it", quirks)
-
-
-def _inside_of_a_replacement(targets: Mapping[str, Sequence[tuple[Patch, PlannedPatch]]]) -> Iterator[Refusal]:
-    """A patch inside a target that another quirk replaces would change code that it was not written against."""
-    for outer, patches in sorted(targets.items()):
-        for owner in [planned.quirk for patch, planned in patches if not patch.wrapper]:
-            for inner in sorted(name for name in targets if name.startswith(f"{outer}.")):
-                others = [planned.quirk for _, planned in targets[inner] if planned.quirk.id != owner.id]
-                if others:
-                    yield _patch_conflict(outer, f"{outer} is replaced, and {inner} in it is patched", (owner, *others))
+            yield _patch_conflict(target, f"{target} is patched twice by one quirk", [quirk for _, quirk in on_it])
+        elif len(ids) > 1 and owners:
+            reason = f"{target} is patched by several quirks, and one of them replaces it"
+            yield _patch_conflict(target, reason, [quirk for _, quirk in on_it])
 
 
 def _patch_conflict(target: str, reason: str, quirks: Sequence[Contributor]) -> Refusal:
-    ids = {quirk.id for quirk in quirks}
-    losers = [tuple(sorted(ids - {name})) or (name,) for name in sorted(ids)]
+    by_id = {quirk.id: quirk for quirk in quirks}
+    losers = [tuple(sorted(by_id.keys() - {name})) or (name,) for name in sorted(by_id)]
     remedy = "decide which of them you need and switch the others off"
-    return Refusal.of("conflict", reason, remedy, off=losers, target=target, quirks=tuple(quirks))
+    in_order = tuple(sorted(quirks, key=lambda quirk: quirk.id))
+    return Refusal.of("conflict", reason, remedy, off=losers, target=target, quirks=in_order)
 
 
 def _refusal(kind: str, item: Loaded, reason: str, remedy: str, **more: Any) -> Refusal:

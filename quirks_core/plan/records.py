@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum, auto
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_serializer
+from pydantic import Field, PlainSerializer, ValidationError
 
 from quirks_core.base.errors import QuirksError
 from quirks_core.base.json_values import canonical, sha256
@@ -18,9 +19,6 @@ from quirks_core.declaration.flags import Kind, flag_name
 from quirks_core.declaration.trace import Answer, Leaf
 from quirks_core.facts.context import RunContext
 from quirks_core.facts.model_runner import MODEL_RUNNER
-
-#: Linux allows 128 KiB for one variable; this leaves room for its name and the rest of the environment.
-_LARGEST = 120_000
 
 
 class Strength(StrEnum):
@@ -181,16 +179,12 @@ class Refusal(Record):
 
     def __str__(self) -> str:
         who = " and ".join(str(quirk) for quirk in self.quirks)
-        reason, remedy = indented(self.in_full, 6), indented(self.remedy, 6)
+        reason, remedy = indented(with_lines(self.reason, self.lines), 6), indented(self.remedy, 6)
         return f"{who}: {reason}\n    remedy: {remedy}\n    override: {self.switch}"
 
-    @property
-    def in_full(self) -> str:
-        """The reason, and the lines that show it."""
-        return with_lines(self.reason, self.lines)
 
-
-class Verdict(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:  # no model of pydantic, which would take longer than the match
     """Whether a quirk concerns the run and what it costs there, with every comparison that was made, and the switch on it."""
 
     id: str
@@ -204,11 +198,9 @@ class Verdict(Record):
     because: str
     cost: str = ""
     switch: Switch | None = None
-    trace: tuple[Leaf, ...]
-
-    @field_serializer("trace")
-    def _leaves_by_name(self, trace: tuple[Leaf, ...]) -> list[dict[str, Any]]:
-        return [leaf._asdict() for leaf in trace]
+    trace: Annotated[
+        tuple[Leaf, ...], PlainSerializer(lambda trace: [leaf._asdict() for leaf in trace], return_type=list[dict[str, Any]])
+    ]
 
 
 class RefusedError(QuirksError):
@@ -226,7 +218,7 @@ class ProcessPlan(Record):
     Attributes:
         context: SHA-256 of the facts the plan was made for.
         changes: The slots that quirks change, with their final values.
-        adjustments: ``slot``, ``relation``, ``value``, ``strength``, ``status`` and quirk ids with versions, per adjustment.
+        adjustments: Who requested what, and what became of it.
         patches: The patches to install.
         refused: Ids of the quirks that refuse the run.
         model_runner: The model runner that the facts lead to; empty if it is unknown.
@@ -234,21 +226,10 @@ class ProcessPlan(Record):
 
     context: str
     changes: dict[str, Any] = Field(default_factory=dict)
-    adjustments: tuple[dict[str, Any], ...] = ()
+    adjustments: tuple[PlannedAdjustment, ...] = ()
     patches: tuple[PlannedPatch, ...] = ()
     refused: tuple[str, ...] = ()
     model_runner: str = ""
-
-    def to_variable(self) -> str:
-        """Returns the plan as JSON for an environment variable.
-
-        Raises:
-            QuirksError: It is larger than a variable can be.
-        """
-        text = self.model_dump_json()
-        if (size := len(text.encode())) > _LARGEST:
-            raise QuirksError(f"what the plan hands down takes {size} bytes, more than fits in an environment variable")
-        return text
 
     @classmethod
     def read(cls, text: str, where: str) -> ProcessPlan:
@@ -265,15 +246,14 @@ class ProcessPlan(Record):
     @property
     def slots(self) -> set[str]:
         """The slots that quirks adjust."""
-        return {line["slot"] for line in self.adjustments} | self.changes.keys()
+        return {line.slot for line in self.adjustments} | self.changes.keys()
 
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, without the place of a declaration, and without the runner, which the facts imply."""
-        body = self.model_dump(mode="json", exclude={"model_runner"})
-        for patch in body["patches"]:
-            del patch["quirk"]["location"], patch["quirk"]["reference"]
-        return sha256(body)
+        place = {"location", "reference"}
+        left_out: Any = {"patches": {"__all__": {"quirk": place}}, "adjustments": {"__all__": {"quirks": {"__all__": place}}}}
+        return sha256(self.model_dump(mode="json", exclude={"model_runner": True, **left_out}))
 
 
 class Plan(Record):
@@ -349,22 +329,11 @@ class Plan(Record):
     def for_processes(self) -> ProcessPlan:
         """The part that travels to every process."""
         facts = self.context.model_dump(mode="json", exclude={"model": {"path"}, "sources": True})
-        lines = tuple(
-            {
-                "slot": item.slot,
-                "relation": item.relation.value,
-                "value": item.value,
-                "strength": item.strength.value,
-                "status": item.status.value,
-                "quirks": [f"{quirk.id} {quirk.distribution}=={quirk.version}" for quirk in item.quirks],
-            }
-            for item in self.adjustments
-        )
         refused = tuple(sorted({quirk.id for refusal in self.refusals for quirk in refusal.quirks}))
         return ProcessPlan(
             context=sha256(facts),
             changes=self.changes,
-            adjustments=lines,
+            adjustments=self.adjustments,
             patches=self.patches,
             refused=refused,
             model_runner=self.model_runner,

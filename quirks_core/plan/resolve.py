@@ -32,20 +32,20 @@ def resolve(
     switches = switches or Switches()
     evaluated = evaluate(context, loaded, switches)
     proposed = propose(context, evaluated)
-    settled = settle(context, by_place(proposed.proposals))
-    planned = context.with_values(settled.changes)
-    evaluated = judge_advice(planned, evaluated, switches)
+    changes, adjustments, refusals = settle(context, by_place(proposed.proposals))
+    planned = context.with_values(changes)
+    evaluated = [judge_advice(planned, one, switches) for one in evaluated]
     advised = propose(planned, evaluated, advice=True)
     notes = sorted((*proposed.warnings, *advised.warnings), key=lambda note: note.quirk or "")
     plan = Plan.model_construct(  # the parts are validated records already
         digest="",
         context=context,
-        changes=settled.changes,
-        adjustments=settled.adjustments,
+        changes=changes,
+        adjustments=tuple(adjustments),
         verdicts=tuple(one.verdict for one in evaluated),
-        refusals=(*proposed.refusals, *advised.refusals, *settled.refusals),
+        refusals=(*proposed.refusals, *advised.refusals, *refusals),
         warnings=(*warnings, *_of_versions(context, evaluated), *notes),
-        patches=proposed.planned_patches,
+        patches=tuple(planned for _, planned in proposed.patches),
     )
     return plan.model_copy(update={"digest": plan.for_processes.digest})
 

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from quirks_core.declaration.adjustments import Relation, is_among, same
 from quirks_core.facts.context import RunContext
 from quirks_core.plan.merge import Proposal, Proposals, in_order, overlapping
 from quirks_core.plan.records import PlannedAdjustment, Refusal, Status, Strength
-
-
-@dataclass(slots=True)
-class Settled:
-    """What became of all proposals; the changes are the final values of the slots that quirks change."""
-
-    changes: dict[str, Any] = field(default_factory=dict)
-    adjustments: tuple[PlannedAdjustment, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +38,17 @@ class _Now:
         return self.is_there and not self.is_in_the_way and item.allows(self.value)
 
 
-def settle(context: RunContext, by_place: tuple[Proposals, ...]) -> Settled:
-    """Settles every slot for which there is a proposal."""
+def settle(
+    context: RunContext, by_place: tuple[Proposals, ...]
+) -> tuple[dict[str, Any], list[PlannedAdjustment], list[Refusal]]:
+    """Returns the final values of the slots that quirks change, what became of every proposal, and what cannot be settled."""
     clashing = {asked.place for pair in overlapping(by_place) for asked in pair}
+    changes: dict[str, Any] = {}
     refusals = []
     for outer, inner in overlapping(by_place):
         reason = f"{outer.name} is wanted as a value, and keys below it are wanted too"
         refusals.append(_disagreement(inner, (*outer.strongest, *inner.strongest), reason))
     lines: list[PlannedAdjustment] = []
-    settled = Settled()
     for asked in by_place:
         now = _Now.of(context, asked)
         if asked.is_conflict:
@@ -70,9 +63,8 @@ def settle(context: RunContext, by_place: tuple[Proposals, ...]) -> Settled:
                 refusals += [refusal] if refusal else []
             lines.append(_line(asked, group, status, reason))
             if status is Status.APPLIED:
-                _change(settled.changes, context, asked, group[0], now)
-    settled.adjustments, settled.refusals = tuple(lines), tuple(refusals)
-    return settled
+                _change(changes, context, asked, group[0], now)
+    return changes, lines, refusals
 
 
 def _groups(asked: Proposals) -> list[tuple[Proposal, ...]]:
@@ -92,7 +84,9 @@ def _outcome(asked: Proposals, group: Sequence[Proposal], now: _Now) -> tuple[St
     if not now.is_typed:
         if all(map(now.satisfies, asked.strongest)):
             return Status.ALREADY_SET, f"the configuration's default is {now.value!r} already", None
-        if item.relation is not Relation.INCLUDES and not _brings(item, final):
+        # Beside a stricter one, a proposal merely allows the value that its slot gets.
+        names_it = is_among(final, item.operand) if item.relation is Relation.ONE_OF else same(final, item.operand)
+        if item.relation is not Relation.INCLUDES and not names_it:
             return Status.OUTRANKED, f"the stricter {final!r} wins", None
         was_open = "the configuration left it open"
         return (
@@ -111,11 +105,6 @@ def _outcome(asked: Proposals, group: Sequence[Proposal], now: _Now) -> tuple[St
     if all(one.instead_of and not is_among(now.value, one.instead_of) for one in group):
         return Status.KEPT_USER, f"the user typed {now.value!r}, which serves as well", None
     return Status.REFUSED, f"the user typed {now.value!r}", _contradiction(asked, group, now)
-
-
-def _brings(item: Proposal, final: Any) -> bool:
-    """Returns whether a proposal names the value that its slot gets, rather than merely allowing it."""
-    return is_among(final, item.operand) if item.relation is Relation.ONE_OF else same(final, item.operand)
 
 
 def _change(changes: dict[str, Any], context: RunContext, asked: Proposals, item: Proposal, now: _Now) -> None:

@@ -62,7 +62,9 @@ class Switches:
             UsageError: One layer turns the same name off and on, or gives an empty name.
         """
         variables = os.environ if environ is None else environ
-        from_environment = SwitchNames(*(_listed(variables.get(name, "")) for name in (DISABLE_VARIABLE, FORCE_VARIABLE)))
+        texts = (variables.get(name, "") for name in (DISABLE_VARIABLE, FORCE_VARIABLE))
+        # A variable that is set to nothing, or a comma at the end, gives no name.
+        from_environment = SwitchNames(*([name for name in text.split(",") if name.strip()] for text in texts))
         return cls(
             tuple(
                 _layer(names, *words)
@@ -120,11 +122,6 @@ class Switches:
         if wrong:
             raise UsageError("no quirk, flag or distribution of that name: " + "; ".join([*wrong, *doubtful]))
         return [f"no quirk of that name, unless a plugin that was not loaded has it: {text}" for text in doubtful]
-
-
-def _listed(text: str) -> list[str]:
-    """The names in a variable; a variable that is set to nothing, or a comma at the end, gives none."""
-    return [name for name in text.split(",") if name.strip()]
 
 
 def _layer(names: SwitchNames, off: str, on: str) -> Mapping[str, Switch]:

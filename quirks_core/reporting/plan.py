@@ -53,11 +53,7 @@ class Ways:
     see_all: str
 
 
-def _by_options(facts: Iterable[str]) -> str:
-    return listed(dict.fromkeys(filter(None, map(option_for, facts))), MOST)
-
-
-COMMAND_LINE = Ways(_by_options, "--verbose lists them")
+COMMAND_LINE = Ways(lambda facts: listed(dict.fromkeys(filter(None, map(option_for, facts))), MOST), "--verbose lists them")
 #: For programs that start engines in a block of ours.
 LIBRARY = Ways(", ".join, SEE_ALL)
 

@@ -11,7 +11,7 @@ from quirks_core.base.errors import UsageError
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.context import RunContext
-from quirks_core.hook.in_force import PlanInForce, in_force
+from quirks_core.hook.in_force import AppliedQuirks, in_force
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import State
 from quirks_core.plan.resolve import resolve
@@ -21,7 +21,7 @@ from quirks_core.plugins.validate import declaring_module
 
 
 @contextmanager
-def applied(quirk: Quirk, context: RunContext) -> Iterator[PlanInForce]:
+def applied(quirk: Quirk, context: RunContext) -> Iterator[AppliedQuirks]:
     """Applies a quirk's plan for one run, environment variables and patches, and undoes both at the end.
 
     For example::
@@ -51,7 +51,7 @@ def applied(quirk: Quirk, context: RunContext) -> Iterator[PlanInForce]:
             wanted = {(planned.target, planned.source) for planned in plan.patches}
             for patch in quirk.adjustments:
                 if isinstance(patch, Patch) and (patch.target, patch.source) in wanted:
-                    stack.callback(install(patch, quirk.id).undo)
+                    stack.callback(install(patch, quirk.id))
         yield replace(found, plan=plan)
 
 

@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from quirks_core.declaration.quirk import Quirk
     from quirks_core.facts.context import RunContext
-    from quirks_core.hook.in_force import PlanInForce
+    from quirks_core.hook.in_force import AppliedQuirks
     from quirks_core.testing.isolated_registry import IsolatedRegistry
 
 #: The marker ``@pytest.mark.quirk``.
@@ -58,7 +58,7 @@ def quirk_registry() -> IsolatedRegistry:
 
 
 @pytest.fixture
-def applied() -> Callable[[Quirk, RunContext], AbstractContextManager[PlanInForce]]:
+def applied() -> Callable[[Quirk, RunContext], AbstractContextManager[AppliedQuirks]]:
     """Puts one quirk into force in this process and undoes it, patches and environment: `quirks_core.testing.applied`."""
     from quirks_core.testing.applied import applied
 

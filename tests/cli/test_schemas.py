@@ -132,9 +132,9 @@ def test_receipts_fit_their_schema(tmp_path):
         pid=os.getpid(), process="EngineCore_DP0", digest="d", effects=(Effect(slot="env.A", before=1, after=2),)
     )
     receipts.begin(file)
-    receipts.add_front_end(file, process)
-    receipts.add_engine(file, Receipt(digest="d", changes={"engine.seed": 1}, processes=(process,)))
-    receipts.put_account(file, Account(pid=os.getpid(), host="h"))
-    receipts.add_problem(file, "none")
+    receipts.add(file, process)
+    receipts.add(file, Receipt(digest="d", changes={"engine.seed": 1}, processes=(process,)))
+    receipts.add(file, Account(pid=os.getpid(), host="h"))
+    receipts.add(file, "none")
 
     check("receipts", json.loads(file.read_text(encoding="utf-8")))

@@ -17,7 +17,7 @@ from quirks_core.apply import handed_down, imports, process
 from quirks_core.base.errors import QuirksError, ReceiptError
 from quirks_core.hook import engine_config, processes
 from quirks_core.hook.in_force import in_force
-from quirks_core.plan.records import ProcessPlan
+from quirks_core.plan.records import PlannedAdjustment, ProcessPlan
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.registry import Registry
 
@@ -90,9 +90,18 @@ def test_a_process_acknowledges_all_that_it_carries_out(applied):
     assert (step_and_stop(), os.environ["FAKE_VARIABLE"]) == (PATCHED, "1")
     acknowledgement = process.acknowledgement()
     assert (acknowledgement.pid, acknowledgement.process) == (os.getpid(), "MainProcess")
-    assert acknowledgement.digest == applied.digest == process.in_force()
+    assert acknowledgement.digest == applied.digest
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
     assert [effect.after for effect in acknowledgement.effects] == ["1", "fake_plugin:wrap", "fake_plugin:wrap"]
+
+
+def test_a_second_engine_of_one_plan_has_its_variables_too(applied):
+    process.carry_out(applied.for_processes)
+
+    engine_config.hand_down(applied.for_processes, {})  # the first engine is gone, and its variables with it
+    process.carry_out(applied.for_processes)
+
+    assert os.environ["FAKE_VARIABLE"] == "1"
 
 
 def test_a_plan_that_fails_half_way_leaves_no_patch_behind(plan_for):
@@ -103,7 +112,7 @@ def test_a_plan_that_fails_half_way_leaves_no_patch_behind(plan_for):
     with pytest.raises(QuirksError, match="cannot load quirk fake-stop"):
         process.carry_out(plan.model_copy(update={"patches": (step, broken)}).for_processes)
 
-    assert (step_and_stop(), process.in_force()) == (("step", "stop"), None)
+    assert (step_and_stop(), process.acknowledgement().digest) == (("step", "stop"), "")
 
 
 @pytest.mark.parametrize("imported", ["before", "after"])
@@ -142,7 +151,7 @@ def test_a_plan_with_the_same_patches_leaves_them_untouched(plan_for):
     for again in (first, second, second):
         process.carry_out(again)
 
-    assert process.in_force() == second.digest != first.digest
+    assert process.acknowledgement().digest == second.digest != first.digest
     assert importlib.import_module("fake_engine.module").Engine.step is patched
     acknowledgement = process.acknowledgement({"engine.seed": 3})
     assert [effect.slot for effect in acknowledgement.effects] == SLOTS
@@ -170,7 +179,7 @@ def test_a_plan_in_the_configuration_of_an_engine_is_carried_out(plan_for, name,
     engine.__name__ = name
     engine(Config())
 
-    assert (process.in_force(), step_and_stop()) == (plan.digest, PATCHED)
+    assert (process.acknowledgement().digest, step_and_stop()) == (plan.digest, PATCHED)
 
 
 def test_a_forked_process_acknowledges_for_itself(applied):
@@ -214,7 +223,9 @@ def test_a_plan_that_cannot_be_read_is_a_clear_error(monkeypatch, text):
 )
 def test_a_worker_with_another_plan_or_value_stops_the_engine(plan_for, worker, words):
     """Whose core is this process."""
-    line = {"slot": "engine.enforce_eager", "relation": "=", "value": True, "status": "applied"}
+    line = PlannedAdjustment(
+        slot="engine.enforce_eager", value=True, strength="require", flag="f", status="applied", reason="", quirks=()
+    )
     plan = plan_for().for_processes.model_copy(update={"adjustments": (line,)})
     process.carry_out(plan)
     right = process.acknowledgement({"engine.enforce_eager": True}).model_dump(mode="json")

@@ -17,8 +17,7 @@ from quirks_core.configuration.slots import SLOTS
 from quirks_core.facts import context
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
 from quirks_core.facts.fact_table import FACTS, FAMILIES, always_known, assumed_as, is_known_fact
-from quirks_core.facts.model import ModelFacts
-from quirks_core.facts.model_config import require_weights, unreachable
+from quirks_core.facts.model import ModelFacts, require_weights, unreachable
 from quirks_core.facts.model_runner import Runner
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.formats import option_for

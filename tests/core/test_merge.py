@@ -19,7 +19,7 @@ laws = settings(max_examples=150)
 def proposal(relation, operand, quirk="q", *, required=False, instead_of=()):
     """What a quirk asks of a slot."""
     who = Contributor(id=quirk, distribution="dist", version="1", location="a.py:1", reason="because")
-    return Proposal(SLOT, relation, operand, required, who, instead_of=instead_of)
+    return Proposal((SLOT,), relation, operand, required, who, instead_of=instead_of)
 
 
 def ledger_of(asked, **more):

@@ -34,7 +34,7 @@ from quirks_core.facts.packages import (
     ],
 )
 def test_assumptions_describe_an_installation(texts, found):
-    assert parse_assumptions(texts, more=["xformers"], facts={"model.is_moe": bool}) == found
+    assert parse_assumptions(texts, more=["xformers"]) == found
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from quirks_core.apply import process
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, FRONT_END_VARIABLE
 from quirks_core.apply.process import environment
 from quirks_core.base.errors import QuirksError, ReceiptError
-from quirks_core.hook.in_force import PlanInForce, in_force
+from quirks_core.hook.in_force import AppliedQuirks, in_force
 from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
 from worker.engine import failures, leftovers, processes, vllm_adapter
@@ -70,7 +70,7 @@ class Engine:
         self._plan = plan
         self._arguments = arguments
         self._environment = environment
-        self._applied: PlanInForce | None = None
+        self._applied: AppliedQuirks | None = None
         self._exit = ExitStack()
         self._processes: frozenset[psutil.Process] = frozenset()
         self._started: list[BaseProcess] = []
@@ -214,7 +214,7 @@ class Engine:
                 self._applied = None
                 self._exit.close()
 
-    def _prove(self, applied: PlanInForce) -> Receipt:
+    def _prove(self, applied: AppliedQuirks) -> Receipt:
         """Puts together what every process carries out, and what the engine's configuration holds.
 
         Each core has called its workers, and compared its values and theirs with the plan, before it took a request.

@@ -96,7 +96,7 @@ def start_engine(arguments: Mapping[str, Any], carrying: Callable[[Any], Any]) -
 
     Call it on the event loop that will use the engine. What is left open of the size of a step is what ``LLM`` takes: by
     itself ``AsyncLLM`` holds 128 requests in a step, where ``LLM`` and ``vllm serve`` hold 1024 on an H200. `carrying` puts a
-    plan on the arguments (`quirks_core.hook.in_force.PlanInForce.carried_by`).
+    plan on the arguments (`quirks_core.hook.in_force.AppliedQuirks.carried_by`).
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext

@@ -15,8 +15,8 @@ import argparse
 found = {}
 
 def show(name, arguments):
-    from quirks_core.hook.arguments import typed_of
-    typed = typed_of(arguments)
+    from quirks_core.hook.explicit import typed_in
+    typed = typed_in(arguments)
     found[name] = [sorted(typed.names), typed.exact]
 
 def without_an_engine():

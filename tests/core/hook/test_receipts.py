@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -15,7 +16,8 @@ from quirks_core.plan.receipt import Acknowledgement, Receipt
 
 @pytest.fixture
 def acknowledged():
-    return lambda pid=None: Acknowledgement(pid=pid or os.getpid(), process="EngineCore", digest="d" * 64)
+    here = {"process": "EngineCore", "digest": "d" * 64, "host": socket.gethostname()}
+    return lambda pid=None: Acknowledgement(pid=pid or os.getpid(), **here)
 
 
 @pytest.fixture
@@ -28,18 +30,16 @@ def dead():
 
 @pytest.fixture
 def engine(acknowledged):
-    import socket
-
     return lambda pid=None: Receipt(digest="d" * 64, host=socket.gethostname(), processes=(acknowledged(pid),))
 
 
 def test_what_processes_add_is_read_back(tmp_path, engine, acknowledged):
     file = tmp_path / "receipts.json"
     receipts.begin(file)
-    receipts.add_front_end(file, acknowledged())
-    receipts.add_front_end(file, acknowledged())
-    receipts.add_engine(file, engine())
-    receipts.add_problem(file, "no room")
+    receipts.add(file, acknowledged())
+    receipts.add(file, acknowledged())
+    receipts.add(file, engine())
+    receipts.add(file, "no room")
 
     found = receipts.read(file)
 
@@ -48,10 +48,10 @@ def test_what_processes_add_is_read_back(tmp_path, engine, acknowledged):
 
 def test_a_new_run_takes_out_what_ended_processes_left(tmp_path, engine, acknowledged, dead):
     file = tmp_path / "receipts.json"
-    receipts.add_engine(file, engine(dead))
-    receipts.add_engine(file, engine())
-    receipts.add_front_end(file, acknowledged(dead))
-    receipts.add_problem(file, "no room")
+    receipts.add(file, engine(dead))
+    receipts.add(file, engine())
+    receipts.add(file, acknowledged(dead))
+    receipts.add(file, "no room")
 
     receipts.begin(file, keep_problems=True)
     assert receipts.read(file).problems == ("no room",)
@@ -59,14 +59,14 @@ def test_a_new_run_takes_out_what_ended_processes_left(tmp_path, engine, acknowl
 
     found = receipts.read(file)
     assert (found.engines, found.front_ends, found.problems) == ((engine(),), (), ())
-    receipts.empty(file)
+    receipts.begin(file, only_new=True)
     assert receipts.read(file) == receipts.Receipts()
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path):
     file = tmp_path / "receipts.json"
     text = "import sys; from pathlib import Path; from quirks_core.hook import receipts\n"
-    text += "for n in range(20): receipts.add_problem(Path(sys.argv[1]), f'{sys.argv[2]}-{n}')"
+    text += "for n in range(20): receipts.add(Path(sys.argv[1]), f'{sys.argv[2]}-{n}')"
     children = [subprocess.Popen([sys.executable, "-c", text, str(file), str(one)]) for one in range(3)]
 
     assert [child.wait() for child in children] == [0, 0, 0]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.declaration.flags import Kind, ModelFlag
-from quirks_core.facts.model_config import require_weights
+from quirks_core.facts.model import require_weights
 from quirks_core.plan.records import Plan
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions

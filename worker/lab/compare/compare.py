@@ -111,7 +111,7 @@ def compare(
         limits = tuple(limit for limit in limits if limit.metric != "tokens")
     generated = [_generated(kind, a, b, limits) for kind in _GENERATED]
     kinds = [found for found in (*generated, forced) if found is not None]
-    effective = tuple(changes(a.effective, b.effective, str))
+    effective = tuple(changes(a.effective, b.effective))
     sides = [Side.model_validate(dump.model_dump(include=set(Side.model_fields))) for dump in (a, b)]
     return Comparison(
         a=sides[0],
@@ -119,9 +119,9 @@ def compare(
         profile=profile,
         kinds=tuple(kinds),
         effective=effective,
-        settings=tuple(changes(a.settings, b.settings, str)),
-        versions=tuple(changes(a.versions, b.versions, str)),
-        quirks=tuple(changes(dict.fromkeys(a.quirks, "in force"), dict.fromkeys(b.quirks, "in force"), str)),
+        settings=tuple(changes(a.settings, b.settings)),
+        versions=tuple(changes(a.versions, b.versions)),
+        quirks=tuple(changes(dict.fromkeys(a.quirks, "in force"), dict.fromkeys(b.quirks, "in force"))),
         causes=_causes(effective, forced is None or forced.level == "ok"),
         reading=_reading(kinds),
     )
