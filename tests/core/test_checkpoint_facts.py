@@ -67,26 +67,26 @@ def test_the_steps_of_a_tokenizer_are_those_of_its_file(checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("settings", "processor", "adds"),
+    ("settings", "file", "adds"),
     [
-        ({"bos_token": "<s>"}, first("<s>"), True),
-        ({"bos_token": {"content": "<s>"}}, {"type": "Sequence", "processors": [{"type": "ByteLevel"}, first("<s>")]}, True),
-        ({"bos_token": "<s>"}, first("[CLS]"), False),
-        ({"bos_token": "<s>", "add_bos_token": True}, None, False),
-        ({"bos_token": "<s>", "add_bos_token": False}, first("<s>"), True),
-        ({"bos_token": None, "add_bos_token": True}, first("<s>"), False),
+        ({}, fast(post_processor=first("<s>")), True),
+        (
+            {"bos_token": {"content": "<s>"}},
+            fast(post_processor={"type": "Sequence", "processors": [{"type": "ByteLevel"}, first("<s>")]}),
+            True,
+        ),
+        ({}, fast(post_processor=first("[CLS]")), False),
+        ({"add_bos_token": True}, fast(), False),
+        ({"add_bos_token": False}, fast(post_processor=first("<s>")), True),
+        ({"bos_token": None, "add_bos_token": True}, fast(post_processor=first("<s>")), False),
+        ({"add_bos_token": True}, None, True),
+        ({"add_bos_token": False}, None, False),
+        ({}, None, UNKNOWN),
     ],
 )
-def test_the_tokenizer_adds_bos_if_its_post_processor_does(checkpoint, settings, processor, adds):
-    """Whatever its settings say."""
-    assert checkpoint(settings, fast(post_processor=processor)).fact("tokenizer.adds_bos") is adds
-
-
-@pytest.mark.parametrize(
-    ("settings", "adds"), [({"add_bos_token": True}, True), ({"add_bos_token": False}, False), ({}, UNKNOWN)]
-)
-def test_without_a_tokenizer_json_its_settings_decide_on_bos(checkpoint, settings, adds):
-    assert checkpoint({"bos_token": "<s>", **settings}).fact("tokenizer.adds_bos") is adds
+def test_the_tokenizer_adds_bos_if_its_post_processor_does(checkpoint, settings, file, adds):
+    """Whatever its settings say; they decide where there is no tokenizer.json."""
+    assert checkpoint({"bos_token": "<s>", **settings}, file).fact("tokenizer.adds_bos") is adds
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,10 @@ def test_tokens_that_end_a_sample_are_those_that_vllm_reads(checkpoint, generati
     assert checkpoint(files={"generation_config.json": generation}, eos_token_id=7).fact("model.stop_token_ids") == stops
 
 
-def test_the_facts_of_a_missing_tokenizer_are_absent(checkpoint):
-    assert {checkpoint().fact(name) for name in CHECKPOINT_FACTS if name.startswith("tokenizer.")} == {None}
-
-
-def test_the_facts_of_a_tokenizer_that_is_not_read_are_unknown(checkpoint):
+def test_facts_of_a_missing_tokenizer_are_absent_of_others_unknown(checkpoint):
     names = [name for name in CHECKPOINT_FACTS if name.startswith("tokenizer.")]
 
+    assert {checkpoint().fact(name) for name in names} == {None}
     assert {checkpoint(files={"tokenizer.model": "binary"}).fact(name) for name in names} == {UNKNOWN}
     assert checkpoint("[]").fact("tokenizer.adds_bos") is UNKNOWN
     assert Checkpoint("/no/such/folder", None, None, {}).fact("tokenizer.adds_bos") is UNKNOWN

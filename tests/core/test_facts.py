@@ -350,8 +350,10 @@ def test_assumptions_replace_what_is_installed(gather):
 def test_what_an_engine_takes_is_known_unless_it_is_assumed(make_context, write_modules):
     arguments = "class EngineArgs:\n    block_size: int = 1\n"
     envs = 'table = {\n    "VLLM_PORT": lambda: 1,\n}\n'
-    write_modules({"vllm/__init__.py": "", "vllm/envs.py": envs, "vllm/engine/arg_utils.py": arguments})
-    variables = {"VLLM_PORT": "1", "VLLM_B": "1", "VLLM_A": "1", "NCCL_X": "1"}
+    deep = 'import os\n\nvalue = os.environ.get("VLLM_ELSEWHERE")\n'
+    files = {"__init__": "", "envs": envs, "engine/arg_utils": arguments, "deep/down": deep}
+    write_modules({f"vllm/{name}.py": text for name, text in files.items()})
+    variables = dict.fromkeys(("VLLM_PORT", "VLLM_ELSEWHERE", "VLLM_B", "VLLM_A", "NCCL_X"), "1")
 
     here, assumed = (make_context(environment=variables, assumed=frozenset(names)) for names in ((), ("vllm",)))
 

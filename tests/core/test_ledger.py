@@ -94,13 +94,18 @@ def test_weights_that_never_change_are_a_warning_after_warm_up(way):
     assert found == [False, True]
 
 
-def test_a_warning_that_is_over_can_be_said_again():
+def test_a_rank_that_does_not_change_is_named_each_time_it_begins():
     engine = Engine(ranks=2)
     for _ in range(2):
-        assert kinds(engine.update(NAMES, ranks=[0])) == [("ranks", True)]
+        (verdict,) = engine.update(NAMES, ranks=[0])
+        assert (verdict.kind, verdict.is_grave) == ("ranks", True)
+        assert "8 of 8 on rank 0, 0 of 8 on rank 1" in verdict.text
         assert engine.update(NAMES) == []
         engine.values[1] = dict(engine.values[0])
         engine.update(NAMES)
+
+    (verdict,) = engine.judge.add([engine.entry(0, changed=NAMES)])
+    assert "came on 1 of 2 ranks (0)" in verdict.text
 
 
 @pytest.mark.parametrize(("options", "row"), [({"is_quantized": True}, {}), ({}, {"is_cast": True})])
@@ -137,23 +142,6 @@ def test_frozen_layers_that_were_sent_are_at_most_a_note():
 
     assert kinds(found) == [("partial", False)]
     assert "never model.layers.0: they came with the values" in found[0].text
-
-
-def test_a_rank_whose_weights_do_not_change_is_named():
-    engine = Engine(ranks=2)
-
-    (verdict,) = engine.update(NAMES, ranks=[0])
-
-    assert (verdict.kind, verdict.is_grave) == ("ranks", True)
-    assert "8 of 8 on rank 0, 0 of 8 on rank 1" in verdict.text
-
-
-def test_a_rank_without_an_entry_is_named():
-    engine = Engine(ranks=2)
-
-    (verdict,) = engine.judge.add([engine.entry(0, changed=NAMES)])
-
-    assert "came on 1 of 2 ranks (0)" in verdict.text
 
 
 def test_a_tensor_that_ranks_held_alike_must_stay_alike():
@@ -202,27 +190,22 @@ def test_a_rollout_with_lora_whose_engine_gets_nothing_is_a_note():
 
 
 @pytest.mark.parametrize(
-    ("labels", "verdict"),
+    ("labels", "weights", "verdict"),
     [
-        (["base", "1", "base"], [("label", False)]),
-        (["base", "1", "2", "base", "3", "4", "5", "base"], [("label", False)]),
-        (["base", "base", "base"], []),  # the parts of one update
-        (["base", "1", "2", "3", "4", "base"], []),  # too long ago
-        (["", "1", ""], []),
+        (["base", "1", "base"], "012", [("label", False)]),
+        (["base", "1", "2", "base", "3", "4", "5", "base"], "01234567", [("label", False)]),
+        (["base", "base", "base"], "012", []),  # the parts of one update
+        (["base", "1", "2", "3", "4", "base"], "012345", []),  # too long ago
+        (["base", "1", "base", "2", "base"], "01020", []),  # the same ones
+        (["", "1", ""], "012", []),
     ],
 )
-def test_other_weights_under_an_earlier_label_are_named(labels, verdict):
+def test_other_weights_under_an_earlier_label_are_named(labels, weights, verdict):
     engine = Engine()
 
-    found = [engine.update(NAMES, version=label, received={"a": str(turn)}) for turn, label in enumerate(labels)]
+    found = [engine.update(NAMES, version=label, received={"a": one}) for label, one in zip(labels, weights, strict=True)]
 
     assert kinds(verdict for verdicts in found for verdict in verdicts) == verdict
-
-
-def test_the_same_weights_under_an_earlier_label_have_no_verdict():
-    engine = Engine()
-
-    assert not any(engine.update(NAMES, version=label, received={"a": label}) for label in ("base", "1", "base", "2", "base"))
 
 
 LORA = ("layers.0.q_proj.lora_a", "layers.0.q_proj.lora_b", "layers.1.q_proj.lora_a", "layers.1.q_proj.lora_b")

@@ -17,7 +17,6 @@ from quirks_core.facts.packages import (
     gpu_capability,
     gpus,
     installed_platform,
-    installed_version,
     installed_versions,
 )
 
@@ -75,12 +74,6 @@ def test_the_features_of_a_cpu_that_is_no_x86_are_unknown(monkeypatch, machine):
 
     assert cpu_features() is None
     assert cpu_kind(None) == ""
-
-
-def test_a_version_comes_from_installed_metadata(fake_distribution):
-    fake_distribution("fake-versioned", "3.4")
-
-    assert (installed_version("fake-versioned"), installed_version("no-such-distribution")) == ("3.4", None)
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,6 @@ def test_threads_parse_at_once_while_garbage_is_collected():
     assert len({len(tree.result().body) for tree in trees}) == 1
 
 
-def test_a_file_that_is_no_python_of_ours_raises_nothing(write_modules):
-    write_modules({"fake_odd.py": "def f(:\n"})
-
-    assert INSTALLED.attribute_source("fake_odd:f") is None
-
-
 def test_an_imported_name_is_reported_with_where_it_comes_from():
     origins = {
         "read": ("json", "loads"),
@@ -134,17 +128,6 @@ def test_the_definition_that_python_keeps_is_found(write_modules, module):
     write_modules({"fake_read/branches.py": module})
 
     assert INSTALLED.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
-
-
-def test_the_variables_that_an_engine_reads_are_found(write_modules):
-    envs = 'environment_variables = {\n    "VLLM_PORT": lambda: 2,\n}\n'
-    elsewhere = 'import os\n\nvalue = os.environ.get("VLLM_ELSEWHERE")\n'
-    write_modules({"vllm/__init__.py": LOUD})
-    assert INSTALLED.unread_by_engine([]) is None
-
-    write_modules({"vllm/envs.py": envs, "vllm/deep/down.py": elsewhere})
-
-    assert INSTALLED.unread_by_engine(["VLLM_USE_V1", "VLLM_PORT", "VLLM_ELSEWHERE"]) == ("VLLM_USE_V1",)
 
 
 def test_two_sources_of_vllm_are_read_side_by_side(tmp_path, write_modules):

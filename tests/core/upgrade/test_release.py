@@ -162,15 +162,10 @@ def test_a_broken_wheel_is_refused(wheel, cache):
     assert list(cache.iterdir()) == []
 
 
-def test_the_tree_of_a_fork_has_the_version_that_it_gives_itself(tmp_path):
-    for name, text in SOURCE.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert find_release(str(tmp_path)).version is None
-    (tmp_path / "vllm" / "_version.py").write_text("__version__ = version = '0.1.dev7+gabc'\n")
+def test_the_tree_of_a_fork_has_the_version_that_it_gives_itself(tree):
+    found = find_release(tree("fork", {"vllm/_version.py": "__version__ = version = '0.1.dev7+gabc'\n"}))
 
-    found = find_release(str(tmp_path))
-
+    assert find_release(tree("another")).version is None
     assert (found.version, found.requires, found.requires_python) == ("0.1.dev7+gabc", None, None)
 
 

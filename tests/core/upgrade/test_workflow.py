@@ -50,8 +50,7 @@ def test_the_reusable_workflow_installs_its_own_commit():
 
 @EACH
 def test_actions_of_the_workflows_are_pinned_by_their_commit(name):
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
-    used = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+    used = [step["uses"] for step in steps(name) if "uses" in step]
 
     assert used
     assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)] == []
