@@ -20,22 +20,6 @@ def write(write_modules):
     return lambda text: write_modules({"fake_read.py": text})
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("no_such_package.module:function", "the installed packages have no module no_such_package.module"),
-        ("fake_read:Gone.method", "fake_read has no Gone"),
-        ("fake_read:Class.gone", "fake_read:Class has no gone (inherited and imported names do not count)"),
-    ],
-)
-def test_the_missing_part_of_a_name_is_named(write, target, words):
-    write(SOURCE + "class Class: ...\n")
-
-    assert INSTALLED.fingerprint(target) is None
-    assert INSTALLED.missing(target) == f"{target}: {words}"
-    assert INSTALLED.has_owner(target) is target.endswith("gone")  # something could be added there
-
-
 def test_a_fingerprint_begins_the_sha256_of_the_text(write):
     def of(text):
         write(text)

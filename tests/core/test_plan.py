@@ -10,6 +10,7 @@ from quirks_core import Advise, Affected, Default, ModelFlag, Patch, Plan, Refus
 from quirks_core.base.errors import UsageError
 from quirks_core.declaration.quirk import Location
 from quirks_core.facts.model import ModelFacts
+from quirks_core.plan.diff import PlanDiff, diff
 from quirks_core.plan.records import ProcessPlan
 
 SLOT = "engine.load_format"
@@ -59,6 +60,7 @@ def test_the_digest_ignores_where_files_lie(make_plan, make_quirk, make_context)
 
     assert plans[0].digest == plans[1].digest
     assert plans[0].to_json() != plans[1].to_json()
+    assert diff(*plans) == PlanDiff()
 
 
 def test_the_digest_sees_every_difference_in_facts_or_quirks(make_plan, make_context, make_quirk):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from quirks_core.base.errors import BrokenPluginsError, UsageError
+from quirks_core.base.errors import UsageError
 from quirks_core.plan.records import Note, NoteKind
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.finder import discover
@@ -138,21 +138,3 @@ def test_two_registries_do_not_share_plugins(load_fakes, make_context):
 
     assert (len(first.loaded), len(second.loaded)) == (2, 0)
     assert [len(registry.resolve(make_context()).context.extra) for registry in (first, second)] == [1, 0]
-
-
-def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, find_fakes):
-    broken = {
-        "fake_import": "import no_such_module\nQUIRK = 1",
-        "fake_pack": f'{HOOK}return [make("fake-same")]',
-        "fake_same": 'QUIRK = make("fake-same")',
-    }
-    fake_plugins(fake_good=GOOD, **broken)
-    assert len(Registry.load(find_fakes()).broken) == 3
-
-    with pytest.raises(BrokenPluginsError) as error:
-        Registry.load(find_fakes(), strict=True)
-
-    assert sorted(line.split("'")[1] for line in str(error.value).splitlines()[1:]) == [
-        name.replace("_", "-") for name in broken
-    ]
-    assert (len(error.value.problems), error.value.exit_code) == (3, 3)

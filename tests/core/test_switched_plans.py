@@ -46,16 +46,6 @@ def test_a_superseded_quirk_can_be_forced_within_its_conditions(make_plan, make_
     assert verdict(plan, "old").because.startswith("forced by 'old'")
 
 
-@pytest.mark.parametrize("name", ["example", "ENFORCE_EAGER", "third-party"])
-def test_a_disabled_quirk_says_who_switched_it_off(make_plan, make_quirk, name):
-    for match in ({}, RELUCTANT["unknown"]):
-        plan = make_plan(make_quirk(**match), disable=(name,))
-
-        assert verdict(plan).because == f"switched off by {name.lower()!r} in the command line (--disable)"
-        assert (verdict(plan).switch.on, verdict(plan).switch.name) == (False, name.lower())
-        assert (verdict(plan).state, plan.adjustments, plan.warnings) == (State.DISABLED, (), ())
-
-
 @pytest.fixture
 def load_switched(fake_plugins, find_fakes):
     """Loads two distributions under the given switches."""

@@ -142,7 +142,6 @@ def test_a_file_without_a_pin_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("runs: {}", "runs: Dictionary should have at least 1 item"),
         ("runs: {a: {comand: x}}", "runs.a.comand: Extra inputs are not permitted"),
         ("to: '0.31'\nruns: {a: {recipes: ./nowhere}}", "run 'a': ./nowhere: there is no such folder or file"),
         ("runs: {a: {recipes: .}}", "run 'a': name the release in question with --to"),
@@ -154,9 +153,3 @@ def test_what_is_wrong_in_a_file_of_runs_is_named(quirks, tmp_path, releases, te
     outcome = quirks("upgrade", "--runs", tmp_path / "runs.yaml")
 
     assert (outcome.code, message in outcome.err, bool(releases)) == (4, True, True), outcome.err
-
-
-def test_a_node_below_itself_is_read_once(tmp_path):
-    (tmp_path / "compose.yaml").write_text("vllm: &it\n  args: [--port, 1]\n  again: [*it]\n")
-
-    assert {one.name for file in recipes_in(tmp_path) for one in mentions(file.read_text(), file.name)} == {"--port"}

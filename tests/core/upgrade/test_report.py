@@ -180,6 +180,8 @@ def test_every_supported_release_has_what_we_take_from_vllm(releases, upgrade):
 
     for version in ("0.26.0", "0.29.0", "0.31.0", "0.33.0"):
         assert not of(run.compare(installed_release(), releases[version]), Section.SEAMS), version
+        options = {option.name: option.argument for option in releases[version].source.options()}
+        assert options.items() >= {"--port": None, "--headless": None, "--block-size": "block_size"}.items()
 
 
 @needs_vllm
