@@ -9,7 +9,6 @@ import pytest
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
 from quirks_core.facts.context import RunContext
-from quirks_core.facts.fact_table import FACTS
 from quirks_core.facts.unknown import UNKNOWN
 
 BOS, EOS = {"id": 1, "content": "<s>"}, {"id": 2, "content": "</s>"}
@@ -170,11 +169,3 @@ def test_a_run_reads_the_facts_of_its_own_tokenizer_late(checkpoint, tmp_path):
     assert "adds_bos" not in own.model_dump_json()
     copied = theirs.model_copy(update={"extra": {}})
     assert [context.fact("tokenizer.adds_bos") for context in (own, theirs, copied)] == [True, False, False]
-
-
-def test_a_context_without_files_knows_none_of_these_facts(make_context):
-    context = make_context()
-
-    assert {context.fact(name) for name in CHECKPOINT_FACTS} == {UNKNOWN}
-    assert all(FACTS[name].unknown for name in CHECKPOINT_FACTS)
-    assert make_context(extra={"tokenizer.adds_bos": True}).fact("tokenizer.adds_bos") is True

@@ -12,7 +12,6 @@ from quirks_core.declaration import data_file
 from quirks_core.declaration.data_file import DataFile, KnownSource
 from quirks_core.declaration.quirk import Location
 from quirks_core.plan.drift import drift_of
-from quirks_core.plugins.registry import Registry
 from quirks_core.source.fingerprints import line_digests
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -90,12 +89,3 @@ def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, l
     write_modules({"fake_engine.py": ENGINE.replace("first = 1", "first = 2")})
 
     assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item.quirk, INSTALLED).lines
-
-
-def test_the_built_in_file_covers_every_built_in_quirk():
-    quirks = tuple(item.quirk for item in Registry.load().loaded if item.is_built_in)
-
-    data = data_file.read_for(quirks[0])
-
-    assert set(data.since) == {quirk.id for quirk in quirks}
-    assert set(data.fingerprints) == {target for target, _ in data_file._expected(quirks)}

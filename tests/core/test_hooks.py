@@ -25,16 +25,6 @@ def gives(facts, prefix):
     return plugin_with(f"def quirks_facts():\n    return {facts}", prefix)
 
 
-def test_a_quirk_can_match_on_facts_of_a_plugin(load_fakes, make_context):
-    hook = plugin_with("def quirks_facts(context):\n    return {'nodes': 4, 'name': context.model.name}")
-    asks = hook.replace('make("fake-one")', 'make("fake-one", match=Fact("fake-dist.nodes").above(2))')
-
-    plan = load_fakes(fake_facts=asks).resolve(make_context())
-
-    assert plan.context.extra == {"fake-dist.nodes": 4, "fake-dist.name": "tiny-qwen3"}
-    assert [verdict.id for verdict in plan.active] == ["fake-one", "fake-two"]
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [

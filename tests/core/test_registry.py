@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from quirks_core.base.errors import UsageError
@@ -20,18 +18,6 @@ GOOD = 'QUIRK = make("fake-good")'
 def ids(registry):
     """The ids of what was loaded."""
     return [item.quirk.id for item in registry.loaded]
-
-
-def test_plugins_are_discovered_in_order_without_an_import(fake_distribution, find_fakes, monkeypatch):
-    for name in ("fake-z", "fake-a"):
-        modules = {"fake_loud.py": "raise RuntimeError\n"}
-        fake_distribution(name, entry_points={"two": "fake_loud:B", "one": "fake_loud:A"}, modules=modules)
-    monkeypatch.setattr(sys, "path", [sys.path[0], *sys.path])
-
-    found = [(item.distribution, item.name, item.version, item.module) for item in find_fakes()]
-
-    assert found == [(name, point, "1.2", "fake_loud") for name in ("fake-a", "fake-z") for point in ("one", "two")]
-    assert (discover()[0].distribution, "fake_loud" in sys.modules) == ("model-quirks", False)
 
 
 def test_an_entry_point_that_names_no_module_is_a_row(fake_distribution, fake_plugins):

@@ -165,14 +165,6 @@ def test_what_is_undecided_is_folded_by_the_fact_that_is_missing(make_plan, make
     ]
 
 
-@pytest.fixture
-def fake_vllm(write_modules):
-    """A vLLM that takes two arguments."""
-    arguments = "class EngineArgs:\n    block_size: int | None = None\n    policy: Literal['fcfs', 'priority'] = 'fcfs'\n"
-    write_modules({"vllm/__init__.py": "", "vllm/engine/arg_utils.py": arguments})
-
-
-@pytest.mark.usefixtures("fake_vllm")
 @pytest.mark.parametrize(
     ("adjustment", "words"),
     [
@@ -181,24 +173,14 @@ def fake_vllm(write_modules):
         (Default("engine.policy", one_of=["fcfs", "random"]), "engine.policy takes one of fcfs, priority, not 'random'"),
     ],
 )
-def test_what_the_installed_vllm_does_not_take_refuses_the_run(plan_of, adjustment, words):
+def test_what_the_installed_vllm_does_not_take_refuses_the_run(plan_of, write_modules, adjustment, words):
+    arguments = "class EngineArgs:\n    block_size: int | None = None\n    policy: Literal['fcfs', 'priority'] = 'fcfs'\n"
+    write_modules({"vllm/__init__.py": "", "vllm/engine/arg_utils.py": arguments})
     here, assumed = plan_of(adjustment, assumed=frozenset()), plan_of(adjustment)
 
     (refusal,) = here.refusals
     assert (refusal.kind, here.changes, words in refusal.reason) == ("broken", {}, True)
     assert (assumed.refusals, len(assumed.changes)) == ((), 1)
-
-
-@pytest.mark.usefixtures("fake_vllm")
-def test_a_match_on_an_argument_that_vllm_lacks_is_unknown(make_plan, make_quirk, make_context):
-    states = {
-        (argument, assumed): make_plan(
-            make_quirk(match=~setting(f"engine.{argument}").is_set()), context=make_context(assumed=frozenset(assumed))
-        ).verdicts[0].state
-        for argument, assumed in (("block_size", ()), ("gone", ()), ("gone", ("vllm",)))
-    }  # fmt: skip
-
-    assert list(states.values()) == [State.ACTIVE, State.UNKNOWN, State.ACTIVE]
 
 
 class _Raises(Match):

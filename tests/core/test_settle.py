@@ -76,48 +76,11 @@ def test_a_refusal_gives_its_reason_with_a_remedy(plan_of, messages, asked, type
     messages(refusal.reason, refusal.remedy, refusal.switch)
 
 
-@pytest.mark.parametrize(
-    ("requirements", "typed", "status"),
-    [
-        ([Require(ANY, "auto", instead_of="dummy")], "sharded", KEPT),
-        ([Require(ANY, "auto", instead_of="dummy")], "dummy", REFUSED),
-        ([Require(ANY, "auto", instead_of="dummy"), Require(ANY, "auto")], "sharded", REFUSED),
-        ([Require(ANY, 0, instead_of=[1])], True, KEPT),
-    ],
-    ids=["serves as well", "the contrary one", "one of two is strict", "true is not one"],
-)
-def test_an_explicit_value_is_kept_if_all_requirements_allow_it(plan_of, requirements, typed, status):
-    plan = plan_of(*requirements, typed={ANY: typed})
-
-    assert outcome(plan, ANY) == (typed, [status] * len(requirements))
-    assert bool(plan.refusals) is (status is REFUSED)
-
-
 @EACH
 def test_equal_proposals_are_credited_to_all_who_made_them(plan_of, kind):
     plan = plan_of(*(kind(TIMEOUT, value) for value in (600, 600.0, 600)))
 
     assert [[quirk.id for quirk in item.quirks] for item in plan.adjustments] == [["q0", "q1", "q2"]]
-
-
-@pytest.mark.parametrize(
-    ("slot", "relation", "strict", "lax", "within", "beyond"),
-    [(LENGTH, "at_most", 8, 16, 4, 32), (ANY, "at_most", 0.5, 0.8, 0, 0.9), (TIMEOUT, "at_least", 600.0, 60.0, 900.0, 30.0)],
-)
-def test_a_bound_changes_only_what_is_beyond_it(plan_of, slot, relation, strict, lax, within, beyond):
-    default, require = (kind(slot, **{relation: strict}) for kind in (Default, Require))
-    laxer = Default(slot, **{relation: lax})
-
-    two = plan_of(laxer, default)
-    assert outcome(two, slot) == (strict, [OUTRANKED, APPLIED])  # the stricter one wins
-    for by in ("typed", "untyped"):
-        for value in (within, strict):
-            assert outcome(plan_of(default, require, **{by: {slot: value}}), slot)[0] == value
-            assert plan_of(default, require, **{by: {slot: value}}).changes == {}
-    assert plan_of(default, untyped={slot: beyond}).changes == {slot: strict}
-    assert outcome(plan_of(default, typed={slot: beyond}), slot) == (beyond, [KEPT])
-    refused = plan_of(require, typed={slot: beyond})
-    assert outcome(refused, slot) == (beyond, [REFUSED])
 
 
 @pytest.mark.parametrize(
@@ -131,6 +94,17 @@ def test_a_bound_changes_only_what_is_beyond_it(plan_of, slot, relation, strict,
         ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=2)], 4, 4, [SAME, SAME]),
         ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=2)], 16, 16, [REFUSED, SAME]),
         ([Require(LENGTH, at_most=8), Require(LENGTH, one_of=[16, 4])], None, 4, [OUTRANKED, APPLIED]),
+        ([Default(LENGTH, at_most=16), Default(LENGTH, at_most=8)], None, 8, [OUTRANKED, APPLIED]),  # the stricter one wins
+        *(([kind(LENGTH, at_most=8)], value, value, [SAME]) for kind in (Default, Require) for value in (4, 8)),
+        ([Default(LENGTH, at_most=8)], 32, 32, [KEPT]),
+        ([Require(LENGTH, at_most=8)], 32, 32, [REFUSED]),
+        *(([kind(ANY, at_most=0.5)], 0, 0, [SAME]) for kind in (Default, Require)),
+        *(([kind(TIMEOUT, at_least=600.0)], 900.0, 900.0, [SAME]) for kind in (Default, Require)),
+        ([Require(TIMEOUT, at_least=600.0)], 30.0, 30.0, [REFUSED]),
+        ([Require(ANY, "auto", instead_of="dummy")], "sharded", "sharded", [KEPT]),  # which serves as well
+        ([Require(ANY, "auto", instead_of="dummy")], "dummy", "dummy", [REFUSED]),
+        ([Require(ANY, "auto", instead_of="dummy"), Require(ANY, "auto")], "sharded", "sharded", [REFUSED, REFUSED]),
+        ([Require(ANY, 0, instead_of=[1])], True, True, [KEPT]),  # true is not one
         ([Default(STOPS, includes=[2, 1])], None, [1, 2], [APPLIED]),
         ([Default(STOPS, includes=[1]), Require(STOPS, includes=[2])], None, [1, 2], [APPLIED, APPLIED]),
         ([Require(STOPS, includes=[1])], [7], [7, 1], [APPLIED]),
@@ -163,7 +137,8 @@ def test_relations_meet_on_each_slot_or_key_of_a_mapping(plan_of, adjustments, t
         ([Default(ANY, includes=["a"])], "ab", ["a"]),
         ([Default(ANY, [1])], [9], [1]),
         *(([Require(ANY, {"a": {"b": 1}})], before, {"a": {"b": 1}}) for before in ({"a": 1}, {"a": None}, 1, "text")),
-        *(([Require(ANY, at_least=2), Require(ANY, at_most=8)], *values) for values in ((1, 2), (9, 8), (4, 4))),
+        *(([Require(ANY, at_least=2), Default(ANY, at_most=8)], *values) for values in ((1, 2), (4, 4))),
+        *(([Default(ANY, at_least=2), Default(ANY, at_most=8)], *values) for values in ((1, 2), (9, 8), (0.5, 2))),
     ],
 )
 def test_the_value_of_the_configuration_gives_way_as_far_as_needed(plan_of, adjustments, before, after):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from quirks_core.source import source_tree
-from quirks_core.source.vllm_source import INSTALLED, VllmSource
+from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.run import read_requirements
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
@@ -128,21 +128,3 @@ def test_the_definition_that_python_keeps_is_found(write_modules, module):
     write_modules({"fake_read/branches.py": module})
 
     assert INSTALLED.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
-
-
-def test_two_sources_of_vllm_are_read_side_by_side(tmp_path, write_modules):
-    """Each has its own vLLM, whatever was read before; other packages are the installed ones."""
-    code = "class EngineArgs:\n    seed: int = {}\n"
-    write_modules({"vllm/__init__.py": "", "vllm/engine/arg_utils.py": code.format(0)})
-    for number in (1, 2):
-        module = tmp_path / f"release-{number}" / "engine" / "arg_utils.py"
-        module.parent.mkdir(parents=True)
-        module.write_text(code.format(number), encoding="utf-8")
-    found = [INSTALLED, VllmSource(tmp_path / "release-1"), VllmSource(tmp_path / "release-2")]
-    reads = [lambda one: one.arguments.find("seed").default, lambda one: one.fingerprint("vllm.engine.arg_utils:EngineArgs")]
-
-    seeds, fingerprints = [[read(one) for one in (*found, *found)] for read in reads]
-
-    assert seeds == [0, 1, 2] * 2
-    assert (len(set(fingerprints)), fingerprints[:3]) == (3, fingerprints[3:])
-    assert {one.module_source(HOME) for one in found} == {LOUD + MODULE}

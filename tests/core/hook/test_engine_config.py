@@ -23,7 +23,7 @@ except RefusedError as error:
 """
 
 
-def test_a_script_can_catch_a_refusal_in_the_words_of_its_keywords(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
+def test_a_script_can_catch_a_refusal_in_its_own_words(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
     monkeypatch.setenv("MODEL_QUIRKS", "rollout")
     monkeypatch.setenv("MODEL_QUIRKS_SET", "engine.enforce_eager=false")
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")

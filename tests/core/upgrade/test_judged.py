@@ -186,7 +186,8 @@ def test_an_option_that_is_taken_for_another_is_a_change():
         (Outcome.UNDECIDED, "cpu", Level.UNKNOWN, "B cannot be asked further than its configuration"),
     ],
 )
-def test_what_only_the_cpu_platform_refuses_or_nothing_decides_is_unknown(outcome, platform, level, words):
+def test_what_only_the_cpu_platform_refuses_is_unknown(outcome, platform, level, words):
+    """So is what nothing decides."""
     before, after = Judgement(Outcome.ACCEPTED, "all"), Judgement(outcome, "configuration", "no such kernel")
 
     (found,) = judged_findings(Judged(before, after, None, ("A", "B"), platform), ())
