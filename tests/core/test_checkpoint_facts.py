@@ -142,7 +142,7 @@ def test_tokens_that_end_a_sample_are_those_that_vllm_reads(checkpoint, generati
     assert checkpoint(files={"generation_config.json": generation}, eos_token_id=7).fact("model.stop_token_ids") == stops
 
 
-def test_facts_of_a_missing_tokenizer_are_absent_of_others_unknown(checkpoint):
+def test_facts_of_a_missing_tokenizer_are_absent_not_unknown(checkpoint):
     names = [name for name in CHECKPOINT_FACTS if name.startswith("tokenizer.")]
 
     assert {checkpoint().fact(name) for name in names} == {None}

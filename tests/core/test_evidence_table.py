@@ -35,14 +35,20 @@ def _record(quirk, *found):
     return evidence.proved(quirk)
 
 
-def test_a_new_row_replaces_that_of_the_same_installation(quirk):
-    """It keeps what its run saw, lines and separators of Unicode, too."""
-    seen = 'one\ntwo, "three"\u2028four\x85'
-    later = _PROVED.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2), "seen": seen})
+def test_a_new_row_replaces_that_of_the_same_installation(quirk, site):
+    later = _PROVED.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2)})
     gpu = _PROVED.model_copy(update={"platform": "cuda", "graphs": True})
     older = _PROVED.model_copy(update={"versions": {"vllm": "0.9.2"}})
 
     assert _record(quirk(), _PROVED, gpu, later, older) == (older, later, gpu)
+    assert len((site / "fake_quirks" / "evidence.csv").read_text("utf-8").splitlines()) == 4  # with the heading
+
+
+def test_a_row_keeps_what_its_run_saw(quirk):
+    """Lines and separators of Unicode, too."""
+    seen = _PROVED.model_copy(update={"seen": 'one\ntwo, "three"\u2028four\x85'})
+
+    assert _record(quirk(), seen) == (seen,)
 
 
 @pytest.mark.parametrize(

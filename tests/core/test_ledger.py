@@ -94,7 +94,7 @@ def test_weights_that_never_change_are_a_warning_after_warm_up(way):
     assert found == [False, True]
 
 
-def test_a_rank_that_does_not_change_is_named_each_time_it_begins():
+def test_a_rank_that_does_not_change_is_named_each_time():
     engine = Engine(ranks=2)
     for _ in range(2):
         (verdict,) = engine.update(NAMES, ranks=[0])

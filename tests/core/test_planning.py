@@ -9,7 +9,9 @@ from quirks_core.base.errors import BrokenPluginsError, UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plan.records import NoteKind
 from quirks_core.plan.switches import DISABLE_VARIABLE, SwitchNames
+from quirks_core.plugins.lock import Lock, LockError
 from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
+from quirks_core.plugins.registry import Registry
 
 QUIRK = "v1-runtime"
 
@@ -69,6 +71,18 @@ def test_the_lock_file_is_that_of_the_strongest_layer(config, flag, environment,
     assert PlanOptions.gather(config(quirks={"locked": file}), locked=flag, environ=environ).locked == winner
 
 
+def test_a_plan_is_held_against_the_lock_file_that_won(config, tmp_path):
+    good, other = tmp_path / "good.lock", tmp_path / "other.lock"
+    Lock.of(Registry.load()).write(good)
+    Lock.of(Registry.load([])).write(other)
+    run = config(quirks={"locked": str(other)})
+
+    make_plan(run, environ={LOCKED_VARIABLE: str(good)})
+
+    with pytest.raises(LockError, match=r"other\.lock"):
+        make_plan(run, environ={})
+
+
 def test_the_plan_is_made_of_what_its_quirks_ask_for(config, fake_distribution, load_fakes):
     fake_distribution("xformers", "0.0.27")
     match = "package('xformers', fixed='0.0.28') & environment('FAKE_SWITCH').is_set()"
@@ -95,3 +109,14 @@ def test_a_value_that_vllm_does_not_list_is_a_warning(config):
     assert note.about == ("engine.load_format",)
     assert note.text.startswith("engine.load_format: the installed vLLM does not list 'dumy'; did you mean 'dummy'?")
     assert NoteKind.UNLISTED not in {note.kind for note in assumed.warnings}
+
+
+@needs_vllm
+def test_an_unknown_argument_is_an_error_unless_vllm_is_assumed(config):
+    run = config(engine={"no_such_argument": 1})
+
+    with pytest.raises(UsageError, match=r"engine\.no_such_argument: the installed vLLM has no such engine argument"):
+        make_plan(run, environ={})
+    plan = make_plan(run, PlanOptions(assume=("vllm==0.9.1",)), environ={})
+
+    assert [note.about for note in plan.warnings if note.kind is NoteKind.UNCHECKED] == [("engine.no_such_argument",)]

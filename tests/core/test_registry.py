@@ -121,6 +121,24 @@ def test_a_switch_may_name_a_broken_plugin_but_not_nothing(load_fakes, make_cont
         Registry.load([]).resolve(make_context(), off)
 
 
+def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, find_fakes):
+    broken = {
+        "fake_import": "import no_such_module\nQUIRK = 1",
+        "fake_pack": f'{HOOK}return [make("fake-same")]',
+        "fake_same": 'QUIRK = make("fake-same")',
+    }
+    fake_plugins(fake_good=GOOD, **broken)
+    assert len(Registry.load(find_fakes()).broken) == 3
+
+    with pytest.raises(BrokenPluginsError) as error:
+        Registry.load(find_fakes(), strict=True)
+
+    assert sorted(line.split("'")[1] for line in str(error.value).splitlines()[1:]) == [
+        name.replace("_", "-") for name in broken
+    ]
+    assert (len(error.value.problems), error.value.exit_code) == (3, 3)
+
+
 # ---- the optional hooks: facts and observers, each called on its own and by its name
 
 

@@ -141,7 +141,7 @@ def test_relations_meet_on_each_slot_or_key_of_a_mapping(plan_of, adjustments, t
         *(([Default(ANY, at_least=2), Default(ANY, at_most=8)], *values) for values in ((1, 2), (9, 8), (0.5, 2))),
     ],
 )
-def test_the_value_of_the_configuration_gives_way_as_far_as_needed(plan_of, adjustments, before, after):
+def test_the_configurations_value_gives_way_as_far_as_needed(plan_of, adjustments, before, after):
     """Only added members keep it; of two bounds the nearer one counts."""
     assert plan_of(*adjustments, untyped={ANY: before}).value(ANY) == after
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import gc
 import hashlib
-import inspect
 import sys
 import textwrap
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from quirks_core.source import source_tree
 from quirks_core.source.fingerprints import drift, line_digests
 from quirks_core.source.vllm_source import INSTALLED
-from quirks_core.upgrade.run import read_requirements
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
 MODULE = """
@@ -74,36 +68,6 @@ def test_the_source_of_an_attribute_is_found_without_an_import():
     assert {path: INSTALLED.attribute_source(f"{HOME}:{path}") for path in found} == found
     assert [path for path in absent if INSTALLED.attribute_source(f"{HOME}:{path}") is not None] == []
     assert [name for name in sys.modules if name.startswith("fake_read")] == []
-
-
-@pytest.fixture
-def switching():
-    """Threads change at every chance: code that a collection runs lets the other thread go on in the middle of a tree."""
-    before = sys.getswitchinterval()
-
-    def at_a_collection(*_):
-        for _ in range(50):
-            pass
-
-    sys.setswitchinterval(1e-6)
-    gc.callbacks.append(at_a_collection)
-    yield
-    gc.callbacks.remove(at_a_collection)
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("switching")
-def test_threads_parse_at_once_while_garbage_is_collected():
-    """Also the packaging library, which parses the texts in a marker as Python."""
-    text = inspect.getsource(argparse)
-    need = 'torch==2.13.0; platform_machine == "x86_64" and python_version > "3.9"'
-
-    with ThreadPoolExecutor(2) as pool:
-        trees = [pool.submit(source_tree.syntax_tree, text) for _ in range(60)]
-        while not all(tree.done() for tree in trees):
-            assert len(list(read_requirements([need]))) == 1
-
-    assert len({len(tree.result().body) for tree in trees}) == 1
 
 
 def test_an_imported_name_is_reported_with_where_it_comes_from():

@@ -142,6 +142,7 @@ def test_a_file_without_a_pin_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("runs: {}", "runs: Dictionary should have at least 1 item"),
         ("runs: {a: {comand: x}}", "runs.a.comand: Extra inputs are not permitted"),
         ("to: '0.31'\nruns: {a: {recipes: ./nowhere}}", "run 'a': ./nowhere: there is no such folder or file"),
         ("runs: {a: {recipes: .}}", "run 'a': name the release in question with --to"),
