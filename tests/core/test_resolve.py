@@ -83,6 +83,16 @@ def test_a_computed_value_that_cannot_be_used_refuses_the_run(plan_of, adjustmen
         ),
         ({"match": typed(EAGER)}, State.NOT_MATCHED, "typed.engine.enforce_eager: wanted true, got False"),
         ({}, State.ACTIVE, "every condition holds"),
+        # Every affected package needs one range that holds.
+        *(
+            ({"affected": (Affected("vllm", introduced="0.30"), *more)}, state, "")
+            for more, state in (
+                ([Affected("vllm", fixed="0.9")], State.ACTIVE),
+                ([Affected("torch", fixed="2.0")], State.DORMANT),
+                ([Affected("torch", introduced="2.0")], State.ACTIVE),
+                ([Affected("ray", fixed="2.0")], State.UNKNOWN),
+            )
+        ),
     ],
 )
 def test_a_quirk_that_does_not_concern_the_run_says_why(make_plan, make_quirk, declaration, state, because):
@@ -93,20 +103,6 @@ def test_a_quirk_that_does_not_concern_the_run_says_why(make_plan, make_quirk, d
     assert bool(plan.adjustments) is bool(plan.refusals) is bool(plan.active) is (state is State.ACTIVE)
     warned = [f"example cannot be decided and does nothing: {verdict.because}"] if state is State.UNKNOWN else []
     assert [note.text for note in plan.warnings] == warned
-
-
-@pytest.mark.parametrize(
-    ("affected", "state"),
-    [
-        ((Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.30")), State.ACTIVE),
-        ((Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.10", fixed="0.11.1")), State.DORMANT),
-        ((Affected("vllm", introduced="0.30"), Affected("torch", fixed="2.0")), State.DORMANT),
-        ((Affected("vllm", introduced="0.30"), Affected("torch", introduced="2.0")), State.ACTIVE),
-        ((Affected("vllm", introduced="0.30"), Affected("ray", fixed="2.0")), State.UNKNOWN),
-    ],
-)
-def test_every_affected_package_needs_one_range_that_holds(make_plan, make_quirk, affected, state):
-    assert make_plan(make_quirk(affected=affected)).verdicts[0].state is state
 
 
 def test_a_quirk_none_of_whose_adjustments_applies_does_nothing(plan_of):
