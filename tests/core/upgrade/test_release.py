@@ -41,14 +41,6 @@ def test_only_the_python_files_of_a_wheel_are_fetched(serve, server, wheel, cach
     assert fetched < path.stat().st_size / 2
 
 
-def test_what_is_kept_needs_no_index(serve, wheel):
-    find_release("0.30", index=serve(wheel()), prefer="vllm")
-
-    again = find_release("0.30.0", index=PackageIndex((CLOSED,)), prefer="vllm")
-
-    assert (again.version, held(again)) == ("0.30.0", SOURCE["vllm/engine/arg_utils.py"])
-
-
 @pytest.mark.parametrize(
     "offer",
     [{"ranges": False, "sha256": "0" * 64}, {"cut": 2}],

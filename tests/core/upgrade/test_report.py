@@ -21,24 +21,6 @@ def compared(releases, run, before, after):
     return run.compare(releases[before], releases[after])
 
 
-def test_a_change_that_a_quirk_declares_has_its_name(releases, upgrade):
-    config = {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}
-    run = upgrade("qwen3_next", "engine.kv_cache_dtype=fp8", "engine.enable_sleep_mode=true", **config)
-
-    changed = of(compared(releases, run, "0.26.0", "0.27.0"), Section.QUIRKS)
-
-    assert changed["hybrid-fp8-kv-wake"].message.startswith("0.26.0 refuses the run, and 0.27.0 does not")
-
-
-def test_a_key_inside_of_an_argument_that_is_gone_is_a_change(releases, upgrade):
-    nested = 'engine.compilation_config={"pass_config": {"enable_sp": true}, "cudagraph_mode": "NONE"}'
-
-    found = of(compared(releases, upgrade("qwen3_moe", nested), "0.26.0", "0.33.0"), Section.ARGUMENTS)
-
-    assert found["engine.compilation_config.pass_config.enable_sp"].level is Level.CHANGE
-    assert "engine.compilation_config.cudagraph_mode" not in found
-
-
 def test_undecided_quirks_have_the_missing_fact(releases, upgrade, monkeypatch):
     monkeypatch.setattr("quirks_core.facts.context.installed_platform", lambda: None)
     run = upgrade("qwen3_moe")
