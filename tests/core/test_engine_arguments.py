@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import pytest
@@ -171,7 +170,7 @@ def test_every_engine_field_of_ours_is_an_argument_of_vllm():
     assert [slot.name for slot in slots if slot.place is not Place.ARGUMENT and INSTALLED.arguments.find(slot.key)] == []
 
 
-@pytest.mark.skipif(find_spec("vllm") is None, reason="reads the source of the installed vLLM")
+@needs_vllm
 @pytest.mark.parametrize(
     ("name", "value", "is_open"),
     [

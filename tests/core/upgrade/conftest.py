@@ -19,7 +19,7 @@ from quirks_core.upgrade.release import find_release, installed_release
 from quirks_core.upgrade.report import Upgrade
 
 #: What the tests read, newest last; 0.33.0 is no CPU build.
-RELEASES = ("0.26.0", "0.27.0", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")
+RELEASES = ("0.26.0", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")
 #: Parts of the three checkpoints that say what matters here, as their ``config.json`` has them.
 MODELS = {
     "gemma3": {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]},
