@@ -23,7 +23,6 @@ WORDS = {
 }
 #: The names that take in the quirk of these tests, the most specific first.
 NAMES = ("example", "enforce_eager", "distribution:acme-quirks", "third-party", "all")
-OFF_AND_ON = pytest.mark.parametrize("on", [False, True])
 
 
 def gather(*asked):
@@ -46,29 +45,17 @@ def item(make_quirk, loaded):
     return loaded(make_quirk(), "Acme_Quirks")
 
 
-@OFF_AND_ON
-def test_every_layer_switches_every_kind_of_name(item, on):
+@pytest.mark.parametrize("on", [False, True])
+def test_a_stronger_layer_wins_and_within_it_the_specific_name(item, on):
     assert Switches.gather(environ={}).of(item) is None  # the declaration decides
-    for layer, name in itertools.product(WORDS, NAMES):
+    places = list(itertools.product(WORDS, NAMES))
+    for layer, name in places:
         switch = gather((layer, name, on)).of(item)
 
         assert switch == Switch(on=on, name=name, layer=WORDS[layer][on])
         assert str(switch) == f"{'forced' if on else 'switched off'} by {name!r} in {WORDS[layer][on]}"
-
-
-@OFF_AND_ON
-def test_a_stronger_layer_wins_however_general_its_name(item, on):
-    for stronger, weaker in itertools.combinations(WORDS, 2):
-        switch = gather((weaker, "example", not on), (stronger, "all", on)).of(item)
-        assert switch == Switch(on=on, name="all", layer=WORDS[stronger][on])
-
-
-@OFF_AND_ON
-def test_the_more_specific_name_wins_within_a_layer(item, on):
-    for specific, general in itertools.combinations(NAMES, 2):
-        switch = gather(("call", general, not on), ("call", specific, on)).of(item)
-
-        assert switch == Switch(on=on, name=specific, layer=WORDS["call"][on])
+    for (layer, name), weaker in itertools.combinations(places, 2):
+        assert gather((*weaker, not on), (layer, name, on)).of(item) == Switch(on=on, name=name, layer=WORDS[layer][on])
 
 
 def test_a_layer_that_is_put_on_top_wins_over_all_others(item):
