@@ -24,16 +24,6 @@ def ids(registry):
     return [item.quirk.id for item in registry.loaded]
 
 
-def test_an_entry_point_that_names_no_module_is_a_row(fake_distribution, fake_plugins):
-    fake_plugins(fake_good=GOOD)
-    fake_distribution("fake-malformed", entry_points={"bad": "not a module !"})
-
-    registry = Registry.load(item for item in discover() if item.distribution.startswith("fake"))
-
-    assert ids(registry) == ["fake-good"]
-    assert [row.error for row in registry.broken] == ["'not a module !' is not of the form package.module:attribute"]
-
-
 def test_an_entry_point_may_name_a_quirk_or_a_plugin(load_fakes, fake_distribution):
     other = f"from fake_pack import *\n{HOOK}return [make('two')]\n"
     fake_distribution("fake-other", entry_points={"fake-pack": "fake_other"}, modules={"fake_other.py": other})
@@ -71,13 +61,7 @@ def test_a_broken_plugin_is_one_row_beside_the_others(load_fakes, make_context, 
     registry = load_fakes(fake_bad=source, fake_good=GOOD)
 
     (row,) = registry.broken
-    assert (row.plugin.name, row.plugin.distribution, row.plugin.version, words in row.error) == (
-        "fake-bad",
-        "fake-dist",
-        "1.2",
-        True,
-    )
-    assert (len(row.error) < 600, "\n" in row.error) == (True, False)
+    assert (words in row.error, len(row.error) < 600, "\n" in row.error) == (True, True, False)
     assert str(row) == f"plugin 'fake-bad' of fake-dist 1.2 ({row.plugin.entry_point.value}) is broken: {row.error}"
     plan = registry.resolve(make_context())
     assert [verdict.id for verdict in plan.active] == ["fake-good"]
@@ -121,22 +105,25 @@ def test_a_switch_may_name_a_broken_plugin_but_not_nothing(load_fakes, make_cont
         Registry.load([]).resolve(make_context(), off)
 
 
-def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, find_fakes):
+def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, fake_distribution, find_fakes):
+    """An entry point that names no module is one."""
     broken = {
         "fake_import": "import no_such_module\nQUIRK = 1",
         "fake_pack": f'{HOOK}return [make("fake-same")]',
         "fake_same": 'QUIRK = make("fake-same")',
     }
     fake_plugins(fake_good=GOOD, **broken)
-    assert len(Registry.load(find_fakes()).broken) == 3
+    fake_distribution("fake-malformed", entry_points={"fake-entry": "not a module !"})
+    registry = Registry.load(find_fakes())
+    assert (len(registry.broken), ids(registry)) == (4, ["fake-good"])
 
     with pytest.raises(BrokenPluginsError) as error:
         Registry.load(find_fakes(), strict=True)
 
-    assert sorted(line.split("'")[1] for line in str(error.value).splitlines()[1:]) == [
-        name.replace("_", "-") for name in broken
-    ]
-    assert (len(error.value.problems), error.value.exit_code) == (3, 3)
+    names = ["fake-entry", *(name.replace("_", "-") for name in broken)]
+    assert sorted(line.split("'")[1] for line in str(error.value).splitlines()[1:]) == names
+    assert "'not a module !' is not of the form package.module:attribute" in str(error.value)
+    assert (len(error.value.problems), error.value.exit_code) == (4, 3)
 
 
 # ---- the optional hooks: facts and observers, each called on its own and by its name
