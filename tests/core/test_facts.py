@@ -143,44 +143,47 @@ def test_a_folder_without_weights_is_an_error_with_a_remedy(model):
     assert require_weights("Qwen/Qwen3-0.6B") is None  # a hub id is the engine's business
 
 
-@pytest.mark.parametrize(
-    ("config", "count"),
-    [
-        ({"num_experts": 8}, 8),
-        ({"text_config": {"n_routed_experts": 2}}, 2),
-        ({"model_type": "ernie4_5_vl_moe", "moe_num_experts": [64, 64]}, 64),
-        ({"num_experts": 1}, None),
-        ({"model_type": "qwen3"}, None),
-        ({"model_type": "qwen3_moe"}, UNKNOWN),
-        ({"model_type": "acme_vl", "text_config": {"model_type": "acme_moe"}}, UNKNOWN),
-        ({"model_type": "acme", "num_experts": "many"}, UNKNOWN),
-        ({}, UNKNOWN),
-    ],
-)
-def test_a_model_is_a_mixture_if_it_has_several_experts(make_context, config, count):
-    context = make_context(config=config)
-
-    assert context.fact("model.num_experts") is count
-    assert context.fact("model.is_moe") is (UNKNOWN if count is UNKNOWN else count is not None)
+def experts(count):
+    """The facts of a mixture with that many experts; None for a dense model."""
+    return {"model.num_experts": count, "model.is_moe": UNKNOWN if count is UNKNOWN else count is not None}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "gpus", "nodes", "products"),
-    [
-        ((), None, None, [1, 1, 1, None]),
-        ((2, 3, 4), 8, None, [6, 8, 24, 8]),
-        ((), 8, 3, [1, 1, 1, 24]),
-    ],
-)
-def test_sizes_are_products_of_what_is_set(make_context, sizes, gpus, nodes, products):
-    parallel = dict(zip(("tensor", "pipeline", "data"), sizes, strict=False))
-    settings = {f"engine.{name}_parallel_size": size for name, size in parallel.items()}
-    settings |= {"cluster.gpus_per_node": gpus, "cluster.num_nodes": nodes}
-
-    context = make_context(settings={name: value for name, value in settings.items() if value is not None})
-
+def sizes(*values):
+    """Products of sizes."""
     names = ("parallel.replica_size", "parallel.expert_group_size", "parallel.num_ranks", "cluster.num_gpus")
-    assert [context.fact(name) for name in names] == products
+    return dict(zip(names, values, strict=True))
+
+
+PARALLEL = {f"engine.{name}_parallel_size": size for name, size in (("tensor", 2), ("pipeline", 3), ("data", 4))}
+HEADS = {"num_attention_heads": 4, "hidden_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "facts"),
+    [
+        ({"num_experts": 8}, {}, experts(8)),
+        ({"text_config": {"n_routed_experts": 2}}, {}, experts(2)),
+        ({"model_type": "ernie4_5_vl_moe", "moe_num_experts": [64, 64]}, {}, experts(64)),
+        ({"num_experts": 1}, {}, experts(None)),
+        ({"model_type": "qwen3"}, {}, experts(None)),
+        ({"model_type": "qwen3_moe"}, {}, experts(UNKNOWN)),
+        ({"model_type": "acme_vl", "text_config": {"model_type": "acme_moe"}}, {}, experts(UNKNOWN)),
+        ({"model_type": "acme", "num_experts": "many"}, {}, experts(UNKNOWN)),
+        ({}, {}, experts(UNKNOWN)),
+        (HEADS, {}, {"model.head_size": 16}),
+        ({**HEADS, "head_dim": 32}, {}, {"model.head_size": 32}),
+        ({"head_dim": 8, "text_config": HEADS}, {}, {"model.head_size": 16}),
+        ({"num_heads": 4, "head_dim": 32}, {}, {"model.head_size": None}),  # a state-space model's
+        ({"num_attention_heads": [4, 8], "hidden_size": 64}, {}, {"model.head_size": None}),
+        ({}, {}, sizes(1, 1, 1, None)),
+        ({}, {**PARALLEL, "cluster.gpus_per_node": 8}, sizes(6, 8, 24, 8)),
+        ({}, {"cluster.gpus_per_node": 8, "cluster.num_nodes": 3}, sizes(1, 1, 1, 24)),
+    ],
+)
+def test_experts_heads_and_sizes_are_read_or_computed(make_context, config, settings, facts):
+    context = make_context(config=config, settings=settings)
+
+    assert {name: context.fact(name) for name in facts} == facts
 
 
 def test_only_a_fact_that_says_when_it_is_unknown_can_be(make_context):
@@ -278,20 +281,6 @@ def test_every_fact_has_one_name(make_context):
 
     assert {name: context.fact(name) for name in expected} == expected
     assert [name for name in expected if not is_known_fact(name)] == ["acme.nodes", "weather"]
-
-
-@pytest.mark.parametrize(
-    ("config", "size"),
-    [
-        ({"num_attention_heads": 4, "hidden_size": 64}, 16),
-        ({"num_attention_heads": 4, "hidden_size": 64, "head_dim": 32}, 32),
-        ({"head_dim": 8, "text_config": {"num_attention_heads": 4, "hidden_size": 64}}, 16),
-        ({"num_heads": 4, "head_dim": 32}, None),  # a state-space model's
-        ({"num_attention_heads": [4, 8], "hidden_size": 64}, None),
-    ],
-)
-def test_the_width_of_an_attention_head_is_read_or_computed(make_context, config, size):
-    assert make_context(config=config).fact("model.head_size") == size
 
 
 def test_names_of_facts_are_distinguished_from_other_names():

@@ -39,6 +39,15 @@ def test_the_workflow_checks_the_catalogue():
     assert workflow("upgrade-check")["permissions"] == {"contents": "read", "issues": "write"}
 
 
+def test_the_reusable_workflow_installs_its_own_commit():
+    inputs = workflow("upgrade-report")[True]["workflow_call"]["inputs"]  # YAML reads "on" as true
+    _, own = [step["with"] for step in steps("upgrade-report") if "checkout" in step.get("uses", "")]
+
+    assert inputs.keys() == {"run", "pin", "to", "install"}
+    assert (own["repository"], own["ref"]) == ("${{ job.workflow_repository }}", "${{ job.workflow_sha }}")
+    assert inputs["install"]["default"] == f"./{own['path']}[upgrade]"
+
+
 @EACH
 def test_actions_of_the_workflows_are_pinned_by_their_commit(name):
     used = [step["uses"] for step in steps(name) if "uses" in step]
