@@ -40,10 +40,14 @@ PATCHES = """
 def wrap(original):
     return lambda *args: f"patched {original(*args)}"
 
-def around(name):
-    return lambda original: lambda *args: f"{name}({original(*args)})"
+def wrap_a(original):
+    return lambda *args: f"a({original(*args)})"
 
-wrap_a, wrap_b, wrap_c = map(around, "abc")
+def wrap_b(original):
+    return lambda *args: f"b({original(*args)})"
+
+def wrap_c(original):
+    return lambda *args: f"c({original(*args)})"
 
 def added(self):
     return "added"
@@ -171,6 +175,11 @@ def test_a_replacement_has_its_target_for_itself(engine, kinds):
         install(patch_of(kinds[1], "top", names[kinds[1]]), "second")
 
     assert everything(engine) == during
+
+
+def test_an_installed_patch_knows_the_source_that_it_was_put_on():
+    assert install(wrapper("top", "wrap"), "q").fingerprint == INSTALLED.fingerprint(f"{MODULE}:top")
+    assert install(patch_of("adds", "bottom", "new"), "q").fingerprint == ""
 
 
 @pytest.mark.parametrize(
