@@ -26,12 +26,6 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def run_without(packages, program):
-    """Runs a program in a process in which importing the packages is an error."""
-    blocked = f"import sys\nsys.modules.update(dict.fromkeys({packages!r}))\n"
-    return subprocess.run([sys.executable, "-c", blocked + program], capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize(
     ("packages", "program"),
     [
@@ -42,6 +36,8 @@ def run_without(packages, program):
     ids=["every module of the core", "the worker", "a plan with all built-in quirks"],
 )
 def test_what_decides_runs_without_engines(packages, program):
-    done = run_without(packages, program)
+    blocked = f"import sys\nsys.modules.update(dict.fromkeys({packages!r}))\n"  # importing them is an error
+
+    done = subprocess.run([sys.executable, "-c", blocked + program], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
