@@ -25,7 +25,7 @@ def yaml(tmp_path):
 
     def write(text):
         file = tmp_path / "run.yaml"
-        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        file.write_text(text, encoding="utf-8")
         return file
 
     return write

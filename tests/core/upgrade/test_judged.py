@@ -75,8 +75,8 @@ def verdict(quirks, checkpoint, answers, tmp_path, monkeypatch):
     monkeypatch.setattr("quirks_core.upgrade.report.judge", known)
     monkeypatch.setattr("quirks_core.configuration.serve_command.judge", known)
 
-    def run(before, after, line, *, platform="cpu", **config):
-        checkpoint("M", **_MODEL, **config)
+    def run(before, after, line, *, platform="cpu"):
+        checkpoint("M", **_MODEL)
         words = ("vllm", "serve", "M", *shlex.split(line))
         return quirks("upgrade", "--from", before, "--to", after, "--assume", f"platform=={platform}", "--", *words)
 
