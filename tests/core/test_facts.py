@@ -101,6 +101,12 @@ def test_a_model_is_also_of_the_type_of_its_architecture(make_context, config, t
     assert [model_type(name).trace(run).answer for name in (*several, "qwen3")] == ["yes"] * len(several) + ["no"]
 
 
+@pytest.mark.parametrize(("path", "words"), [("~/no-such-folder", "does not"), ("a/b/c", "does not"), (__file__, "is a file")])
+def test_what_is_no_model_folder_is_an_error_without_a_request(path, words):
+    with pytest.raises(UsageError, match=words):
+        ModelFacts.read(path)
+
+
 def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path, monkeypatch):
     """By all files together, and nobody waits for it to come back; what its cache has is read from there."""
     hub = pytest.importorskip("huggingface_hub.utils")

@@ -163,6 +163,16 @@ def test_a_forced_quirk_is_active_whatever_its_own_answer(make_plan, make_quirk,
     assert verdict(forced).because == f"forced by 'example' in the command line (--force); {verdict(own).because}"
 
 
+@pytest.mark.parametrize("name", ["example", "ENFORCE_EAGER", "third-party"])
+def test_a_disabled_quirk_says_who_switched_it_off(make_plan, make_quirk, name):
+    for match in ({}, {"match": Fact("weather").is_true()}):
+        plan = make_plan(make_quirk(**match), disable=(name,))
+
+        assert verdict(plan).because == f"switched off by {name.lower()!r} in the command line (--disable)"
+        assert (verdict(plan).switch.on, verdict(plan).switch.name) == (False, name.lower())
+        assert (verdict(plan).state, plan.adjustments, plan.warnings) == (State.DISABLED, (), ())
+
+
 def test_a_superseded_quirk_can_be_forced_within_its_conditions(make_plan, make_quirk):
     old = make_quirk(id="old", adjustments=(Default(EAGER, True), Default("engine.dtype", "x", when=model_type("gemma3"))))
     new = make_quirk(id="new", supersedes="old", adjustments=Default("engine.seed", 1))
