@@ -88,14 +88,12 @@ def make_plan(make_context, loaded):
 def plan_of(make_context, make_quirk, make_plan):
     """Resolves one quirk per adjustment (or list of some): q0, q1, …; beside what the user typed or the configuration has."""
 
-    def make(*wanted, typed=None, untyped=None, disable=(), **facts):
+    def make(*wanted, typed=None, untyped=None, **facts):
         values = {**(untyped or {}), **(typed or {})}
         variables = {name.removeprefix("env."): value for name, value in values.items() if name.startswith("env.")}
         settings = {name: value for name, value in values.items() if not name.startswith("env.")}
         context = make_context(settings=settings, typed=frozenset(typed or {}), environment=variables, **facts)
-        return make_plan(
-            *(make_quirk(id=f"q{n}", adjustments=item) for n, item in enumerate(wanted)), context=context, disable=disable
-        )
+        return make_plan(*(make_quirk(id=f"q{n}", adjustments=item) for n, item in enumerate(wanted)), context=context)
 
     return make
 

@@ -9,7 +9,6 @@ import pytest
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS, Checkpoint
 from quirks_core.facts.context import RunContext
-from quirks_core.facts.fact_table import FACTS
 from quirks_core.facts.unknown import UNKNOWN
 
 BOS, EOS = {"id": 1, "content": "<s>"}, {"id": 2, "content": "</s>"}
@@ -44,90 +43,73 @@ def fast(vocab=3, merges=True, **parts):
     return {"version": "1.0", "added_tokens": [BOS, EOS], "post_processor": None, **parts, "model": model}
 
 
-@pytest.mark.parametrize("part", ["pre_tokenizer", "decoder"])
-def test_a_tokenizer_is_byte_level_by_its_file(checkpoint, part):
-    sequence = {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}
-    found = checkpoint({"tokenizer_class": "LlamaTokenizerFast"}, fast(**{part: sequence}))
-    assert (found.fact("tokenizer.class"), found.fact("tokenizer.is_byte_level")) == ("LlamaTokenizerFast", True)
-    plain = checkpoint({}, fast(pre_tokenizer={"type": "Metaspace"}, post_processor={"type": "ByteLevel"}))
-    assert (plain.fact("tokenizer.class"), plain.fact("tokenizer.is_byte_level")) == (None, False)
-
-
-def test_the_steps_of_a_tokenizer_are_those_of_its_file(checkpoint):
-    steps = [
-        {"type": "Split", "pattern": {"Regex": "[0-9]"}},
-        {"type": "Split", "pattern": {"String": " "}},
-        {"type": "ByteLevel"},
-    ]
-    found = checkpoint({}, fast(pre_tokenizer={"type": "Sequence", "pretokenizers": steps}))
-    assert found.fact("tokenizer.pre_tokenizers") == ["Split", "Split", "ByteLevel"]
-    assert found.fact("tokenizer.split_patterns") == ["[0-9]"]
-    assert checkpoint({}, fast(pre_tokenizer={"type": "Metaspace"})).fact("tokenizer.pre_tokenizers") == ["Metaspace"]
-    assert checkpoint({}, fast(pre_tokenizer=None)).fact("tokenizer.pre_tokenizers") == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "processor", "adds"),
-    [
-        ({"bos_token": "<s>"}, first("<s>"), True),
-        ({"bos_token": {"content": "<s>"}}, {"type": "Sequence", "processors": [{"type": "ByteLevel"}, first("<s>")]}, True),
-        ({"bos_token": "<s>"}, first("[CLS]"), False),
-        ({"bos_token": "<s>", "add_bos_token": True}, None, False),
-        ({"bos_token": "<s>", "add_bos_token": False}, first("<s>"), True),
-        ({"bos_token": None, "add_bos_token": True}, first("<s>"), False),
-    ],
-)
-def test_the_tokenizer_adds_bos_if_its_post_processor_does(checkpoint, settings, processor, adds):
-    """Whatever its settings say."""
-    assert checkpoint(settings, fast(post_processor=processor)).fact("tokenizer.adds_bos") is adds
-
-
-@pytest.mark.parametrize(
-    ("settings", "adds"), [({"add_bos_token": True}, True), ({"add_bos_token": False}, False), ({}, UNKNOWN)]
-)
-def test_without_a_tokenizer_json_its_settings_decide_on_bos(checkpoint, settings, adds):
-    assert checkpoint({"bos_token": "<s>", **settings}).fact("tokenizer.adds_bos") is adds
-
-
-@pytest.mark.parametrize(
-    ("settings", "files", "writes"),
-    [
-        ({"chat_template": "{{ bos_token }}{{ x }}"}, {}, True),
-        ({"chat_template": "<s>{{ x }}"}, {}, True),
-        ({"chat_template": [{"name": "tool", "template": "{{ x }}"}, {"name": "b", "template": "{{ bos_token }}"}]}, {}, True),
-        ({"chat_template": "{{ x }}"}, {"chat_template.jinja": "{{- bos_token }}"}, True),
-        ({"chat_template": "{{ x }}"}, {}, False),
-        ({}, {}, False),
-    ],
-)
-def test_the_chat_template_writes_bos_by_name_or_by_text(checkpoint, settings, files, writes):
-    assert checkpoint({"bos_token": "<s>", **settings}, files=files).fact("tokenizer.template_adds_bos") is writes
-
-
+STEPS = [{"type": "Split", "pattern": {"Regex": "[0-9]"}}, {"type": "Split", "pattern": {"String": " "}}, {"type": "ByteLevel"}]
+SEQUENCE, OTHER = {"type": "Sequence", "pretokenizers": STEPS}, {"type": "Metaspace"}
 UNIGRAM = {"added_tokens": [], "model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]], "unk_id": 0}}
+NAMED = [{"name": "tool", "template": "{{ x }}"}, {"name": "b", "template": "{{ bos_token }}"}]
 
 
 @pytest.mark.parametrize(
-    ("settings", "tokenizer", "size"),
+    ("settings", "file", "facts"),
     [
-        ({}, fast(vocab=8), 8),
-        ({}, fast(vocab=8, merges=False), 8),
-        ({}, fast(vocab=8, added_tokens=[{"id": 40, "content": "<far>"}]), 41),
-        ({}, fast(vocab=2), 3),
-        ({}, UNIGRAM, 2),
-        ({"added_tokens_decoder": {"9": {"content": "<x>"}}}, UNIGRAM, 10),
+        ({"tokenizer_class": "LlamaTokenizerFast"}, fast(pre_tokenizer=SEQUENCE), {"class": "LlamaTokenizerFast"}),
+        ({}, fast(pre_tokenizer=SEQUENCE), {"is_byte_level": True, "pre_tokenizers": ["Split", "Split", "ByteLevel"]}),
+        ({}, fast(pre_tokenizer=SEQUENCE), {"split_patterns": ["[0-9]"]}),
+        ({}, fast(decoder=SEQUENCE), {"is_byte_level": True, "pre_tokenizers": [], "class": None}),
+        ({}, fast(pre_tokenizer=OTHER, post_processor={"type": "ByteLevel"}), {"is_byte_level": False}),
+        ({}, fast(pre_tokenizer=OTHER), {"pre_tokenizers": ["Metaspace"]}),
+        # The largest id counts, whatever tokens look like.
+        ({}, fast(vocab=8), {"vocab_size": 8, "unknown_ids": 42}),
+        ({}, fast(vocab=8, merges=False), {"vocab_size": 8, "unknown_ids": 42}),
+        ({}, fast(vocab=8, added_tokens=[{"id": 40, "content": "<far>"}]), {"vocab_size": 41, "unknown_ids": 9}),
+        ({}, fast(vocab=2), {"vocab_size": 3, "unknown_ids": 47}),
+        ({}, UNIGRAM, {"vocab_size": 2, "unknown_ids": 48}),
+        ({"added_tokens_decoder": {"9": {"content": "<x>"}}}, UNIGRAM, {"vocab_size": 10, "unknown_ids": 40}),
+        # The template writes BOS by its name or by its text.
+        ({"chat_template": "{{ bos_token }}{{ x }}"}, None, {"template_adds_bos": True}),
+        ({"chat_template": "<s>{{ x }}"}, None, {"template_adds_bos": True}),
+        ({"chat_template": NAMED}, None, {"template_adds_bos": True}),
+        ({"chat_template": "{{ x }}"}, None, {"template_adds_bos": False}),
+        ({}, None, {"template_adds_bos": False}),
     ],
 )
-def test_the_largest_id_counts_whatever_tokens_look_like(checkpoint, settings, tokenizer, size):
-    found = checkpoint(settings, tokenizer, vocab_size=50)
+def test_the_facts_of_a_tokenizer_are_those_of_its_files(checkpoint, settings, file, facts):
+    found = checkpoint({"bos_token": "<s>", **settings}, file, vocab_size=50)
 
-    assert (found.fact("tokenizer.vocab_size"), found.fact("tokenizer.unknown_ids")) == (size, 50 - size)
+    assert {name: found.fact(f"tokenizer.{name}") for name in facts} == facts
 
 
-def test_unknown_ids_are_counted_by_rows_of_the_language_model(checkpoint):
+def test_what_of_a_checkpoint_counts_before_all_else(checkpoint):
+    """A template in a file of its own; the rows of the language model; a file as it is now."""
     rows = [({"vocab_size": 9, "text_config": {"vocab_size": 5}}, 2), ({"vocab_size": 1}, 0), ({"vocab_size": None}, UNKNOWN)]
 
     assert [checkpoint({}, fast(), **config).fact("tokenizer.unknown_ids") for config, _ in rows] == [ids for _, ids in rows]
+    assert [checkpoint({}, fast(vocab=count)).fact("tokenizer.vocab_size") for count in (3, 30)] == [3, 30]
+    settings, files = {"bos_token": "<s>", "chat_template": "{{ x }}"}, {"chat_template.jinja": "{{- bos_token }}"}
+    assert checkpoint(settings, files=files).fact("tokenizer.template_adds_bos") is True
+
+
+@pytest.mark.parametrize(
+    ("settings", "file", "adds"),
+    [
+        ({}, fast(post_processor=first("<s>")), True),
+        (
+            {"bos_token": {"content": "<s>"}},
+            fast(post_processor={"type": "Sequence", "processors": [{"type": "ByteLevel"}, first("<s>")]}),
+            True,
+        ),
+        ({}, fast(post_processor=first("[CLS]")), False),
+        ({"add_bos_token": True}, fast(), False),
+        ({"add_bos_token": False}, fast(post_processor=first("<s>")), True),
+        ({"bos_token": None, "add_bos_token": True}, fast(post_processor=first("<s>")), False),
+        ({"add_bos_token": True}, None, True),
+        ({"add_bos_token": False}, None, False),
+        ({}, None, UNKNOWN),
+    ],
+)
+def test_the_tokenizer_adds_bos_if_its_post_processor_does(checkpoint, settings, file, adds):
+    """Whatever its settings say; they decide where there is no tokenizer.json."""
+    assert checkpoint({"bos_token": "<s>", **settings}, file).fact("tokenizer.adds_bos") is adds
 
 
 @pytest.mark.parametrize(
@@ -143,21 +125,14 @@ def test_tokens_that_end_a_sample_are_those_that_vllm_reads(checkpoint, generati
     assert checkpoint(files={"generation_config.json": generation}, eos_token_id=7).fact("model.stop_token_ids") == stops
 
 
-def test_the_facts_of_a_missing_tokenizer_are_absent(checkpoint):
-    assert {checkpoint().fact(name) for name in CHECKPOINT_FACTS if name.startswith("tokenizer.")} == {None}
-
-
-def test_the_facts_of_a_tokenizer_that_is_not_read_are_unknown(checkpoint):
+def test_facts_of_a_missing_tokenizer_are_absent_not_unknown(checkpoint):
     names = [name for name in CHECKPOINT_FACTS if name.startswith("tokenizer.")]
 
+    assert {checkpoint().fact(name) for name in names} == {None}
     assert {checkpoint(files={"tokenizer.model": "binary"}).fact(name) for name in names} == {UNKNOWN}
     assert checkpoint("[]").fact("tokenizer.adds_bos") is UNKNOWN
     assert Checkpoint("/no/such/folder", None, None, {}).fact("tokenizer.adds_bos") is UNKNOWN
     assert Checkpoint("folder", None, None, {}).fact("model.stop_token_ids") is UNKNOWN
-
-
-def test_a_file_that_changes_is_read_again(checkpoint):
-    assert [checkpoint({}, fast(vocab=count)).fact("tokenizer.vocab_size") for count in (3, 30)] == [3, 30]
 
 
 def test_a_run_reads_the_facts_of_its_own_tokenizer_late(checkpoint, tmp_path):
@@ -173,11 +148,3 @@ def test_a_run_reads_the_facts_of_its_own_tokenizer_late(checkpoint, tmp_path):
     assert "adds_bos" not in own.model_dump_json()
     copied = theirs.model_copy(update={"extra": {}})
     assert [context.fact("tokenizer.adds_bos") for context in (own, theirs, copied)] == [True, False, False]
-
-
-def test_a_context_without_files_knows_none_of_these_facts(make_context):
-    context = make_context()
-
-    assert {context.fact(name) for name in CHECKPOINT_FACTS} == {UNKNOWN}
-    assert all(FACTS[name].unknown for name in CHECKPOINT_FACTS)
-    assert make_context(extra={"tokenizer.adds_bos": True}).fact("tokenizer.adds_bos") is True

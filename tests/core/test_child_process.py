@@ -1,4 +1,4 @@
-"""Commands in process groups of their own: how they end, and that nothing is left of them."""
+"""Commands in process groups of their own, and processes of engines: how they end, and that nothing is left of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import psutil
 import pytest
 from patience import HUNG_S, until
 
+from quirks_core.apply.parent_watchdog import end_with_parent
 from quirks_core.base import child_process
 
 #: Starts a child, writes both process ids to a file, and then does what the second argument says.
@@ -113,7 +114,7 @@ def test_a_command_does_not_outlive_a_process_that_is_killed(family):
     os.kill(found[1], signal.SIGKILL)
 
 
-def test_a_command_starts_whatever_the_threads_of_this_process_hold():
+def test_a_command_starts_whatever_threads_of_this_process_hold():
     """Python code between fork and exec would wait for a lock whose holder the fork does not have."""
     caller = """if True:
     import os, threading
@@ -129,11 +130,6 @@ def test_a_command_starts_whatever_the_threads_of_this_process_hold():
     assert done.returncode == 0
 
 
-def test_a_command_that_does_not_exist_is_an_error_of_the_system():
-    with pytest.raises(FileNotFoundError, match="acme"):
-        child_process.run(["acme"])
-
-
 def test_commands_that_threads_wait_for_end_together(family):
     command, pids = family
     with ThreadPoolExecutor() as pool:
@@ -143,3 +139,44 @@ def test_commands_that_threads_wait_for_end_together(family):
 
         assert waiting.result(timeout=HUNG_S) == -signal.SIGTERM
     gone(members)
+
+
+_PARENT = """
+import multiprocessing, sys, time
+from quirks_core.apply.parent_watchdog import end_with_parent
+from patience import HUNG_S
+
+def child(pipe):
+    end_with_parent()
+    pipe.send(None)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(there,))
+    process.start()
+    here.recv()
+    print(process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_child_ends_when_its_parent_is_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(_PARENT)
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert child.is_running()
+
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate()
+
+    child.wait(timeout=HUNG_S)
+
+
+def test_a_process_that_a_user_started_is_let_alone():
+    before = threading.enumerate()
+
+    end_with_parent()
+
+    assert threading.enumerate() == before

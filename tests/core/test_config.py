@@ -25,7 +25,7 @@ def yaml(tmp_path):
 
     def write(text):
         file = tmp_path / "run.yaml"
-        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        file.write_text(text, encoding="utf-8")
         return file
 
     return write
@@ -46,26 +46,6 @@ def yaml(tmp_path):
 )
 def test_all_impossible_keys_are_in_one_error(messages, values):
     messages(problem(values))
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"engine": {"gpu_memory_utilization": 1.5}},
-        {"engine": {"async_scheduling": "perhaps"}},
-        {"engine": None},
-        {"sampling": {"stop_strings": "END"}},
-        {"model": None},
-    ],
-    ids=str,
-)
-def test_a_value_that_makes_no_sense_is_an_error_with_its_key(values):
-    ((section, content),) = values.items()
-
-    text = problem(values)
-
-    assert text.startswith(section)
-    assert all(key in text for key in content or ())
 
 
 def test_numbers_in_the_env_section_become_text(parse):

@@ -12,7 +12,6 @@ from quirks_core.declaration import data_file
 from quirks_core.declaration.data_file import DataFile, KnownSource
 from quirks_core.declaration.quirk import Location
 from quirks_core.plan.drift import drift_of
-from quirks_core.plugins.registry import Registry
 from quirks_core.source.fingerprints import line_digests
 from quirks_core.source.vllm_source import INSTALLED
 
@@ -41,20 +40,19 @@ def test_the_file_lies_in_the_package_of_the_declarations(quirk, site, make_quir
     assert [data_file.path_for(one) for one in homeless] == [None] * 4
 
 
-def test_what_is_written_is_read(quirk, site):
-    data = DataFile(since={"one": "0.1"}, fingerprints={TARGET: {"0" * 12: KnownSource(versions=("1.0",), lines="abcdef")}})
+def test_updating_keeps_the_first_release_of_every_present_quirk(quirk, site):
+    """A quirk that the file does not name is new. A second time changes nothing; what is added has no source before."""
+    adds = quirk(name="adds", adjustments=Patch("fake_engine:new", adds="mine:new"))
+    old = DataFile(since={"one": "0.1", "gone": "0.1"})
 
-    assert data_file.read_for(quirk()) == DataFile()
-    data_file.write(data_file.path_for(quirk()), data)
+    data = data_file.updated(old, (adds, quirk()), "0.3")
+    assert data_file.read_for(adds) == DataFile()
+    data_file.write(data_file.path_for(adds), data)
 
-    assert data_file.read_for(quirk()) == data
+    assert (data.since, list(data.fingerprints)) == ({"one": "0.1", "adds": "0.3"}, [TARGET])
+    assert data_file.read_for(adds) == data == data_file.updated(data, (adds, quirk()), "0.4")
+    assert [data_file.since(quirk(name=name), "0.4") for name in ("one", "adds", "two")] == ["0.1", "0.3", "0.4"]
     assert sorted(file.name for file in (site / "fake_quirks").iterdir()) == ["__init__.py", "model_quirks.json"]
-
-
-def test_a_quirk_that_is_not_in_the_file_is_new(quirk):
-    data_file.write(data_file.path_for(quirk()), DataFile(since={"one": "0.1"}))
-
-    assert [data_file.since(quirk(name=name), "0.3") for name in ("one", "two")] == ["0.1", "0.3"]
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"colour": "red"}'])
@@ -63,12 +61,6 @@ def test_what_is_no_data_file_is_an_error_with_the_remedy(quirk, content):
 
     with pytest.raises(UsageError, match=r"model_quirks\.json is no data file of quirks; delete it, and .* makes it anew$"):
         data_file.read_for(quirk())
-
-
-def test_updating_keeps_the_first_release_of_every_present_quirk(quirk):
-    data = data_file.updated(DataFile(since={"one": "0.1", "gone": "0.1"}), (quirk(name="two"), quirk()), "0.3")
-
-    assert data.since == {"one": "0.1", "two": "0.3"}
 
 
 def test_updating_keeps_only_sources_that_a_quirk_expects(quirk, fake_distribution, site):
@@ -89,15 +81,6 @@ def test_updating_keeps_only_sources_that_a_quirk_expects(quirk, fake_distributi
     assert (both, unknown, forgotten) == ({**before, **now}, before, now)
 
 
-def test_updating_twice_changes_nothing(quirk):
-    """What is added has no source before."""
-    quirks = (quirk(), quirk(name="adds", adjustments=Patch("fake_engine:new", adds="mine:new")))
-    once = data_file.updated(DataFile(), quirks, "0.1")
-
-    assert list(once.fingerprints) == [TARGET]
-    assert data_file.updated(once, quirks, "0.2") == once
-
-
 def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, loaded):
     item = loaded(quirk())
     data_file.write(data_file.path_for(item.quirk), data_file.updated(DataFile(), (item.quirk,), "0.1"))
@@ -106,12 +89,3 @@ def test_drift_is_shown_by_the_lines_that_the_file_keeps(quirk, write_modules, l
     write_modules({"fake_engine.py": ENGINE.replace("first = 1", "first = 2")})
 
     assert "+     first = 2" in drift_of(item.quirk.adjustments[0], item.quirk, INSTALLED).lines
-
-
-def test_the_built_in_file_covers_every_built_in_quirk():
-    quirks = tuple(item.quirk for item in Registry.load().loaded if item.is_built_in)
-
-    data = data_file.read_for(quirks[0])
-
-    assert set(data.since) == {quirk.id for quirk in quirks}
-    assert set(data.fingerprints) == {target for target, _ in data_file._expected(quirks)}

@@ -14,7 +14,6 @@ from quirks_core import (
     Affected,
     Default,
     Kind,
-    Match,
     ModelFlag,
     Patch,
     Quirk,
@@ -24,7 +23,6 @@ from quirks_core import (
     report,
     yes,
 )
-from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration.encoding import digest, encode
 from quirks_core.declaration.quirk import Location
 from quirks_core.plugins.registry import Registry
@@ -86,12 +84,3 @@ def test_the_digest_sees_the_code_that_a_declaration_names(make_quirk, write_mod
     write_modules({"fake_code.py": CODE.replace(changed, f"{changed} + 0  # changed")})
 
     assert made() != before
-
-
-def test_what_is_no_data_cannot_be_encoded(make_quirk):
-    class Own(Match):
-        def trace(self, facts):
-            return purpose("eval").trace(facts)
-
-    with pytest.raises(DeclarationError, match="in a declaration is not data"):
-        encode(make_quirk(match=Own()))

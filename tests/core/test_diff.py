@@ -6,7 +6,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quirks_core import Affected, Default, Require
-from quirks_core.declaration.quirk import Location
 from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.diff import PlanDiff, diff
 
@@ -69,18 +68,6 @@ def test_facts_show_both_values_under_their_path(make_context, make_plan):
         "platform": ("cpu", "cuda"),
         "purpose": ("rollout", "eval"),
     }
-
-
-def test_the_place_of_a_file_is_no_difference(make_context, make_plan, make_quirk):
-    here, there = (
-        make_plan(
-            *(make_quirk(id=f"q{n}", adjustments=Require(EAGER, bool(n)), location=Location(f"{path}.py", 1)) for n in (0, 1)),
-            context=make_context(model=ModelFacts(name="m", path=path, config={})),
-        )
-        for path in ("here", "there")
-    )
-
-    assert (here == there, diff(here, there)) == (False, PlanDiff())
 
 
 def test_a_slot_shows_both_values_with_their_origin(plan_of):

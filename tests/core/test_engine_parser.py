@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 
 import pytest
@@ -30,14 +29,6 @@ def failure_of(source):
     return judge(source, [Run(words=("M",))]).failure
 
 
-def test_code_of_a_release_reaches_no_server(tree):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        found = failure_of(tree(f"import socket; socket.create_connection(('127.0.0.1', {port}))"))
-
-    assert "is not allowed here" in found
-
-
 def test_code_of_a_release_gets_neither_secrets_nor_plugins(tree, monkeypatch):
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "VLLM_API_KEY", "MODEL_QUIRKS", "PYTHONPATH"):
         monkeypatch.setenv(name, "hush")
@@ -48,34 +39,24 @@ def test_code_of_a_release_gets_neither_secrets_nor_plugins(tree, monkeypatch):
     assert "'VLLM_PLUGINS': ''" in found
 
 
-def test_a_requirement_that_the_import_needs_is_stubbed(tree):
-    found = failure_of(tree("import no_such_requirement.part; raise ValueError(no_such_requirement.part.Name)"))
-
-    assert "Name" in found
-    assert found.endswith("; not installed: no_such_requirement")
-
-
 def test_a_release_whose_torch_is_missing_says_so(tree, monkeypatch):
     monkeypatch.setattr(sys, "path", [place for place in sys.path if "site-packages" not in place])
 
     assert failure_of(tree("import torch; torch.library.custom_op")) == "torch is not installed"
 
 
-def test_an_import_that_does_not_end_is_a_failure(tree, monkeypatch):
-    monkeypatch.setattr("quirks_core.source.engine_parser.LIMIT_S", 1.0)
-
-    assert failure_of(tree("import time; time.sleep(600)")) == "its import took longer than 1 s"
-
-
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("import subprocess; subprocess.run(['true'])", "is not allowed here"),
+        ("import socket; socket.create_connection(('127.0.0.1', 1))", "is not allowed here"),
         ("import os; os.system('true')", "is not allowed here"),
         ("import os; os.fork()", "is not allowed here"),
-        ("import no_such_requirement.part; raise ValueError(no_such_requirement.part.Name)", "Name"),  # a stub
         ("import os; os._exit(7)", "its import ended with 7"),
+        ("import time; time.sleep(600)", "its import took longer than 3 s"),
+        ("import acme.part; raise ValueError(acme.part.Name)", "Name'>; not installed: acme"),  # a stub
     ],
 )
-def test_what_an_import_may_not_do_or_cannot_have_is_said(tree, code, words):
+def test_what_an_import_may_not_do_or_cannot_have_is_said(tree, monkeypatch, code, words):
+    monkeypatch.setattr("quirks_core.source.engine_parser.LIMIT_S", 3.0 if "sleep" in code else 600.0)
+
     assert words in failure_of(tree(code))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from pathlib import Path
 
 import pytest
 from installed import needs_vllm
@@ -25,26 +24,12 @@ from quirks_core.plugins.registry import Registry
 
 
 @pytest.fixture
-def checkpoint(tmp_path):
-    """Writes a model folder with the given bytes as its ``config.json``."""
-
-    def write(config=b'{"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}'):
-        folder = tmp_path / "tiny-model"
-        folder.mkdir()
-        if config is not None:
-            (folder / "config.json").write_bytes(config)
-        return str(folder)
-
-    return write
-
-
-@pytest.fixture
-def gather(checkpoint):
+def gather(model):
     """Gathers the facts of a run with the given environment, of which quirks ask for nothing unless they are named."""
-    model = checkpoint()
+    folder = str(model())
 
     def make(environ=(), *, fact_names=(), assume=(), **sections):
-        config = GenerationConfig.parse({"model": model, **sections})
+        config = GenerationConfig.parse({"model": folder, **sections})
         return RunContext.gather(config, fact_names=fact_names, assume=assume, environ=dict(environ))
 
     return make
@@ -87,12 +72,12 @@ def test_facts_of_the_model_are_those_with_typed_overrides(overrides, fact, valu
         ({"text_config": {"quantization_config": {"quant_method": "fp8"}}}, None, "quant_method", "fp8"),
     ],
 )
-def test_how_weights_are_quantised_is_read_where_vllm_reads_it(checkpoint, config, beside, fact, value):
-    folder = checkpoint(json.dumps(config).encode())
+def test_how_weights_are_quantised_is_read_where_vllm_reads_it(model, config, beside, fact, value):
+    folder = model(**config)
     if beside is not None:
-        Path(folder, "hf_quant_config.json").write_text(json.dumps(beside))
+        (folder / "hf_quant_config.json").write_text(json.dumps(beside))
 
-    run = RunContext(model=ModelFacts.read(folder))
+    run = RunContext(model=ModelFacts.read(str(folder)))
 
     assert run.fact("model.is_quantized") is True
     assert run.fact(f"model.quantization.{fact}") == value
@@ -121,29 +106,11 @@ def test_what_is_no_model_folder_is_an_error_without_a_request(path, words):
         ModelFacts.read(path)
 
 
-def _in_the_cache(folder, model):
-    home, commit = folder / f"models--{model.replace('/', '--')}", "0" * 40
-    for name, text in {"refs/main": commit, f"snapshots/{commit}/config.json": '{"model_type": "qwen3"}'}.items():
-        (home / name).parent.mkdir(parents=True)
-        (home / name).write_text(text)
-
-
-def test_a_model_of_the_hub_is_read_from_its_cache(tmp_path, monkeypatch):
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    _in_the_cache(tmp_path, "acme/tiny")
-
-    assert (ModelFacts.read("acme/tiny").name, ModelFacts.read("acme/tiny").model_type) == ("acme/tiny", "qwen3")
-    with pytest.raises(UsageError, match=r"config\.json of 'acme/other' cannot be read from the hub: "):
-        ModelFacts.read("acme/other")
-
-
 def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path, monkeypatch):
-    """By all files together, and nobody waits for it to come back."""
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    """By all files together, and nobody waits for it to come back; what its cache has is read from there."""
+    hub = pytest.importorskip("huggingface_hub.utils")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     asked = []
 
     def no_route(address, *_more, **_named):
@@ -152,12 +119,17 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", no_route)
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it is asked again"))
-    _in_the_cache(tmp_path, "acme/tiny")
+    home, commit = tmp_path / "models--acme--tiny", "0" * 40
+    for name, text in {"refs/main": commit, f"snapshots/{commit}/config.json": '{"model_type": "qwen3"}'}.items():
+        (home / name).parent.mkdir(parents=True)
+        (home / name).write_text(text)
     unreachable.cache_clear()
+    hub.build_hf_headers()  # for which the library asks once in a process
+    asked.clear()
 
     run = RunContext.gather(GenerationConfig.parse({"model": "acme/tiny"}))
 
-    assert run.model.model_type == "qwen3"
+    assert (run.model.name, run.model.model_type) == ("acme/tiny", "qwen3")
     assert {run.fact(name) for name in CHECKPOINT_FACTS} - {UNKNOWN} == set()
     with pytest.raises(UsageError, match=r"config\.json of 'acme/other' .*hub cannot be reached.*no route to host"):
         ModelFacts.read("acme/other")
@@ -165,54 +137,58 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path, monkeypatch):
     unreachable.cache_clear()
 
 
-def test_a_folder_without_weights_is_an_error_with_a_remedy(checkpoint):
-    model = checkpoint()
+def test_a_folder_without_weights_is_an_error_with_a_remedy(model):
+    folder = model()
     with pytest.raises(UsageError, match=r"--set engine\.load_format=dummy"):
-        require_weights(model)
+        require_weights(str(folder))
 
-    Path(model, "model.safetensors").touch()
+    (folder / "model.safetensors").touch()
 
-    assert (require_weights(model), require_weights("Qwen/Qwen3-0.6B")) == (None, None)  # a hub id is the engine's business
-
-
-@pytest.mark.parametrize(
-    ("config", "count"),
-    [
-        ({"num_experts": 8}, 8),
-        ({"text_config": {"n_routed_experts": 2}}, 2),
-        ({"model_type": "ernie4_5_vl_moe", "moe_num_experts": [64, 64]}, 64),
-        ({"num_experts": 1}, None),
-        ({"model_type": "qwen3"}, None),
-        ({"model_type": "qwen3_moe"}, UNKNOWN),
-        ({"model_type": "acme_vl", "text_config": {"model_type": "acme_moe"}}, UNKNOWN),
-        ({"model_type": "acme", "num_experts": "many"}, UNKNOWN),
-        ({}, UNKNOWN),
-    ],
-)
-def test_a_model_is_a_mixture_if_it_has_several_experts(make_context, config, count):
-    context = make_context(config=config)
-
-    assert context.fact("model.num_experts") is count
-    assert context.fact("model.is_moe") is (UNKNOWN if count is UNKNOWN else count is not None)
+    assert require_weights(str(folder)) is None
+    assert require_weights("Qwen/Qwen3-0.6B") is None  # a hub id is the engine's business
 
 
-@pytest.mark.parametrize(
-    ("sizes", "gpus", "nodes", "products"),
-    [
-        ((), None, None, [1, 1, 1, None]),
-        ((2, 3, 4), 8, None, [6, 8, 24, 8]),
-        ((), 8, 3, [1, 1, 1, 24]),
-    ],
-)
-def test_sizes_are_products_of_what_is_set(make_context, sizes, gpus, nodes, products):
-    parallel = dict(zip(("tensor", "pipeline", "data"), sizes, strict=False))
-    settings = {f"engine.{name}_parallel_size": size for name, size in parallel.items()}
-    settings |= {"cluster.gpus_per_node": gpus, "cluster.num_nodes": nodes}
+def experts(count):
+    """The facts of a mixture with that many experts; None for a dense model."""
+    return {"model.num_experts": count, "model.is_moe": UNKNOWN if count is UNKNOWN else count is not None}
 
-    context = make_context(settings={name: value for name, value in settings.items() if value is not None})
 
+def sizes(*values):
+    """Products of sizes."""
     names = ("parallel.replica_size", "parallel.expert_group_size", "parallel.num_ranks", "cluster.num_gpus")
-    assert [context.fact(name) for name in names] == products
+    return dict(zip(names, values, strict=True))
+
+
+PARALLEL = {f"engine.{name}_parallel_size": size for name, size in (("tensor", 2), ("pipeline", 3), ("data", 4))}
+HEADS = {"num_attention_heads": 4, "hidden_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "facts"),
+    [
+        ({"num_experts": 8}, {}, experts(8)),
+        ({"text_config": {"n_routed_experts": 2}}, {}, experts(2)),
+        ({"model_type": "ernie4_5_vl_moe", "moe_num_experts": [64, 64]}, {}, experts(64)),
+        ({"num_experts": 1}, {}, experts(None)),
+        ({"model_type": "qwen3"}, {}, experts(None)),
+        ({"model_type": "qwen3_moe"}, {}, experts(UNKNOWN)),
+        ({"model_type": "acme_vl", "text_config": {"model_type": "acme_moe"}}, {}, experts(UNKNOWN)),
+        ({"model_type": "acme", "num_experts": "many"}, {}, experts(UNKNOWN)),
+        ({}, {}, experts(UNKNOWN)),
+        (HEADS, {}, {"model.head_size": 16}),
+        ({**HEADS, "head_dim": 32}, {}, {"model.head_size": 32}),
+        ({"head_dim": 8, "text_config": HEADS}, {}, {"model.head_size": 16}),
+        ({"num_heads": 4, "head_dim": 32}, {}, {"model.head_size": None}),  # a state-space model's
+        ({"num_attention_heads": [4, 8], "hidden_size": 64}, {}, {"model.head_size": None}),
+        ({}, {}, sizes(1, 1, 1, None)),
+        ({}, {**PARALLEL, "cluster.gpus_per_node": 8}, sizes(6, 8, 24, 8)),
+        ({}, {"cluster.gpus_per_node": 8, "cluster.num_nodes": 3}, sizes(1, 1, 1, 24)),
+    ],
+)
+def test_experts_heads_and_sizes_are_read_or_computed(make_context, config, settings, facts):
+    context = make_context(config=config, settings=settings)
+
+    assert {name: context.fact(name) for name in facts} == facts
 
 
 def test_only_a_fact_that_says_when_it_is_unknown_can_be(make_context):
@@ -245,12 +221,14 @@ _VALUES = {
 }
 
 
-def test_every_fact_can_be_given_as_the_hint_for_it_says(checkpoint, monkeypatch):
+def test_every_fact_can_be_given_as_the_hint_for_it_says(model, monkeypatch):
     """Looked at: all facts that built-in quirks read, where next to nothing is known of machine and model."""
     monkeypatch.setattr(context, "installed_versions", dict)
     monkeypatch.setattr(context, "installed_version", lambda _: None)
     monkeypatch.setattr(context, "installed_platform", lambda: None)
-    config, names = GenerationConfig.parse({"model": checkpoint(b"{}")}), Registry.load().fact_names
+    folder = model()
+    (folder / "config.json").write_text("{}")
+    config, names = GenerationConfig.parse({"model": str(folder)}), Registry.load().fact_names
     start = RunContext.gather(config, fact_names=names, environ={"VLLM_A": "1"})
     missing = {name: option_for(name) for name in names if start.fact(name) is UNKNOWN}
 
@@ -310,20 +288,6 @@ def test_every_fact_has_one_name(make_context):
     assert [name for name in expected if not is_known_fact(name)] == ["acme.nodes", "weather"]
 
 
-@pytest.mark.parametrize(
-    ("config", "size"),
-    [
-        ({"num_attention_heads": 4, "hidden_size": 64}, 16),
-        ({"num_attention_heads": 4, "hidden_size": 64, "head_dim": 32}, 32),
-        ({"head_dim": 8, "text_config": {"num_attention_heads": 4, "hidden_size": 64}}, 16),
-        ({"num_heads": 4, "head_dim": 32}, None),  # a state-space model's
-        ({"num_attention_heads": [4, 8], "hidden_size": 64}, None),
-    ],
-)
-def test_the_width_of_an_attention_head_is_read_or_computed(make_context, config, size):
-    assert make_context(config=config).fact("model.head_size") == size
-
-
 def test_names_of_facts_are_distinguished_from_other_names():
     families = {"typed.": "engine.seed", "env.": "NAME", "engine.": "any_argument", "packages.": "any", "model.config.": "a.b"}
     families |= {"model.quantization.": "quant_method", "model.text_config.": "a"}
@@ -337,14 +301,6 @@ def test_names_of_facts_are_distinguished_from_other_names():
     inside = ("engine.hf_overrides.a.b", "engine.any_argument.a")
     assert [(is_known_fact(name), always_known(name)) for name in inside] == [(True, True), (True, False)]
     assert not any(map(is_known_fact, ("engine.hf_token.a", "typed.engine.hf_overrides.a", "refit.scope.a")))
-
-
-def test_a_variable_of_the_environment_counts_as_typed(gather):
-    context = gather({"VLLM_USE_V1": "0"})
-
-    assert (context.value("env.VLLM_USE_V1"), context.is_typed("env.VLLM_USE_V1")) == ("0", True)
-    assert (context.value("env.VLLM_OTHER"), context.is_typed("env.VLLM_OTHER")) == (None, False)
-    assert "env.VLLM_USE_V1" not in {*context.settings, *context.typed}
 
 
 def test_a_context_holds_only_variables_that_may_matter(gather):
@@ -388,8 +344,10 @@ def test_assumptions_replace_what_is_installed(gather):
 def test_what_an_engine_takes_is_known_unless_it_is_assumed(make_context, write_modules):
     arguments = "class EngineArgs:\n    block_size: int = 1\n"
     envs = 'table = {\n    "VLLM_PORT": lambda: 1,\n}\n'
-    write_modules({"vllm/__init__.py": "", "vllm/envs.py": envs, "vllm/engine/arg_utils.py": arguments})
-    variables = {"VLLM_PORT": "1", "VLLM_B": "1", "VLLM_A": "1", "NCCL_X": "1"}
+    deep = 'import os\n\nvalue = os.environ.get("VLLM_ELSEWHERE")\n'
+    files = {"__init__": "", "envs": envs, "engine/arg_utils": arguments, "deep/down": deep}
+    write_modules({f"vllm/{name}.py": text for name, text in files.items()})
+    variables = dict.fromkeys(("VLLM_PORT", "VLLM_ELSEWHERE", "VLLM_B", "VLLM_A", "NCCL_X"), "1")
 
     here, assumed = (make_context(environment=variables, assumed=frozenset(names)) for names in ((), ("vllm",)))
 

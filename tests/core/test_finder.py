@@ -107,7 +107,7 @@ def test_a_package_with_a_hook_is_one_plugin_as_before(package):
 
 
 @pytest.mark.parametrize("method", ["facts", "model_types"])
-def test_a_match_whose_facts_cannot_be_read_breaks_its_own_plugin_alone(package, method):
+def test_a_match_whose_facts_cannot_be_read_breaks_its_plugin(package, method):
     own = f"class Own(Match):\n    def trace(self, facts): ...\n    def {method}(self): raise OSError('nothing')\n"
     bad = quirk("fake-bad").replace('purpose("rollout")', "Own()").replace("QUIRK = ", f"{own}QUIRK = ")
 

@@ -46,113 +46,135 @@ def kinds(verdicts):
     return [(verdict.kind, verdict.is_grave) for verdict in verdicts]
 
 
-@pytest.mark.parametrize(
-    "later",
-    [
-        [{"changed": NAMES, "received": {"a": str(turn % 2)}} for turn in range(30)],  # two policies by turns
-        [{"version": "1"}] * 3,  # the label of the update before
-    ],
-)
-def test_a_policy_that_moves_or_keeps_its_label_has_no_verdict(later):
-    engine = Engine()
-    engine.update(NAMES, version="1")
-
-    assert [engine.update(**one) for one in later] == [[]] * len(later)
+LORA = ("layers.0.q_proj.lora_a", "layers.0.q_proj.lora_b", "layers.1.q_proj.lora_a", "layers.1.q_proj.lora_b")
+TOWER = tuple(f"visual.blocks.{index}.weight" for index in range(2))
+CHUNK, MOST, UPPER = NAMES[1:2], NAMES[:-1], NAMES[3:]
+NOTE, WARNING = ("unchanged", False), ("unchanged", True)
+ADAPTER = {"names": LORA, "has_lora": True}
 
 
-def test_weights_that_come_again_as_they_were_are_one_note():
-    engine = Engine()
-    engine.update(NAMES[:-1], received={"a": "0"})
-    engine.update(NAMES[:-1], received={"a": "1"})
-
-    found = engine.update(received={"a": "1"})
-    later = [engine.update(changed, received={"a": "1"}) for _ in range(15) for changed in ((), NAMES[:-1], ())]
-
-    assert kinds(found) == [("unchanged", False)]
-    assert "changed 0 of 8 tensors; earlier updates changed 7 of them, and never norm.weight" in found[0].text
-    assert "(learning rate 0) or whose step was skipped by the scaler" in found[0].text
-    assert later == [[]] * 45  # an evaluation, or the end of a schedule
+def brings(value, names=("a",), **more):
+    """What comes with an update."""
+    return {"received": dict.fromkeys(names, value), **more}
 
 
-def test_new_weights_that_change_nothing_are_a_warning():
-    engine = Engine()
-    engine.update(NAMES, received={"a": "0"})
-
-    found = [engine.update(received={"a": str(step)}) for step in (1, 2)]
-
-    assert [kinds(verdicts) for verdicts in found] == [[("unchanged", False)], [("unchanged", True)]]
-    assert "does not reach what the engine computes with" in found[1][0].text
+def labelled(labels, weights):
+    """Updates with labels, each with the weights of that letter."""
+    return [(NAMES, brings(one, version=label)) for label, one in zip(labels, weights, strict=True)]
 
 
-@pytest.mark.parametrize("way", ["transfer", "lora"])
-def test_weights_that_never_change_are_a_warning_after_warm_up(way):
-    engine = Engine()
-    engine.update(NAMES, way=way)
-
-    found = [verdict.is_grave for _ in range(17) for verdict in engine.update(way=way)]
-
-    assert found == [False, True]
+def adapters(count, changed, **more):
+    """Updates of an adapter, of which the named tensors change."""
+    return [(changed, {"way": "lora", "adapter": "policy", **more})] * count
 
 
-def test_a_warning_that_is_over_can_be_said_again():
+#: Runs by what they are: the engine; what changes in each update, and what comes with it; the verdicts; words of the last.
+RUNS = {
+    "two policies by turns": ({}, [(NAMES, brings(str(turn % 2))) for turn in range(30)], {}, ()),
+    "the label of the update before": ({}, [(NAMES, {"version": "1"}), *[((), {"version": "1"})] * 3], {}, ()),
+    "weights as they were, for an evaluation or at the end of a schedule": (
+        {},
+        [(MOST, brings("0")), (MOST, brings("1")), *[((), brings("1")), (MOST, brings("1")), ((), brings("1"))] * 15],
+        {2: [NOTE]},
+        (
+            "changed 0 of 8 tensors; earlier updates changed 7 of them, and never norm.weight",
+            "(learning rate 0) or whose step was skipped by the scaler",
+        ),
+    ),
+    "new weights that change nothing": (
+        {},
+        [(NAMES, brings("0")), ((), brings("1")), ((), brings("2"))],
+        {1: [NOTE], 2: [WARNING]},
+        ["does not reach what the engine computes with"],
+    ),
+    **{
+        f"weights that never change after warm-up, by {way}": (
+            {},
+            [(NAMES, {"way": way}), *[((), {"way": way})] * 17],
+            {1: [NOTE], 17: [WARNING]},
+            (),
+        )
+        for way in ("transfer", "lora")
+    },
+    **{
+        f"weights that round to the same values, {why}": (
+            {"is_quantized": why == "quantised"},
+            [(NAMES, brings("0")), *[((), brings(str(step), is_cast=why == "cast")) for step in range(1, 31)]],
+            {1: [NOTE]},
+            ["rounds to the same values"],
+        )
+        for why in ("quantised", "cast")
+    },
+    "a second update of one chunk": (
+        {},
+        [(names, brings(value, names, way="raw")) for names, value in ((NAMES, "0"), (CHUNK, "0"), (CHUNK, "1"))],
+        {2: [("partial", True)]},
+        ["changed 1 of 3 layers, and never model.layers.1, model.layers.2: no update brought them"],
+    ),
+    "frozen layers that were sent": (
+        {"names": (*NAMES, *TOWER)},
+        [(names, brings("0", (*NAMES, *TOWER))) for names in (NAMES, UPPER) for _ in range(3)],
+        {4: [("partial", False)]},
+        ["never model.layers.0: they came with the values"],
+    ),
+    "the frozen base in place of an adapter": (
+        {"has_lora": True},
+        [((), {})] * 3,
+        {1: [("adapter-missing", False)], 2: [("adapter-missing", True)]},
+        ["LoRA is on, no adapter was ever loaded"],
+    ),
+    "other weights under a label": ({}, labelled(["base", "1", "base"], "abc"), {2: [("label", False)]}, ()),
+    "labels again and again": ({}, labelled(["base", *"12", "base", *"345", "base"], "abcdefgh"), {3: [("label", False)]}, ()),
+    "the parts of one update": ({}, labelled(["base", "base", "base"], "abc"), {}, ()),
+    "a label of long ago": ({}, labelled(["base", *"1234", "base"], "abcdef"), {}, ()),
+    "the same weights under a label": ({}, labelled(["base", "1", "base", "2", "base"], "abaca"), {}, ()),
+    "no labels": ({}, labelled(["", "1", ""], "abc"), {}, ()),
+    **{
+        f"an adapter with {count} modules of another model": (
+            ADAPTER,
+            adapters(1, LORA, unmatched=[f"layers.{layer}.q_proj" for layer in range(count)]),
+            {0: [("adapter-names", count == 2)]},
+            [f"'policy': {count} of its 2 modules are no modules of this model"],
+        )
+        for count in (1, 2)
+    },
+    "an adapter that adds nothing": (
+        ADAPTER,
+        adapters(3, LORA[::2], is_zero=True),
+        {2: [("adapter-zero", True)]},
+        ["A, B or lora_alpha is zero"],
+    ),
+    "an adapter before it is trained": (
+        ADAPTER,
+        adapters(1, LORA, is_zero=True) + adapters(8, (), is_zero=True),
+        {1: [NOTE]},
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "updates", "verdicts", "words"), RUNS.values(), ids=RUNS)
+def test_a_run_has_these_verdicts_and_no_others(options, updates, verdicts, words):
+    engine = Engine(**options)
+
+    found = [engine.update(changed, **more) for changed, more in updates]
+
+    assert {number: kinds(said) for number, said in enumerate(found) if said} == verdicts
+    last = [verdict.text for said in found for verdict in said][-1:]
+    assert [word for text in last for word in words if word not in text] == []
+
+
+def test_a_rank_that_does_not_change_is_named_each_time():
     engine = Engine(ranks=2)
     for _ in range(2):
-        assert kinds(engine.update(NAMES, ranks=[0])) == [("ranks", True)]
+        (verdict,) = engine.update(NAMES, ranks=[0])
+        assert (verdict.kind, verdict.is_grave) == ("ranks", True)
+        assert "8 of 8 on rank 0, 0 of 8 on rank 1" in verdict.text
         assert engine.update(NAMES) == []
         engine.values[1] = dict(engine.values[0])
         engine.update(NAMES)
 
-
-@pytest.mark.parametrize(("options", "row"), [({"is_quantized": True}, {}), ({}, {"is_cast": True})])
-def test_weights_that_round_to_the_same_values_are_no_warning(options, row):
-    engine = Engine(**options)
-    engine.update(NAMES, received={"a": "0"})
-
-    found = [verdict for step in range(30) for verdict in engine.update(received={"a": str(step + 1)}, **row)]
-
-    assert kinds(found) == [("unchanged", False)]
-    assert "rounds to the same values" in found[0].text
-
-
-def test_a_second_update_of_one_chunk_is_named():
-    chunk = ("model.layers.0.attn.weight",)
-    engine = Engine()
-    engine.update(NAMES, way="raw", received=dict.fromkeys(NAMES, "0"))
-    engine.update(chunk, way="raw", received=dict.fromkeys(chunk, "0"))
-
-    (verdict,) = engine.update(chunk, way="raw", received=dict.fromkeys(chunk, "1"))
-
-    assert (verdict.kind, verdict.is_grave) == ("partial", True)
-    assert "changed 1 of 3 layers, and never model.layers.1, model.layers.2: no update brought them" in verdict.text
-
-
-def test_frozen_layers_that_were_sent_are_at_most_a_note():
-    tower = tuple(f"visual.blocks.{index}.weight" for index in range(2))
-    engine = Engine((*NAMES, *tower))
-    sent = dict.fromkeys((*NAMES, *tower), "0")
-    assert [engine.update(NAMES, received=sent) for _ in range(3)] == [[]] * 3
-
-    upper = NAMES[3:]
-    found = [verdict for _ in range(3) for verdict in engine.update(upper, received=sent)]
-
-    assert kinds(found) == [("partial", False)]
-    assert "never model.layers.0: they came with the values" in found[0].text
-
-
-def test_a_rank_whose_weights_do_not_change_is_named():
-    engine = Engine(ranks=2)
-
-    (verdict,) = engine.update(NAMES, ranks=[0])
-
-    assert (verdict.kind, verdict.is_grave) == ("ranks", True)
-    assert "8 of 8 on rank 0, 0 of 8 on rank 1" in verdict.text
-
-
-def test_a_rank_without_an_entry_is_named():
-    engine = Engine(ranks=2)
-
     (verdict,) = engine.judge.add([engine.entry(0, changed=NAMES)])
-
     assert "came on 1 of 2 ranks (0)" in verdict.text
 
 
@@ -181,17 +203,6 @@ def test_the_problems_of_an_update_are_named_until_the_next_one():
     assert not engine.judge.problems
 
 
-def test_the_frozen_base_of_an_engine_without_adapter_is_named():
-    engine = Engine(has_lora=True)
-    engine.update()
-    engine.update()
-
-    found = engine.update()
-
-    assert kinds(found) == [("adapter-missing", True)]
-    assert "LoRA is on, no adapter was ever loaded" in found[0].text
-
-
 def test_a_rollout_with_lora_whose_engine_gets_nothing_is_a_note():
     engine = Engine(has_lora=True)
 
@@ -199,56 +210,6 @@ def test_a_rollout_with_lora_whose_engine_gets_nothing_is_a_note():
 
     assert [kinds(verdicts) for verdicts in found] == [[]] * 10 + [[("adapter-missing", False)]] + [[]] * 9
     assert "send the adapter (add_lora), and name it in each request" in found[10][0].text
-
-
-@pytest.mark.parametrize(
-    ("labels", "verdict"),
-    [
-        (["base", "1", "base"], [("label", False)]),
-        (["base", "1", "2", "base", "3", "4", "5", "base"], [("label", False)]),
-        (["base", "base", "base"], []),  # the parts of one update
-        (["base", "1", "2", "3", "4", "base"], []),  # too long ago
-        (["", "1", ""], []),
-    ],
-)
-def test_other_weights_under_an_earlier_label_are_named(labels, verdict):
-    engine = Engine()
-
-    found = [engine.update(NAMES, version=label, received={"a": str(turn)}) for turn, label in enumerate(labels)]
-
-    assert kinds(verdict for verdicts in found for verdict in verdicts) == verdict
-
-
-def test_the_same_weights_under_an_earlier_label_have_no_verdict():
-    engine = Engine()
-
-    assert not any(engine.update(NAMES, version=label, received={"a": label}) for label in ("base", "1", "base", "2", "base"))
-
-
-LORA = ("layers.0.q_proj.lora_a", "layers.0.q_proj.lora_b", "layers.1.q_proj.lora_a", "layers.1.q_proj.lora_b")
-
-
-@pytest.mark.parametrize(
-    ("unmatched", "is_grave"), [(("layers.0.q_proj", "layers.1.q_proj"), True), (("layers.1.q_proj",), False)]
-)
-def test_an_adapter_whose_modules_are_not_the_models_is_named(unmatched, is_grave):
-    engine = Engine(LORA, has_lora=True)
-
-    (verdict,) = engine.update(LORA, way="lora", adapter="policy", unmatched=unmatched)
-
-    assert (verdict.kind, verdict.is_grave) == ("adapter-names", is_grave)
-    assert f"'policy': {len(unmatched)} of its 2 modules are no modules of this model" in verdict.text
-
-
-def test_an_adapter_may_add_nothing_only_before_it_was_trained():
-    trained, untrained = Engine(LORA, has_lora=True), Engine(LORA, has_lora=True)
-
-    found = [trained.update(LORA[::2], way="lora", adapter="policy", is_zero=True) for _ in range(3)]
-    warming = [untrained.update(LORA * (number == 0), way="lora", is_zero=True) for number in range(9)]
-
-    assert [kinds(verdicts) for verdicts in found] == [[], [], [("adapter-zero", True)]]
-    assert "A, B or lora_alpha is zero" in found[2][0].text
-    assert kinds(verdict for verdicts in warming for verdict in verdicts) == [("unchanged", False)]
 
 
 @pytest.mark.parametrize(("with_adapter", "verdict"), [(0, [("adapter-unused", True)]), (1, [])])

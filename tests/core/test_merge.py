@@ -22,11 +22,6 @@ def proposal(relation, operand, quirk="q", *, required=False, instead_of=()):
     return Proposal((SLOT,), relation, operand, required, who, instead_of=instead_of)
 
 
-def ledger_of(asked, **more):
-    """The ledger of proposals given as relation and operand, each of a quirk of its own."""
-    return Proposals((SLOT,), frozenset(proposal(*one, f"q{n}", **more) for n, one in enumerate(asked)))
-
-
 def together(*ledgers):
     """All proposals of several ledgers."""
     return Proposals((SLOT,), frozenset().union(*(ledger.proposals for ledger in ledgers)))
@@ -80,7 +75,7 @@ def test_the_value_suits_everybody_unless_no_value_could(ledger, present):
 @laws
 @given(PROPOSALS_OF_A_PLACE, ASKED)
 def test_requirements_silence_defaults_unless_all_add_members(ledger, asked):
-    merged = together(ledger, ledger_of([asked], required=True))
+    merged = together(ledger, Proposals((SLOT,), frozenset({proposal(*asked, required=True)})))
 
     required = {item for item in merged.proposals if item.required}
     members = {item for item in merged.proposals if item.relation is INCLUDES}

@@ -1,4 +1,4 @@
-"""Versions and platform of what is installed, and ``--assume``."""
+"""Versions and platform of what is installed, ``--assume``, and the extra that brings what is missing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import ctypes
 from unittest.mock import Mock
 
 import pytest
+from installed import needs_vllm
 
 from quirks_core.base.errors import UsageError
 from quirks_core.facts.assumptions import Assumptions, parse_assumptions
+from quirks_core.facts.context import Installation
+from quirks_core.facts.installation import needs
 from quirks_core.facts.packages import (
     CPU_FEATURES,
     CPU_KINDS,
@@ -17,9 +20,9 @@ from quirks_core.facts.packages import (
     gpu_capability,
     gpus,
     installed_platform,
-    installed_version,
     installed_versions,
 )
+from quirks_core.facts.unknown import UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -77,12 +80,6 @@ def test_the_features_of_a_cpu_that_is_no_x86_are_unknown(monkeypatch, machine):
     assert cpu_kind(None) == ""
 
 
-def test_a_version_comes_from_installed_metadata(fake_distribution):
-    fake_distribution("fake-versioned", "3.4")
-
-    assert (installed_version("fake-versioned"), installed_version("no-such-distribution")) == ("3.4", None)
-
-
 @pytest.mark.parametrize(
     ("versions", "platform"),
     [
@@ -109,3 +106,34 @@ def test_the_gpu_of_a_machine_without_nvidias_driver_is_unknown(monkeypatch):
     gpus.cache_clear()
 
     assert gpu_capability() is None
+
+
+@needs_vllm
+@pytest.mark.parametrize(
+    ("module", "engine", "remedy"),
+    [
+        ("matplotlib.figure", False, "pip install '.[parity]' in a clone of model-quirks"),
+        ("ray", False, "pip install '.[ray]' in a clone of model-quirks"),
+        ("acme", False, "pip install acme"),
+        ("acme", True, "pip install acme"),
+    ],
+)
+def test_the_remedy_for_a_missing_module_is_its_extra(monkeypatch, module, engine, remedy):
+    monkeypatch.setattr("quirks_core.facts.installation._is_there", lambda _: False)
+
+    assert needs(ModuleNotFoundError(name=module), engine=engine) == f"{module.partition('.')[0]} is not installed: {remedy}"
+
+
+@needs_vllm
+@pytest.mark.parametrize("module", ["vllm.no_such_module", "json", "worker.no_such_module", None])
+def test_a_module_that_an_installed_package_lacks_has_no_remedy(module):
+    assert needs(ModuleNotFoundError(name=module), engine=True) is None
+
+
+@needs_vllm
+def test_an_installation_knows_its_packages_but_nothing_of_a_run():
+    here, given = Installation(), Installation({"vllm": "0.9.1"})
+
+    assert (here.fact("platform"), here.fact("packages.vllm")) == (installed_platform(), installed_versions()["vllm"])
+    assert (given.fact("packages.vllm"), given.fact("packages.torch"), given.fact("platform")) == ("0.9.1", UNKNOWN, UNKNOWN)
+    assert (here.fact("model.name"), here.source_known("vllm"), given.source_known("vllm")) == (UNKNOWN, True, False)

@@ -31,13 +31,10 @@ def plan(model, make_quirk, loaded):
     return make
 
 
-def shell(script):
-    return subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True).stdout
-
-
 def read_back(found):
     """What the options say, after a shell has split them and the parser has read them."""
-    words = shell(f"printf '%s\\0' {found[0]}").split("\0")
+    script = f"printf '%s\\0' {found[0]}"
+    words = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")
     return read_serve_command(["vllm", "serve", "M", *words[:-1]]).arguments
 
 

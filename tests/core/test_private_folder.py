@@ -1,4 +1,4 @@
-"""Temporary folders: private, known as somebody's while the owner runs, and removed by the next run after that."""
+"""Temporary folders: private, and removed by the next run after their owner's. Files are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 
-from quirks_core.base import private_folder
+from quirks_core.base import private_folder, whole_file
 from quirks_core.base.errors import QuirksError
 
 #: Makes a folder, says where, and waits.
@@ -79,3 +79,12 @@ def test_a_temporary_folder_is_private_until_it_is_removed(tmp_path, monkeypatch
 def test_a_place_where_no_folder_can_be_made_is_named(tmp_path):
     with pytest.raises(QuirksError, match=r"temporary folder in .*none: .*No such file or directory.* set TMPDIR"):
         private_folder.make("acme-", tmp_path / "none")
+
+
+def test_a_text_that_cannot_be_written_changes_nothing(tmp_path):
+    (tmp_path / "file").write_text("before")
+
+    with pytest.raises(UnicodeEncodeError):
+        whole_file.write(tmp_path / "file", "\ud800")
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "before"}

@@ -69,6 +69,7 @@ def test_every_kind_of_probe_settles_a_source_build(verdict, answer, state):
 
 
 def test_a_symbol_is_there_whatever_makes_it_in_its_own_place():
+    """What the installed source does not show is unknown."""
     here = ("MARK", "LAZY", "read", "TYPE_CHECKING", "Engine", "Engine.size", "Engine.depth", "Engine.step")
     elsewhere = ("loads", "json", "str", "Engine.read", "Engine.steps", "Engine.self", "MARK.real")
     answers = {
@@ -76,20 +77,9 @@ def test_a_symbol_is_there_whatever_makes_it_in_its_own_place():
     }
 
     assert answers == {**dict.fromkeys(here, Answer.YES), **dict.fromkeys(elsewhere, Answer.NO)}
-
-
-@pytest.mark.parametrize(
-    "probe",
-    [
-        StaticProbe("no_such_package.module", "x", found_means_affected=True),
-        StaticProbe("fake_engine.gone", "x", found_means_affected=True),
-        SymbolProbe("no_such_package.module:Engine", present_means_affected=True),
-        SymbolProbe("no_such_package", present_means_affected=False),
-    ],
-    ids=str,
-)
-def test_what_the_installed_source_does_not_show_is_unknown(probe):
-    assert probe.answer(INSTALLED) is Answer.UNKNOWN
+    unread = [StaticProbe(module, "x", found_means_affected=True) for module in ("no_such_package.module", "fake_engine.gone")]
+    unread += [SymbolProbe(name, present_means_affected=False) for name in ("no_such_package:Engine", "no_such_package")]
+    assert [probe.answer(INSTALLED) for probe in unread] == [Answer.UNKNOWN] * 4
 
 
 def test_a_probe_that_cannot_decide_leaves_it_to_the_next(verdict):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from quirks_core import hookimpl
 from quirks_core.base.errors import BrokenPluginsError, UsageError
 from quirks_core.plan.records import Note, NoteKind
 from quirks_core.plan.switches import Switches, SwitchNames
@@ -20,28 +22,6 @@ GOOD = 'QUIRK = make("fake-good")'
 def ids(registry):
     """The ids of what was loaded."""
     return [item.quirk.id for item in registry.loaded]
-
-
-def test_plugins_are_discovered_in_order_without_an_import(fake_distribution, find_fakes, monkeypatch):
-    for name in ("fake-z", "fake-a"):
-        modules = {"fake_loud.py": "raise RuntimeError\n"}
-        fake_distribution(name, entry_points={"two": "fake_loud:B", "one": "fake_loud:A"}, modules=modules)
-    monkeypatch.setattr(sys, "path", [sys.path[0], *sys.path])
-
-    found = [(item.distribution, item.name, item.version, item.module) for item in find_fakes()]
-
-    assert found == [(name, point, "1.2", "fake_loud") for name in ("fake-a", "fake-z") for point in ("one", "two")]
-    assert (discover()[0].distribution, "fake_loud" in sys.modules) == ("model-quirks", False)
-
-
-def test_an_entry_point_that_names_no_module_is_a_row(fake_distribution, fake_plugins):
-    fake_plugins(fake_good=GOOD)
-    fake_distribution("fake-malformed", entry_points={"bad": "not a module !"})
-
-    registry = Registry.load(item for item in discover() if item.distribution.startswith("fake"))
-
-    assert ids(registry) == ["fake-good"]
-    assert [row.error for row in registry.broken] == ["'not a module !' is not of the form package.module:attribute"]
 
 
 def test_an_entry_point_may_name_a_quirk_or_a_plugin(load_fakes, fake_distribution):
@@ -81,13 +61,7 @@ def test_a_broken_plugin_is_one_row_beside_the_others(load_fakes, make_context, 
     registry = load_fakes(fake_bad=source, fake_good=GOOD)
 
     (row,) = registry.broken
-    assert (row.plugin.name, row.plugin.distribution, row.plugin.version, words in row.error) == (
-        "fake-bad",
-        "fake-dist",
-        "1.2",
-        True,
-    )
-    assert (len(row.error) < 600, "\n" in row.error) == (True, False)
+    assert (words in row.error, len(row.error) < 600, "\n" in row.error) == (True, True, False)
     assert str(row) == f"plugin 'fake-bad' of fake-dist 1.2 ({row.plugin.entry_point.value}) is broken: {row.error}"
     plan = registry.resolve(make_context())
     assert [verdict.id for verdict in plan.active] == ["fake-good"]
@@ -131,28 +105,100 @@ def test_a_switch_may_name_a_broken_plugin_but_not_nothing(load_fakes, make_cont
         Registry.load([]).resolve(make_context(), off)
 
 
-def test_two_registries_do_not_share_plugins(load_fakes, make_context):
-    first = load_fakes(fake_pack=f"{SEVERAL}@hookimpl\ndef quirks_facts():\n    return {{'a': 1}}\n")
-
-    second = Registry.load([])
-
-    assert (len(first.loaded), len(second.loaded)) == (2, 0)
-    assert [len(registry.resolve(make_context()).context.extra) for registry in (first, second)] == [1, 0]
-
-
-def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, find_fakes):
+def test_strict_loading_lists_every_broken_plugin_in_one_error(fake_plugins, fake_distribution, find_fakes):
+    """An entry point that names no module is one."""
     broken = {
         "fake_import": "import no_such_module\nQUIRK = 1",
         "fake_pack": f'{HOOK}return [make("fake-same")]',
         "fake_same": 'QUIRK = make("fake-same")',
     }
     fake_plugins(fake_good=GOOD, **broken)
-    assert len(Registry.load(find_fakes()).broken) == 3
+    fake_distribution("fake-malformed", entry_points={"fake-entry": "not a module !"})
+    registry = Registry.load(find_fakes())
+    assert (len(registry.broken), ids(registry)) == (4, ["fake-good"])
 
     with pytest.raises(BrokenPluginsError) as error:
         Registry.load(find_fakes(), strict=True)
 
-    assert sorted(line.split("'")[1] for line in str(error.value).splitlines()[1:]) == [
-        name.replace("_", "-") for name in broken
+    names = ["fake-entry", *(name.replace("_", "-") for name in broken)]
+    assert sorted(line.split("'")[1] for line in str(error.value).splitlines()[1:]) == names
+    assert "'not a module !' is not of the form package.module:attribute" in str(error.value)
+    assert (len(error.value.problems), error.value.exit_code) == (4, 3)
+
+
+# ---- the optional hooks: facts and observers, each called on its own and by its name
+
+
+def plugin_with(hook, prefix="fake-"):
+    """A plugin with two quirks and one more hook."""
+    return f"{SEVERAL.replace('fake-', prefix)}@hookimpl\n{hook}\n"
+
+
+def gives(facts, prefix):
+    """A plugin with two quirks that gives facts."""
+    return plugin_with(f"def quirks_facts():\n    return {facts}", prefix)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise OSError('no network')", "OSError: no network"),
+        ("raise SystemExit(4)", "SystemExit: 4"),
+        ("return None", "must return JSON values by name"),
+        ("return {'a': float('nan')}", "must return JSON values by name"),
+    ],
+)
+def test_a_facts_hook_that_fails_is_a_warning_unless_strict(load_fakes, make_context, find_fakes, body, words):
+    plan = load_fakes(fake_facts=plugin_with(f"def quirks_facts():\n    {body}")).resolve(make_context())
+
+    with pytest.raises(BrokenPluginsError, match="quirks_facts of fake-dist:fake-facts failed"):
+        Registry.load(find_fakes(), strict=True).resolve(make_context())
+
+    (warning,) = plan.warnings
+    assert warning.kind is NoteKind.HOOK
+    assert (warning.text.startswith("quirks_facts of fake-dist:fake-facts failed: "), words in warning.text) == (True, True)
+    assert (plan.context.extra, len(plan.active)) == ({}, 2)
+
+
+@pytest.mark.parametrize(("distribution", "key"), [("model", "name"), ("engine", "load_format"), ("env", "NAME")])
+def test_a_plugins_fact_cannot_stand_for_one_of_ours(quirk_registry, make_context, make_quirk, distribution, key):
+    plugin = SimpleNamespace(
+        quirks_declare=hookimpl(lambda: [make_quirk()], specname="quirks_declare"),
+        quirks_facts=hookimpl(lambda: {key: "other"}, specname="quirks_facts"),
+    )
+
+    plan = quirk_registry.add(plugin, distribution=distribution).resolve(make_context())
+
+    assert plan.context.extra == {}
+    (note,) = plan.warnings
+    assert f"{distribution}.{key} is a fact of every run, not a plugin's to give" in note.text
+
+
+def test_broken_plugins_give_no_facts_contested_ones_are_unknown(load_fakes, make_context):
+    given = {"fake_a": gives({"n": 1, "same": 1}, "a-"), "fake_b": gives({"n": 2, "same": 1}, "b-")}
+    broken = {name: gives({"broken": 1}, "c-") for name in ("fake_c", "fake_d")}
+    registry = load_fakes(**given, **broken)
+
+    plan = registry.resolve(make_context())
+
+    assert ([row.plugin.name for row in registry.broken], plan.context.extra) == (["fake-c", "fake-d"], {"fake-dist.same": 1})
+    assert plan.warnings[-1].text == "fact fake-dist.n is unknown: two plugins of its distribution give it different values"
+
+
+def test_an_observer_that_fails_keeps_nothing_from_the_others(load_fakes, make_context):
+    sees = "def quirks_observe(plan, receipt):\n    seen.append((plan.digest, receipt))\n    return object()"
+    registry = load_fakes(
+        fake_a_sees="seen = []\n" + plugin_with(sees, "a-"),
+        fake_fails=plugin_with("def quirks_observe():\n    raise OSError('no disk')", "fails-"),
+        fake_leaves=plugin_with("def quirks_observe():\n    raise SystemExit(4)", "leaves-"),
+        fake_z_sees="seen = []\n" + plugin_with(sees, "z-"),
+    )
+    plan = registry.resolve(make_context())
+
+    troubles = registry.observe(plan, "receipt")
+
+    assert troubles == [
+        "quirks_observe of fake-dist:fake-fails failed: fake_fails.py:22: OSError: no disk",
+        "quirks_observe of fake-dist:fake-leaves failed: fake_leaves.py:22: SystemExit: 4",
     ]
-    assert (len(error.value.problems), error.value.exit_code) == (3, 3)
+    assert [sys.modules[name].seen for name in ("fake_a_sees", "fake_z_sees")] == [[(plan.digest, "receipt")]] * 2

@@ -83,6 +83,16 @@ def test_a_computed_value_that_cannot_be_used_refuses_the_run(plan_of, adjustmen
         ),
         ({"match": typed(EAGER)}, State.NOT_MATCHED, "typed.engine.enforce_eager: wanted true, got False"),
         ({}, State.ACTIVE, "every condition holds"),
+        # Every affected package needs one range that holds.
+        *(
+            ({"affected": (Affected("vllm", introduced="0.30"), *more)}, state, "")
+            for more, state in (
+                ([Affected("vllm", fixed="0.9")], State.ACTIVE),
+                ([Affected("torch", fixed="2.0")], State.DORMANT),
+                ([Affected("torch", introduced="2.0")], State.ACTIVE),
+                ([Affected("ray", fixed="2.0")], State.UNKNOWN),
+            )
+        ),
     ],
 )
 def test_a_quirk_that_does_not_concern_the_run_says_why(make_plan, make_quirk, declaration, state, because):
@@ -93,20 +103,6 @@ def test_a_quirk_that_does_not_concern_the_run_says_why(make_plan, make_quirk, d
     assert bool(plan.adjustments) is bool(plan.refusals) is bool(plan.active) is (state is State.ACTIVE)
     warned = [f"example cannot be decided and does nothing: {verdict.because}"] if state is State.UNKNOWN else []
     assert [note.text for note in plan.warnings] == warned
-
-
-@pytest.mark.parametrize(
-    ("affected", "state"),
-    [
-        ((Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.30")), State.ACTIVE),
-        ((Affected("vllm", fixed="0.9"), Affected("vllm", introduced="0.10", fixed="0.11.1")), State.DORMANT),
-        ((Affected("vllm", introduced="0.30"), Affected("torch", fixed="2.0")), State.DORMANT),
-        ((Affected("vllm", introduced="0.30"), Affected("torch", introduced="2.0")), State.ACTIVE),
-        ((Affected("vllm", introduced="0.30"), Affected("ray", fixed="2.0")), State.UNKNOWN),
-    ],
-)
-def test_every_affected_package_needs_one_range_that_holds(make_plan, make_quirk, affected, state):
-    assert make_plan(make_quirk(affected=affected)).verdicts[0].state is state
 
 
 def test_a_quirk_none_of_whose_adjustments_applies_does_nothing(plan_of):
@@ -165,14 +161,6 @@ def test_what_is_undecided_is_folded_by_the_fact_that_is_missing(make_plan, make
     ]
 
 
-@pytest.fixture
-def fake_vllm(write_modules):
-    """A vLLM that takes two arguments."""
-    arguments = "class EngineArgs:\n    block_size: int | None = None\n    policy: Literal['fcfs', 'priority'] = 'fcfs'\n"
-    write_modules({"vllm/__init__.py": "", "vllm/engine/arg_utils.py": arguments})
-
-
-@pytest.mark.usefixtures("fake_vllm")
 @pytest.mark.parametrize(
     ("adjustment", "words"),
     [
@@ -181,24 +169,14 @@ def fake_vllm(write_modules):
         (Default("engine.policy", one_of=["fcfs", "random"]), "engine.policy takes one of fcfs, priority, not 'random'"),
     ],
 )
-def test_what_the_installed_vllm_does_not_take_refuses_the_run(plan_of, adjustment, words):
+def test_what_the_installed_vllm_does_not_take_refuses_the_run(plan_of, write_modules, adjustment, words):
+    arguments = "class EngineArgs:\n    block_size: int | None = None\n    policy: Literal['fcfs', 'priority'] = 'fcfs'\n"
+    write_modules({"vllm/__init__.py": "", "vllm/engine/arg_utils.py": arguments})
     here, assumed = plan_of(adjustment, assumed=frozenset()), plan_of(adjustment)
 
     (refusal,) = here.refusals
     assert (refusal.kind, here.changes, words in refusal.reason) == ("broken", {}, True)
     assert (assumed.refusals, len(assumed.changes)) == ((), 1)
-
-
-@pytest.mark.usefixtures("fake_vllm")
-def test_a_match_on_an_argument_that_vllm_lacks_is_unknown(make_plan, make_quirk, make_context):
-    states = {
-        (argument, assumed): make_plan(
-            make_quirk(match=~setting(f"engine.{argument}").is_set()), context=make_context(assumed=frozenset(assumed))
-        ).verdicts[0].state
-        for argument, assumed in (("block_size", ()), ("gone", ()), ("gone", ("vllm",)))
-    }  # fmt: skip
-
-    assert list(states.values()) == [State.ACTIVE, State.UNKNOWN, State.ACTIVE]
 
 
 class _Raises(Match):

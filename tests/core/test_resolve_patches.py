@@ -119,8 +119,8 @@ def plan_older(write_modules, make_context, make_quirk, make_plan, monkeypatch):
     write_modules(ENGINE)
     monkeypatch.setitem(versions.OLDEST, "fake-engine", "2.0")
 
-    def plan(adjustment, affected=_FROM_2, *, assumed=(), evidence=(), version="1.0"):
-        context = make_context(packages={"fake-engine": version}, assumed=frozenset(assumed))
+    def plan(adjustment, affected=_FROM_2, *, assumed=(), evidence=()):
+        context = make_context(packages=PACKAGES, assumed=frozenset(assumed))
         place = Location("quirks_plugins/x.py", 1, "quirks_plugins.x")  # of third parties' quirks nobody examined anything
         quirk = make_quirk(id="q0", adjustments=adjustment, affected=affected, evidence=evidence, location=place)
         found = make_plan(quirk, context=context)

@@ -1,11 +1,16 @@
-"""What becomes of quirks' proposals beside what the user typed and what the configuration brings, for every relation."""
+"""What becomes of quirks' proposals beside each other, what the user typed and what the configuration brings."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 from quirks_core import Default, Require
+from quirks_core.declaration.quirk import Location
 from quirks_core.plan.records import Status
+from quirks_core.plan.resolve import resolve
+from quirks_core.plan.switches import Switches, SwitchNames
 
 SLOT, EAGER, TIMEOUT, LENGTH = "engine.load_format", "engine.enforce_eager", "request.timeout_s", "engine.max_model_len"
 STOPS, ANY = "sampling.stop_token_ids", "engine.any_argument"
@@ -28,17 +33,12 @@ def outcome(plan, slot):
 @EACH
 @FAMILIES
 def test_what_the_user_left_open_gets_the_value(plan_of, kind, slot, wanted, other):
-    """So does what the configuration brings."""
+    """So does what the configuration brings; a value that is set already changes nothing."""
     for untyped in ({}, {} if slot.startswith("env.") else {slot: other}):
         plan = plan_of(kind(slot, wanted), untyped=untyped)
 
         assert (plan.changes, plan.refusals) == ({slot: wanted}, ())
         assert outcome(plan, slot) == (wanted, [APPLIED])
-
-
-@EACH
-@FAMILIES
-def test_a_value_that_is_set_already_changes_nothing(plan_of, kind, slot, wanted, other):  # noqa: ARG001 - for its family
     for by in ("typed", "untyped"):
         plan = plan_of(kind(slot, wanted), **{by: {slot: wanted}})
 
@@ -81,48 +81,11 @@ def test_a_refusal_gives_its_reason_with_a_remedy(plan_of, messages, asked, type
     messages(refusal.reason, refusal.remedy, refusal.switch)
 
 
-@pytest.mark.parametrize(
-    ("requirements", "typed", "status"),
-    [
-        ([Require(ANY, "auto", instead_of="dummy")], "sharded", KEPT),
-        ([Require(ANY, "auto", instead_of="dummy")], "dummy", REFUSED),
-        ([Require(ANY, "auto", instead_of="dummy"), Require(ANY, "auto")], "sharded", REFUSED),
-        ([Require(ANY, 0, instead_of=[1])], True, KEPT),
-    ],
-    ids=["serves as well", "the contrary one", "one of two is strict", "true is not one"],
-)
-def test_an_explicit_value_is_kept_if_all_requirements_allow_it(plan_of, requirements, typed, status):
-    plan = plan_of(*requirements, typed={ANY: typed})
-
-    assert outcome(plan, ANY) == (typed, [status] * len(requirements))
-    assert bool(plan.refusals) is (status is REFUSED)
-
-
 @EACH
 def test_equal_proposals_are_credited_to_all_who_made_them(plan_of, kind):
     plan = plan_of(*(kind(TIMEOUT, value) for value in (600, 600.0, 600)))
 
     assert [[quirk.id for quirk in item.quirks] for item in plan.adjustments] == [["q0", "q1", "q2"]]
-
-
-@pytest.mark.parametrize(
-    ("slot", "relation", "strict", "lax", "within", "beyond"),
-    [(LENGTH, "at_most", 8, 16, 4, 32), (ANY, "at_most", 0.5, 0.8, 0, 0.9), (TIMEOUT, "at_least", 600.0, 60.0, 900.0, 30.0)],
-)
-def test_a_bound_changes_only_what_is_beyond_it(plan_of, slot, relation, strict, lax, within, beyond):
-    default, require = (kind(slot, **{relation: strict}) for kind in (Default, Require))
-    laxer = Default(slot, **{relation: lax})
-
-    two = plan_of(laxer, default)
-    assert outcome(two, slot) == (strict, [OUTRANKED, APPLIED])  # the stricter one wins
-    for by in ("typed", "untyped"):
-        for value in (within, strict):
-            assert outcome(plan_of(default, require, **{by: {slot: value}}), slot)[0] == value
-            assert plan_of(default, require, **{by: {slot: value}}).changes == {}
-    assert plan_of(default, untyped={slot: beyond}).changes == {slot: strict}
-    assert outcome(plan_of(default, typed={slot: beyond}), slot) == (beyond, [KEPT])
-    refused = plan_of(require, typed={slot: beyond})
-    assert outcome(refused, slot) == (beyond, [REFUSED])
 
 
 @pytest.mark.parametrize(
@@ -136,6 +99,17 @@ def test_a_bound_changes_only_what_is_beyond_it(plan_of, slot, relation, strict,
         ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=2)], 4, 4, [SAME, SAME]),
         ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=2)], 16, 16, [REFUSED, SAME]),
         ([Require(LENGTH, at_most=8), Require(LENGTH, one_of=[16, 4])], None, 4, [OUTRANKED, APPLIED]),
+        ([Default(LENGTH, at_most=16), Default(LENGTH, at_most=8)], None, 8, [OUTRANKED, APPLIED]),  # the stricter one wins
+        *(([kind(LENGTH, at_most=8)], value, value, [SAME]) for kind in (Default, Require) for value in (4, 8)),
+        ([Default(LENGTH, at_most=8)], 32, 32, [KEPT]),
+        ([Require(LENGTH, at_most=8)], 32, 32, [REFUSED]),
+        *(([kind(ANY, at_most=0.5)], 0, 0, [SAME]) for kind in (Default, Require)),
+        *(([kind(TIMEOUT, at_least=600.0)], 900.0, 900.0, [SAME]) for kind in (Default, Require)),
+        ([Require(TIMEOUT, at_least=600.0)], 30.0, 30.0, [REFUSED]),
+        ([Require(ANY, "auto", instead_of="dummy")], "sharded", "sharded", [KEPT]),  # which serves as well
+        ([Require(ANY, "auto", instead_of="dummy")], "dummy", "dummy", [REFUSED]),
+        ([Require(ANY, "auto", instead_of="dummy"), Require(ANY, "auto")], "sharded", "sharded", [REFUSED, REFUSED]),
+        ([Require(ANY, 0, instead_of=[1])], True, True, [KEPT]),  # true is not one
         ([Default(STOPS, includes=[2, 1])], None, [1, 2], [APPLIED]),
         ([Default(STOPS, includes=[1]), Require(STOPS, includes=[2])], None, [1, 2], [APPLIED, APPLIED]),
         ([Require(STOPS, includes=[1])], [7], [7, 1], [APPLIED]),
@@ -162,23 +136,19 @@ def test_relations_meet_on_each_slot_or_key_of_a_mapping(plan_of, adjustments, t
 
 
 @pytest.mark.parametrize(
-    ("adjustment", "before", "after"),
+    ("adjustments", "before", "after"),
     [
-        (Default(ANY, includes=[1]), [9], [9, 1]),
-        (Default(ANY, includes=["a"]), "ab", ["a"]),
-        (Default(ANY, [1]), [9], [1]),
-        *((Require(ANY, {"a": {"b": 1}}), before, {"a": {"b": 1}}) for before in ({"a": 1}, {"a": None}, 1, "text")),
+        ([Default(ANY, includes=[1])], [9], [9, 1]),
+        ([Default(ANY, includes=["a"])], "ab", ["a"]),
+        ([Default(ANY, [1])], [9], [1]),
+        *(([Require(ANY, {"a": {"b": 1}})], before, {"a": {"b": 1}}) for before in ({"a": 1}, {"a": None}, 1, "text")),
+        *(([Require(ANY, at_least=2), Default(ANY, at_most=8)], *values) for values in ((1, 2), (4, 4))),
+        *(([Default(ANY, at_least=2), Default(ANY, at_most=8)], *values) for values in ((1, 2), (9, 8), (0.5, 2))),
     ],
 )
-def test_only_added_members_keep_the_value_of_the_configuration(plan_of, adjustment, before, after):
-    assert plan_of(adjustment, untyped={ANY: before}).changes == {ANY: after}
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (9, 8), (4, 4)])
-def test_of_two_bounds_the_nearer_one_counts(plan_of, before, after):
-    bounds = Require(LENGTH, at_least=2), Require(LENGTH, at_most=8)
-
-    assert plan_of(*bounds, untyped={LENGTH: before}).value(LENGTH) == after
+def test_the_configurations_value_gives_way_as_far_as_needed(plan_of, adjustments, before, after):
+    """Only added members keep it; of two bounds the nearer one counts."""
+    assert plan_of(*adjustments, untyped={ANY: before}).value(ANY) == after
 
 
 @pytest.mark.parametrize("typed", [{"a": {"b": 2}}, {"a": {"b": None}}, {"a": {"b": True}}, {"a": None}, {"a": 1}, 1, "text"])
@@ -198,3 +168,80 @@ def test_neither_typed_nor_declared_values_are_changed_in_place(plan_of):
     plan.changes[ANY]["l"].append(2)
 
     assert (typed, adjustment.operand) == ({"a": {"z": 0}}, {"a": {"b": {"c": 1}}, "l": [1]})
+
+
+# ---- a conflict names everybody with distribution, version, file and line, and the switch that it names settles it
+
+MAPPING = "engine.hf_overrides"
+#: What several quirks want, each given as a list of adjustments, in order of their ids.
+CONFLICTS = {
+    "two defaults": [[Default(SLOT, "auto")], [Default(SLOT, "dummy")]],
+    "three quirks with two requirements": [[Require(SLOT, "auto")], [Require(SLOT, "dummy")], [Require(SLOT, "auto")]],
+    "three values of an argument": [[Default("engine.any_argument", number)] for number in (0, 1, True)],
+    "two variables": [[Require("env.NAME", "0")], [Require("env.NAME", "1")]],
+    "two bounds": [[Require("engine.seed", at_most=1)], [Require("engine.seed", at_least=2)]],
+    "a bound and a value": [[Require("engine.seed", at_most=1)], [Require("engine.seed", 2)]],
+    "two choices": [[Default(SLOT, one_of=["a", "b"])], [Default(SLOT, one_of=["c"])]],
+    "a list and a member": [[Require(STOPS, [1])], [Require(STOPS, includes=[2])]],
+    "one key of a mapping": [[Default(MAPPING, {"a": {"b": 1}})], [Default(MAPPING, {"a": {"b": 2}})]],
+    "a key and two keys far below it": [
+        [Require(MAPPING, {"a": 1})],
+        [Require(MAPPING, {"a": {"b": {"c": 1}}})],
+        [Require(MAPPING, {"a": {"b": {"d": 1}}})],
+    ],
+    "a requirement and a default below it": [[Require(MAPPING, {"a": 1})], [Default(MAPPING, {"a": {"b": 1}})]],
+}
+
+
+@pytest.fixture
+def conflict_of(make_context, make_quirk, loaded):
+    """Resolves quirks of different distributions, with some of them switched off."""
+
+    def make(wanted, off=()):
+        items = [
+            loaded(
+                make_quirk(id=f"quirk-{n}", adjustments=adjustments, location=Location(f"pack_{n}/file.py", 10 + n)),
+                f"dist-{n}",
+                f"{n}.5",
+            )
+            for n, adjustments in enumerate(wanted)
+        ]
+        context = make_context(packages={"vllm": "0.32.0", "fake-engine": "1.0"})
+        return resolve(context, items, Switches.gather(command_line=SwitchNames(off), environ={}))
+
+    return make
+
+
+def ways_out(refusal):
+    """The alternatives that a refusal's switch names, each as the ids to switch off."""
+    by_option = [re.findall(r"--disable (\S+)", way) for way in re.split(r"\) or ", refusal.switch)]
+    by_key = [found.split(", ") for found in re.findall(r"quirks\.disable: \[(.*?)\]", refusal.switch)]
+    assert by_option == by_key
+    return by_option
+
+
+@pytest.mark.parametrize("wanted", CONFLICTS.values(), ids=list(CONFLICTS))
+def test_a_conflict_names_everybody_with_switches_to_settle_it(conflict_of, wanted):
+    plan = conflict_of(wanted)
+
+    listed = "\n".join(map(str, plan.refusals))
+    assert plan.refusals
+    assert plan.changes == {}
+    assert {item.status for item in plan.adjustments} == {Status.CONFLICT}
+    for n in range(len(wanted)):
+        assert f"quirk-{n} (dist-{n} {n}.5, pack_{n}/file.py:{10 + n})" in listed
+        assert re.search(rf"quirk-{n} wants \S+ (=|≤|≥|one of|includes) \S", listed)
+    for refusal in plan.refusals:
+        assert (refusal.kind, refusal.slot in refusal.reason) == ("conflict", True)
+        for off in ways_out(refusal):
+            assert set(off) < {quirk.id for quirk in refusal.quirks}
+            assert refusal.slot not in {left.slot for left in conflict_of(wanted, off).refusals}
+
+
+def test_a_quirk_that_contradicts_itself_is_named(conflict_of):
+    wanted = [[Default("engine.seed", 1), Default("engine.seed", 2)]]
+
+    (refusal,) = conflict_of(wanted).refusals
+
+    assert ways_out(refusal) == [["quirk-0"]]
+    assert conflict_of(wanted, ["quirk-0"]).refusals == ()

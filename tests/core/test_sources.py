@@ -1,12 +1,15 @@
-"""Static reading of installed packages: nothing is imported, and a source is found wherever it is defined."""
+"""Static reading of installed packages: nothing is imported, and a source is found wherever it is defined; fingerprints."""
 
 from __future__ import annotations
 
+import hashlib
 import sys
+import textwrap
 
 import pytest
 
-from quirks_core.source.vllm_source import INSTALLED, VllmSource
+from quirks_core.source.fingerprints import drift, line_digests
+from quirks_core.source.vllm_source import INSTALLED
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
 MODULE = """
@@ -67,12 +70,6 @@ def test_the_source_of_an_attribute_is_found_without_an_import():
     assert [name for name in sys.modules if name.startswith("fake_read")] == []
 
 
-def test_a_file_that_is_no_python_of_ours_raises_nothing(write_modules):
-    write_modules({"fake_odd.py": "def f(:\n"})
-
-    assert INSTALLED.attribute_source("fake_odd:f") is None
-
-
 def test_an_imported_name_is_reported_with_where_it_comes_from():
     origins = {
         "read": ("json", "loads"),
@@ -100,30 +97,61 @@ def test_the_definition_that_python_keeps_is_found(write_modules, module):
     assert INSTALLED.attribute_source("fake_read.branches:f") == "def f():\n    return 1"
 
 
-def test_the_variables_that_an_engine_reads_are_found(write_modules):
-    envs = 'environment_variables = {\n    "VLLM_PORT": lambda: 2,\n}\n'
-    elsewhere = 'import os\n\nvalue = os.environ.get("VLLM_ELSEWHERE")\n'
-    write_modules({"vllm/__init__.py": LOUD})
-    assert INSTALLED.unread_by_engine([]) is None
+# ---- fingerprints follow the text of a source and nothing else, and drift is shown line by line
 
-    write_modules({"vllm/envs.py": envs, "vllm/deep/down.py": elsewhere})
-
-    assert INSTALLED.unread_by_engine(["VLLM_USE_V1", "VLLM_PORT", "VLLM_ELSEWHERE"]) == ("VLLM_USE_V1",)
+TARGET = "fake_text:function"
+SOURCE = "def function():\n    first = 1\n    second = 2\n    return first + second\n"
 
 
-def test_two_sources_of_vllm_are_read_side_by_side(tmp_path, write_modules):
-    """Each has its own vLLM, whatever was read before; other packages are the installed ones."""
-    code = "class EngineArgs:\n    seed: int = {}\n"
-    write_modules({"vllm/__init__.py": "", "vllm/engine/arg_utils.py": code.format(0)})
-    for number in (1, 2):
-        module = tmp_path / f"release-{number}" / "engine" / "arg_utils.py"
-        module.parent.mkdir(parents=True)
-        module.write_text(code.format(number), encoding="utf-8")
-    found = [INSTALLED, VllmSource(tmp_path / "release-1"), VllmSource(tmp_path / "release-2")]
-    reads = [lambda one: one.arguments.find("seed").default, lambda one: one.fingerprint("vllm.engine.arg_utils:EngineArgs")]
+@pytest.fixture
+def write(write_modules):
+    """Installs a module of that text."""
+    return lambda text: write_modules({"fake_text.py": text})
 
-    seeds, fingerprints = [[read(one) for one in (*found, *found)] for read in reads]
 
-    assert seeds == [0, 1, 2] * 2
-    assert (len(set(fingerprints)), fingerprints[:3]) == (3, fingerprints[3:])
-    assert {one.module_source(HOME) for one in found} == {LOUD + MODULE}
+def test_a_fingerprint_begins_the_sha256_of_the_text(write):
+    def of(text):
+        write(text)
+        return INSTALLED.fingerprint(TARGET)
+
+    before = of(SOURCE)
+    changes = (("second = 2", "second = 3"), ("second = 2", "second = 2  # a comment"), ("()", "(argument)"))
+
+    assert before == hashlib.sha256(SOURCE.rstrip().encode()).hexdigest()[:12]
+    assert [of(f"x = 1\n\n\n{SOURCE}"), of(f"if True:\n{textwrap.indent(SOURCE, '    ')}")] == [before] * 2
+    assert before not in [of(SOURCE.replace(*change)) for change in changes]
+
+
+GONE = "- (lines {} to {} of the source of 1.0, 1.1)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "shown"),
+    [
+        (
+            "    second = 2\n",
+            "    second = 3\n    third = 4\n",
+            ["  (2 lines as before)", GONE.format(3, 3), "+     second = 3", "+     third = 4", "  (1 lines as before)"],
+        ),
+        ("    first = 1\n    second = 2\n", "", ["  (1 lines as before)", GONE.format(2, 3), "  (1 lines as before)"]),
+        (
+            "    first = 1\n",
+            "    # a comment\n    first = 1\n",
+            ["  (1 lines as before)", "+     # a comment", "  (3 lines as before)"],
+        ),
+    ],
+    ids=["changed and added", "gone", "added"],
+)
+def test_drift_is_shown_against_the_nearest_known_source(write, old, new, shown):
+    write("def function():\n    return None\n")
+    far = line_digests(INSTALLED.attribute_source(TARGET))
+    write(SOURCE)
+    near = line_digests(INSTALLED.attribute_source(TARGET))
+
+    write(SOURCE.replace(old, new))
+    now = INSTALLED.attribute_source(TARGET)
+
+    known = {near: "1.0, 1.1"}
+    assert drift(now, known).splitlines() == shown
+    assert drift(now, {far: "2.0"} | known) == drift(now, known | {far: "2.0"}) == drift(now, known) != drift(now, {far: "2.0"})
+    assert all("'quirks fingerprint --write' keeps them" in drift(now, nothing) for nothing in ({}, {"": "1.0"}))

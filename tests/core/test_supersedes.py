@@ -17,13 +17,16 @@ EAGER = "engine.enforce_eager"
 
 
 @pytest.fixture
-def chain(make_quirk):
-    """A quirk, its successor, which wants the contrary, and the successor's own."""
-    return (
-        make_quirk(id="old", adjustments=Default(EAGER, True)),
-        make_quirk(id="new", supersedes="old", adjustments=Default(EAGER, False), location=Location("acme/new.py", 7)),
-        make_quirk(id="newest", supersedes="new"),
-    )
+def old(make_quirk):
+    """A quirk."""
+    return make_quirk(id="old", adjustments=Default(EAGER, True))
+
+
+@pytest.fixture
+def successor(make_quirk):
+    """Makes its successor, which wants the contrary."""
+    contrary = {"adjustments": Default(EAGER, False), "location": Location("acme/new.py", 7)}
+    return lambda **more: make_quirk(id="new", supersedes="old", **contrary, **more)
 
 
 def states(plan):
@@ -36,8 +39,8 @@ def verdict(plan, quirk):
     return next(item for item in plan.verdicts if item.id == quirk)
 
 
-def test_a_superseded_quirk_names_all_its_successors(make_plan, make_quirk, chain):
-    old, new, _ = chain
+def test_a_superseded_quirk_names_all_its_successors(make_plan, make_quirk, old, successor):
+    new = successor()
     plan = make_plan(old, new)
     several = make_plan(old, new, make_quirk(id="another", supersedes="old", location=Location("a.py", 1)))
 
@@ -48,44 +51,44 @@ def test_a_superseded_quirk_names_all_its_successors(make_plan, make_quirk, chai
     assert verdict(several, "old").because == f"superseded by {who}"
 
 
-@pytest.mark.parametrize(
-    ("disabled", "active"),
-    [((), "newest"), (("newest",), "new"), (("newest", "new"), "old"), (("old",), "newest"), (("all",), None)],
-)
-def test_of_a_chain_the_last_that_is_on_counts(make_plan, chain, disabled, active):
-    assert [verdict.id for verdict in make_plan(*chain, disable=disabled).active] == ([active] if active else [])
+def test_a_successor_that_is_forced_replaces(make_plan, old, successor):
+    new = successor(match=model_type("gemma3"))
+
+    assert states(make_plan(old, new, force=("new",)))["old"] is State.SUPERSEDED
 
 
-def test_a_successor_that_is_forced_replaces(make_plan, make_quirk, chain):
-    new = make_quirk(id="new", supersedes="old", match=model_type("gemma3"))
-
-    assert states(make_plan(chain[0], new, force=("new",)))["old"] is State.SUPERSEDED
-
-
-def test_an_undecided_successor_replaces_nothing(make_plan, make_quirk, chain):
-    new = make_quirk(id="new", supersedes="old", match=Fact("weather").is_true(), location=Location("acme/new.py", 7))
-
-    plan = make_plan(chain[0], new)
+def test_an_undecided_successor_replaces_nothing(make_plan, old, successor):
+    plan = make_plan(old, successor(match=Fact("weather").is_true()))
 
     assert states(plan) == {"new": State.UNKNOWN, "old": State.ACTIVE}
     assert verdict(plan, "old").because.startswith("every condition holds; not superseded, because it is undecided whether ")
     assert "new (example-quirks 1.2, acme/new.py:7) (weather" in verdict(plan, "old").because
 
 
+CHAIN = {"old": (), "new": "old", "newest": "new"}
+
+
 @pytest.mark.parametrize(
-    ("applying", "active"),
-    [({"new", "newest"}, {"newest"}), ({"new"}, {"new"}), ({"newest"}, {"newest", "old"}), (set(), {"old"})],
-    ids=lambda names: "+".join(sorted(names)),
+    ("applying", "disabled", "active"),
+    [
+        (CHAIN, (), {"newest"}),
+        ({"old", "new"}, (), {"new"}),
+        ({"old", "newest"}, (), {"newest", "old"}),
+        ({"old"}, (), {"old"}),
+        (CHAIN, ("newest",), {"new"}),
+        (CHAIN, ("newest", "new"), {"old"}),
+        (CHAIN, ("old",), {"newest"}),
+        (CHAIN, ("all",), set()),
+    ],
 )
-def test_in_a_chain_each_successor_replaces_what_it_names(make_plan, make_quirk, applying, active):
-    links = {"old": (), "new": "old", "newest": "new"}
+def test_in_a_chain_each_successor_replaces_what_it_names(make_plan, make_quirk, applying, disabled, active):
     quirks = [
-        make_quirk(id=name, supersedes=replaced, match=model_type("qwen3" if name in {"old", *applying} else "gemma3"))
-        for name, replaced in links.items()
+        make_quirk(id=name, supersedes=replaced, match=model_type("qwen3" if name in applying else "gemma3"))
+        for name, replaced in CHAIN.items()
     ]
 
     for order in itertools.permutations(quirks):
-        assert {verdict.id for verdict in make_plan(*order).active} == active
+        assert {verdict.id for verdict in make_plan(*order, disable=disabled).active} == active
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.sets(st.sampled_from("abcdefg"), max_size=3)))

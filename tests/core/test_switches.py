@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 
+from quirks_core import Affected, Default, Fact, model_type
 from quirks_core.base.errors import UsageError
-from quirks_core.plan.records import Switch
+from quirks_core.declaration.trace import Answer
+from quirks_core.plan.records import Note, NoteKind, State, Switch
 from quirks_core.plan.switches import DISABLE_VARIABLE, FORCE_VARIABLE, Switches, SwitchNames
+from quirks_core.plugins.registry import Registry
 
 #: The layers, strongest first, with the words that a plan has for them.
 WORDS = {
@@ -19,7 +23,6 @@ WORDS = {
 }
 #: The names that take in the quirk of these tests, the most specific first.
 NAMES = ("example", "enforce_eager", "distribution:acme-quirks", "third-party", "all")
-OFF_AND_ON = pytest.mark.parametrize("on", [False, True])
 
 
 def gather(*asked):
@@ -42,29 +45,17 @@ def item(make_quirk, loaded):
     return loaded(make_quirk(), "Acme_Quirks")
 
 
-@OFF_AND_ON
-def test_every_layer_switches_every_kind_of_name(item, on):
+@pytest.mark.parametrize("on", [False, True])
+def test_a_stronger_layer_wins_and_within_it_the_specific_name(item, on):
     assert Switches.gather(environ={}).of(item) is None  # the declaration decides
-    for layer, name in itertools.product(WORDS, NAMES):
+    places = list(itertools.product(WORDS, NAMES))
+    for layer, name in places:
         switch = gather((layer, name, on)).of(item)
 
         assert switch == Switch(on=on, name=name, layer=WORDS[layer][on])
         assert str(switch) == f"{'forced' if on else 'switched off'} by {name!r} in {WORDS[layer][on]}"
-
-
-@OFF_AND_ON
-def test_a_stronger_layer_wins_however_general_its_name(item, on):
-    for stronger, weaker in itertools.combinations(WORDS, 2):
-        switch = gather((weaker, "example", not on), (stronger, "all", on)).of(item)
-        assert switch == Switch(on=on, name="all", layer=WORDS[stronger][on])
-
-
-@OFF_AND_ON
-def test_the_more_specific_name_wins_within_a_layer(item, on):
-    for specific, general in itertools.combinations(NAMES, 2):
-        switch = gather(("call", general, not on), ("call", specific, on)).of(item)
-
-        assert switch == Switch(on=on, name=specific, layer=WORDS["call"][on])
+    for (layer, name), weaker in itertools.combinations(places, 2):
+        assert gather((*weaker, not on), (layer, name, on)).of(item) == Switch(on=on, name=name, layer=WORDS[layer][on])
 
 
 def test_a_layer_that_is_put_on_top_wins_over_all_others(item):
@@ -144,3 +135,95 @@ def test_all_unknown_names_are_reported_in_one_error(item):
 
     for layer, name, on, nearest in asked:
         assert f"{name!r} in {WORDS[layer][on]}; did you mean {nearest!r}?" in str(error.value)
+
+
+# ---- what switches do to a plan: forced quirks act whatever they say themselves, and what is off is not even imported
+
+
+EAGER = "engine.enforce_eager"
+
+
+def verdict(plan, quirk="example"):
+    """What was decided about one quirk."""
+    return next(item for item in plan.verdicts if item.id == quirk)
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [{"match": model_type("gemma3")}, {"affected": Affected("vllm", fixed="0.9.2")}, {"match": Fact("weather").is_true()}],
+    ids=["not matched", "dormant", "unknown"],
+)
+def test_a_forced_quirk_is_active_whatever_its_own_answer(make_plan, make_quirk, declaration):
+    quirk = make_quirk(**declaration)
+    own, forced = make_plan(quirk), make_plan(quirk, force=("example",))
+
+    assert (own.value(EAGER), forced.value(EAGER), verdict(forced).state) == (None, True, State.ACTIVE)
+    assert (verdict(forced).verdict, verdict(forced).trace) == (verdict(own).verdict, verdict(own).trace)
+    assert verdict(forced).verdict is not Answer.YES
+    assert verdict(forced).because == f"forced by 'example' in the command line (--force); {verdict(own).because}"
+
+
+@pytest.mark.parametrize("name", ["example", "ENFORCE_EAGER", "third-party"])
+def test_a_disabled_quirk_says_who_switched_it_off(make_plan, make_quirk, name):
+    for match in ({}, {"match": Fact("weather").is_true()}):
+        plan = make_plan(make_quirk(**match), disable=(name,))
+
+        assert verdict(plan).because == f"switched off by {name.lower()!r} in the command line (--disable)"
+        assert (verdict(plan).switch.on, verdict(plan).switch.name) == (False, name.lower())
+        assert (verdict(plan).state, plan.adjustments, plan.warnings) == (State.DISABLED, (), ())
+
+
+def test_a_superseded_quirk_can_be_forced_within_its_conditions(make_plan, make_quirk):
+    old = make_quirk(id="old", adjustments=(Default(EAGER, True), Default("engine.dtype", "x", when=model_type("gemma3"))))
+    new = make_quirk(id="new", supersedes="old", adjustments=Default("engine.seed", 1))
+
+    plan = make_plan(old, new, force=("old",))
+
+    assert plan.changes == {EAGER: True, "engine.seed": 1}
+    assert verdict(plan, "old").because.startswith("forced by 'old'")
+
+
+@pytest.fixture
+def load_switched(fake_plugins, find_fakes):
+    """Loads two distributions under the given switches."""
+    fake_plugins("fake-acme", fake_one='QUIRK = make("fake-one")', fake_two='QUIRK = make("fake-two")')
+    fake_plugins("fake-other", fake_three='@hookimpl\ndef quirks_declare():\n    return [make("fake-four")]')
+
+    def load(disable, force=()):
+        switches = Switches.gather(command_line=SwitchNames(disable, force), environ={})
+        return Registry.load(find_fakes(), switches=switches), switches
+
+    return load
+
+
+@pytest.mark.parametrize("name", ["distribution:fake_acme", "third-party", "all"])
+def test_a_distribution_that_is_off_is_not_imported(load_switched, make_context, name):
+    registry, off = load_switched([name])
+
+    left = ["fake-four"] if ":" in name else []
+    assert [item.quirk.id for item in registry.loaded] == left
+    assert {"fake_one", "fake_two", "fake_three"} & sys.modules.keys() == ({"fake_three"} if left else set())
+    why = f"switched off by {name.replace('_', '-')!r} in the command line (--disable)"
+    assert str(registry.skipped[0]) == f"plugin 'fake-one' of fake-acme 1.2 was not loaded: {why}"
+    names = ", ".join(row.plugin.name for row in registry.skipped)
+    assert registry.resolve(make_context(), off).warnings == (
+        Note(kind=NoteKind.PLUGIN, text=f"{len(registry.skipped)} plugins ({names}) were not loaded: {why}"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("disable", "force", "active"),
+    [
+        (["distribution:fake-acme"], ["fake-two"], ["fake-four", "fake-two"]),
+        (["third-party"], ["distribution:fake-other"], ["fake-four"]),
+        (["fake-one"], [], ["fake-four", "fake-two"]),
+        # A name is known although its distribution is off as well, be it an entry point's or one of several of a plugin.
+        (["fake-one", "distribution:fake-acme"], [], ["fake-four"]),
+        (["fake-four", "distribution:fake-other"], [], ["fake-one", "fake-two"]),
+    ],
+)
+def test_what_is_forced_alone_is_loaded_beside_what_is_off(load_switched, make_context, disable, force, active):
+    """So is what is off by its own name."""
+    registry, switches = load_switched(disable, force)
+
+    assert [item.id for item in registry.resolve(make_context(), switches).active] == active

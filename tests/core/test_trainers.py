@@ -50,11 +50,6 @@ def test_a_trainer_is_found_by_its_variable_or_its_modules(name):
     assert (find({}, {"vllm"}), find({}, {"verl", "openrlhf"})) == (None, None)
 
 
-def test_an_unknown_trainer_is_an_error_with_the_nearest():
-    with pytest.raises(UsageError, match=r"MODEL_QUIRKS_TRAINER='nemorl': no such trainer; did you mean 'nemo-rl'\?"):
-        find({VARIABLE: "nemorl"}, {"trl"})
-
-
 @needs_vllm
 @pytest.mark.parametrize(("name", "asked"), [("verl", None), ("openrlhf", "state_dict")])
 def test_what_a_trainer_sends_decides_what_a_quirk_requests(name, asked, model):

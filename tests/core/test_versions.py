@@ -1,4 +1,4 @@
-"""Version ranges: half-open, pre-releases before a fix are affected, what cannot be placed is unknown."""
+"""Version ranges: half-open, pre-releases before a fix are affected, what cannot be placed is unknown; dates never count."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from quirks_core import Affected
 from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration.trace import Answer
+from quirks_core.plugins import validate
+from quirks_core.plugins.validate import expired
 
 RANGE = Affected("vllm", introduced="0.9.0", fixed="0.11.1")
 YES, NO, UNKNOWN = Answer.YES, Answer.NO, Answer.UNKNOWN
@@ -52,12 +54,6 @@ def test_an_empty_range_or_a_bound_that_is_no_version_is_refused(bounds, words):
         Affected("vllm", *bounds)
 
 
-def test_a_range_reads_as_its_bounds():
-    bounds = {(None, None): "any version", (None, "2"): "< 2", ("1", None): ">= 1", ("1", "2"): ">= 1, < 2"}
-
-    assert {pair: str(Affected("vllm", *pair)) for pair in bounds} == bounds
-
-
 BOUNDS = st.none() | st.sampled_from(["0.1", "0.2", "0.3", "0.4"])
 
 
@@ -71,3 +67,20 @@ def test_two_ranges_overlap_where_a_version_lies_in_both(a, b, c, d):
 
     assert one.overlaps(two) is two.overlaps(one) is bool(shared)
     assert not one.overlaps(Affected("another", c, d))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "answer"),
+    [
+        ([], False),
+        ([Affected("vllm", fixed="0.9.2")], False),
+        ([Affected("vllm", fixed="0.9.0")], True),
+        ([Affected("vllm", fixed="0.8")], True),
+        ([Affected("vllm", fixed="0.8"), Affected("vllm", "0.30")], False),
+        ([Affected("vllm", fixed="0.8"), Affected("torch", "2.0")], True),
+    ],
+)
+def test_a_quirk_expires_once_no_supported_version_is_affected(make_quirk, monkeypatch, ranges, answer):
+    monkeypatch.setattr(validate, "SUPPORTED_FLOOR", {"vllm": "0.9"})
+
+    assert bool(expired(make_quirk(affected=ranges))) is answer

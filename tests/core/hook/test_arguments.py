@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 
 import fork_server
 import pytest
+from installed import needs_vllm
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
+pytestmark = needs_vllm
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_the_facts_of_an_engine_leave_out_our_own_defaults(seen):
     assert seen["rollout"]["typed"] == typed  # also where it equals the default
 
 
-def test_a_plan_for_a_command_line_is_what_the_hook_in_that_command_plans(seen):
+def test_a_plan_for_a_command_is_what_the_hook_in_it_plans(seen):
     assert [command for command, _ in seen["plans"]] == [hook for _, hook in seen["plans"]]
     assert seen["plans"][0][0], "a rollout has adjustments"
     assert seen["ours"] == []  # what only our worker makes use of
@@ -127,7 +127,7 @@ def test_the_purpose_follows_from_the_arguments(seen):
     ]
 
 
-def test_a_frameworks_own_default_is_left_open_and_follows_the_trainer(seen):
+def test_a_default_of_a_framework_follows_its_trainer(seen):
     """OpenRLHF starts every engine in bfloat16; TRL passes no dtype, so that its user has set it."""
     assert seen["follows"] == ["float16", None]
     assert seen["assumed"] == [["bfloat16", "verl's default"], [None, None]]  # of an engine in bfloat16 alone

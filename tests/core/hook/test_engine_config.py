@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 
 import fork_server
 import pytest
+from installed import needs_vllm
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
+pytestmark = needs_vllm
 
 REFUSED = """
 from quirks_core.plan.records import RefusedError
@@ -23,7 +23,7 @@ except RefusedError as error:
 """
 
 
-def test_a_script_can_catch_a_refusal_in_the_words_of_its_keywords(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
+def test_a_script_can_catch_a_refusal_in_its_own_words(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
     monkeypatch.setenv("MODEL_QUIRKS", "rollout")
     monkeypatch.setenv("MODEL_QUIRKS_SET", "engine.enforce_eager=false")
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
@@ -49,25 +49,16 @@ logging.getLogger("model_quirks.hook").addHandler(Kept())
 from vllm import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
-EngineArgs(model=model, **arguments).create_engine_config(UsageContext[usage])
+EngineArgs(model=model).create_engine_config(UsageContext[usage])
 """
 
 
-@pytest.fixture
-def said(model, shell, monkeypatch):  # noqa: ARG001 - for its effect
-    """Makes the configuration of an engine with no quirk in force; returns the lines that the hook logs."""
-
-    def make(usage="LLM_CLASS", variables=(), **arguments):
-        for name, text in {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": "all", **dict(variables)}.items():
-            monkeypatch.setenv(name, text)
-        return fork_server.run(SAID, model=str(model("qwen3")), usage=usage, arguments=arguments)
-
-    return make
-
-
 @pytest.mark.parametrize(("usage", "purpose"), [("OPENAI_API_SERVER", "serve"), ("LLM_CLASS", "eval")])
-def test_a_server_or_an_evaluation_without_quirks_gets_one_line(said, usage, purpose):
-    (line,) = said(usage)
+def test_a_server_or_an_evaluation_without_quirks_gets_one_line(model, shell, monkeypatch, usage, purpose):  # noqa: ARG001
+    for name, text in {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": "all"}.items():
+        monkeypatch.setenv(name, text)
+
+    (line,) = fork_server.run(SAID, model=str(model("qwen3")), usage=usage)
 
     assert f", purpose {purpose} (no sign of a trainer" in line
     assert "no change, checked: 0 quirks for vLLM " in line

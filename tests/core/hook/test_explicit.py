@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from importlib.util import find_spec
 
 import fork_server
 import pytest
+from installed import needs_vllm
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")
+pytestmark = needs_vllm
 
 PRELUDE = """
 import argparse

@@ -44,7 +44,8 @@ def lines(caplog):
         ),
     ],
 )
-def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_logging(program):
+def test_each_line_reaches_standard_error_once(program):
+    """However the program has set up logging."""
     calls = "info('one'); error('two'); info('three')"
     script = f"import logging; {program}\nfrom quirks_core.hook.report import error, info\n{calls}"
 
@@ -53,7 +54,7 @@ def test_each_line_reaches_standard_error_once_however_the_program_has_set_up_lo
     assert [run.stderr.count(f"model-quirks: {text}") for text in ("one", "two", "three")] == [1, 1, 1]
 
 
-def test_what_nobody_examined_is_named_and_in_a_quiet_log_counted(lines, make_plan, make_quirk, make_context):
+def test_what_nobody_examined_is_named_in_a_quiet_log_counted(lines, make_plan, make_quirk, make_context):
     built_in = Location("quirks_plugins/x.py", 1, "quirks_plugins.x")  # of third parties' quirks nobody examined anything
     quirk = make_quirk(affected=Affected("vllm", introduced="0.26"), location=built_in)
     plan = make_plan(quirk, context=make_context(packages={"vllm": "0.22.0"}))
@@ -64,31 +65,41 @@ def test_what_nobody_examined_is_named_and_in_a_quiet_log_counted(lines, make_pl
     assert quiet.endswith(": no quirk; 1 not examined")
 
 
+SEED, OPEN = Default("engine.seed", 3), ("refit.scope", "refit.transport")
+QUIET = Advise("careful", when=package("ray", introduced="2.0")), Default("request.timeout_s", 7.0), SEED
+CLEAR = "; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything"
+
+
 @pytest.mark.parametrize(
-    ("typed", "words"),
+    ("wanted", "run", "typed", "options", "words"),
     [
-        (TYPED, "; you set: dtype"),
-        (TYPED._replace(names=frozenset()), "; you set: nothing"),
-        (Typed(frozenset({"dtype", "seed"})), "; set other than vLLM's defaults: dtype, seed"),
+        ((SEED,), {"purpose": "serve"}, {"dtype"}, {}, f"; you set: dtype{CLEAR}"),  # a quirk that concerns rollouts alone
+        ((SEED,), {"purpose": "serve"}, {}, {"only_reports": True}, f"; you set: nothing{CLEAR}"),
+        ((SEED,), {"purpose": "serve"}, {"dtype", "seed"}, {}, f"; you set: dtype, seed{CLEAR}"),
+        ((SEED,), {"purpose": "serve", "untyped": {"engine.dtype": "auto"}}, {"dtype"}, {}, f"; you set: nothing{CLEAR}"),
+        (
+            [Advise("careful", when=setting(name).one_of("parameters")) for name in OPEN],
+            {"undeclared": frozenset({*OPEN, "train.dtype"})},
+            {"dtype"},
+            {},
+            "; undecided: 2 quirks: decided by MODEL_QUIRKS_SET='refit.scope=…;refit.transport=…'",
+        ),
+        (QUIET, {}, {"dtype"}, {"quiet": True}, "; 1 setting, 0 patches: q2; 1 advised, 1 undecided"),
     ],
 )
-def test_the_first_line_describes_the_run(lines, plan_of, typed, words):
-    first, *_ = lines(log_plan, plan_of(Default("engine.seed", 3)), typed, "MODEL_QUIRKS=rollout")
+def test_a_plan_that_changes_nothing_or_a_quiet_log_is_one_line(lines, plan_of, wanted, run, typed, options, words):
+    plan = plan_of(*wanted, **run)
 
-    assert first.startswith("tiny-qwen3 (qwen3), purpose rollout (MODEL_QUIRKS=rollout), plan ")
-    assert first.endswith(words)
+    (line,) = lines(log_plan, plan, Typed(frozenset(typed), exact=True), "told", **options)
+    if not options:
+        (inexact,) = lines(log_plan, plan, Typed(frozenset(typed)), "told")
+        assert inexact == line.replace("you set: ", "set other than vLLM's defaults: ")
 
-
-@pytest.mark.parametrize("only_reports", [False, True])
-def test_a_plan_that_changes_nothing_is_an_all_clear_in_one_line(lines, plan_of, only_reports):
-    plan = plan_of(Default("engine.seed", 3), purpose="serve")  # of a quirk that concerns rollouts alone
-
-    (line,) = lines(log_plan, plan, TYPED, "told", only_reports=only_reports)
-
-    assert line.endswith("; all clear, checked: 1 quirk for vLLM 0.32.0 on cpu, none changes anything")
+    assert line.removeprefix("would apply to ").startswith(f"tiny-qwen3 (qwen3), purpose {plan.context.purpose} (told), plan ")
+    assert line.endswith(words)
 
 
-def test_the_lines_are_those_of_the_plan_what_is_to_be_done_first(lines, make_quirk, make_plan, make_context):
+def test_the_lines_are_those_of_a_plan_what_is_to_do_comes_first(lines, make_quirk, make_plan, make_context):
     """Precision comes first, from which a run gains most; settings stand behind what goes wrong without them."""
     settings = [Default("engine.enforce_eager", True), Default("engine.seed", 3)]
     wanted = [*settings, Default("refit.clear_cache", True, reason="one policy"), Require("refit.scope", "state_dict")]
@@ -111,15 +122,7 @@ def test_the_lines_are_those_of_the_plan_what_is_to_be_done_first(lines, make_qu
     assert [f"  {one}" for one in findings(plan)] == [line.replace("without it: Some", "Some") for line in found]
 
 
-def test_what_is_not_decided_for_want_of_the_trainers_facts_is_one_line(lines, plan_of):
-    undecided = [Advise("careful", when=setting(name).one_of("parameters")) for name in ("refit.scope", "refit.transport")]
-    plan = plan_of(*undecided, undeclared=frozenset({"refit.scope", "refit.transport", "train.dtype"}))
-
-    (line,) = lines(log_plan, plan, TYPED, "told")
-    assert line.endswith("; undecided: 2 quirks: decided by MODEL_QUIRKS_SET='refit.scope=…;refit.transport=…'")
-
-
-def test_what_no_user_of_a_known_trainer_can_set_is_not_called_undecided(lines, plan_of):
+def test_what_no_user_of_a_trainer_can_set_is_not_undecided(lines, plan_of):
     """Its presets are what is known of it; how it computes its user may know better."""
     undecided = [Advise("careful", when=setting(name).one_of("parameters")) for name in ("refit.scope", "train.dtype")]
     plan = plan_of(*undecided, untyped={"train.framework": "trl"}, undeclared=frozenset({"refit.scope", "train.dtype"}))
@@ -128,16 +131,6 @@ def test_what_no_user_of_a_known_trainer_can_set_is_not_called_undecided(lines, 
     assert ", for trl, plan " in line
     assert "; undecided: q1: Something goes wrong; decided by MODEL_QUIRKS_SET='train.dtype=…'" in line
     assert "refit.scope" not in line
-
-
-def test_a_quiet_log_counts_what_it_does_not_list(lines, plan_of):
-    plan = plan_of(
-        Advise("careful", when=package("ray", introduced="2.0")), Default("request.timeout_s", 7.0), Default("engine.seed", 3)
-    )
-
-    (line,) = lines(log_plan, plan, TYPED, "told", quiet=True)
-
-    assert line.endswith("; 1 setting, 0 patches: q2; 1 advised, 1 undecided")
 
 
 def test_cures_beyond_five_share_a_line_that_names_each(lines, plan_of):
@@ -151,15 +144,7 @@ def test_cures_beyond_five_share_a_line_that_names_each(lines, plan_of):
     assert len(whole) == 20
 
 
-def test_a_value_that_leaves_its_argument_to_vllm_is_not_listed_as_set(lines, plan_of):
-    plan = plan_of(typed={"engine.seed": 3}, untyped={"engine.dtype": "auto"})
-
-    (line,) = lines(log_plan, plan, Typed(frozenset({"dtype", "seed"}), exact=True), "told")
-
-    assert "; you set: seed; all clear" in line
-
-
-def test_a_receipt_is_one_line_with_every_value_that_the_engine_has(lines):
+def test_a_receipt_is_one_line_with_every_value_of_the_engine(lines):
     patch = Effect(slot="patch.vllm.envs:f", before="0", after="acme:f")
     rows = [
         Acknowledgement(

@@ -18,10 +18,10 @@ SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() i
 def run(shell):  # noqa: ARG001 - for its effect
     """Runs the command line in a process of its own, which the command may replace."""
 
-    def start(*arguments, cwd=None, **environment):
+    def start(*arguments, **environment):
         command = [sys.executable, "-m", "quirks_core.cli", "run", *map(str, arguments)]
         environ = {**os.environ, **environment}
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, cwd=cwd)
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
     return start
 

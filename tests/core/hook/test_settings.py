@@ -25,7 +25,7 @@ def test_without_the_variable_nothing_is_asked(mode):
         ({"MODEL_QUIRKS": "serve", "MODEL_QUIRKS_SET": "purpose=eval"}, "eval", "MODEL_QUIRKS_SET", False),
     ],
 )
-def test_the_purpose_is_given_or_follows_from_the_engines_arguments(environ, purpose, why, only_reports):
+def test_the_purpose_is_given_or_follows_from_the_arguments(environ, purpose, why, only_reports):
     settings = HookSettings.read(environ)
 
     assert (settings.purpose, settings.why, settings.only_reports) == (purpose, why, only_reports)
@@ -35,14 +35,15 @@ def test_the_other_variables_are_read():
     settings = HookSettings.read(
         {
             "MODEL_QUIRKS": "on",
-            "MODEL_QUIRKS_SET": "refit.scope=parameters; sampling.top_p=0.9;engine.max_num_seqs=8;env.A=1;recipe=grpo;",
+            "MODEL_QUIRKS_SET": "refit.scope=parameters; sampling.top_p=0.9;env.A=1;recipe=grpo;train.autocast=null;",
             "MODEL_QUIRKS_RECEIPT": "here.json",
             "MODEL_QUIRKS_REQUIRE_RECEIPT": "1",
             "MODEL_QUIRKS_LOG": "quiet",
         }
     )
 
-    assert settings.given == {"refit.scope": "parameters", "sampling.top_p": 0.9, "engine.max_num_seqs": 8, "env.A": "1"}
+    given = {"refit.scope": "parameters", "sampling.top_p": 0.9, "env.A": "1", "train.autocast": "none"}
+    assert settings.given == given
     assert (settings.recipe, settings.receipt) == ("grpo", Path("here.json"))
     assert (settings.needs_receipt, settings.is_quiet) == (True, True)
 
@@ -70,21 +71,6 @@ def test_a_wrong_value_is_an_error_that_names_its_variable(name, value, message)
 
     assert name in str(error.value)
     assert message in str(error.value)
-
-
-def test_the_doctor_names_a_wrong_value(quirks, monkeypatch):
-    """An engine would stop at it."""
-    monkeypatch.setenv("MODEL_QUIRKS", "rolout")
-
-    outcome = quirks("doctor")
-
-    assert (outcome.code, "did you mean 'rollout'" in outcome.out) == (1, True)
-
-
-def test_a_trainer_without_autocast_can_be_given():
-    settings = HookSettings.read({"MODEL_QUIRKS": "on", "MODEL_QUIRKS_SET": "train.dtype=float32;train.autocast=null"})
-
-    assert settings.given == {"train.dtype": "float32", "train.autocast": "none"}
 
 
 def test_all_wrong_values_are_listed_at_once():

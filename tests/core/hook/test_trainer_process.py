@@ -52,28 +52,23 @@ def read():
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("word", "autocast"), [("no", "none"), ("bf16", "bfloat16"), ("fp16", "none")])
-def test_autocast_is_that_of_accelerate(read, word, autocast):
-    """Accelerate takes fp16 on a CPU, and then computes in the dtype of the weights."""
-    assert read[word]["train.autocast"] == [autocast, "accelerate's state"]
+@pytest.mark.parametrize(
+    ("case", "autocast", "dtype", "trainable"),
+    [
+        ("no", ["none", "accelerate's state"], "float32", "float32"),
+        ("bf16", ["bfloat16", "accelerate's state"], "float32", "float32"),
+        ("fp16", ["none", "accelerate's state"], "float32", "float32"),  # on a CPU, which then computes as the weights are
+        ("lora", ["bfloat16", "accelerate's state"], "bfloat16", "float32"),
+        ("variable", ["float16", "ACCELERATE_MIXED_PRECISION"], "float32", None),  # without an accelerator
+    ],
+)
+def test_how_a_trainer_computes_is_read_from_its_own_objects(read, case, autocast, dtype, trainable):
+    dtypes = {"train.dtype": dtype, "train.trainable_dtype": trainable}
+
+    assert read[case] == {"train.autocast": autocast} | {name: [one, "Generation.model"] for name, one in dtypes.items() if one}
 
 
-def test_the_dtypes_are_those_of_the_callers_model(read):
-    dtype = ["float32", "Generation.model"]
-    assert {**read["no"], "train.autocast": 0} == {"train.autocast": 0, "train.dtype": dtype, "train.trainable_dtype": dtype}
-
-
-def test_an_adapter_has_a_dtype_of_its_own(read):
-    assert (read["lora"]["train.dtype"][0], read["lora"]["train.trainable_dtype"][0]) == ("bfloat16", "float32")
-
-
-def test_without_an_accelerator_the_launchers_variable_counts(read):
-    assert read["variable"]["train.autocast"] == ["float16", "ACCELERATE_MIXED_PRECISION"]
-
-
-def test_what_cannot_be_read_is_missing(read):
-    assert read["nothing"] == {}
-
-
-def test_how_a_trainer_samples_is_read_from_the_object_that_starts_the_engine(read):
+def test_sampling_is_that_of_the_object_that_starts_the_engine(read):
+    """What cannot be read is missing."""
     assert read["sampled"] == {"sampling.top_p": [0.9, "Generation.top_p"], "sampling.top_k": [0, "Generation.top_k"]}
+    assert read["nothing"] == {}

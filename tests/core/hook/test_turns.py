@@ -63,7 +63,7 @@ def test_only_the_text_of_an_answer_in_other_ids_counts(asked, prompt, counts):
     assert (asked.continued, asked.encoded_again) == counts
 
 
-def test_an_answer_counts_that_ends_with_the_step_of_the_next_prompt():
+def test_an_answer_counts_that_ends_as_the_next_prompt_comes():
     found = Turns(decode)
     found.start(request("first", QUESTION, [*ANSWER, 200]))
     found.step([])

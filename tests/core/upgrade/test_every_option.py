@@ -13,8 +13,6 @@ import subprocess
 import sys
 from typing import Literal, get_args, get_origin
 
-import pytest
-
 from quirks_core.source.engine_parser import Run, judge
 from quirks_core.source.serve_options import Shape, members
 from quirks_core.upgrade.finding import Verdict, verdict_of
@@ -33,8 +31,9 @@ _LEFT_OUT = {"--config", "--help", "model", "tokenizer"}
 #: Values that some option or key takes; what an option refuses is a case as well.
 _VALUES, _NESTED = ("1", "auto", "x"), (1, True, "x")
 
-#: Imports a release as its own command does, and leaves in ``found`` whether it takes each line.
-_IMPORT = """
+#: Imports a release as its own command does, and writes what it says of each line, empty if it takes it: its parser, its
+#: checks of a server, its dataclasses.
+_PROGRAM = """
 import argparse, contextlib, copy, dataclasses, importlib, io, json, os, sys
 tree, path, lines = json.load(sys.stdin)
 sys.path[:] = [*([tree] if tree else []), *path]
@@ -48,9 +47,6 @@ for name in ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli
         cli = importlib.import_module(name)
         break
 parser = cli.make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
-"""
-#: Its parser, its checks of a server, its dataclasses.
-_PARSE = """
 found = []
 for words in lines:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -63,43 +59,11 @@ for words in lines:
             found.append("")
         except (SystemExit, Exception) as error:
             found.append(f"{type(error).__name__}: {error}"[:300])
+sys.stderr.write("FOUND" + json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def compared(sources):
-    """The releases that are compared, by version."""
-    return {version: sources[version] for version in _VERSIONS}
-
-
-@pytest.fixture(scope="module")
-def written(compared):
-    """The words after the model, one option or one key of a configuration each."""
-    return sorted({line for source in compared.values() for line in _lines(source)})[::_EVERY]
-
-
-@pytest.fixture(scope="module")
-def ours(compared, written):
-    """What our own process finds for each release and line."""
-    model = None if _ALL else _MODEL  # configurations with a model take 0.2 s each
-    runs = [Run(words=("M", *line), model=model) for line in written]
-    return {version: judge(source, runs).lines for version, source in compared.items()}
-
-
-@pytest.fixture(scope="module")
-def theirs(compared, written, folder):
-    """What each release refuses, by line; empty for what it takes."""
-    return {version: _by(source, folder, _PARSE, written) for version, source in compared.items()}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The folder of a model, in which the programs run."""
-    found = tmp_path_factory.mktemp("model")
-    (found / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
-    return found
-
-
+#: Its parser, its checks of a server, its dataclasses.
 def _lines(source):
     for option in source.options():
         if option.argument in _LEFT_OUT or option.name in _LEFT_OUT:
@@ -117,17 +81,25 @@ def _lines(source):
                 yield from ((option.name, json.dumps({path.partition(".")[2]: value})) for value in values)
 
 
-def _by(source, folder, program, words):
-    """What a program finds that imports a release."""
+def _refused(source, folder, lines):
+    """What the release refuses, by line; empty for what it takes."""
     tree = None if source.folder is None else str(source.folder.parent)
-    command = [sys.executable, "-P", "-c", f"{_IMPORT}{program}sys.stderr.write('FOUND' + json.dumps(found))"]
     environ = {**os.environ, "VLLM_PLUGINS": "", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-    text = json.dumps([tree, sys.path, words])
+    text = json.dumps([tree, sys.path, lines])
+    command = [sys.executable, "-P", "-c", _PROGRAM]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=folder, env=environ)
     return json.loads(done.stderr.rpartition("FOUND")[2])
 
 
-def test_no_go_is_given_for_what_a_release_refuses(ours, theirs, written, record_property):
+def test_no_go_is_given_for_what_a_release_refuses(sources, tmp_path, record_property):
+    (tmp_path / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
+    releases = {version: sources[version] for version in _VERSIONS}
+    written = sorted({line for source in releases.values() for line in _lines(source)})[::_EVERY]
+    model = None if _ALL else _MODEL  # configurations with a model take 0.2 s each
+    runs = [Run(words=("M", *line), model=model) for line in written]
+    ours = {version: judge(source, runs).lines for version, source in releases.items()}
+    theirs = {version: _refused(source, tmp_path, written) for version, source in releases.items()}
+
     false, unknown, compared = [], 0, 0
     for before, after in itertools.permutations(ours, 2):
         for number, line in enumerate(written):

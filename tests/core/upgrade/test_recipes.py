@@ -155,9 +155,3 @@ def test_what_is_wrong_in_a_file_of_runs_is_named(quirks, tmp_path, releases, te
     outcome = quirks("upgrade", "--runs", tmp_path / "runs.yaml")
 
     assert (outcome.code, message in outcome.err, bool(releases)) == (4, True, True), outcome.err
-
-
-def test_a_node_below_itself_is_read_once(tmp_path):
-    (tmp_path / "compose.yaml").write_text("vllm: &it\n  args: [--port, 1]\n  again: [*it]\n")
-
-    assert {one.name for file in recipes_in(tmp_path) for one in mentions(file.read_text(), file.name)} == {"--port"}

@@ -12,7 +12,6 @@ import yaml
 from quirks_core.cli.main import make_parser
 
 ROOT = Path(__file__).parents[3]
-EACH = pytest.mark.parametrize("name", ["upgrade-report", "upgrade-check", "ci"])
 
 
 def workflow(name):
@@ -25,15 +24,10 @@ def steps(name):
     return [step for job in workflow(name)["jobs"].values() for step in job["steps"]]
 
 
-def upgrade_of(name):
-    """The words of the one call of the command in a workflow."""
-    (script,) = [step["run"] for step in steps(name) if "quirks upgrade" in step.get("run", "")]
-    (command,) = re.findall(r"quirks (upgrade .*?) >", script)
-    return command
-
-
 def test_the_workflow_checks_the_catalogue():
-    options = make_parser("upgrade").parse_args(shlex.split(upgrade_of("upgrade-check").replace("$TO", "0.33")))
+    (script,) = [step["run"] for step in steps("upgrade-check") if "quirks upgrade" in step.get("run", "")]
+    (command,) = re.findall(r"quirks (upgrade .*?) >", script)
+    options = make_parser("upgrade").parse_args(shlex.split(command.replace("$TO", "0.33")))
 
     assert (options.catalogue, options.to, options.markdown) == (True, "0.33", True)
     assert workflow("upgrade-check")["permissions"] == {"contents": "read", "issues": "write"}
@@ -48,10 +42,9 @@ def test_the_reusable_workflow_installs_its_own_commit():
     assert inputs["install"]["default"] == f"./{own['path']}[upgrade]"
 
 
-@EACH
+@pytest.mark.parametrize("name", ["upgrade-report", "upgrade-check", "ci"])
 def test_actions_of_the_workflows_are_pinned_by_their_commit(name):
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
-    used = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+    used = [step["uses"] for step in steps(name) if "uses" in step]
 
     assert used
     assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)] == []
