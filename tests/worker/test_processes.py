@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from quirks_core.apply.process import in_force
+from quirks_core.apply.process import acknowledgement
 from quirks_core.base import private_folder
 from quirks_core.plugins.planning import make_plan
 from worker import GenerationConfig
@@ -98,6 +98,6 @@ async def test_a_failed_start_leaves_nothing_nor_do_killed_runs(model, tmp_path,
         await Engine(plan, {}, {"ACME": "1", "A=B": "2"}).start()
 
     assert dict(os.environ) == before
-    assert in_force() is None
+    assert acknowledgement().digest == ""
 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(("model-quirks-", "mq"))] == []
