@@ -298,7 +298,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             # A quantised model is not examined: its layers compute.
             reload = self._reload_all(stream, info, is_recorded=plan is None and self.model_config.quantization is None)
         self._plan = plan
-        self.ways["bytes"] = sum(tensor.nbytes for tensor in stream.manifest.tensors)
+        self.ways["bytes"] = stream.manifest.nbytes
         return reload
 
     def _patched(self, stream: CollectiveStream, plan: CopyPlan) -> Patch | None:

@@ -101,7 +101,9 @@ class CollectiveSender:
             problem = _unlike(manifest, packing.manifest, self._group.rank)
             vote = self._group.agree(REFUSED if problem else self._group.vote(held))
             if vote:
-                exchange = self._group.agreed(vote, held, lambda: agree(self._group, packing.manifest, held=held))
+                exchange = self._group.agreed(
+                    vote, held, lambda: agree(self._group, packing.manifest, held or (), is_sender=True)
+                )
                 memories = self._memory(tensors, packing, in_place)
                 if exchange is not None:
                     deque(exchange.run(), maxlen=0)
@@ -162,7 +164,7 @@ class CollectiveSender:
         self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace
     ) -> Iterator[torch.Tensor]:
         """Yields what is broadcast: the tensors' own memory where they lie in it as they are sent, else a buffer."""
-        others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if name not in in_place.places)
+        others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if in_place.places.get(name) is None)
         for chunk in packing.chunks():
             if (memory := in_place.memory(chunk)) is None:
                 # On all of the trainer's ranks, for tensors may have to be gathered.
@@ -230,7 +232,9 @@ class CollectiveStream:
             vote = group.agree(group.vote(found) if problem is None else REFUSED)
             if vote:
                 self._exchange = group.agreed(
-                    vote, found, lambda: agree(group, self.manifest, wanted=found.wanted() if found is not None else ())
+                    vote,
+                    found,
+                    lambda: agree(group, self.manifest, found.wanted() if found is not None else (), is_sender=False),
                 )
         except BaseException:
             group.close()  # so that no rank waits for this one

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quirks_core.base.text import listed
 from worker.errors import RefitError
-from worker.refit.weights.box import View, Wanted
+from worker.refit.weights.box import Box, Part, Region
 from worker.refit.weights.expected import common, engine_name
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.snapshot import Snapshot
@@ -33,25 +32,6 @@ _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.at
 #: Bytes below which tensors are copied together. Larger ones reach the memory's full speed alone, and the device starts with
 #: the first of them while the host is still at the others (on an H200, 16.4 GB in 399 tensors: 8.5 ms; all together 11.5 ms).
 _SMALL = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A part of a tensor's memory, in elements.
-
-    Attributes:
-        offset: Where it starts, from the tensor's first element.
-        size: Its shape.
-        stride: Elements between neighbours, by dimension; 0 where one element stands for many.
-    """
-
-    offset: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the part as a view."""
-        return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
 
 
 class Write(NamedTuple):
@@ -88,6 +68,17 @@ class _Target(NamedTuple):
     destination: str
     start: int
     linear: bool
+
+    def part(self, spec: TensorSpec) -> Part | None:
+        """Returns the part in the order of the tensor's dimensions; None if it goes in another one."""
+        if (shown := self.taken.shown(spec.shape)) is None:
+            return None
+        box, axes = shown
+        stride = [1] * len(spec.shape)
+        for step, axis in zip(self.written.stride(), axes, strict=True):
+            if axis is not None:
+                stride[axis] = step
+        return Part(spec, box, self.written.as_strided(box.size, stride))
 
 
 class CopyPlan:
@@ -172,22 +163,21 @@ class CopyPlan:
         self.uses += 1
         return is_checked
 
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[Part]:
         """Returns which parts of the trainer's tensors go where, in the order of the model's memory.
 
         Tensors that are loaded, or not copied in their own order, are wanted whole: the ledger looks at those.
         """
-        shapes = {spec.name: spec.shape for spec in self.manifest.tensors}
-        parts: list[tuple[int, Wanted]] = []
-        wholes = set(self.reloaded | self.hidden)
-        for name, targets in self._copies.items():
-            views = [View.find(shapes[name], one.taken.size, one.taken.stride, one.taken.offset) for one in targets]
-            if None in views:
-                wholes.add(name)
-            elif name not in wholes:
-                parts += [(one.start, Wanted(name, view, one.written)) for one, view in zip(targets, views, strict=True)]
-        found = [one for _, one in sorted(parts, key=itemgetter(0))]
-        return found + [Wanted(spec.name) for spec in self.manifest.tensors if spec.name in wholes]
+        parts: list[tuple[int, Part]] = []
+        wholes: list[Part] = []
+        for spec in self.manifest.tensors:
+            targets = self._copies.get(spec.name, [])
+            found = [(one.start, part) for one in targets if (part := one.part(spec)) is not None]
+            if spec.name in self.reloaded or spec.name in self.hidden or len(found) < len(targets):
+                wholes.append(Part(spec, Box.whole(spec.shape)))
+            else:
+                parts += found
+        return [part for _, part in sorted(parts, key=itemgetter(0))] + wholes
 
     @cached_property
     def in_place(self) -> frozenset[str]:
