@@ -35,6 +35,8 @@ CPU, IP = torch.device("cpu"), "127.0.0.1"
 class Plan:
     """Wants all of a layer in memory of its own."""
 
+    is_checked = False
+
     def __init__(self, model):
         self.memory = {name: torch.zeros(tensor.shape) for name, tensor in model.named_parameters()}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -109,12 +110,12 @@ class Collective:
             self.ranks[trainer] = CollectiveSender(IP, self.port, world_size=self.size, rank=trainer, timeout_s=FOREVER_S)
         self.ranks[trainer].send(source, manifest=manifest, buffer_bytes=BUFFER)
 
-    def stream(self, rank: int = 0, expected: Manifest | None = None) -> CollectiveStream:
+    def stream(self, rank: int = 0, expected: Manifest | None = None, plan=None) -> CollectiveStream:
         """The end of an engine process."""
         rank += self._trainers
         if rank not in self.ranks:
             self.ranks[rank] = Group(IP, self.port, rank=rank, world_size=self.size, timeout_s=self._timeout_s)
-        return CollectiveStream(self.ranks[rank], expected)
+        return CollectiveStream(self.ranks[rank], expected, lambda _: plan)
 
     def close(self) -> None:
         """Leaves the group."""
@@ -309,12 +310,13 @@ def test_what_has_its_place_is_received_there_but_the_first_which_shows_that_the
     wire = opened(Collective)
     room = {f"t{index}": torch.zeros(256) for index in (0, 1)}
 
+    def room_for(chunk):
+        name = chunk[0][0].name
+        return room[name].view(torch.uint8) if name in room else None
+
     def receive_in_place():
-        with wire.stream() as stream:
-            found = stream.borrowed(
-                lambda chunk: room[chunk[0][0].name].view(torch.uint8) if chunk[0][0].name in room else None
-            )
-            return dict(item for tensors in found for item in tensors)
+        with wire.stream(plan=SimpleNamespace(is_checked=True, room_for=room_for)) as stream:
+            return dict(item for tensors in stream.borrowed() for item in tensors)
 
     receiving = background(receive_in_place)
     wire.send(many(3).items)

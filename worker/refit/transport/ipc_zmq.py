@@ -209,7 +209,7 @@ class IpcZmqStream:
             device: Where this process computes.
             timeout_s: Seconds to wait for each message.
             known: The trainer's memory that this process has had open.
-            plan: Returns where the parts of the tensors of a manifest go; None if this process needs them whole.
+            plan: Returns where the tensors of a manifest are copied; None if they are not.
 
         Raises:
             RefitRejectedError: The manifest differs from what was announced.
@@ -285,7 +285,9 @@ class IpcZmqStream:
     def _offered(self, memory: Opened, plan: CopyPlan | None) -> dict[str, Any]:
         """Answers whether this process reads by pieces; returns the trainer's decision."""
         with suppress(LookupError):  # the ranks hold some of it not at all, so all of it is to come whole
-            self._copies = memory.copies(plan) if plan is not None else None
+            self._copies = (
+                memory.copies(plan) if plan is not None and not plan.is_checked else None
+            )  # else whole tensors are needed
         self._peer.send({"by_pieces": self._copies is not None})
         decision = self._peer.receive()
         self.by_pieces = bool(decision["by_pieces"])

@@ -92,7 +92,12 @@ class CopyPlan:
         unloaded: Parameters of the model that get no value.
         plain: Names of the layers that loading does nothing to but copy, and write constants.
         uses: How often it was used.
+        check_every: After how many uses the copies are compared with the model's loaders, beside the first; 0 for that alone.
+        see: Gets what is copied in another order than its own, which the model's bytes do not show, if set.
     """
+
+    check_every = 0
+    see: See | None = None
 
     def __init__(
         self,
@@ -142,26 +147,23 @@ class CopyPlan:
         """Returns the names of the engine's tensors that one of the trainer's is copied to."""
         return {target.destination for target in self._copies.get(name, ())}
 
-    def is_checked_next(self, check_every: int) -> bool:
-        """Returns whether the copies of the next refit are compared with the loaders.
-
-        Args:
-            check_every: After how many refits they are; 0 for the first alone.
-        """
-        return self.uses == 0 or (check_every > 0 and self.uses % check_every == 0)
+    @property
+    def is_checked(self) -> bool:
+        """Whether the copies of this use are compared with the model's loaders, which need whole tensors."""
+        return self.uses == 0 or (self.check_every > 0 and self.uses % self.check_every == 0)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def begin(self, check_every: int) -> bool:
-        """Begins a refit: writes the constants again, because the memory may have lost them (a deep sleep).
-
-        Args:
-            check_every: As for `is_checked_next`, whose answer for this refit is returned.
-        """
+    def begin(self) -> None:
+        """Begins a refit: writes the constants again, because the memory may have lost them (a deep sleep)."""
         for written, value in self._fills:
             written.fill_(value)
-        is_checked = self.is_checked_next(check_every)
-        self.uses += 1
-        return is_checked
+
+    def show(self, tensors: Tensors) -> None:
+        """Has `see` see those of some tensors that the model's bytes do not show."""
+        if self.see is not None:
+            for name, tensor in tensors:
+                if name in self.hidden:
+                    self.see(name, tensor)
 
     def wanted(self) -> list[Part]:
         """Returns which parts of the trainer's tensors go where, in the order of the model's memory.
@@ -258,27 +260,24 @@ class CopyPlan:
         if small:
             torch._foreach_copy_([written for written, _ in small], [source for _, source in small])
 
-    def take(
-        self, model: nn.Module, tensors: Sequence[tuple[str, torch.Tensor]], *, check: bool, see: See | None = None
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    def take(self, model: nn.Module, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Copies those of some tensors that are copied, and returns those that are loaded.
 
         Args:
             model: The engine's model.
             tensors: Names and tensors, as for `copy`.
-            check: Compare what was copied with what the model's own loaders would have written.
-            see: Gets what is copied in another order than its own, which the model's bytes do not show.
 
         Raises:
-            RefitError: They differ, so the plan is wrong.
+            RefitError: The copies are compared with what the model's loaders would have written, and they differ: the plan is
+                wrong.
         """
-        if see is not None:
-            for name, tensor in tensors:
-                if name in self.hidden:
-                    see(name, tensor)
+        self.show(tensors)
         self.copy(tensors)
-        if check:
-            self.check(model, tensors)
+        if self.is_checked and (found := self.differing(model, tensors)):
+            raise RefitError(
+                f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
+                "the next refit goes through vLLM's reload"
+            )
         return ((name, tensor) for name, tensor in tensors if name in self.reloaded)
 
     def filled(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -304,18 +303,6 @@ class CopyPlan:
             return []
         names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
         return sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
-
-    def check(self, model: nn.Module, tensors: Tensors) -> None:
-        """Compares what was given to `copy`, and copied, with what the model's own loaders would have written.
-
-        Raises:
-            RefitError: They differ, so the plan is wrong.
-        """
-        if found := self.differing(model, tensors):
-            raise RefitError(
-                f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
-                "the next refit goes through vLLM's reload"
-            )
 
 
 def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
