@@ -23,7 +23,7 @@ from worker.refit.transport.collective import CollectiveSender, CollectiveStream
 from worker.refit.transport.group import Group, Ranks
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.transport.trainer_ranks import SharedPool
-from worker.refit.weights import pool, scope
+from worker.refit.weights import pool
 from worker.refit.weights.box import Box, Part
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import Opened
@@ -234,7 +234,7 @@ def test_the_parts_of_all_ranks_are_the_tensor_or_none_has_a_part(placements, is
         model = torch.nn.Module()
         model.weight = torch.nn.Parameter(distribute_tensor(whole, mesh, placements, src_data_rank=None))
         shards = Shards.of(model, "parameters")
-        held = list(shards.held(scope.own_layout(model, "parameters"))) if shards is not None else []
+        held = list(shards.held()) if shards is not None else []
         dist.destroy_process_group()
         assert (shards is not None) == is_taken
         for _, box, part in held:

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from worker.refit.weights.box import Region
-from worker.refit.weights.copy_plan import CopyPlan, Tensors, Write, slots
+from worker.refit.weights.copy_plan import CopyPlan, Write, slots
 from worker.refit.weights.expected import common
 from worker.refit.weights.manifest import Manifest
 
@@ -90,16 +90,14 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             if tensor is not None and tensor.is_meta:
                 self._emptied[self._memory(tensor)] = name
 
-    def watch(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-        """Passes the trainer's tensors on, and knows them from then on."""
-        for name, tensor in tensors:
-            start = tensor.storage_offset() * tensor.element_size()
-            found = _Source(start, start + tensor.numel() * tensor.element_size(), name, tensor.dtype)
-            known = self._sources[self._memory(tensor)]
-            known.insert(bisect_right(known, start, key=attrgetter("start")), found)
-            if not tensor.is_contiguous():
-                self._tainted_sources.add(name)
-            yield name, tensor
+    def see(self, name: str, tensor: torch.Tensor) -> None:
+        """Knows a tensor of the trainer's from then on."""
+        start = tensor.storage_offset() * tensor.element_size()
+        found = _Source(start, start + tensor.numel() * tensor.element_size(), name, tensor.dtype)
+        known = self._sources[self._memory(tensor)]
+        known.insert(bisect_right(known, start, key=attrgetter("start")), found)
+        if not tensor.is_contiguous():
+            self._tainted_sources.add(name)
 
     def plan(self, manifest: Manifest, unloaded: Sequence[str] = ()) -> CopyPlan:
         """Returns what can be copied from now on; the rest goes through the reload.

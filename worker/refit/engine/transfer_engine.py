@@ -35,7 +35,7 @@ from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
-from worker.refit.weights.copy_plan import CopyPlan, See, Tensors
+from worker.refit.weights.copy_plan import CopyPlan, See, Tensors, passing
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import Opened
 
@@ -356,7 +356,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _reload(self, reload: Reload, tensors: Tensors) -> None:
         try:
-            reload.load(self.model.load_weights, self._not_finite.watch(tensors))
+            reload.load(self.model.load_weights, passing(tensors, self._not_finite.see))
         except QuirksError:
             raise
         except Exception as error:

@@ -355,6 +355,13 @@ class _Comparison(TorchDispatchMode):  # type: ignore[misc]
         return args[0] if func in _FILLS else func(*args, **(kwargs or {}))
 
 
+def passing(tensors: Tensors, see: See) -> Iterator[tuple[str, torch.Tensor]]:
+    """Passes tensors on, and has each seen when its turn comes."""
+    for name, tensor in tensors:
+        see(name, tensor)
+        yield name, tensor
+
+
 def slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Yields every parameter and buffer that is registered, including those that are None."""
     for path, module in model.named_modules():

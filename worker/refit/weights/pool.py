@@ -6,14 +6,13 @@ opened go to the engine's processes by sockets (`worker.refit.transport.ipc_zmq`
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from worker.refit.weights.box import Box, Part, Place
-from worker.refit.weights.buffers import open_memory, share_memory
+from worker.refit.weights.buffers import open_memory
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pieces import Holders, as_one, at_equal_distances
 
@@ -31,24 +30,6 @@ class Shared(NamedTuple):
 
     key: str
     places: Mapping[str, Place]
-
-    @classmethod
-    def of(cls, places: Mapping[str, Place]) -> Shared:
-        """Gives places a name of their own."""
-        return cls(uuid.uuid4().hex, places)
-
-    def table(self, storages: Mapping[int, torch.UntypedStorage]) -> dict[str, Any]:
-        """Returns JSON values from which `Opened` finds these tensors.
-
-        Args:
-            storages: The model's memory by address.
-        """
-        index: dict[int, int] = {}
-        rows = [
-            [name, index.setdefault(address, len(index)), *box, list(region.stride), region.offset]
-            for name, (box, address, region) in self.places.items()
-        ]
-        return {"memory": [share_memory(storages[address]) for address in index], "held": rows}
 
 
 class Copies(NamedTuple):
@@ -84,7 +65,7 @@ class Opened:
 
         Args:
             key: Its name.
-            tables: For each rank what `Shared.table` returned.
+            tables: For each rank what `Source.table` returned.
             manifest: What a refit sends.
             device: Where this process computes.
             elsewhere: Open the memory of other GPUs, too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -10,9 +11,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from worker.errors import RefitError
 from worker.refit.weights.box import Box, Part, Region, narrowed
 from worker.refit.weights.manifest import Manifest
-from worker.refit.weights.scope import RefitScope, checkpoint_layout, gathered, own_layout
+from worker.refit.weights.scope import RefitScope, checkpoint_layout, gathered, own_tensors
 
 
 class _View(NamedTuple):
@@ -53,6 +55,7 @@ class Shards:
         self.manifest = manifest
         self._views = views
         self._boxes = boxes
+        self._tensors = {name: weakref.ref(tensor) for name, tensor in state.items()}
         self._meshes = {
             name: (str(tensor.device_mesh.device_type), int(tensor.device_mesh.size()))
             for name, tensor in state.items()
@@ -70,7 +73,7 @@ class Shards:
         Raises:
             ValueError: The scope is unknown.
         """
-        state = own_layout(model, scope)
+        state = own_tensors(model, scope)
         if not any(map(is_sharded, state.values())):
             return None
         ghosts = {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in state.items()}
@@ -100,33 +103,39 @@ class Shards:
         kinds, sizes = zip(*self._meshes.values(), strict=True)
         return set(kinds) == {device.type} and dist.get_world_size() in sizes
 
-    def held(self, state: Mapping[str, torch.Tensor]) -> Iterator[Part]:
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def held(self) -> Iterator[Part]:
         """Yields what this rank has of each tensor.
 
-        Args:
-            state: The model's own tensors.
+        Raises:
+            RefitError: A tensor is gone.
         """
-        own = {name: tensor.to_local().detach() if is_sharded(tensor) else tensor for name, tensor in state.items()}
+        own = {name: self._own(name) for name in self._tensors}
+        local = {name: tensor.to_local() if is_sharded(tensor) else tensor for name, tensor in own.items()}
         for spec in self.manifest.tensors:
             view = self._views[spec.name]
-            if (shown := view.shown(self._boxes[view.parent], own[view.parent])) is not None:
+            if (shown := view.shown(self._boxes[view.parent], local[view.parent])) is not None:
                 yield Part(spec, *shown)
 
-    def gathered(self, state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields names and whole, contiguous tensors; all ranks have to iterate together.
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def gathered(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields names and whole, contiguous tensors; all ranks have to iterate together. Errors as above.
 
         Each of the model's tensors is gathered when its first part's turn comes, and kept until its last one's is over.
-
-        Args:
-            state: The model's own tensors.
         """
         left = Counter(view.parent for view in self._views.values())
         wholes: dict[str, torch.Tensor] = {}
         for name, (parent, region, *_) in self._views.items():
             if parent not in wholes:
-                ((_, wholes[parent]),) = gathered({parent: state[parent]})
+                ((_, wholes[parent]),) = gathered({parent: self._own(parent)})
             left[parent] -= 1
             yield name, region.of(wholes[parent] if left[parent] else wholes.pop(parent)).contiguous()
+
+    def _own(self, name: str) -> Any:
+        """Returns one of the model's tensors."""
+        if (tensor := self._tensors[name]()) is None:
+            raise RefitError("refit: the model has changed since it was described; make a Source for every refit")
+        return tensor
 
 
 def is_sharded(tensor: Any) -> bool:

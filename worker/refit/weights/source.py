@@ -6,6 +6,7 @@ engine processes on the same machine. What is made for a refit alone, a gathered
 
 from __future__ import annotations
 
+import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -16,9 +17,10 @@ from torch import nn
 
 from worker.errors import RefitError
 from worker.refit.weights.box import Box, Part, Place, Region
+from worker.refit.weights.buffers import share_memory
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.pool import Shared
-from worker.refit.weights.scope import RefitScope, gathered, layout, own_layout
+from worker.refit.weights.scope import RefitScope, gathered, layout
 from worker.refit.weights.shards import Shards, is_sharded
 from worker.refit.weights.snapshot import Snapshot
 
@@ -124,7 +126,7 @@ class Source:
 
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
-        yield from self.shards.gathered(self._state) if self.shards is not None else gathered(self._state)
+        yield from self.shards.gathered() if self.shards is not None else gathered(self._state)
 
     def _manifest(self) -> Manifest:
         return self.shards.manifest if self.shards is not None else Manifest.of(self._state.items())
@@ -177,7 +179,7 @@ class Source:
     def _parts(self) -> Iterator[Part]:
         """Yields this rank's parts of the tensors; those that have to be gathered or moved first have no memory."""
         if self.shards is not None:
-            yield from self.shards.held(self._state)
+            yield from self.shards.held()
             return
         for spec, tensor in zip(self.manifest.tensors, self._state.values(), strict=True):
             is_there = tensor.is_contiguous() and not is_sharded(tensor)
@@ -199,11 +201,17 @@ class Source:
         storages, is_whole = _storages(self.model), self.shards is None
         own = self._own(device, 0 if is_whole else torch.distributed.get_rank())
         found = {name: place for name, place in own.items() if place is not None and _can_be_shared(storages[place.address])}
-        return Shared.of(found) if (bool(found) if is_whole else len(found) == len(own)) else None
+        return Shared(uuid.uuid4().hex, found) if (bool(found) if is_whole else len(found) == len(own)) else None
 
     def table(self, shared: Shared) -> dict[str, Any]:
-        """Returns JSON values with which engine processes open what `shared` describes."""
-        return shared.table(_storages(self.model))
+        """Returns JSON values with which engine processes open what `shared` describes (`worker.refit.weights.pool.Opened`)."""
+        index: dict[int, int] = {}
+        rows = [
+            [name, index.setdefault(address, len(index)), *box, list(region.stride), region.offset]
+            for name, (box, address, region) in shared.places.items()
+        ]
+        storages = _storages(self.model)
+        return {"memory": [share_memory(storages[address]) for address in index], "held": rows}
 
     @property
     def pools(self) -> dict[torch.device, Any]:
@@ -216,7 +224,7 @@ class Source:
 
     @cached_property
     def _state(self) -> dict[str, torch.Tensor]:
-        return (layout if self.shards is None else own_layout)(self.model, self.scope)
+        return layout(self.model, self.scope)
 
 
 def _can_be_shared(storage: torch.UntypedStorage) -> bool:
