@@ -15,7 +15,7 @@ from worker.refit.transport.channel import free_port
 from worker.refit.transport.exchange import agree
 from worker.refit.transport.group import Group
 from worker.refit.weights import pieces
-from worker.refit.weights.box import Box, View, Wanted
+from worker.refit.weights.box import Box, Part, Region
 from worker.refit.weights.manifest import Manifest
 
 IP = "127.0.0.1"
@@ -45,8 +45,7 @@ def exchanged(background, manifest, held, wanted):
 
     def run(rank):
         group = Group(IP, port, rank=rank, world_size=size, timeout_s=60)
-        mine = {"held": held[rank]} if rank < len(held) else {"wanted": wanted[rank - len(held)]}
-        exchange = agree(group, manifest, **mine)
+        exchange = agree(group, manifest, (held + wanted)[rank], is_sender=rank < len(held))
         found = None if exchange is None else [dict(exchange.run()) for _ in range(2)][-1]
         group.agree(1)
         group.close()
@@ -63,24 +62,25 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
     monkeypatch.setattr(pieces, "BUFFER_BYTES", generator.choice([64, 1000, 1 << 20]))
     monkeypatch.setattr(pieces, "_LARGE", generator.choice([32, 1 << 20]))
     trainers, engines = generator.randint(1, 3), generator.randint(1, 2)
-    tensors, held = {}, [{} for _ in range(trainers)]
+    tensors, held = {}, [[] for _ in range(trainers)]
     for number in range(12):
         shape = [generator.randint(1, 9) for _ in range(generator.randint(0, 3))]
         dtype = generator.choice([torch.bfloat16, torch.float32])
         tensors[f"t{number}"] = torch.arange(math.prod(shape)).add_(1000 * number % 255).reshape(shape).to(dtype)
-    for name, tensor in tensors.items():
+    manifest, wanted, expected = Manifest.of(tensors.items()), [], []
+    for spec, tensor in zip(manifest.tensors, tensors.values(), strict=True):
         boxes = cut(Box.whole(tensor.shape), trainers, generator)
         for rank, box in enumerate(boxes if generator.random() < 0.7 else [Box.whole(tensor.shape)] * trainers):
             if box.numel:
-                held[rank][name] = box, part(tensor, box).clone() if generator.random() < 0.5 else part(tensor, box)
-    manifest, wanted, expected = Manifest.of(tensors.items()), [], []
+                own = part(tensor, box)
+                held[rank].append(Part(spec, box, own.clone() if generator.random() < 0.5 else own))
     for _ in range(engines):
         memory = torch.zeros(10000)
         wants, wholes, start = [], {}, 0
-        for name, tensor in tensors.items():
+        for spec, tensor in zip(manifest.tensors, tensors.values(), strict=True):
             if generator.random() < 0.2:
-                wants.append(Wanted(name))
-                wholes[name] = tensor
+                wants.append(Part(spec, Box.whole(spec.shape)))
+                wholes[spec.name] = tensor
                 continue
             box = generator.choice(cut(Box.whole(tensor.shape), 2, generator))
             if not box.numel:
@@ -89,7 +89,7 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
             dtype = tensor.dtype if generator.random() < 0.7 else generator.choice([torch.bfloat16, torch.float32])
             place = room.to(dtype) if dtype != room.dtype else room
             start += box.numel + generator.choice([0, 0, 3])
-            wants.append(Wanted(name, View(box, tuple(range(len(box.size)))), place))
+            wants.append(Part(spec, box, place))
             expected.append((place, part(tensor, box).to(dtype)))
         wanted.append(wants)
         expected.append(wholes)
@@ -108,23 +108,26 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
 
 @pytest.mark.parametrize(
     ("parts", "engines"),
-    [([(0, 4), (5, 8)], 1), ([(0, 4), (2, 6)], 1), ([(0, 8)], 2)],
-    ids=["a gap", "overlap and gap", "twice"],
+    [([(0, 4), (5, 8)], 1), ([(0, 4), (2, 6)], 1), ([(0, 8)], 2), ([(0, 0)], 1)],
+    ids=["a gap", "overlap and gap", "twice", "without elements"],
 )
 def test_what_an_exchange_cannot_do_or_does_twice_is_broadcast(background, parts, engines):
     """What no rank holds, or several engines want from one."""
-    tensor = torch.arange(8.0)
-    held = [{"t": (Box((first,), (last - first,)), tensor[first:last])} for first, last in parts]
+    tensor = torch.arange(float(parts[-1][1]))
+    manifest = Manifest.of([("t", tensor)])
+    (spec,) = manifest.tensors
+    held = [[Part(spec, Box((first,), (last - first,)), tensor[first:last])] for first, last in parts]
 
-    assert exchanged(background, Manifest.of([("t", tensor)]), held, [[Wanted("t")]] * engines) == [None] * engines
+    assert exchanged(background, manifest, held, [[Part(spec, Box.whole(spec.shape))]] * engines) == [None] * engines
 
 
 def test_what_changes_on_one_rank_is_agreed_on_again_by_all(background):
     """A trainer's rank whose tensors have moved, an engine's rank that needs them whole for once, and one with a new plan."""
     tensor, port = torch.arange(8.0), free_port(IP)
     manifest, boxes = Manifest.of([("t", tensor)]), [Box((0,), (4,)), Box((4,), (4,))]
-    first, moved = ([{"t": (box, part(tensor + shift, box).clone())} for box in boxes] for shift in (0, 100))
-    plans = [[Wanted("t", View(Box.whole((8,)), (0,)), torch.zeros(8))] for _ in range(2)]
+    (spec,) = manifest.tensors
+    first, moved = ([[Part(spec, box, part(tensor + shift, box).clone())] for box in boxes] for shift in (0, 100))
+    plans = [[Part(spec, Box.whole((8,)), torch.zeros(8))] for _ in range(2)]
     refits = [  # what each rank votes about
         (first[0], first[1], plans[0]),
         (first[0], first[1], plans[0]),
@@ -137,7 +140,7 @@ def test_what_changes_on_one_rank_is_agreed_on_again_by_all(background):
     def run(rank):
         group, found = Group(IP, port, rank=rank, world_size=3, timeout_s=HUNG_S), []
         for subject in (refit[rank] for refit in refits):
-            agreeing = partial(agree, group, manifest, **{"wanted" if rank == 2 else "held": subject or ()})
+            agreeing = partial(agree, group, manifest, subject or (), is_sender=rank < 2)
             exchange = group.agreed(group.agree(group.vote(subject)), subject, agreeing)
             for _ in exchange.run() if exchange is not None else ():
                 pass
@@ -169,6 +172,4 @@ def test_a_view_is_found_if_it_keeps_the_order(show, box, axes):
     tensor = torch.arange(60).reshape(3, 4, 5)
     shown = show(tensor)
 
-    found = View.find(tensor.shape, shown.shape, shown.stride(), shown.storage_offset())
-
-    assert (found and found.box, found and found.axes) == (box, axes)
+    assert Region.lying(shown).shown(tensor.shape) == ((box, axes) if box else None)

@@ -19,7 +19,7 @@ from worker.errors import RefitError, TransferError
 from worker.refit import Manifest, Source, send_ipc_zmq
 from worker.refit.transport.channel import Channel
 from worker.refit.transport.ipc_zmq import PROTOCOL, IpcZmqStream
-from worker.refit.weights import pool
+from worker.refit.weights import source
 from worker.refit.weights.buffers import share_memory
 
 CPU = torch.device("cpu")
@@ -164,7 +164,7 @@ def refit(background, address, model, known=None, device="cpu"):
 def test_a_shared_models_memory_is_shared_and_opened_once(background, address, monkeypatch, device):
     """On a GPU, each time that memory is shared again it is kept for one more process, which would never come."""
     model, shared = torch.nn.Sequential(torch.nn.Linear(8, 8).share_memory(), torch.nn.Linear(8, 8)), []
-    monkeypatch.setattr(pool, "share_memory", lambda storage: shared.append(storage) or share_memory(storage))
+    monkeypatch.setattr(source, "share_memory", lambda storage: shared.append(storage) or share_memory(storage))
 
     first = refit(background, address, model, device=device)
     with torch.no_grad():

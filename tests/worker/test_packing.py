@@ -8,13 +8,19 @@ from torch import nn
 
 from worker.refit import Manifest, Source
 from worker.refit.weights import packing
-from worker.refit.weights.packing import Packing, Place
+from worker.refit.weights.box import Box, Place, Region
+from worker.refit.weights.packing import Packing
 
 CPU = torch.device("cpu")
 
 
 def manifest(**sizes: int) -> Manifest:
     return Manifest.of((name, torch.empty(size, dtype=torch.uint8)) for name, size in sizes.items())
+
+
+def place(memory: int, offset: int) -> Place:
+    """300 bytes."""
+    return Place(Box.whole((300,)), memory, Region(offset, (300,), (1,)))
 
 
 def sent(packed: Packing) -> list[list[tuple[str, int]]]:
@@ -38,7 +44,7 @@ def test_a_large_tensor_is_sent_in_a_buffer_of_its_own(monkeypatch):
 
 def test_neighbours_are_sent_as_one_up_to_the_size_of_a_buffer(monkeypatch):
     monkeypatch.setattr(packing, "_LARGE", 500)
-    places = {name: Place(0x1000, 4000, 300 * index) for index, name in enumerate("abcd")}
+    places = {name: place(0x1000, 300 * index) for index, name in enumerate("abcd")}
 
     assert sent(Packing.of(manifest(a=300, b=300, c=300, d=300), 1000, places)) == [
         [("a", 0), ("b", 300), ("c", 600)],
@@ -46,13 +52,11 @@ def test_neighbours_are_sent_as_one_up_to_the_size_of_a_buffer(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(
-    "other", [Place(0x1000, 4000, 900), Place(0x9000, 4000, 300)], ids=["a gap between", "memory of its own"]
-)
+@pytest.mark.parametrize("other", [place(0x1000, 900), place(0x9000, 300)], ids=["a gap between", "memory of its own"])
 def test_what_does_not_lie_side_by_side_is_laid_into_a_buffer(monkeypatch, other):
     monkeypatch.setattr(packing, "_LARGE", 500)
 
-    packed = Packing.of(manifest(a=300, b=300), 1000, {"a": Place(0x1000, 4000, 0), "b": other})
+    packed = Packing.of(manifest(a=300, b=300), 1000, {"a": place(0x1000, 0), "b": other})
 
     assert sent(packed) == [[("a", 0), ("b", 512)]]
 

@@ -25,7 +25,7 @@ from worker.refit.transport.group import Group, Ranks
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.transport.trainer_ranks import SharedPool
 from worker.refit.weights import pool
-from worker.refit.weights.box import Box, View, Wanted
+from worker.refit.weights.box import Box, Part
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import Opened
 from worker.refit.weights.shards import Shards
@@ -36,13 +36,15 @@ CPU, IP = torch.device("cpu"), "127.0.0.1"
 class Plan:
     """Wants all of a layer in memory of its own."""
 
+    is_checked = False
+
     def __init__(self, model):
         self.memory = {name: torch.zeros(tensor.shape) for name, tensor in model.named_parameters()}
 
     def wanted(self):
         """What a `CopyPlan` says."""
-        whole = {name: View(Box.whole(tensor.shape), tuple(range(tensor.ndim))) for name, tensor in self.memory.items()}
-        return [Wanted(name, whole[name], tensor) for name, tensor in self.memory.items()]
+        specs = Manifest.of(self.memory.items()).tensors
+        return [Part(spec, Box.whole(spec.shape), self.memory[spec.name]) for spec in specs]
 
 
 class Others:
@@ -217,9 +219,10 @@ def test_the_ranks_parts_are_the_tensor_or_none_has_a_part(placements, is_taken,
         model = torch.nn.Module()
         model.weight = torch.nn.Parameter(distribute_tensor(whole, mesh, placements, src_data_rank=None))
         shards = Shards.of(model, "parameters")
+        held = list(shards.held()) if shards is not None else []
         dist.destroy_process_group()
         assert (shards is not None) == is_taken
-        for box, part in shards.held.values() if shards is not None else ():
+        for _, box, part in held:
             rows_here, columns = (slice(start, start + size) for start, size in zip(*box, strict=True))
             assert torch.equal(whole[rows_here, columns], part)
             count[rows_here, columns] += 1

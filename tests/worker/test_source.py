@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from worker.errors import RefitError
 from worker.refit import Manifest, Source, tensors
@@ -142,6 +143,24 @@ def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
     for offer, *arguments in offers:
         with pytest.raises(RefitError, match="make a Source for every refit"):
             offer(*arguments)
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_memory_that_a_trainer_has_left_is_free(mesh, is_sharded):
+    """A trainer that shares its GPU with the engine takes its weights off it after a refit."""
+    model = nn.Linear(4, 4).share_memory()
+    if is_sharded:
+        model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Shard(0)]))
+    weight = (model.weight.to_local() if is_sharded else model.weight).detach().share_memory_()
+    source = Source(model, "parameters")
+    assert source.shared(CPU) is not None
+    left = StorageWeakRef(weight.untyped_storage())
+
+    model.weight = nn.Parameter(torch.zeros(4, 4))
+    del weight, source
+    gc.collect()
+
+    assert left.expired()
 
 
 def test_nothing_keeps_a_model_that_its_trainer_has_dropped():

@@ -12,7 +12,6 @@ from torch import nn
 
 from worker.errors import TransferError
 from worker.refit import CollectiveSender
-from worker.refit.engine.patch import Patch
 from worker.refit.transport.channel import free_port
 from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
@@ -87,7 +86,9 @@ class Ranks:
         self.models = [model for model, _ in found]
         manifest = Manifest.of(self.trainer.sent().items())
         self._plans = [CopyPlan(model, manifest, writes, reloaded=(), modules=()) for model, writes in found]
-        self._patches: list[Patch | None] = [None] * ranks
+        for plan in self._plans:
+            plan.uses = 1  # the copies of the first use are compared with loaders
+            plan.room_for = lambda _: None  # so that all that comes whole is yielded
         self.whole, self.seen, self._groups = [0] * ranks, [dict[str, str]() for _ in range(ranks)], dict[int, Group]()
 
         def join(rank: int) -> None:
@@ -115,18 +116,15 @@ class Ranks:
             group.close()
 
     def _take(self, rank: int) -> None:
-        stream, plan = CollectiveStream(self._groups[rank], None), self._plans[rank]
-        patch = self._patches[rank]
-        if patch is None or patch.packing is not stream.packing:
-            patch = self._patches[rank] = Patch(plan, stream.packing)
-        seen = dict[str, torch.Tensor]()
-        patch.see = lambda name, tensor: seen.update({name: tensor.clone()})
+        plan, seen = self._plans[rank], dict[str, torch.Tensor]()
+        plan.see = lambda name, tensor: seen.update({name: tensor.clone()})
+        stream = CollectiveStream(self._groups[rank], None, lambda _: plan)
         self.whole[rank] = 0
-        for tensors in stream.borrowed(lambda _: None, False, patch):
+        for tensors in stream.borrowed():
             self.whole[rank] += sum(tensor.nbytes for _, tensor in tensors)
-            seen |= {name: tensor.clone() for name, tensor in tensors if name in plan.hidden}
+            plan.show(tensors)
             plan.copy(tensors)
-        patch.keep(stream.upcoming)
+        stream.keep()
         self.seen[rank] = digests(seen.items())
 
     def _together(self, sending: Callable[[], None], receiving: Callable[[int], None]) -> None:
@@ -264,10 +262,8 @@ def test_after_a_failure_a_new_group_begins_with_a_dense_refit(opened):
 
     with pytest.raises((TransferError, RuntimeError)):
         one.refit(breaks)
-    patches, models = one._patches, one.models
     other = opened()
-    other.models, other._patches = models, patches
-    other._plans = [patch.plan for patch in patches]
+    other.models, other._plans = one.models, one._plans
     other.trainer.step()
     other.refit()
     check(other)

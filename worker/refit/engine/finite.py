@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,12 +33,10 @@ class NotFinite(dict[str, int]):
         self._dtype = dtype
         self._limit = math.inf if dtype is None else torch.finfo(dtype).max
 
-    def watch(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-        """Passes tensors on and looks at each; a recording that is active does not see that."""
-        for name, tensor in tensors:
-            with _disable_current_modes():
-                self.look([(name, tensor)])
-            yield name, tensor
+    def see(self, name: str, tensor: torch.Tensor) -> None:
+        """Looks at a tensor; a recording that is active does not see that."""
+        with _disable_current_modes():
+            self.look([(name, tensor)])
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def look(self, tensors: Tensors) -> None:

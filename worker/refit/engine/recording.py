@@ -24,7 +24,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from worker.refit.weights.copy_plan import CopyPlan, Region, Tensors, Write, slots
+from worker.refit.weights.box import Region
+from worker.refit.weights.copy_plan import CopyPlan, Write, slots
 from worker.refit.weights.expected import common
 from worker.refit.weights.manifest import Manifest
 
@@ -89,16 +90,14 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             if tensor is not None and tensor.is_meta:
                 self._emptied[self._memory(tensor)] = name
 
-    def watch(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-        """Passes the trainer's tensors on, and knows them from then on."""
-        for name, tensor in tensors:
-            start = tensor.storage_offset() * tensor.element_size()
-            found = _Source(start, start + tensor.numel() * tensor.element_size(), name, tensor.dtype)
-            known = self._sources[self._memory(tensor)]
-            known.insert(bisect_right(known, start, key=attrgetter("start")), found)
-            if not tensor.is_contiguous():
-                self._tainted_sources.add(name)
-            yield name, tensor
+    def see(self, name: str, tensor: torch.Tensor) -> None:
+        """Knows a tensor of the trainer's from then on."""
+        start = tensor.storage_offset() * tensor.element_size()
+        found = _Source(start, start + tensor.numel() * tensor.element_size(), name, tensor.dtype)
+        known = self._sources[self._memory(tensor)]
+        known.insert(bisect_right(known, start, key=attrgetter("start")), found)
+        if not tensor.is_contiguous():
+            self._tainted_sources.add(name)
 
     def plan(self, manifest: Manifest, unloaded: Sequence[str] = ()) -> CopyPlan:
         """Returns what can be copied from now on; the rest goes through the reload.
@@ -187,7 +186,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if found is not None and source is not None:
             view = source.expand(destination.shape)
             taken = Region(view.storage_offset() - found.start // source.element_size(), tuple(view.shape), view.stride())
-        write = Write(found.name if found else "", taken, "", _region(destination), value)
+        write = Write(found.name if found else "", taken, "", Region.lying(destination), value)
         memory = self._memory(destination)
         # As they will be there: a loader may bring another dtype, and a trainer on the CPU another device.
         values = source.expand(destination.shape).to(destination) if source is not None else None
@@ -200,11 +199,11 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     def _moved(self, destination: torch.Tensor, source: torch.Tensor) -> bool:
         """Notes that a complete tensor was copied into one that the engine runs on; False if this is anything else."""
         here, there = _identity(source), _identity(destination)
-        names = [name for name in self._names.get(there, ()) if _region(self._live[name]) == _region(destination)]
+        names = [name for name in self._names.get(there, ()) if Region.lying(self._live[name]) == Region.lying(destination)]
         if not names:
             return False
         if here == there:
-            return _region(source) == _region(destination)
+            return Region.lying(source) == Region.lying(destination)
         same = (source.dtype, source.shape, source.stride()) == (destination.dtype, destination.shape, destination.stride())
         for name in names:
             self._filled[name] = self._in(source, here, self._live[name]) if same else []
@@ -237,7 +236,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     def _is_covered(self, name: str) -> bool:
         """Returns whether copies and constants cover every element of a tensor exactly once, and no other tensor shares it."""
         tensor, writes = self._live[name], self._filled[name]
-        regions = {_region(self._live[other]) for other in self._names[_identity(tensor)]}  # of tied tensors, the same
+        regions = {Region.lying(self._live[other]) for other in self._names[_identity(tensor)]}  # of tied tensors, the same
         if _identity(tensor) in self._tainted or not tensor.is_contiguous() or len(regions) > 1:
             return False
         if any(write.source in self._tainted_sources for write in writes):
@@ -312,13 +311,8 @@ def _identity(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _region(tensor: torch.Tensor) -> Region:
-    """Where a tensor lies in its memory."""
-    return Region(tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-
-
 def _place(tensor: torch.Tensor) -> tuple[int, Region, torch.dtype]:
-    return _identity(tensor), _region(tensor), tensor.dtype
+    return _identity(tensor), Region.lying(tensor), tensor.dtype
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:

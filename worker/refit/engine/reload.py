@@ -24,7 +24,7 @@ from quirks_core.base.text import listed
 from worker.errors import RefitUnsupportedError
 from worker.refit.engine.recording import Recording
 from worker.refit.engine.verify import unwrapped
-from worker.refit.weights.copy_plan import CopyPlan, Tensors, slots
+from worker.refit.weights.copy_plan import CopyPlan, Tensors, passing, slots
 from worker.refit.weights.manifest import Manifest
 
 #: A model's ``load_weights``, or one of vLLM's functions around it.
@@ -100,7 +100,7 @@ class Reload:
         if threading.get_ident() != self._thread:
             recording = None
         with recording or nullcontext():
-            found = load(self._noted(tensors if recording is None else recording.watch(tensors)))
+            found = load(passing(tensors if recording is None else passing(tensors, recording.see), self._note))
         if recording is not None and torch.accelerator.is_available():
             torch.accelerator.synchronize()  # the next tensors may come on another stream
         self._recording = recording
@@ -167,10 +167,8 @@ class Reload:
         if found := [f"{verb} {listed(names)}" for verb, names in problems.items() if names]:
             raise RefitUnsupportedError(f"refit: vLLM's reload of this model {' and '.join(found)}")
 
-    def _noted(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in tensors:
-            self.sent.append((name, tensor.dtype, tensor.shape))
-            yield name, tensor
+    def _note(self, name: str, tensor: torch.Tensor) -> None:
+        self.sent.append((name, tensor.dtype, tensor.shape))
 
 
 def lacking(model: nn.Module) -> Iterator[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from quirks_core.ledger.account import COMPUTES, Way
-from worker.refit.weights.copy_plan import CopyPlan, Tensors
+from worker.refit.weights.copy_plan import CopyPlan, Tensors, passing
 from worker.refit.weights.digest import Digester
 from worker.refit.weights.expected import common, engine_name
 
@@ -37,15 +37,10 @@ class Coming:
     def passing(self, weights: Tensors) -> Tensors:
         """Passes tensors on as they are, a collection or a stream, and takes note of each."""
         if not isinstance(weights, Collection):
-            return self._each(weights)
+            return passing(weights, self.see)
         for name, tensor in weights:
             self.see(name, tensor)
         return weights
-
-    def _each(self, weights: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in weights:
-            self.see(name, tensor)
-            yield name, tensor
 
 
 class Taken:

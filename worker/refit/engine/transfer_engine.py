@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -29,14 +29,13 @@ from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
 from worker.refit.engine import verify
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.patch import Patch
 from worker.refit.engine.reload import Reload, lacking
 from worker.refit.transport.channel import socket_path
 from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
-from worker.refit.weights.copy_plan import CopyPlan, See, Tensors
+from worker.refit.weights.copy_plan import CopyPlan, See, Tensors, passing
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import Opened
 
@@ -113,7 +112,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         super().__init__(*arguments)
         self._group: Group | None = None
         self._plan: CopyPlan | None = None
-        self._patch: Patch | None = None
         self._resident: Opened | None = None
         self._announced: tuple[list[Any] | None, Manifest | None] = None, None
         self._slots: set[str] = set()
@@ -180,7 +178,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             )
             if self.rank >= update_info.ranks:  # the trainer does not send to this one
                 raise wrong
-        with self._stream(update_info, partial(self._unchecked, update_info)) as stream:
+        if self._plan is not None:
+            self._plan.check_every, self._plan.see = update_info.verify_every, self.see
+        with self._stream(update_info, self._copying) as stream:
             if wrong is not None:
                 raise wrong  # in the stream, so that the trainer gets the reason
             reload = self._load(stream, update_info)
@@ -189,8 +189,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._not_finite.after_casts(self.model)
         self.ways["not_finite"] = dict(self._not_finite)
         self._check_finite(update_info)
-        if self._patch is not None and self._patch.plan is self.copied and isinstance(stream, CollectiveStream):
-            self._patch.keep(stream.upcoming)
+        if isinstance(stream, CollectiveStream):
+            stream.keep()
 
     def finish_weight_update(self) -> None:
         """Does nothing any more: vLLM would take no further refit after an error here."""
@@ -239,7 +239,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """
         self._resident = None
         if plan:
-            self._plan = self._patch = None
+            self._plan = None
             if self._group is not None:
                 self._group.forget()
 
@@ -254,12 +254,10 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Abstract in vLLM 0.26, gone later; our trainers send through `worker.refit`."""
         raise NotImplementedError("send with worker.refit: send_ipc_zmq, or CollectiveSender")
 
-    def _unchecked(self, info: RefitUpdateInfo, manifest: Manifest) -> CopyPlan | None:
-        """Returns the plan by which a refit is copied without being compared with the loaders, which need whole tensors."""
+    def _copying(self, manifest: Manifest) -> CopyPlan | None:
+        """Returns the plan by which a refit is copied; None if it is loaded."""
         plan = self._plan
-        if plan is None or not plan.copied or plan.is_checked_next(info.verify_every) or not plan.fits(manifest, self.model):
-            return None
-        return plan
+        return plan if plan is not None and plan.copied and plan.fits(manifest, self.model) else None
 
     def _stream(self, info: RefitUpdateInfo, plan: Callable[[Manifest], CopyPlan | None] = lambda _: None) -> Stream:
         if info.manifest != self._announced[0]:
@@ -294,22 +292,13 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._plan = plan = self._plan if self._plan is not None and self._plan.fits(stream.manifest, self.model) else None
         if plan is not None and plan.copied:
             reload = self._copy(stream, plan, info)
+            plan.uses += 1
         else:
             # A quantised model is not examined: its layers compute.
             reload = self._reload_all(stream, info, is_recorded=plan is None and self.model_config.quantization is None)
         self._plan = plan
-        self.ways["bytes"] = sum(tensor.nbytes for tensor in stream.manifest.tensors)
+        self.ways["bytes"] = stream.manifest.nbytes
         return reload
-
-    def _patched(self, stream: CollectiveStream, plan: CopyPlan) -> Patch | None:
-        """Returns how changed words go into the model; None if the trainer does not compare."""
-        if stream.upcoming is None:
-            self._patch = None
-        elif self._patch is None or self._patch.plan is not plan or self._patch.packing is not stream.packing:
-            self._patch = Patch(plan, stream.packing)
-        if self._patch is not None:
-            self._patch.see = self.see
-        return self._patch
 
     def _check_finite(self, info: RefitUpdateInfo) -> None:
         if info.finite and self._not_finite:
@@ -339,10 +328,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> Reload | None:
         """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
-        check = plan.begin(info.verify_every)
+        plan.begin()
         self.copied = plan
-        room = (plan.room_for, check, self._patched(stream, plan)) if isinstance(stream, CollectiveStream) else ()
-        buffers = _begun(stream.borrowed(*room))
+        buffers = _begun(stream.borrowed())
         self.ways = {
             "copied": len(plan.copied),
             "reloaded": len(plan.reloaded),
@@ -353,7 +341,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self.touched, self._plan = True, None  # unless all goes well
         reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
         with self._opened(reload) if reload is not None else nullcontext():
-            taken = (plan.take(self.model, tensors, check=check, see=self.see) for tensors in buffers)
+            taken = (plan.take(self.model, tensors) for tensors in buffers)
             # A buffer is valid until the next is requested.
             rest = ((name, tensor.clone()) for some in taken for name, tensor in some)
             if reload is not None:
@@ -368,7 +356,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
     def _reload(self, reload: Reload, tensors: Tensors) -> None:
         try:
-            reload.load(self.model.load_weights, self._not_finite.watch(tensors))
+            reload.load(self.model.load_weights, passing(tensors, self._not_finite.see))
         except QuirksError:
             raise
         except Exception as error:

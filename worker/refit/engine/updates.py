@@ -182,6 +182,7 @@ class Updates:
                 self._plan = _recorded(update)
             else:
                 self.last = update.ways
+                update.plan.uses += 1
                 self._plan = None if update.strays else plan
                 update.report(before)
 
@@ -244,7 +245,8 @@ class _Copied:
         self._reload: Reload | None = None
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()  # what still computes with the weights before
-        self._is_checked = plan.begin(CHECK_EVERY)
+        plan.check_every = CHECK_EVERY
+        plan.begin()
         # Other quirks find out from its root whether a model is being reloaded.
         self._root = SimpleNamespace(modules=lambda: [model])
         if "" not in plan.plain:
@@ -312,7 +314,7 @@ class _Copied:
             for name, _ in fitting:
                 written |= self.plan.destinations(name)
                 self._copied += name in self.plan.copied
-            reloaded = self.plan.take(self._model, fitting, check=self._is_checked)
+            reloaded = self.plan.take(self._model, fitting)
             for pair in chain(reloaded, (pair for pair in pairs if pair[0] in others)):
                 self._loaded += 1
                 yield pair

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,16 +20,14 @@ from worker.errors import RefitRejectedError
 from worker.refit.transport.exchange import agree
 from worker.refit.transport.group import REFUSED, SOURCE, Group
 from worker.refit.weights.buffers import view
-from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, in_order, size_of
+from worker.refit.weights.manifest import Manifest, TensorSpec, in_order, size_of
 from worker.refit.weights.packing import Packing
+from worker.refit.weights.patch import Patch
 from worker.refit.weights.source import InPlace, Source
 from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, can_be_compared, in_turn, kinds_of
 
 if TYPE_CHECKING:
     from worker.refit.weights.copy_plan import CopyPlan
-
-#: Returns where a broadcast belongs as it is, as [nbytes] uint8; None if nowhere.
-RoomFor: TypeAlias = Callable[[Chunk], torch.Tensor | None]
 
 
 class CollectiveSender:
@@ -101,7 +99,9 @@ class CollectiveSender:
             problem = _unlike(manifest, packing.manifest, self._group.rank)
             vote = self._group.agree(REFUSED if problem else self._group.vote(held))
             if vote:
-                exchange = self._group.agreed(vote, held, lambda: agree(self._group, packing.manifest, held=held))
+                exchange = self._group.agreed(
+                    vote, held, lambda: agree(self._group, packing.manifest, held or (), is_sender=True)
+                )
                 memories = self._memory(tensors, packing, in_place)
                 if exchange is not None:
                     deque(exchange.run(), maxlen=0)
@@ -162,7 +162,7 @@ class CollectiveSender:
         self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace
     ) -> Iterator[torch.Tensor]:
         """Yields what is broadcast: the tensors' own memory where they lie in it as they are sent, else a buffer."""
-        others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if name not in in_place.places)
+        others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if in_place.places.get(name) is None)
         for chunk in packing.chunks():
             if (memory := in_place.memory(chunk)) is None:
                 # On all of the trainer's ranks, for tensors may have to be gathered.
@@ -211,7 +211,7 @@ class CollectiveStream:
         Args:
             group: The group that this rank joined.
             expected: What was announced.
-            plan: Returns where the parts of the tensors of a manifest go; None if this rank needs them whole.
+            plan: Returns where the tensors of a manifest are copied; None if they are not.
 
         Raises:
             RefitRejectedError: The manifest differs from what was announced, here or on another rank.
@@ -226,12 +226,17 @@ class CollectiveStream:
                 self.manifest.check(expected)
             except RefitRejectedError as error:
                 problem = error
-            found = plan(self.manifest) if problem is None and self.upcoming is None else None
-            vote = group.agree(group.vote(found) if problem is None else REFUSED)
+            self._plan = found = plan(self.manifest) if problem is None else None
+            # To compare with the last refit, or copies with the loaders, takes whole tensors.
+            by_pieces = found if found is not None and self.upcoming is None and not found.is_checked else None
+            vote = group.agree(group.vote(by_pieces) if problem is None else REFUSED)
             if vote:
                 self._exchange = group.agreed(
-                    vote, found, lambda: agree(group, self.manifest, wanted=found.wanted() if found is not None else ())
+                    vote,
+                    by_pieces,
+                    lambda: agree(group, self.manifest, by_pieces.wanted() if by_pieces is not None else (), is_sender=False),
                 )
+            self._patch = self._patched()
         except BaseException:
             group.close()  # so that no rank waits for this one
             raise
@@ -252,54 +257,64 @@ class CollectiveStream:
         for tensors in self.borrowed():
             yield from tensors
 
-    def borrowed(
-        self, room_for: RoomFor = lambda _: None, placed: bool = True, patch: Any = None
-    ) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yields the same, broadcast by broadcast; nothing, but an empty list before the first, for parts and changed words.
+    def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Yields the same, broadcast by broadcast.
 
-        Args:
-            room_for: Returns where a broadcast belongs as it is; it is received there. The first never is: by it the trainer
-                shows that it sends at all.
-            placed: Yield those, too, that were received in their place, and let no words come alone; by pieces they never are.
-            patch: Takes changed words, if this rank can: a `worker.refit.engine.patch.Patch`.
+        What the plan copies as it is is received in its place, but for the first broadcast, by which the trainer shows that it
+        sends at all; it is yielded where the copies are compared. Of parts and changed words nothing is, but an empty list
+        before the first.
         """
         if self._exchange is not None:
             yield []
             yield from ([pair] for pair in self._exchange.run())
             self._end()
             return
-        has_begun = False
-        for items, changed in self._received(patch, placed):
-            if changed is not None:
+        plan, has_begun = self._plan, False
+        for items, changed in self._received():
+            if changed is not None and self._patch is not None:
                 has_begun = True
                 yield []
                 self._group.wait()
-                patch.apply(items, changed)
+                self._patch.apply(items, changed)
                 continue
             for _, _, chunk in items:
-                room = room_for(chunk) if has_begun else None
+                room = plan.room_for(chunk) if plan is not None and has_begun else None
                 memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
                 self._group.broadcast_weights(memory)
                 if not has_begun:
                     self._group.wait()
                 has_begun = True
-                if room is None or placed:
+                if room is None or (plan is not None and plan.is_checked):
                     yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
         self._end()
+
+    def keep(self) -> None:
+        """Notes that this rank has what came."""
+        if self._patch is not None:
+            self._patch.keep(self.upcoming)
 
     def _end(self) -> None:
         self._group.wait()
         self._group.agree(True)
         self.complete = True
 
-    def _received(self, patch: Any, placed: bool) -> Iterator[tuple[list[Item], Changed | None]]:
+    def _patched(self) -> Patch | None:
+        """Returns how changed words go into the model, the same as long as nothing changes; None if none come, or it cannot."""
+        group, plan = self._group, self._plan
+        if plan is None or self.upcoming is None:
+            return None
+        if group.patch is None or group.patch.plan is not plan or group.patch.packing is not self.packing:
+            group.patch = Patch(plan, self.packing)
+        return group.patch
+
+    def _received(self) -> Iterator[tuple[list[Item], Changed | None]]:
         """Yields what comes next, as changed words if that is how it came."""
-        group = self._group
+        group, patch = self._group, self._patch
         kinds = [DENSE] * len(self.packing.offsets)
         is_sparse = False
         if group.upcoming is not None:
             kinds = kinds_of(group.gather(kinds if patch is None else patch.votes))
-            is_able = patch is not None and not placed and group.base is not None and patch.holds(group.base)
+            is_able = patch is not None and not patch.plan.is_checked and group.base is not None and patch.holds(group.base)
             is_sparse = group.base is not None and bool(group.agree(is_able))
         for broadcasts in in_turn(self.packing, kinds, kinds):
             items = [item for item, _ in broadcasts]

@@ -6,26 +6,16 @@ What goes where is agreed on once (`worker.refit.weights.pieces`), and is the sa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 
-from worker.refit.weights.box import Box, Held, Wanted, narrowed
+from worker.refit.weights.box import Box, Part
 from worker.refit.weights.manifest import Manifest
-from worker.refit.weights.pieces import (
-    Holders,
-    Piece,
-    Run,
-    as_one,
-    at_equal_distances,
-    messages,
-    places_of,
-    runs,
-    split,
-    wanted_pieces,
-)
+from worker.refit.weights.pieces import Holders, Run, Wholes, as_one, at_equal_distances, messages, runs, split
 
 if TYPE_CHECKING:
     from worker.refit.transport.group import Group
@@ -35,12 +25,17 @@ _BUFFERS = 2
 
 
 class _Block(NamedTuple):
-    """Pieces of one message that lie at equal distances in memory, as one tensor; or a piece of a whole tensor's."""
+    """Pieces of one message that lie at equal distances in memory, as one tensor; or a piece of a tensor that comes whole.
 
+    Attributes:
+        first: The first of them.
+        memory: The memory of all; None for a tensor that comes whole.
+        nbytes: Their size as they are sent.
+    """
+
+    first: Part
     memory: torch.Tensor | None
-    piece: Piece
     nbytes: int
-    dtype: torch.dtype
 
 
 @dataclass(slots=True)
@@ -57,15 +52,38 @@ class _Message:
     direct: torch.Tensor | None
     blocks: list[_Block]
 
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> _Message:
+        """Puts pieces together."""
+        nbytes, first = sum(part.nbytes for part in parts), parts[0].memory
+        if first is not None and runs(parts) == [Run(len(parts), True)]:
+            elements = sum(part.box.numel for part in parts)
+            return cls(nbytes, first.as_strided((elements,), (1,)).view(torch.uint8), [])
+        memory = [part.memory for part in parts]
+        blocks: list[_Block] = []
+        for some in at_equal_distances(memory):
+            views = [view for view in memory[some] if view is not None]
+            together = as_one(views) if len(views) > 1 else memory[some.start]
+            blocks.append(_Block(parts[some.start], together, sum(part.nbytes for part in parts[some])))
+        return cls(nbytes, None, blocks)
+
+    def parts(self, buffer: torch.Tensor) -> Iterator[tuple[_Block, torch.Tensor]]:
+        """Yields the blocks, each with its part of a buffer in the block's shape."""
+        start = 0
+        for block in self.blocks:
+            part = buffer[start : start + block.nbytes]
+            shape = block.first.box.size if block.memory is None else block.memory.shape
+            yield block, part.view(block.first.spec.torch_dtype).view(shape)
+            start += block.nbytes
+
 
 class Exchange:
     """What one rank sends to others, or receives from them."""
 
-    def __init__(self, group: Group, peers: Mapping[int, list[_Message]], manifest: Manifest, *, is_sender: bool) -> None:
+    def __init__(self, group: Group, peers: Mapping[int, list[_Message]], *, is_sender: bool) -> None:
         """Takes what `agree` found."""
         self._group = group
         self._peers = peers
-        self._manifest = manifest
         self._is_sender = is_sender
 
     def run(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -74,7 +92,7 @@ class Exchange:
         Raises:
             TransferError: A rank died or took too long.
         """
-        wholes: dict[int, tuple[torch.Tensor, int]] = {}
+        wholes = Wholes(self._group.device)
         sizes = {peer: _largest(found) for peer, found in self._peers.items()}
         with _Lanes(self._group, sizes, is_sender=self._is_sender) as lanes:
             for number in range(max(map(len, self._peers.values()), default=0)):
@@ -83,7 +101,7 @@ class Exchange:
                     message.direct if message.direct is not None else lanes.buffer(peer, number)[: message.nbytes]
                     for peer, message in coming
                 ]
-                through = (pair for (_, message), part in zip(coming, memory, strict=True) for pair in _parts(message, part))
+                through = (pair for (_, message), part in zip(coming, memory, strict=True) for pair in message.parts(part))
                 if self._is_sender:
                     lanes.before(number)
                     for block, part in through:
@@ -94,124 +112,63 @@ class Exchange:
                         if block.memory is not None:
                             block.memory.copy_(part)
                         else:
-                            yield from self._joined(block, part, wholes)
+                            yield from wholes.add(block.first, part)
                     lanes.after(number)
 
-    def _joined(
-        self, block: _Block, part: torch.Tensor, wholes: dict[int, tuple[torch.Tensor, int]]
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Lays a part of a tensor that is received whole beside the others; yields the tensor with its last part."""
-        number = block.piece.tensor
-        spec = self._manifest.tensors[number]
-        whole, came = wholes.pop(number, (None, 0))
-        if whole is None:
-            whole = torch.empty(spec.shape, dtype=spec.torch_dtype, device=self._group.device)
-        narrowed(whole, block.piece.box).copy_(part)
-        if came + block.nbytes == spec.nbytes:
-            yield spec.name, whole
-        else:
-            wholes[number] = whole, came + block.nbytes
 
-
-def agree(group: Group, manifest: Manifest, *, held: Held | None = None, wanted: Sequence[Wanted] = ()) -> Exchange | None:
+def agree(group: Group, manifest: Manifest, parts: Sequence[Part], *, is_sender: bool) -> Exchange | None:
     """Finds out, with all other ranks, what this one sends or receives; None if a broadcast of everything is less.
 
     Args:
         group: All ranks.
         manifest: Describes the tensors.
-        held: What this trainer rank holds; None on an engine rank.
-        wanted: What this engine rank wants, in the order of its memory.
+        parts: What this trainer rank holds, or what this engine rank wants, in the order of its memory.
+        is_sender: Whether this is a rank of the trainer.
     """
-    parts = [Piece(manifest.index[name], box) for name, (box, _) in held.items()] if held is not None else None
-    described = group.gather_json({"held": parts, "wanted": wanted_pieces(wanted, manifest)})
-    pieces = _pieces(described, group.rank, manifest)
+    rows = [(manifest.index[part.spec.name], part.box) for part in parts]
+    described = group.gather_json({"held": rows if is_sender else None, "wanted": [] if is_sender else rows})
+    held = [_parts(one["held"], manifest) for one in described if one["held"] is not None]
+    wanted = [_parts(one["wanted"], manifest) for one in described if one["held"] is None]
+    (held + wanted)[group.rank][:] = parts  # with their memory
+    pieces = _pieces(held, wanted, group.rank, manifest.nbytes)
     if pieces is None:
         return None
-    if held is None:
-        memory = {rank: places_of(some, wanted, manifest) for rank, some in pieces.items()}
-    else:
-        views = {manifest.index[name]: pair for name, pair in held.items()}
-        memory = {
-            rank: [narrowed(views[number][1], box, views[number][0]) for number, box in some] for rank, some in pieces.items()
-        }
-    own = {rank: _runs(pieces[rank], places, manifest) for rank, places in memory.items()}
+    own = {rank: runs(found) for rank, found in pieces.items()}
     runs_of = group.gather_json({str(rank): found for rank, found in own.items()})
     peers = {}
     for rank, found in pieces.items():
         there = [Run(count, bool(linear)) for count, linear in runs_of[rank][str(group.rank)]]
-        peers[rank] = [
-            _message(found[one.start : one.stop], memory[rank][one.start : one.stop], manifest)
-            for one in messages(found, manifest, own[rank], there)
-        ]
-    return Exchange(group, peers, manifest, is_sender=held is not None)
+        peers[rank] = [_Message.of(one) for one in messages(found, own[rank], there)]
+    return Exchange(group, peers, is_sender=is_sender)
 
 
-def _pieces(described: Sequence[Mapping[str, Any]], rank: int, manifest: Manifest) -> dict[int, list[Piece]] | None:
+def _parts(rows: Sequence[Any], manifest: Manifest) -> list[Part]:
+    """Returns what another rank described."""
+    return [Part(manifest.tensors[number], Box(tuple(start), tuple(size))) for number, (start, size) in rows]
+
+
+def _pieces(
+    held: Sequence[Sequence[Part]], wanted: Sequence[Sequence[Part]], rank: int, everything: int
+) -> dict[int, list[Part]] | None:
     """Returns what goes between a rank and each other one; None, on all ranks, if a broadcast of everything is less."""
-    holders = Holders([dict(map(_piece, one["held"])) for one in described if one["held"] is not None])
+    holders = Holders(held)
     sent: dict[int, int] = defaultdict(int)
-    mine: dict[int, list[Piece]] = {}
-    for number, engine in enumerate(engine for engine, one in enumerate(described) if one["held"] is None):
+    mine: dict[int, list[Part]] = {}
+    for number, parts in enumerate(wanted):
         try:
-            found = holders.pieces(_split(map(_piece, described[engine]["wanted"]), manifest), number)
+            found = holders.pieces(chain.from_iterable(map(split, parts)), number)
         except LookupError:
             return None
-        for trainer, some in found.items():
-            sent[trainer] += sum(_nbytes(piece, manifest) for piece in some)
-        if engine == rank:
-            mine = found
-        elif rank in found:
-            mine[engine] = found[rank]
+        engine = len(held) + number
+        for trainer, pairs in found.items():
+            sent[trainer] += sum(here.nbytes for here, _ in pairs)
+            if engine == rank:
+                mine[trainer] = [here for here, _ in pairs]
+            elif trainer == rank:
+                mine[engine] = [there for _, there in pairs]
     # A broadcast passes from rank to rank, so that its sender sends everything once, after it has gathered what it lacks.
     times = 2.0 if len(sent) > 1 else 1.1
-    everything = sum(spec.nbytes for spec in manifest.tensors)
     return mine if max(sent.values(), default=0) <= everything * times else None
-
-
-def _runs(pieces: Sequence[Piece], memory: Sequence[torch.Tensor | None], manifest: Manifest) -> list[Run]:
-    dtypes = (manifest.tensors[piece.tensor].torch_dtype for piece in pieces)  # in another one the engine casts
-    return runs(view if view is not None and view.dtype == dtype else None for view, dtype in zip(memory, dtypes, strict=True))
-
-
-def _message(pieces: Sequence[Piece], memory: Sequence[torch.Tensor | None], manifest: Manifest) -> _Message:
-    sizes = [_nbytes(piece, manifest) for piece in pieces]
-    first = memory[0]
-    if first is not None and _runs(pieces, memory, manifest) == [Run(len(pieces), True)]:
-        elements = sum(piece.box.numel for piece in pieces)
-        return _Message(sum(sizes), first.as_strided((elements,), (1,)).view(torch.uint8), [])
-    blocks: list[_Block] = []
-    for members in at_equal_distances(memory):
-        start = memory[members.start]
-        nbytes = sum(sizes[members.start : members.stop])
-        if start is not None and len(members) > 1:
-            start = as_one(memory[members.start : members.stop])
-        dtype = manifest.tensors[pieces[members.start].tensor].torch_dtype
-        blocks.append(_Block(start, pieces[members.start], nbytes, dtype))
-    return _Message(sum(sizes), None, blocks)
-
-
-def _parts(message: _Message, buffer: torch.Tensor) -> Iterator[tuple[_Block, torch.Tensor]]:
-    """Yields the blocks of a message, each with its part of a buffer in the block's shape."""
-    start = 0
-    for block in message.blocks:
-        part = buffer[start : start + block.nbytes]
-        shape = block.piece.box.size if block.memory is None else block.memory.shape
-        yield block, part.view(block.dtype).view(shape)
-        start += block.nbytes
-
-
-def _piece(row: Sequence[Any]) -> Piece:
-    number, (start, size) = row
-    return Piece(number, Box(tuple(start), tuple(size)))
-
-
-def _split(wanted: Iterable[Piece], manifest: Manifest) -> Iterator[Piece]:
-    for piece in wanted:
-        yield from split(*piece, manifest.tensors[piece.tensor].torch_dtype.itemsize)
-
-
-def _nbytes(piece: Piece, manifest: Manifest) -> int:
-    return piece.box.numel * int(manifest.tensors[piece.tensor].torch_dtype.itemsize)
 
 
 def _largest(found: Sequence[_Message]) -> int:

@@ -16,6 +16,7 @@ from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import free_port
 from worker.refit.weights.packing import Packing
+from worker.refit.weights.patch import Patch
 from worker.refit.weights.sparse import Changed, Sent
 
 _T = TypeVar("_T")
@@ -92,6 +93,7 @@ class Group(Ranks):
         packing: What was announced last.
         upcoming: What the trainer calls the values that it sends, for the next refit to compare with; None if none is to.
         base: What it calls those that it compares with; None if it has none.
+        patch: How an engine rank takes changed words; None before it could.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Group(Ranks):
         self._exchange: tuple[object, Any] | None = None
         self.upcoming: str | None = None
         self.base: str | None = None
+        self.patch: Patch | None = None
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
         place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
@@ -163,8 +166,8 @@ class Group(Ranks):
         return self._exchange[1] if vote != WHOLE and self._exchange is not None else None
 
     def forget(self) -> None:
-        """Has the next refit agree on pieces again."""
-        self._exchange = None
+        """Has the next refit find out again what goes where."""
+        self._exchange = self.patch = None
 
     def announce(self, packing: Packing | None = None, sent: Sent | None = None) -> Packing:
         """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.

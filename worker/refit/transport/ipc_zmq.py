@@ -29,9 +29,9 @@ from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import Channel
 from worker.refit.transport.trainer_ranks import SharedPool
-from worker.refit.weights.box import narrowed
 from worker.refit.weights.buffers import open_memory, shared_buffer, view
 from worker.refit.weights.manifest import Manifest, in_order
+from worker.refit.weights.pieces import Wholes
 from worker.refit.weights.pool import Copies, Opened
 from worker.refit.weights.source import Source
 
@@ -86,7 +86,7 @@ def send(
                 pool = SharedPool.of(source, device, timeout_s)
         if pool is not None and _read_by_pieces(peers, pool, manifest):
             return
-        in_place = shared.names if shared is not None else ()
+        in_place = shared.places if shared is not None else ()
         rest = manifest.without(in_place)
         size = rest.buffer_size(buffer_bytes)
         needed = _BUFFERS if rest.tensors else 0
@@ -209,7 +209,7 @@ class IpcZmqStream:
             device: Where this process computes.
             timeout_s: Seconds to wait for each message.
             known: The trainer's memory that this process has had open.
-            plan: Returns where the parts of the tensors of a manifest go; None if this process needs them whole.
+            plan: Returns where the tensors of a manifest are copied; None if they are not.
 
         Raises:
             RefitRejectedError: The manifest differs from what was announced.
@@ -285,7 +285,9 @@ class IpcZmqStream:
     def _offered(self, memory: Opened, plan: CopyPlan | None) -> dict[str, Any]:
         """Answers whether this process reads by pieces; returns the trainer's decision."""
         with suppress(LookupError):  # the ranks hold some of it not at all, so all of it is to come whole
-            self._copies = memory.copies(plan) if plan is not None else None
+            self._copies = (
+                memory.copies(plan) if plan is not None and not plan.is_checked else None
+            )  # else whole tensors are needed
         self._peer.send({"by_pieces": self._copies is not None})
         decision = self._peer.receive()
         self.by_pieces = bool(decision["by_pieces"])
@@ -294,12 +296,9 @@ class IpcZmqStream:
     def _copied(self, copies: Copies) -> Iterator[list[tuple[str, torch.Tensor]]]:
         for memory, part in copies.parts:
             memory.copy_(part, non_blocking=True)
-        specs = {spec.name: spec for spec in self.manifest.tensors}
-        for name, parts in copies.wholes.items():
-            whole = torch.empty(specs[name].shape, dtype=specs[name].torch_dtype, device=self._device)
-            for box, part in parts:
-                narrowed(whole, box).copy_(part)
-            yield [(name, whole)]
+        wholes = Wholes(self._device)
+        for part in copies.wholes:
+            yield from ([pair] for pair in wholes.add(part, part.memory))
         _wait_for(self._device)
 
     def close(self, error: BaseException | None = None) -> None:

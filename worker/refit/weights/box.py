@@ -1,12 +1,15 @@
-"""Parts of tensors that are ranges of indices: what a trainer's rank holds of one, and what an engine's rank wants of it."""
+"""Parts of tensors: which elements a part has, and where a process has them in memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+
+from worker.refit.weights.manifest import TensorSpec
 
 
 class Box(NamedTuple):
@@ -38,33 +41,44 @@ class Box(NamedTuple):
         return Box(start, size) if all(length > 0 for length in size) else None
 
 
-class View(NamedTuple):
-    """Which part of a contiguous tensor a view of it shows.
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a tensor's memory, in elements.
 
     Attributes:
-        box: The part.
-        axes: For each dimension of the view that one of the tensor's; None for one of size 1 that the tensor need not have.
+        offset: Where it starts, from the tensor's first element.
+        size: Its shape.
+        stride: Elements between neighbours, by dimension; 0 where one element stands for many.
     """
 
-    box: Box
-    axes: tuple[int | None, ...]
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
 
     @classmethod
-    def find(cls, shape: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int) -> View | None:
-        """Finds the part that a view shows; None if it shows none in the order of the tensor's dimensions.
+    def lying(cls, tensor: torch.Tensor) -> Region:
+        """Returns where a tensor lies in its memory."""
+        return cls(tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the part as a view."""
+        return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
+
+    def shown(self, shape: Sequence[int]) -> tuple[Box, tuple[int | None, ...]] | None:
+        """Returns which part of a contiguous tensor this is; None if it has none in the order of the tensor's dimensions.
 
         Args:
-            shape: The shape of the tensor.
-            size: The shape of the view.
-            stride: Elements between its neighbours, by dimension.
-            offset: Elements before its first one.
+            shape: The tensor's.
+
+        Returns:
+            The part; and for each dimension here that one of the tensor's, None for one of size 1 that it need not have.
         """
         steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        start = [offset // step % length if step and length else 0 for step, length in zip(steps, shape, strict=True)]
-        if sum(index * step for index, step in zip(start, steps, strict=True)) != offset:
+        start = [self.offset // step % length if step and length else 0 for step, length in zip(steps, shape, strict=True)]
+        if sum(index * step for index, step in zip(start, steps, strict=True)) != self.offset:
             return None
         lengths, axes, axis = [1] * len(shape), list[int | None](), 0
-        for length, step in zip(size, stride, strict=True):
+        for length, step in zip(self.size, self.stride, strict=True):
             if length == 1:
                 axes.append(None)
                 continue
@@ -75,29 +89,49 @@ class View(NamedTuple):
             lengths[axis] = length
             axes.append(axis)
             axis += 1
-        return cls(Box(tuple(start), tuple(lengths)), tuple(axes))
+        return Box(tuple(start), tuple(lengths)), tuple(axes)
 
-    def narrow(self, view: torch.Tensor, part: Box) -> torch.Tensor:
-        """Returns what a tensor, which is this view, shows of a part that lies in its box."""
-        for dimension, axis in enumerate(self.axes):
-            if axis is not None:
-                view = view.narrow(dimension, part.start[axis] - self.box.start[axis], part.size[axis])
-        return view
 
-    def shown(self, held: Box, local: torch.Tensor) -> tuple[Box, torch.Tensor] | None:
-        """Returns what a rank has of the view, in the view's dimensions: which part, and the part; None if it has nothing.
+class Part(NamedTuple):
+    """A part of one of a refit's tensors, and where a process has it.
 
-        Args:
-            held: What it has of the tensor.
-            local: That part.
-        """
-        if (part := self.box.common(held)) is None:
-            return None
-        local = narrowed(local, part, held)
-        start = [0 if axis is None else part.start[axis] - self.box.start[axis] for axis in self.axes]
-        size = [1 if axis is None else part.size[axis] for axis in self.axes]
-        stride = [1 if axis is None else local.stride(axis) for axis in self.axes]
-        return Box(tuple(start), tuple(size)), local.as_strided(size, stride, local.storage_offset())
+    Attributes:
+        spec: The tensor.
+        box: The part.
+        memory: It in the tensor's dimensions, or the room for it; None for what another process has, and for what is received
+            whole, in memory of its own.
+    """
+
+    spec: TensorSpec
+    box: Box
+    memory: torch.Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes as it is sent."""
+        return self.box.numel * int(self.spec.torch_dtype.itemsize)
+
+    def narrowed(self, box: Box) -> Part:
+        """Returns what of it lies in a box, all of which is in this part."""
+        return Part(self.spec, box, None if self.memory is None else narrowed(self.memory, box, self.box))
+
+
+class Place(NamedTuple):
+    """Where a part of a tensor lies in a model's own memory; it keeps no memory alive.
+
+    Attributes:
+        box: The part.
+        address: The address of that memory.
+        region: Where in the memory.
+    """
+
+    box: Box
+    address: int
+    region: Region
+
+    def start(self, spec: TensorSpec) -> tuple[int, int]:
+        """Returns the memory's address, and how many bytes from there a tensor's part starts."""
+        return self.address, self.region.offset * int(spec.torch_dtype.itemsize)
 
 
 def narrowed(tensor: torch.Tensor, part: Box, held: Box | None = None) -> torch.Tensor:
@@ -105,21 +139,3 @@ def narrowed(tensor: torch.Tensor, part: Box, held: Box | None = None) -> torch.
     for axis, (start, length) in enumerate(zip(*part, strict=True)):
         tensor = tensor.narrow(axis, start - (held.start[axis] if held is not None else 0), length)
     return tensor
-
-
-class Wanted(NamedTuple):
-    """What an engine rank wants of a tensor of the trainer's.
-
-    Attributes:
-        name: The tensor's name.
-        view: Which part, and how `memory` shows it; None for all of it, in memory of its own.
-        memory: Where it goes; None as above.
-    """
-
-    name: str
-    view: View | None = None
-    memory: torch.Tensor | None = None
-
-
-#: Which part of a tensor a rank holds, and the part itself, by the tensor's name.
-Held: TypeAlias = Mapping[str, tuple[Box, torch.Tensor]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quirks_core.base.text import listed
 from worker.errors import RefitError
-from worker.refit.weights.box import View, Wanted
+from worker.refit.weights.box import Box, Part, Region
 from worker.refit.weights.expected import common, engine_name
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.snapshot import Snapshot
@@ -33,25 +32,6 @@ _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.at
 #: Bytes below which tensors are copied together. Larger ones reach the memory's full speed alone, and the device starts with
 #: the first of them while the host is still at the others (on an H200, 16.4 GB in 399 tensors: 8.5 ms; all together 11.5 ms).
 _SMALL = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A part of a tensor's memory, in elements.
-
-    Attributes:
-        offset: Where it starts, from the tensor's first element.
-        size: Its shape.
-        stride: Elements between neighbours, by dimension; 0 where one element stands for many.
-    """
-
-    offset: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the part as a view."""
-        return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
 
 
 class Write(NamedTuple):
@@ -89,6 +69,17 @@ class _Target(NamedTuple):
     start: int
     linear: bool
 
+    def part(self, spec: TensorSpec) -> Part | None:
+        """Returns the part in the order of the tensor's dimensions; None if it goes in another one."""
+        if (shown := self.taken.shown(spec.shape)) is None:
+            return None
+        box, axes = shown
+        stride = [1] * len(spec.shape)
+        for step, axis in zip(self.written.stride(), axes, strict=True):
+            if axis is not None:
+                stride[axis] = step
+        return Part(spec, box, self.written.as_strided(box.size, stride))
+
 
 class CopyPlan:
     """What a recorded refit did, to be done again with other values.
@@ -101,7 +92,12 @@ class CopyPlan:
         unloaded: Parameters of the model that get no value.
         plain: Names of the layers that loading does nothing to but copy, and write constants.
         uses: How often it was used.
+        check_every: After how many uses the copies are compared with the model's loaders, beside the first; 0 for that alone.
+        see: Gets what is copied in another order than its own, which the model's bytes do not show, if set.
     """
+
+    check_every = 0
+    see: See | None = None
 
     def __init__(
         self,
@@ -151,43 +147,39 @@ class CopyPlan:
         """Returns the names of the engine's tensors that one of the trainer's is copied to."""
         return {target.destination for target in self._copies.get(name, ())}
 
-    def is_checked_next(self, check_every: int) -> bool:
-        """Returns whether the copies of the next refit are compared with the loaders.
-
-        Args:
-            check_every: After how many refits they are; 0 for the first alone.
-        """
-        return self.uses == 0 or (check_every > 0 and self.uses % check_every == 0)
+    @property
+    def is_checked(self) -> bool:
+        """Whether the copies of this use are compared with the model's loaders, which need whole tensors."""
+        return self.uses == 0 or (self.check_every > 0 and self.uses % self.check_every == 0)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def begin(self, check_every: int) -> bool:
-        """Begins a refit: writes the constants again, because the memory may have lost them (a deep sleep).
-
-        Args:
-            check_every: As for `is_checked_next`, whose answer for this refit is returned.
-        """
+    def begin(self) -> None:
+        """Begins a refit: writes the constants again, because the memory may have lost them (a deep sleep)."""
         for written, value in self._fills:
             written.fill_(value)
-        is_checked = self.is_checked_next(check_every)
-        self.uses += 1
-        return is_checked
 
-    def wanted(self) -> list[Wanted]:
+    def show(self, tensors: Tensors) -> None:
+        """Has `see` see those of some tensors that the model's bytes do not show."""
+        if self.see is not None:
+            for name, tensor in tensors:
+                if name in self.hidden:
+                    self.see(name, tensor)
+
+    def wanted(self) -> list[Part]:
         """Returns which parts of the trainer's tensors go where, in the order of the model's memory.
 
         Tensors that are loaded, or not copied in their own order, are wanted whole: the ledger looks at those.
         """
-        shapes = {spec.name: spec.shape for spec in self.manifest.tensors}
-        parts: list[tuple[int, Wanted]] = []
-        wholes = set(self.reloaded | self.hidden)
-        for name, targets in self._copies.items():
-            views = [View.find(shapes[name], one.taken.size, one.taken.stride, one.taken.offset) for one in targets]
-            if None in views:
-                wholes.add(name)
-            elif name not in wholes:
-                parts += [(one.start, Wanted(name, view, one.written)) for one, view in zip(targets, views, strict=True)]
-        found = [one for _, one in sorted(parts, key=itemgetter(0))]
-        return found + [Wanted(spec.name) for spec in self.manifest.tensors if spec.name in wholes]
+        parts: list[tuple[int, Part]] = []
+        wholes: list[Part] = []
+        for spec in self.manifest.tensors:
+            targets = self._copies.get(spec.name, [])
+            found = [(one.start, part) for one in targets if (part := one.part(spec)) is not None]
+            if spec.name in self.reloaded or spec.name in self.hidden or len(found) < len(targets):
+                wholes.append(Part(spec, Box.whole(spec.shape)))
+            else:
+                parts += found
+        return [part for _, part in sorted(parts, key=itemgetter(0))] + wholes
 
     @cached_property
     def in_place(self) -> frozenset[str]:
@@ -268,27 +260,24 @@ class CopyPlan:
         if small:
             torch._foreach_copy_([written for written, _ in small], [source for _, source in small])
 
-    def take(
-        self, model: nn.Module, tensors: Sequence[tuple[str, torch.Tensor]], *, check: bool, see: See | None = None
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    def take(self, model: nn.Module, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Copies those of some tensors that are copied, and returns those that are loaded.
 
         Args:
             model: The engine's model.
             tensors: Names and tensors, as for `copy`.
-            check: Compare what was copied with what the model's own loaders would have written.
-            see: Gets what is copied in another order than its own, which the model's bytes do not show.
 
         Raises:
-            RefitError: They differ, so the plan is wrong.
+            RefitError: The copies are compared with what the model's loaders would have written, and they differ: the plan is
+                wrong.
         """
-        if see is not None:
-            for name, tensor in tensors:
-                if name in self.hidden:
-                    see(name, tensor)
+        self.show(tensors)
         self.copy(tensors)
-        if check:
-            self.check(model, tensors)
+        if self.is_checked and (found := self.differing(model, tensors)):
+            raise RefitError(
+                f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
+                "the next refit goes through vLLM's reload"
+            )
         return ((name, tensor) for name, tensor in tensors if name in self.reloaded)
 
     def filled(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -314,18 +303,6 @@ class CopyPlan:
             return []
         names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
         return sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
-
-    def check(self, model: nn.Module, tensors: Tensors) -> None:
-        """Compares what was given to `copy`, and copied, with what the model's own loaders would have written.
-
-        Raises:
-            RefitError: They differ, so the plan is wrong.
-        """
-        if found := self.differing(model, tensors):
-            raise RefitError(
-                f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
-                "the next refit goes through vLLM's reload"
-            )
 
 
 def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -376,6 +353,13 @@ class _Comparison(TorchDispatchMode):  # type: ignore[misc]
                 self.wrong.add(written.untyped_storage().data_ptr())
             return written
         return args[0] if func in _FILLS else func(*args, **(kwargs or {}))
+
+
+def passing(tensors: Tensors, see: See) -> Iterator[tuple[str, torch.Tensor]]:
+    """Passes tensors on, and has each seen when its turn comes."""
+    for name, tensor in tensors:
+        see(name, tensor)
+        yield name, tensor
 
 
 def slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:

@@ -115,6 +115,11 @@ class Manifest:
         """The place of each tensor by name."""
         return {spec.name: number for number, spec in enumerate(self.tensors)}
 
+    @cached_property
+    def nbytes(self) -> int:
+        """The size of all of them, in bytes."""
+        return sum(spec.nbytes for spec in self.tensors)
+
     def check(self, expected: Manifest | None = None) -> None:
         """Makes sure that a refit may begin; what was accepted last is not compared again.
 

@@ -9,26 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
+from worker.refit.weights.box import Place
 from worker.refit.weights.manifest import Chunk, Manifest, size_of
 
 #: Bytes from which on a tensor is sent from where it lies: a broadcast of this size has the full speed of the link.
 _LARGE = 16 << 20
-
-
-class Place(NamedTuple):
-    """Where a tensor lies.
-
-    Attributes:
-        address: The address of the memory that it is a part of.
-        size: The size of that memory, in bytes.
-        offset: The offset of the tensor in it, in bytes.
-    """
-
-    address: int
-    size: int
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +33,7 @@ class Packing:
     offsets: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, manifest: Manifest, buffer_bytes: int, places: Mapping[str, Place]) -> Self:
+    def of(cls, manifest: Manifest, buffer_bytes: int, places: Mapping[str, Place | None]) -> Self:
         """Puts tensors together.
 
         Args:
@@ -78,19 +65,20 @@ class Packing:
             yield [(next(specs), offset) for offset in row]
 
 
-def _runs(manifest: Manifest, buffer_bytes: int, places: Mapping[str, Place]) -> Iterator[Chunk]:
+def _runs(manifest: Manifest, buffer_bytes: int, places: Mapping[str, Place | None]) -> Iterator[Chunk]:
     """Yields tensors that lie side by side, with the distance of each from the first."""
     run: Chunk = []
-    start: Place | None = None
+    first: tuple[int, int] | None = None
     for spec in manifest.tensors:
         place = places.get(spec.name)
+        start = place.start(spec) if place is not None else None
         end = size_of(run) if run else 0
-        is_next = start is not None and place == start._replace(offset=start.offset + end)
+        is_next = first is not None and start == (first[0], first[1] + end)
         if run and is_next and spec.dtype == run[0][0].dtype and end + spec.nbytes <= buffer_bytes:
             run.append((spec, end))
             continue
         if run:
             yield run
-        run, start = [(spec, 0)], place
+        run, first = [(spec, 0)], start
     if run:
         yield run

@@ -8,31 +8,18 @@ they lie; others are laid into buffers together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import combinations, groupby, pairwise
 from typing import NamedTuple
 
 import torch
 
-from worker.refit.weights.box import Box, Wanted
-from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.box import Box, Part, narrowed
 
 #: Bytes of a buffer for pieces that are sent together; a link has its full speed with messages of this size.
 BUFFER_BYTES = 64 << 20
 #: Bytes from which on pieces that lie side by side on both sides are sent by themselves.
 _LARGE = 8 << 20
-
-
-class Piece(NamedTuple):
-    """A part of a tensor.
-
-    Attributes:
-        tensor: The tensor's place in the manifest.
-        box: The part.
-    """
-
-    tensor: int
-    box: Box
 
 
 class Run(NamedTuple):
@@ -47,33 +34,17 @@ class Run(NamedTuple):
     linear: bool
 
 
-def split(index: int, box: Box, itemsize: int) -> Iterator[Piece]:
-    """Yields a part of a tensor in pieces that fit into a buffer, as far as its first dimensions allow that."""
-    axis = next((axis for axis, size in enumerate(box.size) if size > 1), None)
-    if box.numel * itemsize <= BUFFER_BYTES or axis is None:
-        yield Piece(index, box)
-        return
-    step = max(1, BUFFER_BYTES * box.size[axis] // (box.numel * itemsize))
-    for first in range(0, box.size[axis], step):
-        length = min(step, box.size[axis] - first)
-        part = Box(
-            (*box.start[:axis], box.start[axis] + first, *box.start[axis + 1 :]),
-            (*box.size[:axis], length, *box.size[axis + 1 :]),
-        )
-        yield from split(index, part, itemsize)
-
-
 class Holders:
     """What each trainer rank holds."""
 
-    def __init__(self, held: Sequence[Mapping[int, Box]]) -> None:
-        """Takes for each rank the parts that it holds, by the tensors' places in the manifest."""
-        self._ranks: dict[int, dict[Box, list[int]]] = defaultdict(dict)
+    def __init__(self, held: Sequence[Sequence[Part]]) -> None:
+        """Takes the parts of each rank."""
+        self._ranks: dict[str, dict[Box, dict[int, Part]]] = defaultdict(lambda: defaultdict(dict))
         for rank, parts in enumerate(held):
-            for index, box in parts.items():
-                self._ranks[index].setdefault(box, []).append(rank)
+            for part in parts:
+                self._ranks[part.spec.name][part.box][rank] = part
 
-    def pieces(self, wanted: Iterable[Piece], engine: int, near: Container[int] = ()) -> dict[int, list[Piece]]:
+    def pieces(self, wanted: Iterable[Part], engine: int, near: Container[int] = ()) -> dict[int, list[tuple[Part, Part]]]:
         """Returns what each trainer rank sends to an engine rank; ranks that hold the same take turns.
 
         Args:
@@ -81,19 +52,23 @@ class Holders:
             engine: Its number among the engine ranks.
             near: Trainer ranks that are preferred.
 
+        Returns:
+            For each trainer rank each piece twice: as the engine rank has it, and as the trainer rank has it.
+
         Raises:
             LookupError: Some of it is held by no trainer rank, or parts that are not the same overlap.
         """
-        found: dict[int, list[Piece]] = defaultdict(list)
-        for number, (index, box) in enumerate(wanted):
-            parts: list[Box] = []
-            for held, ranks in self._ranks[index].items():
-                if (part := box.common(held)) is not None:
-                    preferred = [rank for rank in ranks if rank in near] or ranks
-                    found[preferred[(number + engine) % len(preferred)]].append(Piece(index, part))
-                    parts.append(part)
-            if sum(part.numel for part in parts) != box.numel or _overlap(parts):
-                raise LookupError(f"tensor {index}: the parts that ranks hold of {box} overlap or leave something out")
+        found: dict[int, list[tuple[Part, Part]]] = defaultdict(list)
+        for number, one in enumerate(wanted):
+            boxes: list[Box] = []
+            for box, ranks in self._ranks[one.spec.name].items():
+                if (common := one.box.common(box)) is not None:
+                    preferred = [rank for rank in ranks if rank in near] or list(ranks)
+                    rank = preferred[(number + engine) % len(preferred)]
+                    found[rank].append((one.narrowed(common), ranks[rank].narrowed(common)))
+                    boxes.append(common)
+            if not boxes or sum(box.numel for box in boxes) != one.box.numel or _overlap(boxes):
+                raise LookupError(f"{one.spec.name}: the parts that ranks hold of {one.box} overlap or leave something out")
         return dict(found)
 
 
@@ -105,82 +80,92 @@ def _overlap(parts: Sequence[Box]) -> bool:
     return any(one.common(two) is not None for one, two in combinations(parts, 2))
 
 
-def runs(views: Iterable[torch.Tensor | None]) -> list[Run]:
-    """Returns how pieces lie in memory; None stands for one that is always copied."""
+class Wholes:
+    """Tensors whose parts come one by one, and that are wanted whole.
+
+    Args:
+        device: Where they are put together.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._begun: dict[str, tuple[torch.Tensor, int]] = {}
+
+    def add(self, part: Part, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Lays a part beside the others; yields the tensor with its last one."""
+        spec = part.spec
+        whole, came = self._begun.pop(spec.name, (None, 0))
+        if whole is None:
+            whole = torch.empty(spec.shape, dtype=spec.torch_dtype, device=self._device)
+        narrowed(whole, part.box).copy_(values)
+        if came + part.nbytes == spec.nbytes:
+            yield spec.name, whole
+        else:
+            self._begun[spec.name] = whole, came + part.nbytes
+
+
+def split(part: Part) -> Iterator[Part]:
+    """Yields a part of a tensor in pieces that fit into a buffer, as far as its first dimensions allow that."""
+    start, size = part.box
+    axis = next((axis for axis, length in enumerate(size) if length > 1), None)
+    if part.nbytes <= BUFFER_BYTES or axis is None:
+        yield part
+        return
+    step = max(1, BUFFER_BYTES * size[axis] // part.nbytes)
+    for first in range(0, size[axis], step):
+        box = Box(
+            (*start[:axis], start[axis] + first, *start[axis + 1 :]),
+            (*size[:axis], min(step, size[axis] - first), *size[axis + 1 :]),
+        )
+        yield from split(part.narrowed(box))
+
+
+def runs(parts: Iterable[Part]) -> list[Run]:
+    """Returns how pieces lie in memory; one without memory, or in another dtype than it is sent in, is always copied."""
     found: list[Run] = []
     end: tuple[int, int, torch.dtype] | None = None
-    for view in views:
-        if view is None or not view.is_contiguous():
+    for spec, _, memory in parts:
+        if memory is None or memory.dtype != spec.torch_dtype or not memory.is_contiguous():
             found.append(Run(1, False))
             end = None
             continue
-        storage, address = view.untyped_storage().data_ptr(), view.data_ptr()
-        if end == (storage, address, view.dtype):
+        storage, address = memory.untyped_storage().data_ptr(), memory.data_ptr()
+        if end == (storage, address, memory.dtype):
             found[-1] = Run(found[-1].length + 1, True)
         else:
             found.append(Run(1, True))
-        end = storage, address + view.nbytes, view.dtype
+        end = storage, address + memory.nbytes, memory.dtype
     return found
 
 
-def messages(pieces: Sequence[Piece], manifest: Manifest, here: Sequence[Run], there: Sequence[Run]) -> list[range]:
+def messages(parts: Sequence[Part], here: Sequence[Run], there: Sequence[Run]) -> list[Sequence[Part]]:
     """Returns which pieces go together; both ranks of a pair find the same.
 
     Args:
-        pieces: All that go from one rank to another.
-        manifest: Describes the tensors.
+        parts: All that go from one rank to another.
         here: How they lie in the memory of one of the two.
         there: How they lie in the other's.
     """
-    specs = [manifest.tensors[piece.tensor] for piece in pieces]
-    sizes = [piece.box.numel * spec.torch_dtype.itemsize for piece, spec in zip(pieces, specs, strict=True)]
     sides = [[(number, run.linear) for number, run in enumerate(side) for _ in range(run.length)] for side in (here, there)]
-    both = list(zip(*sides, strict=True))
-    found: list[range] = []
+    found: list[list[Part]] = []
     filled: int | None = None  # bytes of the last message, if more may go into it
-    for lie, group in groupby(range(len(pieces)), key=both.__getitem__):
-        members = list(group)
-        if sum(sizes[index] for index in members) >= _LARGE and all(is_linear for _, is_linear in lie):
-            found.append(range(members[0], members[-1] + 1))
+    for lie, group in groupby(zip(parts, *sides, strict=True), key=lambda row: row[1:]):
+        members = [part for part, *_ in group]
+        if sum(part.nbytes for part in members) >= _LARGE and all(is_linear for _, is_linear in lie):
+            found.append(members)
             filled = None
             continue
-        for index in members:
-            is_same = index > 0 and specs[index].dtype == specs[index - 1].dtype
-            if filled is not None and is_same and filled + sizes[index] <= BUFFER_BYTES:
-                found[-1] = range(found[-1].start, index + 1)
-                filled += sizes[index]
+        for part in members:
+            if filled is not None and filled + part.nbytes <= BUFFER_BYTES and found[-1][-1].spec.dtype == part.spec.dtype:
+                found[-1].append(part)
+                filled += part.nbytes
             else:
-                found.append(range(index, index + 1))
-                filled = sizes[index]
-    return found
+                found.append([part])
+                filled = part.nbytes
+    return list(found)
 
 
-def wanted_pieces(wanted: Iterable[Wanted], manifest: Manifest) -> list[Piece]:
-    """Returns what an engine rank wants as pieces.
-
-    Args:
-        wanted: What it wants, in the order of its memory.
-        manifest: Describes the tensors.
-    """
-    wholes = ((manifest.index[name], view) for name, view, _ in wanted)
-    return [Piece(number, Box.whole(manifest.tensors[number].shape) if view is None else view.box) for number, view in wholes]
-
-
-def places_of(pieces: Iterable[Piece], wanted: Iterable[Wanted], manifest: Manifest) -> list[torch.Tensor | None]:
-    """Returns where each piece goes; None if its tensor is wanted whole.
-
-    Args:
-        pieces: Parts of what is wanted.
-        wanted: What an engine rank wants.
-        manifest: Describes the tensors.
-    """
-    by_tensor: dict[int, list[Wanted]] = defaultdict(list)
-    for one in wanted:
-        by_tensor[manifest.index[one.name]].append(one)
-    return [_place(piece, by_tensor[piece.tensor]) for piece in pieces]
-
-
-def at_equal_distances(*sides: Sequence[torch.Tensor | None]) -> Iterator[range]:
+def at_equal_distances(*sides: Sequence[torch.Tensor | None]) -> Iterator[slice]:
     """Yields which neighbours are alike and lie at equal distances, on each of some sides."""
     steps = [[_distance(one, other) for one, other in pairwise(side)] for side in sides]
     together = [None if None in step else step for step in zip(*steps, strict=True)]
@@ -189,7 +174,7 @@ def at_equal_distances(*sides: Sequence[torch.Tensor | None]) -> Iterator[range]
         last = first
         while last < len(together) and together[last] is not None and together[last] == together[first]:
             last += 1
-        yield range(first, last + 1)
+        yield slice(first, last + 1)
         first = last + 1
 
 
@@ -198,15 +183,6 @@ def as_one(views: Sequence[torch.Tensor]) -> torch.Tensor:
     first = views[0]
     step = views[1].storage_offset() - first.storage_offset() if len(views) > 1 else 0
     return first.as_strided((len(views), *first.shape), (step, *first.stride()), first.storage_offset())
-
-
-def _place(piece: Piece, wanted: Iterable[Wanted]) -> torch.Tensor | None:
-    for _, view, memory in wanted:
-        if view is None or memory is None:
-            return None
-        if view.box.common(piece.box) == piece.box:
-            return view.narrow(memory, piece.box)
-    raise AssertionError(f"{piece} was not wanted")
 
 
 def _distance(one: torch.Tensor | None, other: torch.Tensor | None) -> int | None:

@@ -6,60 +6,30 @@ opened go to the engine's processes by sockets (`worker.refit.transport.ipc_zmq`
 
 from __future__ import annotations
 
-import uuid
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from worker.refit.weights.box import Box, Held, narrowed
-from worker.refit.weights.buffers import open_memory, share_memory
+from worker.refit.weights.box import Box, Part, Place
+from worker.refit.weights.buffers import open_memory
 from worker.refit.weights.manifest import Manifest
-from worker.refit.weights.pieces import Holders, as_one, at_equal_distances, places_of, wanted_pieces
+from worker.refit.weights.pieces import Holders, as_one, at_equal_distances
 
 if TYPE_CHECKING:
     from worker.refit.weights.copy_plan import CopyPlan
 
 
 class Shared(NamedTuple):
-    """What a rank of a trainer shares of its model's memory; it keeps no memory alive.
+    """What a rank of a trainer shares of its model's memory.
 
     Attributes:
         key: Stands for these tensors in these places, and for everything that is sent with them.
-        names: Their names.
-        addresses: Where the memory is that they lie in.
-        rows: For each of them its name, its memory's place among the addresses, its part of the whole, stride and offset.
+        places: Where they are, by name.
     """
 
     key: str
-    names: frozenset[str]
-    addresses: list[int]
-    rows: list[list[Any]]
-
-    @classmethod
-    def of(cls, held: Held) -> Shared:
-        """Describes parts that lie in memory that can be shared."""
-        index: dict[int, int] = {}
-        rows = [
-            [
-                name,
-                index.setdefault(tensor.untyped_storage().data_ptr(), len(index)),
-                *box,
-                list(tensor.stride()),
-                tensor.storage_offset(),
-            ]
-            for name, (box, tensor) in held.items()
-        ]
-        return cls(uuid.uuid4().hex, frozenset(held), list(index), rows)
-
-    def table(self, storages: Mapping[int, torch.UntypedStorage]) -> dict[str, Any]:
-        """Returns JSON values from which `Opened` finds these tensors.
-
-        Args:
-            storages: The model's memory by address.
-        """
-        return {"memory": [share_memory(storages[address]) for address in self.addresses], "held": self.rows}
+    places: Mapping[str, Place]
 
 
 class Copies(NamedTuple):
@@ -67,11 +37,11 @@ class Copies(NamedTuple):
 
     Attributes:
         parts: Where parts go, and the parts.
-        wholes: The parts of the tensors that it reads whole, by name.
+        wholes: The parts of the tensors that it reads whole, those of one after those of the other.
     """
 
     parts: list[tuple[torch.Tensor, torch.Tensor]]
-    wholes: dict[str, list[tuple[Box, torch.Tensor]]]
+    wholes: list[Part]
 
 
 class Opened:
@@ -95,7 +65,7 @@ class Opened:
 
         Args:
             key: Its name.
-            tables: For each rank what `Shared.table` returned.
+            tables: For each rank what `Source.table` returned.
             manifest: What a refit sends.
             device: Where this process computes.
             elsewhere: Open the memory of other GPUs, too.
@@ -104,26 +74,28 @@ class Opened:
             TransferError: It is gone, is another user's, or lies on another GPU, or on one that this process does not see.
         """
         self.key, self.manifest = key, manifest
-        dtypes = {spec.name: spec.torch_dtype for spec in manifest.tensors}
-        self._held: list[dict[str, tuple[Box, torch.Tensor]]] = []
+        specs = {spec.name: spec for spec in manifest.tensors}
+        self._held: list[list[Part]] = []
         for table in tables:
             memory = [open_memory(handle, device, elsewhere=elsewhere) for handle in table["memory"]]
-            found = {}
+            found = []
             for name, number, start, size, stride, offset in table["held"]:
-                whole = memory[number]
-                dtype = dtypes[name]
+                whole, spec = memory[number], specs[name]
+                dtype = spec.torch_dtype
                 whole = whole[: whole.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
-                found[name] = Box(tuple(start), tuple(size)), whole.as_strided(size, stride, offset)
+                found.append(Part(spec, Box(tuple(start), tuple(size)), whole.as_strided(size, stride, offset)))
             self._held.append(found)
         self._near = {
-            rank for rank, held in enumerate(self._held) if all(tensor.device == device for _, tensor in held.values())
+            rank
+            for rank, held in enumerate(self._held)
+            if all(part.memory is not None and part.memory.device == device for part in held)
         }
         self._known: tuple[CopyPlan, Copies] | None = None
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """What the first rank has, by name."""
-        return {name: tensor for name, (_, tensor) in self._held[0].items()}
+        return {part.spec.name: part.memory for part in self._held[0] if part.memory is not None}
 
     def copies(self, plan: CopyPlan) -> Copies:
         """Returns what is read, the same as long as the plan is.
@@ -139,20 +111,14 @@ class Opened:
         return self._known[1]
 
     def _found(self, plan: CopyPlan) -> Copies:
-        specs = self.manifest.tensors
-        index = self.manifest.index
-        holders = Holders([{index[name]: box for name, (box, _) in held.items()} for held in self._held])
-        wanted = plan.wanted()
-        parts, wholes = [], defaultdict(list)
-        for rank, pieces in holders.pieces(wanted_pieces(wanted, self.manifest), 0, self._near).items():
-            held = [self._held[rank][specs[one.tensor].name] for one in pieces]
-            there = [narrowed(tensor, one.box, box).squeeze() for one, (box, tensor) in zip(pieces, held, strict=True)]
-            here = [None if place is None else place.squeeze() for place in places_of(pieces, wanted, self.manifest)]
-            for members in at_equal_distances(here, there):
-                memory = [view for view in here[members.start : members.stop] if view is not None]
-                if memory:
-                    parts.append((as_one(memory), as_one(there[members.start : members.stop])))
+        parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+        wholes: list[Part] = []
+        for pairs in Holders(self._held).pieces(plan.wanted(), 0, self._near).values():
+            here, there = ([part.memory for part in side] for side in zip(*pairs, strict=True))
+            for some in at_equal_distances(here, there):
+                to, by = ([view for view in side[some] if view is not None] for side in (here, there))
+                if to:
+                    parts.append((as_one(to), as_one(by)))
                 else:
-                    piece = pieces[members.start]
-                    wholes[specs[piece.tensor].name].append((piece.box, there[members.start].view(piece.box.size)))
-        return Copies(parts, dict(wholes))
+                    wholes.append(pairs[some.start][1])
+        return Copies(parts, sorted(wholes, key=lambda part: part.spec.name))

@@ -55,6 +55,11 @@ def layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.T
 
 def own_layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.Tensor]:
     """Returns what `layout` does, as the model itself names and lays out its tensors."""
+    return {name: tensor.detach() for name, tensor in own_tensors(model, scope).items()}
+
+
+def own_tensors(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.Tensor]:
+    """Returns the model's own parameters and buffers, of which `own_layout` has the values."""
     import torch
 
     # By value, so that a plan's plain string cannot select the other scope by accident.
@@ -64,7 +69,7 @@ def own_layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, tor
     for name in getattr(model, "_keys_to_ignore_on_save", None) or ():
         state.pop(name, None)
     first = {id(tensor): name for name, tensor in reversed(state.items())}
-    return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
+    return {name: tensor for name, tensor in state.items() if first[id(tensor)] == name}
 
 
 def gathered(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:

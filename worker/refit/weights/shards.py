@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -10,43 +11,56 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from worker.refit.weights.box import Box, View
+from worker.errors import RefitError
+from worker.refit.weights.box import Box, Part, Region, narrowed
 from worker.refit.weights.manifest import Manifest
-from worker.refit.weights.scope import RefitScope, checkpoint_layout, own_layout
+from worker.refit.weights.scope import RefitScope, checkpoint_layout, gathered, own_tensors
 
 
-class _Part(NamedTuple):
-    """A tensor of the checkpoint as a view of one of the model's: that one's name, and size, stride and offset."""
+class _View(NamedTuple):
+    """A tensor of the checkpoint as a view of one of the model's: that one's name, which part of it, in which dimensions."""
 
     parent: str
-    view: View
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    region: Region
+    box: Box
+    axes: tuple[int | None, ...]
+
+    def shown(self, held: Box, local: torch.Tensor) -> tuple[Box, torch.Tensor] | None:
+        """Returns what a rank has of the view, in the view's dimensions: which part, and the part; None if it has nothing.
+
+        Args:
+            held: What it has of the model's tensor.
+            local: That part.
+        """
+        if (part := self.box.common(held)) is None:
+            return None
+        local = narrowed(local, part, held)
+        start = tuple(0 if axis is None else part.start[axis] - self.box.start[axis] for axis in self.axes)
+        size = tuple(1 if axis is None else part.size[axis] for axis in self.axes)
+        stride = tuple(1 if axis is None else local.stride(axis) for axis in self.axes)
+        return Box(start, size), local.as_strided(size, stride, local.storage_offset())
 
 
 class Shards:
-    """The tensors of one refit as one rank of a sharded model has them.
+    """The tensors of one refit as one rank of a sharded model has them; it keeps none of them alive.
 
     Attributes:
         manifest: Describes all of them, in full shapes.
-        held: Which part of each this rank holds, and the part itself; the names of those of which it holds nothing are missing.
     """
 
     def __init__(
-        self,
-        state: Mapping[str, torch.Tensor],
-        boxes: Mapping[str, Box],
-        parts: Mapping[str, _Part],
-        manifest: Manifest,
+        self, state: Mapping[str, torch.Tensor], views: Mapping[str, _View], boxes: Mapping[str, Box], manifest: Manifest
     ) -> None:
         """Takes what `of` found."""
         self.manifest = manifest
-        self._state = state
-        self._parts = parts
-        own = {name: tensor.to_local().detach() if is_sharded(tensor) else tensor for name, tensor in state.items()}
-        found = ((name, part.view.shown(boxes[part.parent], own[part.parent])) for name, part in parts.items())
-        self.held = {name: pair for name, pair in found if pair is not None}
+        self._views = views
+        self._boxes = boxes
+        self._tensors = {name: weakref.ref(tensor) for name, tensor in state.items()}
+        self._meshes = {
+            name: (str(tensor.device_mesh.device_type), int(tensor.device_mesh.size()))
+            for name, tensor in state.items()
+            if is_sharded(tensor)
+        }
 
     @classmethod
     def of(cls, model: torch.nn.Module, scope: RefitScope | str) -> Shards | None:
@@ -59,25 +73,24 @@ class Shards:
         Raises:
             ValueError: The scope is unknown.
         """
-        state = own_layout(model, scope)
+        state = own_tensors(model, scope)
         if not any(map(is_sharded, state.values())):
             return None
         ghosts = {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in state.items()}
         names = {_memory(ghost): name for name, ghost in ghosts.items()}
-        parts, described = {}, checkpoint_layout(model, dict(ghosts))
+        views, described = {}, checkpoint_layout(model, dict(ghosts))
         for name, ghost in described.items():
-            parent = names.get(_memory(ghost))
-            layout = tuple(ghost.shape), ghost.stride(), ghost.storage_offset()
-            view = View.find(state[parent].shape, *layout) if parent is not None else None
-            if parent is None or view is None:
+            parent, region = names.get(_memory(ghost)), Region.lying(ghost)
+            shown = region.shown(state[parent].shape) if parent is not None else None
+            if parent is None or shown is None:
                 return None
-            parts[name] = _Part(parent, view, *layout)
+            views[name] = _View(parent, region, *shown)
         boxes = {name: box for name, tensor in state.items() if (box := _box(tensor)) is not None}
-        return cls(state, boxes, parts, Manifest.of(described.items())) if len(boxes) == len(state) else None
+        return cls(state, views, boxes, Manifest.of(described.items())) if len(boxes) == len(state) else None
 
     def is_sharded(self, name: str) -> bool:
         """Returns whether a tensor is a part of a ``DTensor``."""
-        return is_sharded(self._state[self._parts[name].parent])
+        return self._views[name].parent in self._meshes
 
     def has_all_ranks(self, device: torch.device) -> bool:
         """Returns whether each rank of the default process group has a part, and the groups work on a kind of device.
@@ -87,24 +100,42 @@ class Shards:
         Args:
             device: One of that kind.
         """
-        meshes = [tensor.device_mesh for tensor in self._state.values() if is_sharded(tensor)]
-        size = dist.get_world_size()
-        return all(mesh.device_type == device.type for mesh in meshes) and any(mesh.size() == size for mesh in meshes)
+        kinds, sizes = zip(*self._meshes.values(), strict=True)
+        return set(kinds) == {device.type} and dist.get_world_size() in sizes
 
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def held(self) -> Iterator[Part]:
+        """Yields what this rank has of each tensor.
+
+        Raises:
+            RefitError: A tensor is gone.
+        """
+        own = {name: self._own(name) for name in self._tensors}
+        local = {name: tensor.to_local() if is_sharded(tensor) else tensor for name, tensor in own.items()}
+        for spec in self.manifest.tensors:
+            view = self._views[spec.name]
+            if (shown := view.shown(self._boxes[view.parent], local[view.parent])) is not None:
+                yield Part(spec, *shown)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def gathered(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields names and whole, contiguous tensors; all ranks have to iterate together.
+        """Yields names and whole, contiguous tensors; all ranks have to iterate together. Errors as above.
 
         Each of the model's tensors is gathered when its first part's turn comes, and kept until its last one's is over.
         """
-        left = Counter(part.parent for part in self._parts.values())
+        left = Counter(view.parent for view in self._views.values())
         wholes: dict[str, torch.Tensor] = {}
-        for name, (parent, _, size, stride, offset) in self._parts.items():
+        for name, (parent, region, *_) in self._views.items():
             if parent not in wholes:
-                tensor = self._state[parent]
-                wholes[parent] = (tensor.full_tensor() if is_sharded(tensor) else tensor).contiguous()
+                ((_, wholes[parent]),) = gathered({parent: self._own(parent)})
             left[parent] -= 1
-            whole = wholes[parent] if left[parent] else wholes.pop(parent)
-            yield name, whole.as_strided(size, stride, whole.storage_offset() + offset).contiguous()
+            yield name, region.of(wholes[parent] if left[parent] else wholes.pop(parent)).contiguous()
+
+    def _own(self, name: str) -> Any:
+        """Returns one of the model's tensors."""
+        if (tensor := self._tensors[name]()) is None:
+            raise RefitError("refit: the model has changed since it was described; make a Source for every refit")
+        return tensor
 
 
 def is_sharded(tensor: Any) -> bool:

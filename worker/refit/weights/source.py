@@ -6,8 +6,9 @@ engine processes on the same machine. What is made for a refit alone, a gathered
 
 from __future__ import annotations
 
+import uuid
 import weakref
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -15,9 +16,9 @@ import torch
 from torch import nn
 
 from worker.errors import RefitError
-from worker.refit.weights.box import Box, Held
-from worker.refit.weights.manifest import Chunk, Manifest, size_of
-from worker.refit.weights.packing import Place
+from worker.refit.weights.box import Box, Part, Place, Region
+from worker.refit.weights.buffers import share_memory
+from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.pool import Shared
 from worker.refit.weights.scope import RefitScope, gathered, layout
 from worker.refit.weights.shards import Shards, is_sharded
@@ -32,10 +33,10 @@ class InPlace:
     """The tensors of a refit that lie in a model's memory, for the process that has the model.
 
     Attributes:
-        places: Where they lie, by name.
+        places: Where they lie, by name; None for those that do not.
     """
 
-    def __init__(self, model: torch.nn.Module, places: Mapping[str, Place]) -> None:
+    def __init__(self, model: torch.nn.Module, places: Mapping[str, Place | None]) -> None:
         self.places = places
         self._model = model
 
@@ -48,25 +49,26 @@ class InPlace:
         first = self.places.get(chunk[0][0].name)
         if first is None:
             return None
-        address, size, start = first
+        address, start = first.start(chunk[0][0])
         for spec, offset in chunk:
-            if self.places.get(spec.name) != (address, size, start + offset):
+            place = self.places.get(spec.name)
+            if place is None or place.start(spec) != (address, start + offset):
                 return None
-        storage = self._storages.get(address)
-        if storage is None or storage.nbytes() != size:
-            raise RefitError(
-                f"refit: {chunk[0][0].name} has moved since the model was described; make a Source for every refit"
-            )
+        storage = self._storage(chunk[0][0], first)
         return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, start, (size_of(chunk),), (1,))
 
-    def held(self, manifest: Manifest) -> Held:
-        """Returns those of a manifest that lie there."""
-        found = ((spec, self.memory([(spec, 0)])) for spec in manifest.tensors)
-        return {
-            spec.name: (Box.whole(spec.shape), memory.view(spec.torch_dtype).view(spec.shape))
-            for spec, memory in found
-            if memory is not None
-        }
+    def part(self, spec: TensorSpec) -> Part | None:
+        """Returns what of a tensor lies there; None if nothing does. Errors as above."""
+        if (place := self.places[spec.name]) is None:
+            return None
+        storage, region = self._storage(spec, place), place.region
+        memory = torch.empty(0, dtype=spec.torch_dtype, device=storage.device)
+        return Part(spec, place.box, memory.set_(storage, region.offset, region.size, region.stride))
+
+    def _storage(self, spec: TensorSpec, place: Place) -> torch.UntypedStorage:
+        if (storage := self._storages.get(place.address)) is None:
+            raise RefitError(f"refit: {spec.name} has moved since the model was described; make a Source for every refit")
+        return storage
 
     @cached_property
     def _storages(self) -> dict[int, torch.UntypedStorage]:
@@ -76,11 +78,10 @@ class InPlace:
 class _Description:
     """What is true of a model while it stays as it was."""
 
-    def __init__(self, model: nn.Module, scope: RefitScope, state: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+    def __init__(self, model: nn.Module, scope: RefitScope) -> None:
         self.snapshot = Snapshot(model)
         self.scope = scope
         self.shards = Shards.of(model, scope)
-        self.manifest = self.shards.manifest if self.shards is not None else Manifest.of(state().items())
         self._found: dict[object, Any] = {}
 
     def once(self, key: object, find: Callable[[], _T]) -> _T:
@@ -118,20 +119,23 @@ class Source:
         self.scope = RefitScope(scope)
         known = _described.get(model)
         if known is None or known.scope is not self.scope or not known.snapshot.holds(model):
-            known = _described[model] = _Description(model, self.scope, lambda: self._state)
+            known = _described[model] = _Description(model, self.scope)
         self._known = known
-        self.manifest = known.manifest
         self.shards = known.shards
+        self.manifest: Manifest = known.once("manifest", self._manifest)
 
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
         yield from self.shards.gathered() if self.shards is not None else gathered(self._state)
 
-    def in_place(self, device: torch.device) -> InPlace:
-        """Returns which of them lie in the model's own memory on a device."""
-        return InPlace(self.model, self._known.once(("places", device), lambda: self._places(device)))
+    def _manifest(self) -> Manifest:
+        return self.shards.manifest if self.shards is not None else Manifest.of(self._state.items())
 
-    def held(self, device: torch.device, rank: int) -> Held | None:
+    def in_place(self, device: torch.device) -> InPlace:
+        """Returns which of them lie whole in the model's own memory on a device."""
+        return InPlace(self.model, self._places(device) if self.shards is None else {})
+
+    def held(self, device: torch.device, rank: int) -> list[Part] | None:
         """Returns which part of each tensor a trainer's rank can send from where it lies; None if some must be made first.
 
         Args:
@@ -144,21 +148,42 @@ class Source:
         self._check()
         return self._known.once(("held", device, rank), lambda: self._held(device, rank))
 
-    def _places(self, device: torch.device) -> dict[str, Place]:
-        own = _storages(self.model)
-        state = {} if self.shards is not None else self._state
-        plain = ((name, tensor) for name, tensor in state.items() if not is_sharded(tensor))
-        found = {name: _place(tensor) for name, tensor in plain if tensor.is_contiguous() and tensor.device == device}
-        return {name: place for name, place in found.items() if place.size and place.address in own}
+    def _held(self, device: torch.device, rank: int) -> list[Part] | None:
+        own = self._own(device, rank)
+        found = InPlace(self.model, own)
+        parts = [part for spec in self.manifest.tensors if spec.name in own and (part := found.part(spec)) is not None]
+        return parts if len(parts) == len(own) else None
 
-    def _held(self, device: torch.device, rank: int) -> Held | None:
+    def _own(self, device: torch.device, rank: int) -> dict[str, Place | None]:
+        """Returns the places of what a rank sends; of what is not sharded, rank 0's is sent."""
+        shards = self.shards
+        return {
+            name: place
+            for name, place in self._places(device).items()
+            if not rank or (shards is not None and shards.is_sharded(name))
+        }
+
+    def _places(self, device: torch.device) -> dict[str, Place | None]:
+        """Returns where this rank has its parts of the tensors; None for those not in the model's own memory on the device."""
+        return self._known.once(("places", device), lambda: self._places_on(device))
+
+    def _places_on(self, device: torch.device) -> dict[str, Place | None]:
+        storages = _storages(self.model)
+        found: dict[str, Place | None] = {}
+        for spec, box, memory in self._parts():
+            found[spec.name] = None
+            if memory is not None and memory.device == device and (address := memory.untyped_storage().data_ptr()) in storages:
+                found[spec.name] = Place(box, address, Region.lying(memory))
+        return found
+
+    def _parts(self) -> Iterator[Part]:
+        """Yields this rank's parts of the tensors; those that have to be gathered or moved first have no memory."""
         if self.shards is not None:
-            found = {name: pair for name, pair in self.shards.held.items() if not rank or self.shards.is_sharded(name)}
-            return found if all(tensor.device == device for _, tensor in found.values()) else None
-        if rank:
-            return {}
-        held = self.in_place(device).held(self.manifest)
-        return held if len(held) == len(self.manifest.tensors) else None
+            yield from self.shards.held()
+            return
+        for spec, tensor in zip(self.manifest.tensors, self._state.values(), strict=True):
+            is_there = tensor.is_contiguous() and not is_sharded(tensor)
+            yield Part(spec, Box.whole(spec.shape), tensor if is_there else None)
 
     def shared(self, device: torch.device) -> Shared | None:
         """Returns what engine processes can read from where it is; None if that is nothing, or not all that a rank has.
@@ -173,17 +198,20 @@ class Source:
         return self._known.once(("shared", device), lambda: self._shared(device))
 
     def _shared(self, device: torch.device) -> Shared | None:
-        is_whole = self.shards is None
-        # Of what is not sharded in a sharded model, rank 0's is read.
-        held = self.in_place(device).held(self.manifest) if is_whole else self.held(device, torch.distributed.get_rank())
-        own = _storages(self.model)
-        found = {name: part for name, part in (held or {}).items() if _can_be_shared(part[1], device, own)}
-        is_enough = bool(found) if is_whole else held is not None and len(found) == len(held)
-        return Shared.of(found) if is_enough else None
+        storages, is_whole = _storages(self.model), self.shards is None
+        own = self._own(device, 0 if is_whole else torch.distributed.get_rank())
+        found = {name: place for name, place in own.items() if place is not None and _can_be_shared(storages[place.address])}
+        return Shared(uuid.uuid4().hex, found) if (bool(found) if is_whole else len(found) == len(own)) else None
 
     def table(self, shared: Shared) -> dict[str, Any]:
-        """Returns JSON values with which engine processes open what `shared` describes."""
-        return shared.table(_storages(self.model))
+        """Returns JSON values with which engine processes open what `shared` describes (`worker.refit.weights.pool.Opened`)."""
+        index: dict[int, int] = {}
+        rows = [
+            [name, index.setdefault(address, len(index)), *box, list(region.stride), region.offset]
+            for name, (box, address, region) in shared.places.items()
+        ]
+        storages = _storages(self.model)
+        return {"memory": [share_memory(storages[address]) for address in index], "held": rows}
 
     @property
     def pools(self) -> dict[torch.device, Any]:
@@ -199,21 +227,15 @@ class Source:
         return layout(self.model, self.scope)
 
 
-def _can_be_shared(tensor: torch.Tensor, device: torch.device, own: Container[int]) -> bool:
-    """Returns whether another process can open a tensor's memory, at one of some addresses on a GPU or shared on the host."""
-    storage = tensor.untyped_storage()
-    if tensor.device != device or storage.data_ptr() not in own:
-        return False
-    return device.type == "cuda" or (storage.is_shared() and storage.filename is None)
+def _can_be_shared(storage: torch.UntypedStorage) -> bool:
+    """Returns whether another process can open some memory: on a GPU, or shared on the host."""
+    return storage.device.type == "cuda" or (storage.is_shared() and storage.filename is None)
 
 
 def _storages(model: torch.nn.Module) -> dict[int, torch.UntypedStorage]:
     """Returns the memory of a model by address; of a sharded one (``DTensor``) this rank's."""
     tensors = (*model.parameters(), *model.buffers())
     own = (tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors)
-    return {storage.data_ptr(): storage for storage in (tensor.detach().untyped_storage() for tensor in own)}
-
-
-def _place(tensor: torch.Tensor) -> Place:
-    storage = tensor.untyped_storage()
-    return Place(storage.data_ptr(), storage.nbytes(), tensor.storage_offset() * tensor.element_size())
+    return {
+        storage.data_ptr(): storage for storage in (tensor.detach().untyped_storage() for tensor in own) if storage.nbytes()
+    }

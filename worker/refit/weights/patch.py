@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from worker.refit.weights.copy_plan import CopyPlan, See
+from worker.refit.weights.copy_plan import CopyPlan
 from worker.refit.weights.digest import Standing
 from worker.refit.weights.manifest import Chunk, size_of
 from worker.refit.weights.packing import Packing
@@ -39,10 +39,7 @@ class Patch:
         plan: Says what belongs where.
         packing: The packing.
         votes: For each broadcast the number of the engine's dtype (`DTYPES`), or `DENSE`, or `ANY` if none of it belongs here.
-        see: Gets what a plan's other bytes do not show (`CopyPlan.hidden`), if set.
     """
-
-    see: See | None = None
 
     def __init__(self, plan: CopyPlan, packing: Packing) -> None:
         """Finds the memory; it stays as long as the plan fits."""
@@ -88,9 +85,9 @@ class Patch:
         for start, part, (first, last) in zip(starts, parts, cuts.tolist(), strict=True):
             if first < last:
                 part.words[(changed.places[first:last] - start).long()] = changed.words[first:last]
-        if self.see is not None:
-            for name in (spec.name for item in items for spec, _ in item.chunk if spec.name in self._hidden):
-                self.see(name, self._hidden[name])
+        self.plan.show(
+            (spec.name, self._hidden[spec.name]) for item in items for spec, _ in item.chunk if spec.name in self._hidden
+        )
 
     def _digest(self) -> dict[str, str]:
         parts = (part for parts in self._parts for part in parts)
