@@ -198,7 +198,8 @@ def test_every_variable_of_ours_is_on_the_page_on_production():
     assert used <= set(re.findall(r"MODEL_QUIRKS_[A-Z_]+", _text(_DOCS / "production.md")))
 
 
-_RECORDS = (Plan, PlannedAdjustment, Contributor, Verdict, Refusal, PlannedPatch, Receipt, Acknowledgement, Effect)
+_RECORDS = (Plan, PlannedAdjustment, Contributor, Refusal, PlannedPatch, Receipt, Acknowledgement, Effect)
+_KEYS = {key for record in _RECORDS for key in record.model_fields} | {field.name for field in dataclasses.fields(Verdict)}
 _OUTCOMES = {field.name for record in (Outcome, Generated) for field in dataclasses.fields(record)}
 _FIXTURES = {**vars(plugin), **vars(engine_fixtures)}.items()
 
@@ -206,7 +207,7 @@ _FIXTURES = {**vars(plugin), **vars(engine_fixtures)}.items()
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("reference.md", {key for record in _RECORDS for key in record.model_fields} | set(Leaf._fields)),
+        ("reference.md", _KEYS | set(Leaf._fields)),
         ("reference.md", {word for words in (State, Status, Severity, Answer, Conclusion) for word in words}),
         ("writing-a-quirk.md", {name for name, one in _FIXTURES if type(one).__name__ == "FixtureFunctionDefinition"}),
         ("kit.md", {name for name in (*vars(Lab), *KINDS, *_OUTCOMES) if not name.startswith("_")}),
