@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from quirks_core.apply import imports
-from quirks_core.base.errors import PatchDriftError
+from quirks_core.base.errors import PatchDriftError, QuirksError
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.plan.drift import drift_of
 from quirks_core.source.vllm_source import INSTALLED
@@ -84,6 +84,7 @@ def install(patch: Patch, quirk: str) -> Callable[[], None]:
 
     Raises:
         PatchDriftError: The patch was not written against the target's source; nothing was changed.
+        QuirksError: The target's module is being imported, and would define the target after the patch.
     """
     if problem := drift_of(patch, None, INSTALLED):
         raise PatchDriftError(f"{problem.reason} ('quirks doctor' shows what changed)")
@@ -91,6 +92,8 @@ def install(patch: Patch, quirk: str) -> Callable[[], None]:
     site = _sites.get(patch.target) or _Site(patch.target)
     if site.patches.get(quirk) == patch:
         return remove
+    if getattr(getattr(sys.modules.get(site.module), "__spec__", None), "_initializing", False):
+        raise QuirksError(f"{patch.target} cannot be patched while its module is being imported")
     _sites[patch.target], site.patches[quirk] = site, patch
     try:
         if site.module in sys.modules:

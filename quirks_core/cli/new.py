@@ -25,7 +25,7 @@ from quirks_core.reporting.terminal import Screen, line
 from quirks_core.source.vllm_source import INSTALLED
 
 #: Import names that a third party's package must not take.
-_TAKEN = {"tests", *sys.stdlib_module_names}
+_TAKEN = {"tests", "worker", *sys.stdlib_module_names}
 
 #: Where each template goes; the paths are templates themselves.
 _FILES: Mapping[str, str] = {

@@ -198,6 +198,7 @@ def _catalogue(options: argparse.Namespace) -> Catalogue:
 
 #: What a file gives to the runs that name nothing of their own.
 _SHARED = ("from", "to", "assume")
+_KEYS = (*_SHARED, "command", "config", "model", "purpose", "set", "patches", "recipes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,21 +246,35 @@ def compare_all(options: argparse.Namespace, compare: Callable[[argparse.Namespa
     is_sound = isinstance(runs, dict) and runs and all(isinstance(run, str | dict) for run in runs.values())
     if not is_sound or values.keys() - {*_SHARED}:
         raise UsageError(f"{options.runs}: write runs by name under 'runs', and beside it nothing but {', '.join(_SHARED)}")
-    shared = options.parser.parse_args(list(_words(values)))
+    shared = _parsed(options, values, options.runs, argparse.Namespace())
     given = vars(options) | {"runs": None, "start": options.start or shared.start, "to": options.to or shared.to}
     given["assume"] = [*options.assume, *shared.assume]
     found = {}
     for name, run in runs.items():
-        words = _words({"command": run} if isinstance(run, str) else run)
+        where = f"{options.runs}, run {name!r}"
+        one = _parsed(options, {"command": run} if isinstance(run, str) else run, where, argparse.Namespace(**given))
         try:
-            found[name] = compare(options.parser.parse_args(list(words), argparse.Namespace(**given)))
-        except UsageError as error:
-            raise UsageError(f"{options.runs}, run {name!r}: {error}") from None
+            found[name] = compare(one)
+        except (UsageError, OSError) as error:
+            raise UsageError(f"{where}: {error}") from None
     return Runs(found)
 
 
+def _parsed(options: argparse.Namespace, run: Mapping[str, Any], where: str, given: argparse.Namespace) -> argparse.Namespace:
+    """The options of a run, in which each key is the option of that name."""
+    try:
+        parsed: argparse.Namespace = options.parser.parse_args(list(_words(run)), given)
+    except (UsageError, ValueError) as error:  # a command line with a quotation that does not end
+        raise UsageError(f"{where}: {error}") from None
+    return parsed
+
+
 def _words(run: Mapping[str, Any]) -> Iterator[str]:
-    """The words of a command line: each key is the option of that name, and ``command`` is what follows them."""
+    """The words of a command line; ``command`` is what follows the options."""
+    if unknown := [key for key in run if key not in _KEYS]:
+        raise UsageError(f"a run has no key {shown(unknown[0], 100)}; it takes {', '.join(_KEYS)}")
+    if not isinstance(run.get("command", ""), str):
+        raise UsageError("command: write it as one text")
     for key, value in run.items():
         for text in value if isinstance(value, list) else [value]:
             if not isinstance(text, str):

@@ -96,7 +96,10 @@ def model_runner(run: Facts, model: ModelFacts) -> Runner | Unknown:
     if release is None or any(run.fact(name) not in _NOTHING for name in _OTHERS) or run.fact(_MODE) in _STOCK:
         return UNKNOWN
     if (variable := run.fact(_VARIABLE)) is not None:
-        return UNKNOWN if not re.fullmatch(r"-?\d+", variable.strip()) else "v2" if int(variable) else "v1"
+        try:
+            return "v2" if int(variable) else "v1"
+        except ValueError:
+            return UNKNOWN
     if release < _SOME or platform == "cpu":  # V2 needs Triton, and that of PyPI has no backend for CPUs
         return "v1"
     method = _method(run)

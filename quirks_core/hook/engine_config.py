@@ -33,6 +33,8 @@ PLANNED_FOR = "MODEL_QUIRKS_PLANNED_FOR"
 #: The workers of vLLM's Ray executor get variables with these prefixes.
 _RAY = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 _OURS = "MODEL_QUIRKS"
+#: Characters; Linux takes 128 KiB for one variable, and starts no process with more.
+_MOST = 120_000
 #: The engines of this process; patches and variables are the same for all of them.
 _engines: list[tuple[ProcessPlan, weakref.ref[Any]]] = []
 
@@ -142,11 +144,14 @@ def hand_down(plan: ProcessPlan, variables: Mapping[str, str]) -> tuple[str, ...
         What may not have its full effect, in words.
 
     Raises:
-        QuirksError: Another engine of this process has other patches or variables; nothing was changed.
+        QuirksError: Another engine of this process has other patches or variables, or the plan is too large for a variable;
+            nothing was changed.
     """
+    text, changes = plan.model_dump_json(), placed(Place.VARIABLE, plan.changes)
+    if len(text) > _MOST:
+        raise QuirksError(f"the plan has {len(text)} characters, and one variable takes {_MOST}: switch quirks off")
     _make_room(plan)
-    changes = placed(Place.VARIABLE, plan.changes)
-    for variable, value in {**variables, **changes, PLAN_VARIABLE: plan.model_dump_json()}.items():
+    for variable, value in {**variables, **changes, PLAN_VARIABLE: text}.items():
         environment.set(variable, value)
     prefixes = [item for item in os.environ.get(_RAY, "").split(",") if item]
     if _OURS not in prefixes:

@@ -42,7 +42,7 @@ def install() -> None:
     # A spawned worker loads plugins inside of init_worker, so that it is wrapped too late for that; init_device comes next.
     wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_worker", _init_worker)
     wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _init_device)
-    wrap("vllm.v1.engine.core:EngineCore.set_weight_version", accounts.set_weight_version)  # from 0.32 on
+    wrap("vllm.v1.engine.core:EngineCore.set_weight_version", accounts.set_weight_version)  # from 0.27 on
     wrap("vllm.v1.core.sched.scheduler:Scheduler.add_request", accounts.add_request)
 
 

@@ -78,8 +78,10 @@ def _propose_one(context: RunContext, item: Loaded, adjustment: Adjustment, foun
 
 def _proposal(context: RunContext, item: Loaded, adjustment: Default | Require) -> Proposal:
     slot, relation = find_slot(adjustment.slot), adjustment.relation
-    operand, problem = copy.deepcopy(adjustment.operand), None
-    if callable(operand):  # any other was checked, and made plain, when it was declared
+    operand, problem = adjustment.operand, None
+    if not callable(operand):
+        operand = copy.deepcopy(operand)  # it was checked, and made plain, when it was declared
+    else:
         operand = computed(context, operand)
         if (problem := problem_of_operand(slot, relation, operand)) is None:
             operand = [slot.plain(value) for value in operand] if relation is Relation.ONE_OF else slot.plain(operand)

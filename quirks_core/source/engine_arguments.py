@@ -221,24 +221,26 @@ class EngineArguments:
                 value = alias.value if isinstance(alias, ast.Assign | ast.AnnAssign) else None
                 return self.annotated_type(value, home, depth + 1) if value is not None else Any
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-                return _union(self.annotated_type(left, module), self.annotated_type(right, module))
+                return _union(self.annotated_type(left, module, depth + 1), self.annotated_type(right, module, depth + 1))
             case ast.Subscript(value=ast.Name(id="Literal"), slice=members):
-                return self._literal(members, module)
+                return self._literal(members, module, depth + 1)
             case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[first, *_])):
-                return self.annotated_type(first, module)
+                return self.annotated_type(first, module, depth + 1)
             case ast.Subscript(value=ast.Name(id="Optional"), slice=member):
-                return _union(self.annotated_type(member, module), None)
+                return _union(self.annotated_type(member, module, depth + 1), None)
             case ast.Subscript(value=ast.Name(id="Union"), slice=ast.Tuple(elts=members)):
-                return _union(*(self.annotated_type(member, module) for member in members))
+                return _union(*(self.annotated_type(member, module, depth + 1) for member in members))
             case ast.Subscript(value=ast.Name(id=name)) if name in _GENERIC:
                 return _PLAIN[name]  # what is in it is vLLM's to check
         return Any
 
-    def _literal(self, members: ast.expr, module: str) -> Any:
+    def _literal(self, members: ast.expr, module: str, depth: int) -> Any:
         """The values of a ``Literal``, those of other literals in it included."""
         every = members.elts if isinstance(members, ast.Tuple) else [members]
-        found = [(one.value,) if isinstance(one, ast.Constant) else get_args(self.annotated_type(one, module)) for one in every]
-        return Literal[tuple(value for values in found for value in values)] if all(found) else Any
+        found = [
+            Literal[one.value] if isinstance(one, ast.Constant) else self.annotated_type(one, module, depth) for one in every
+        ]
+        return Literal[tuple(found)] if all(get_origin(one) is Literal for one in found) else Any
 
 
 def _home(value: ast.expr | None) -> tuple[str, str]:

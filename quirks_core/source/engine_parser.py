@@ -126,7 +126,7 @@ def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], No
     digest = _digest(root)
     requests = [_request(run) for run in runs]
     files = [private_folder.user_cache() / "judgements" / f"{sha256([digest, one])[:32]}.json" for one in requests]
-    kept = [json.loads(file.read_bytes()) if file.is_file() else None for file in files]
+    kept = [_read(file) for file in files]
     missing = [number for number, answer in enumerate(kept) if answer is None]
     if missing:
         notify(f"vLLM reads the run ({root}): some seconds, once")
@@ -170,6 +170,14 @@ def _digest(root: Path) -> str:
     files = sorted((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in found)
     beside = [(name, found.version) for name in _BESIDE for found in distributions(name=name)]
     return sha256([str(root), files, _PROGRAM.read_text(encoding="utf-8"), sys.version, beside])
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(file.read_bytes())
+    except (OSError, ValueError):  # not there, or damaged: it is made anew
+        return None
+    return found
 
 
 def _keep(file: Path, found: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 import textwrap
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,8 @@ from quirks_core.source import fingerprints
 _VLLM = "vllm"
 #: Names that lead from one to another before one is given up: imports of imports, base classes of base classes.
 _DEEPEST = 12
+#: Where a garbage collection of one thread meets another's parse, CPython 3.11 can end that with a SystemError.
+_parsing = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ class SourceTree:
         """Returns a module's syntax tree; None if there is no such file, or it is not this Python's."""
         source = self.module_source(module)
         try:
-            return ast.parse(source) if source is not None else None
+            with _parsing:
+                return ast.parse(source) if source is not None else None
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or source for another version of Python
             return None
 
@@ -144,6 +148,8 @@ class SourceTree:
         return found
 
     def _member(self, owner: Definition, name: str, depth: int) -> Definition | None:
+        if depth > _DEEPEST:  # a class that extends one of its own name
+            return None
         target = f"{owner.module}:{owner.path}{'.' if owner.path else ''}{name}"
         if (node := self.statement(target)) is not None:
             return Definition(owner.module, target.partition(":")[2], node)
@@ -158,7 +164,7 @@ class SourceTree:
             return None
         for base in owner.node.bases if isinstance(owner.node, ast.ClassDef) else ():
             parent = self.resolve(f"{owner.module}.{ast.unparse(base).partition('[')[0]}", depth + 1)
-            if isinstance(parent, Definition) and parent.node is not None and (inner := self._member(parent, name, depth)):
+            if isinstance(parent, Definition) and parent.node is not None and (inner := self._member(parent, name, depth + 1)):
                 return inner
         return None
 

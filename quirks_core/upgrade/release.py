@@ -19,6 +19,7 @@ from importlib.metadata import Distribution, PathDistribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.markers import UndefinedComparison
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -84,8 +85,7 @@ class Release:
     @property
     def needs(self) -> list[Requirement]:
         """Its requirements that hold in this environment without extras."""
-        found = read_requirements(self.requires or ())
-        return [need for need in found if need.marker is None or need.marker.evaluate({"extra": ""})]
+        return [need for need in read_requirements(self.requires or ()) if _holds(need)]
 
     def packages(self, installed: Mapping[str, str], *, but_not: Iterable[str] = ()) -> tuple[dict[str, str], frozenset[str]]:
         """Returns the versions of packages beside it, and the names of those that are not the installed ones.
@@ -125,6 +125,13 @@ class OnRelease:
     def context(self) -> RunContext:
         """The facts."""
         return self.plan.context
+
+
+def _holds(need: Requirement) -> bool:
+    try:
+        return need.marker is None or need.marker.evaluate({"extra": ""})
+    except UndefinedComparison:  # what cannot be compared is not left out
+        return True
 
 
 def read_requirements(texts: Iterable[str]) -> Iterator[Requirement]:

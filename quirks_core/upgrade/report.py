@@ -145,9 +145,7 @@ class Upgrade:
             runs.append(replace(run, words=form.changed_words(words, changes, a.release.source)))
         elif changes:
             runs.append(replace(run, arguments=changed_values({"engine": run.arguments}, changes)["engine"]))
-        with ThreadPoolExecutor(
-            1
-        ) as pool:  # a thread only waits: where two parse at once, CPython 3.11 may raise a SystemError
+        with ThreadPoolExecutor(1) as pool:
             before = pool.submit(judge, a.release.source, [run], notify=self.notify)
             after = judge(b.release.source, runs, notify=self.notify)
             return before.result(), after

@@ -16,7 +16,7 @@ _TWO = {"engine.tensor_parallel_size": 2}
 _GGUF = {**_TWO, "engine.load_format": "gguf"}
 _PLUGIN = {"vllm-gguf-plugin": "0.0.5"}
 _gguf = described(
-    model_name("gguf") | Fact("engine.quantization").one_of("gguf") | Fact("engine.load_format").one_of("gguf"),
+    model_name(r"\.gguf$|gguf:\w+$") | Fact("engine.quantization").one_of("gguf") | Fact("engine.load_format").one_of("gguf"),
     "the checkpoint is GGUF",
     "the checkpoint is not GGUF",
 )

@@ -3,7 +3,7 @@
 What happens: after a weight update the engine hangs, or generates garbage. Each pass over loaded weights
 (``process_weights_after_loading``) allocates the kernel's locks anew (``marlin_make_workspace_new``), and the graphs keep the
 address of the first ones, whose memory is somebody else's by then. vLLM takes Marlin for FP8 on GPUs that have no FP8 (before
-Ada and Hopper), and for GPTQ and AWQ checkpoints.
+Ada and Hopper), and for weights in 4 or 8 bits of GPTQ, AWQ and compressed-tensors (``pack-quantized``). FP4 was not examined.
 
 When it can go: when vLLM 0.26 is no longer supported. vllm-project/vllm#48438 keeps the workspace, and shows the fault on a
 4090; read in 0.18.0, 0.22.0, 0.26.0, 0.27.0 and 0.33.0; not run by us. The run is advised and not refused: nothing is wrong
@@ -18,7 +18,9 @@ _EAGER = "engine.enforce_eager"
 _FP8, _A100 = {"engine.quantization": "fp8"}, {"platform.gpu.capability": 80}
 _GPTQ = {"model_type": "qwen3", "quantization_config": {"quant_method": "gptq", "bits": 4}}
 _marlin = described(
-    (fp8_weights & without_fp8) | Fact("model.quantization.quant_method").one_of("gptq", "awq"),
+    (fp8_weights & without_fp8)
+    | Fact("model.quantization.quant_method").one_of("gptq", "awq")
+    | Fact("model.quantization.format").one_of("pack-quantized"),
     "the weights are computed by Marlin",
     "the weights are not computed by Marlin",
 )

@@ -11,7 +11,7 @@ import pytest
 from quirks_core import Patch
 from quirks_core.apply import imports, patching
 from quirks_core.apply.patching import install, is_pending
-from quirks_core.base.errors import PatchDriftError
+from quirks_core.base.errors import PatchDriftError, QuirksError
 from quirks_core.source.vllm_source import INSTALLED
 
 ENGINE = """
@@ -259,6 +259,17 @@ def test_a_pending_patch_that_is_undone_never_comes_into_force():
 
     module = importlib.import_module(MODULE)
     assert (module.top(), module.Engine().step(), is_watching()) == ("top", "patched step", False)
+
+
+def test_a_module_cannot_be_patched_while_it_is_being_imported(write_modules):
+    modules = {"Patch": "declaration.adjustments", "install": "apply.patching", "INSTALLED": "source.vllm_source"}
+    source = "".join(f"from quirks_core.{module} import {name}\n" for name, module in modules.items())
+    target = "fake_selfish:top"
+    itself = f"install(Patch('{target}', wrapper='fake_patches:wrap', expects=INSTALLED.fingerprint('{target}')), 'q')\n"
+    write_modules({"fake_selfish.py": f"{source}\ndef top():\n    return 1\n\n{itself}"})
+
+    with pytest.raises(QuirksError, match="fake_selfish:top cannot be patched while its module is being imported"):
+        importlib.import_module("fake_selfish")
 
 
 def test_a_wrapper_that_raises_during_an_import_can_be_undone():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import MappingProxyType
+
 import pytest
 
 from quirks_core import Advise, Affected, Default, Fact, Refuse, Require, StaticProbe, environment, model_type, setting, typed
@@ -33,7 +36,7 @@ def test_any_adjustment_may_be_computed_from_the_facts(plan_of):
     plan = plan_of(
         Advise("look out"),
         Advise(lambda context: f"look at {context.model.name}"),
-        Default("engine.seed", lambda context: len(context.model.name)),
+        Default("engine.seed", partial(lambda names, context: names[context.model.name], MappingProxyType({"tiny-qwen3": 10}))),
         Require("engine.max_model_len", at_most=lambda context: 8 if context.purpose == "rollout" else 16),
         Default(SLOT, one_of=lambda _: ("a", "b")),
     )

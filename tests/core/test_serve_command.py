@@ -78,6 +78,14 @@ def test_no_secret_is_kept_or_becomes_a_slot(command):
     assert not any("hush" in text or "abc" in text for text in (*kept, found.config().model_dump_json()))
 
 
+def test_a_damaged_file_of_the_cache_is_made_anew(command):
+    first = command("vllm serve M --hf-token abc --api-key hush --max-model-len auto")
+    for file in (private_folder.user_cache() / "judgements").iterdir():
+        file.write_text("")
+
+    assert command("vllm serve M --hf-token abc --api-key hush --max-model-len auto").arguments == first.arguments
+
+
 def test_a_command_is_read_anew_only_if_its_file_changed(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "serve.yaml").write_text("model: M\nseed: 1\n")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from quirks_core.source.fingerprints import drift, line_digests
+from quirks_core.source.source_tree import Missing
 from quirks_core.source.vllm_source import INSTALLED
 
 LOUD = "raise RuntimeError('a module must not be imported to be read')\n"
@@ -68,6 +71,38 @@ def test_the_source_of_an_attribute_is_found_without_an_import():
     assert {path: INSTALLED.attribute_source(f"{HOME}:{path}") for path in found} == found
     assert [path for path in absent if INSTALLED.attribute_source(f"{HOME}:{path}") is not None] == []
     assert [name for name in sys.modules if name.startswith("fake_read")] == []
+
+
+@pytest.fixture
+def switching():
+    """Threads change places as often as they can, also within a garbage collection."""
+    before = sys.getswitchinterval()
+
+    def at_a_collection(*_):
+        for _ in range(50):
+            pass
+
+    sys.setswitchinterval(1e-6)
+    gc.callbacks.append(at_a_collection)
+    yield
+    gc.callbacks.remove(at_a_collection)
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("switching")
+def test_threads_parse_at_once_while_garbage_is_collected():
+    parse = type(INSTALLED).parsed.__wrapped__
+
+    with ThreadPoolExecutor(2) as pool:
+        trees = list(pool.map(lambda _: parse(INSTALLED, "argparse"), range(60)))
+
+    assert len({len(tree.body) for tree in trees}) == 1
+
+
+def test_a_class_that_extends_one_of_its_name_ends_the_search(write_modules):
+    write_modules({"fake_same.py": "class A(A):\n    pass\n"})
+
+    assert INSTALLED.resolve("fake_same.A.forward") == Missing("fake_same has no A.forward", INSTALLED.resolve("fake_same.A"))
 
 
 def test_an_imported_name_is_reported_with_where_it_comes_from():

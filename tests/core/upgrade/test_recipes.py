@@ -143,7 +143,10 @@ def test_a_file_without_a_pin_is_an_error(tmp_path):
     [
         ("runs: {}", "write runs by name under 'runs'"),
         ("runs: {a: [x]}", "write runs by name under 'runs'"),
-        ("runs: {a: {comand: x}}", "run 'a': unrecognized arguments: --comand=x"),
+        ("runs: {a: {comand: x}}", "run 'a': a run has no key 'comand'; it takes from, to, assume, command,"),
+        ("runs: {a: {command: [vllm, serve]}}", "run 'a': command: write it as one text"),
+        ("runs: {a: vllm serve 'm}", "run 'a': No closing quotation"),
+        ("from: 0.26\nruns: {a: {recipes: .}}", "runs.yaml: from: 0.26 is no text; write it in quotes"),
         ("runs: {a: {recipes: ., to: 0.30}}", "run 'a': to: 0.3 is no text; write it in quotes"),
         ("to: '0.31'\nruns: {a: {recipes: ./nowhere}}", "run 'a': ./nowhere: there is no such folder or file"),
         ("runs: {a: {recipes: .}}", "run 'a': name the release in question with --to"),
