@@ -5,8 +5,9 @@ merged columns and of query, key and value take the rank from an argument that v
 With one rank, and with vLLM 0.25 or older, the plugin is right.
 
 When it can go: when vllm-gguf-plugin 0.0.5 is no longer in use; the change came a day after that release. Read in 0.0.1 to
-0.0.5 and in vLLM 0.25.1, 0.26.0, 0.28.0 and 0.33.0 (``MergedColumnParallelLinear.weight_loader_v2``). The loader of
-0.0.5 was called with the arguments of both: without the rank it took the first half where the second was due. No engine was run.
+0.0.5 and in vLLM 0.25.1, 0.26.0, 0.28.0 and 0.33.0 (``MergedColumnParallelLinear.weight_loader_v2``). The loader of 0.0.5,
+called as either release calls it on the second rank, took the first half without the rank, and the second with it. No engine
+was run.
 """
 
 from quirks_core import Affected, Quirk, Refuse, Severity, StaticProbe, described, fix, no, report, unknown, yes
