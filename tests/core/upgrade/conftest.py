@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Serves the files of `server.files`: what is at a path, or a function that writes the answer."""
 
     def do_GET(self):
-        self.server.asked.append((self.path, self.headers.get("Range")))
+        self.server.asked.append((self.path, self.headers.get("Range"), self.headers.get("Authorization")))
         found = self.server.files.get(self.path)
         if callable(found):
             found(self)
