@@ -17,8 +17,9 @@ from quirks_core.source import fingerprints
 _VLLM = "vllm"
 #: Names that lead from one to another before one is given up: imports of imports, base classes of base classes.
 _DEEPEST = 12
-#: Where a garbage collection of one thread meets another's parse, CPython 3.11 can end that with a SystemError.
-_parsing = threading.Lock()
+#: Held while Python source is parsed, also around a library that parses some: where a garbage collection of one thread meets
+#: another's parse, CPython 3.11 can end that with a SystemError.
+parsing = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class SourceTree:
         """Returns a module's syntax tree; None if there is no such file, or it is not this Python's."""
         source = self.module_source(module)
         try:
-            with _parsing:
+            with parsing:
                 return ast.parse(source) if source is not None else None
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or source for another version of Python
             return None

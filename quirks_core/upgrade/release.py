@@ -29,6 +29,7 @@ from quirks_core.base.errors import UsageError
 from quirks_core.facts.context import RunContext
 from quirks_core.facts.packages import PACKAGES
 from quirks_core.plan.records import Plan
+from quirks_core.source.source_tree import parsing
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 from quirks_core.upgrade.archive import PACKAGE, IndexUnreachableError, unpack
 from quirks_core.upgrade.finding import Side
@@ -138,7 +139,9 @@ def read_requirements(texts: Iterable[str]) -> Iterator[Requirement]:
     """Yields the requirements of a distribution; what cannot be read as one is left out."""
     for text in texts:
         with suppress(InvalidRequirement):
-            yield Requirement(text)
+            with parsing:  # the packaging library parses the texts in a marker as Python
+                need = Requirement(text)
+            yield need
 
 
 def sources_folder() -> Path:

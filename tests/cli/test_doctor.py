@@ -95,6 +95,7 @@ def test_a_quirk_is_checked_before_any_run_needs_it(quirks, install, changes, le
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("MODEL_QUIRKS", "rolout"),
         ("MODEL_QUIRKS_DISABLE", "gemma4-layer-scala"),
         ("MODEL_QUIRKS_STRICT", "yes"),
         ("MODEL_QUIRKS_DISABEL", "all"),

@@ -128,6 +128,7 @@ def test_what_cannot_be_done_is_one_error_before_anything_runs(quirks, model, tm
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("quirks_core.facts.model.unreachable", lambda: "nobody is asked")
     monkeypatch.setenv("COLUMNS", "2000")  # no message wraps, whatever it quotes
     places = {"MODEL": str(model(vocab_size=8)), "PROMPTS": "prompts.jsonl", "PYTHON": sys.executable}
     verb, *rest = (places.get(word, word) for word in shlex.split(line))

@@ -49,6 +49,7 @@ def test_a_release_whose_torch_is_missing_says_so(tree, monkeypatch):
     ("code", "words"),
     [
         ("import socket; socket.create_connection(('127.0.0.1', 1))", "is not allowed here"),
+        ("import subprocess; subprocess.run(['true'])", "is not allowed here"),
         ("import os; os.system('true')", "is not allowed here"),
         ("import os; os.fork()", "is not allowed here"),
         ("import os; os._exit(7)", "its import ended with 7"),

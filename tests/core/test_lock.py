@@ -9,6 +9,7 @@ import pytest
 
 from quirks_core.base.errors import DeclarationError, UsageError
 from quirks_core.declaration.match import Match
+from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.lock import Lock, LockError
 from quirks_core.plugins.registry import Registry
 
@@ -58,6 +59,15 @@ def test_a_file_that_is_no_lock_is_a_usage_error(tmp_path, content):
 
     with pytest.raises(UsageError, match=r"bad\.lock (is no lock file; 'quirks lock' writes one|cannot be read)"):
         Lock.read(tmp_path / "bad.lock")
+
+
+def test_a_quirk_that_is_switched_off_may_be_missing(fake_plugins, find_fakes):
+    fake_plugins("fake-a", fake_one='QUIRK = make("fake-one")')
+    fake_plugins("fake-b", fake_two='QUIRK = make("fake-two")')
+    lock = Lock.of(Registry.load(find_fakes()))
+    off = Switches.gather(command_line=SwitchNames(["distribution:fake-a"]), environ={})
+
+    assert lock.differences(Registry.load(find_fakes(), switches=off)) == ()
 
 
 def test_a_quirk_that_is_no_data_cannot_be_locked(registry):

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from quirks_core import Advise, Affected, Default, ModelFlag, Patch, Plan, Refuse, Require
+from quirks_core.base.errors import UsageError
 from quirks_core.declaration.quirk import Location
 from quirks_core.facts.model import ModelFacts
 from quirks_core.plan.diff import PlanDiff, diff
@@ -92,6 +93,13 @@ def test_a_flag_gives_its_adjustments(full_plan, make_plan, make_quirk):
     assert full_plan[ModelFlag.TOKENIZER] == ()
     assert shared[flags[0]] == shared[flags[1]] == shared.adjustments
     assert len(shared.adjustments) == 1
+
+
+def test_an_unknown_flag_or_slot_is_an_error_with_the_nearest(full_plan):
+    with pytest.raises(UsageError, match="did you mean 'load_format'"):
+        full_plan["LOAD_FROMAT"]
+    with pytest.raises(UsageError, match=r"did you mean 'refit\.scope'"):
+        full_plan.value("refit.scop")
 
 
 def test_a_slots_value_is_a_quirks_or_the_users(full_plan):

@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Serves the files of `server.files`: what is at a path, or a function that writes the answer."""
 
     def do_GET(self):
-        self.server.asked.append((self.path, self.headers.get("Range")))
+        self.server.asked.append((self.path, self.headers.get("Range"), self.headers.get("Authorization")))
         found = self.server.files.get(self.path)
         if callable(found):
             found(self)
@@ -193,7 +193,7 @@ def serve(server):
         data = path.read_bytes()
         whole = ("application/octet-stream", data)
         server.files[f"/files/{path.name}"] = with_ranges(data, cut=cut) if ranges else whole
-        row = {"url": f"../../files/{path.name}", "hashes": {"sha256": sha256} if sha256 else {}}
+        row = {"url": f"{server.url}/files/{path.name}", "hashes": {"sha256": sha256} if sha256 else {}}
         server.files[f"/simple/{name}/"] = ("application/vnd.pypi.simple.v1+json", json.dumps({"files": [row]}).encode())
         return PackageIndex((f"{server.url}/simple",), limit_s=10.0)
 

@@ -36,7 +36,7 @@ def test_only_the_python_files_of_a_wheel_are_fetched(serve, server, wheel, cach
     assert sorted(file.name for file in cache.rglob("*") if file.is_file()) == sorted(
         ["METADATA", *(name.rpartition("/")[2] for name in SOURCE)]
     )
-    ranges = [re.findall(r"\d+", asked) for place, asked in server.asked if place.startswith("/files/") and asked]
+    ranges = [re.findall(r"\d+", asked) for place, asked, _ in server.asked if place.startswith("/files/") and asked]
     fetched = sum(int(last) - int(first) + 1 for first, last in (one for one in ranges if len(one) == 2))
     assert fetched < path.stat().st_size / 2
 
@@ -75,6 +75,15 @@ def test_an_index_that_does_not_answer_is_an_error_with_advice(server):
         with pytest.raises(IndexUnreachableError, match=r"127\.0\.0\.1 one does not answer.*--to PATH") as caught:
             find_release("0.30", index=PackageIndex((url,)), prefer="vllm")
         assert "secret" not in str(caught.value)
+
+
+def test_the_credentials_of_an_index_are_sent(serve, server, wheel):
+    serve(wheel())
+    place = server.url.replace("http://", "http://someone:secret@")
+
+    find_release("0.30", index=PackageIndex((f"{place}/simple",)), prefer="vllm")
+
+    assert {sent for _, _, sent in server.asked} == {"Basic c29tZW9uZTpzZWNyZXQ="}
 
 
 def test_the_cache_of_one_distribution_hides_no_other(serve, wheel):
