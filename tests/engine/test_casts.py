@@ -25,9 +25,9 @@ def policy(checkpoint, lab):
 
 @pytest.fixture(scope="module", params=CASTS)
 async def cast(request, checkpoint, running):
-    """An engine of a dtype, with the trainer's dtype and the value."""
+    """An engine of a dtype, with that dtype, the trainer's and the value."""
     async with running(checkpoint("qwen3"), {"engine": SMALL | {"dtype": request.param}}) as worker:
-        yield worker, *CASTS[request.param]
+        yield worker, request.param, *CASTS[request.param]
 
 
 def spoilt(policy, name, value, count=5):
@@ -47,10 +47,10 @@ async def assert_right(worker, policy, lab, rounds=4):
 
 
 async def test_values_that_are_lost_in_the_cast_are_refused_by_name(cast, policy, lab):
-    worker, wider, value = cast
+    worker, dtype, wider, value = cast
     policy.to(wider)
     for name in (NAMES[0], *NAMES):  # the first refit is loaded, later ones are copied where that is all
-        with pytest.raises(RefitError, match=rf"not finite, {name} \(5 values\) \(a cast to the engine's float\d+ .*correct"):
+        with pytest.raises(RefitError, match=rf"not finite, {name} \(5 values\) \(a cast to the engine's {dtype} .*correct"):
             await worker.refit_async(spoilt(policy, name, value))
         await worker.refit_async(policy)
         await assert_right(worker, policy.float(), lab, rounds=1)
@@ -59,7 +59,7 @@ async def test_values_that_are_lost_in_the_cast_are_refused_by_name(cast, policy
 
 
 async def test_accepted_lost_values_are_named_and_leave_no_nan(cast, policy, lab, refit_section):
-    worker, wider, value = cast
+    worker, _, wider, value = cast
     refit_section(worker.refitting.sender, finite=False)
     policy.to(wider)
     for _ in range(2):

@@ -50,3 +50,9 @@ def plan_for(tmp_path: Path, registry: Registry) -> Callable[..., Plan]:
         return make_plan(GenerationConfig.parse(values), options, registry=registry, environ=environ or {})
 
     return plan
+
+
+@pytest.fixture(scope="session")
+def refused_by() -> Callable[[Plan], set[str]]:
+    """The quirks that stop a run."""
+    return lambda plan: {quirk.id for refusal in plan.refusals for quirk in refusal.quirks}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quirks_core import ModelFlag, Plan, RunContext, yes
+from quirks_core import ModelFlag, RunContext, yes
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
 from quirks_core.plugins.registry import Registry
@@ -88,12 +88,7 @@ def rules(registry: Registry) -> tuple[Loaded, ...]:
     return tuple(item for item in registry.loaded if item.quirk.flag == ModelFlag.DP_EP_STRATEGY)
 
 
-def refused_by(plan: Plan) -> set[str]:
-    """The quirks that stop a run."""
-    return {quirk.id for refusal in plan.refusals for quirk in refusal.quirks}
-
-
-def test_every_run_of_a_grid_is_judged_by_all_rules(rules):
+def test_every_run_of_a_grid_is_judged_by_all_rules(rules, refused_by):
     strategies = (None, "actors", "engine", "independent")
     sizes = itertools.product(KINDS, [True, False], [1, 2], [1, 2, 3], [1], [None, 1, 2, 4, 6], [None, True, False], strategies)
     clusters = itertools.product(

@@ -19,10 +19,6 @@ def overridden(plan):
     return plan.changes.get(OVERRIDES)
 
 
-def refused_by(plan):
-    return {quirk.id for refusal in plan.refusals for quirk in refusal.quirks}
-
-
 @pytest.mark.parametrize(
     ("model", "typed", "made"),
     [
@@ -63,7 +59,7 @@ def refused_by(plan):
         ),
     ],
 )
-def test_a_typed_rope_is_completed_as_by_transformers(plan_for, model, typed, made):
+def test_a_typed_rope_is_completed_as_by_transformers(plan_for, refused_by, model, typed, made):
     plan = plan_for(model, {OVERRIDES: typed} if typed else {})
 
     assert overridden(plan) == made
@@ -78,7 +74,7 @@ def test_either_quirk_brings_a_typed_theta_into_the_mapping(plan_for, disabled):
 
 
 @pytest.mark.parametrize("model", [GEMMA3, {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4}])
-def test_one_theta_for_several_kinds_of_layer_is_refused(plan_for, model):
+def test_one_theta_for_several_kinds_of_layer_is_refused(plan_for, refused_by, model):
     assert refused_by(plan_for(model, {OVERRIDES: {"rope_theta": 5e6}})) == {"rope-theta-override"}
     assert refused_by(plan_for(model, {OVERRIDES: {"rope_theta": 5e6, "rope_parameters": BY_LAYER}})) == set()
 
@@ -110,7 +106,9 @@ def test_yarn_reaches_the_length_that_was_typed(plan_for, model, typed, length, 
         (QWEN3 | {"rope_scaling": {"type": "linear", "factor": 2.0}}, {LENGTH: 65536}, LONG, set(), None),
     ],
 )
-def test_no_sequence_is_longer_than_the_rotations_that_there_are(plan_for, model, settings, environ, refused, length):
+def test_no_sequence_is_longer_than_the_rotations_that_there_are(
+    plan_for, refused_by, model, settings, environ, refused, length
+):
     plan = plan_for(model, settings, environ=environ)
 
     assert refused_by(plan) == refused

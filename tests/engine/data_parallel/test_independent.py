@@ -21,13 +21,16 @@ def test_dense_engines_share_nothing(group):
     assert [(row.engine, row.dp_size, row.ep_rank) for row in group.topology.rows] == [(0, 1, None), (1, 1, None)]
 
 
-async def test_dummy_weights_generate_nothing_after_a_rejected_refit(group, tokens, checkpoint, lab):
-    """A refit that all ranks reject leaves the group as it was."""
-    model = lab.trainer(checkpoint("qwen3"))
+async def _rejected(group, model):
+    """All ranks reject a refit of other weights than were announced."""
     await group.prepare_refit_info_async({"another.weight": ((1,), "float32")})
     with pytest.raises(RefitRejectedError, match=r"rank 0: .*rejected"):
         await group.refit_async(model)
     await group.prepare_refit_info_async({name: (one.shape, one.dtype) for name, one in model.named_parameters()})
+
+
+async def test_dummy_weights_generate_nothing_after_a_rejected_refit(group, tokens, checkpoint, lab):
+    await _rejected(group, lab.trainer(checkpoint("qwen3")))
 
     with pytest.raises(NotReadyError, match=r"^the engine started from dummy weights .* refit before generating"):
         await tokens(group, PROMPTS)
@@ -35,6 +38,7 @@ async def test_dummy_weights_generate_nothing_after_a_rejected_refit(group, toke
 
 
 async def test_one_refit_reaches_both_engines(group, tokens, checkpoint, lab):
+    """A later one that all ranks reject changes nothing."""
     trainer = lab.trainer(checkpoint("qwen3"))
     expected = [row.tokens for row in lab.reference(trainer)]
 
@@ -43,6 +47,11 @@ async def test_one_refit_reaches_both_engines(group, tokens, checkpoint, lab):
     for rank in (0, 1):
         assert await tokens(group, PROMPTS, rank=rank) == expected, f"rank {rank}"
     assert await group.verify_refit_async(trainer) == {}
+
+    await _rejected(group, lab.trainer(checkpoint("qwen3", seed=1)))
+
+    for rank in (0, 1):
+        assert await tokens(group, PROMPTS, rank=rank) == expected, f"rank {rank}"
 
 
 async def test_from_the_same_prompts_they_sample_differently(group, tokens):

@@ -101,10 +101,12 @@ def _hostile() -> Report:
     quirk = Coverage(id=HOSTILE, state=HOSTILE, because=HOSTILE)
     return _report(
         model=HOSTILE,
+        versions={HOSTILE: HOSTILE},
         settings={HOSTILE: HOSTILE},
+        active_quirks=(HOSTILE,),
         warnings=(HOSTILE,),
         results=(odd, _of("empty", []), Result(scenario="x", title="", status="failed", reason=HOSTILE)),
-        steps=(step,),
+        steps=(_tried(HOSTILE, HOSTILE, HOSTILE, error=HOSTILE), step),
         attributions=(_moves(step, odd, "max_abs_delta", restores=(odd.scenario,), quirks=(quirk,)),),
     )
 

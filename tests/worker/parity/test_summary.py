@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.lab.parity.records import Attribution, Result, Step
+from worker.lab.parity.records import Attribution, Result, Step, Verdict
 from worker.lab.parity.summary import crossed, headline, tried
 
 
@@ -32,12 +32,17 @@ def test_a_model_wrong_from_disk_is_not_blamed_on_a_refit(make_report, make_resu
     assert ("Not the refit: the engine's model itself" in headline(report).advice) is itself
 
 
-def test_the_headline_fails_exactly_where_the_report_does(make_report, faulty, sound):
-    """Also where nothing was measured."""
+def test_the_headline_fails_exactly_where_the_report_does(make_report, make_result, faulty, sound):
+    """Also where nothing was measured, and where only rounding crosses a limit."""
     skipped = make_report(results=(Result(scenario="x", title="", status="skipped", reason="no"),))
+    over = Verdict(metric="mean_exp_abs_delta", value=1.0527, threshold="t", limit=1.05, level="rounding", source="s")
+    sizes = {"verdicts": (over,), "rounding": {"mean_abs_delta": 0.048, "kl_k3": 0.002}}
+    rounded = make_report(results=(make_result("temperature", **sizes),), attributions=(), steps=())
+    reports = (faulty, sound, skipped, rounded)
 
-    assert [report.passed for report in (faulty, sound, skipped)] == [False, True, False]
-    assert [headline(report).level for report in (faulty, sound, skipped)] == ["fail", "ok", "fail"]
+    assert [report.passed for report in reports] == [False, True, False, True]
+    assert [headline(report).level for report in reports] == ["fail", "ok", "fail", "rounding"]
+    assert headline(rounded).advice.startswith("quirks parity explain")
 
 
 def test_the_worst_verdict_of_each_metric_speaks_for_it(faulty):
