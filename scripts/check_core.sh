@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # What depends on Python most, in some twenty seconds.
 tests=(
-    tests/core/test_{apply,config,declaration,fingerprints,imports,match,patching,plan,planning,quirk,registry,resolve,sources}.py
+    tests/core/test_{apply,config,declaration,imports,match,patching,plan,planning,quirk,registry,resolve,sources}.py
     tests/cli/test_{commands,list_and_show,plan}.py
 )
 
