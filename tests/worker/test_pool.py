@@ -219,7 +219,7 @@ def test_the_ranks_parts_are_the_tensor_or_none_has_a_part(placements, is_taken,
         model = torch.nn.Module()
         model.weight = torch.nn.Parameter(distribute_tensor(whole, mesh, placements, src_data_rank=None))
         shards = Shards.of(model, "parameters")
-        held = list(shards.held()) if shards is not None else []
+        held = list(shards.held(model)) if shards is not None else []
         dist.destroy_process_group()
         assert (shards is not None) == is_taken
         for _, box, part in held:

@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from worker.errors import RefitError
@@ -51,14 +51,14 @@ def test_a_source_has_what_is_sent(model):
 
 def test_a_model_that_an_optimizer_updates_is_described_once(model, layouts):
     first = Source(model, "parameters")
-    key = first.shared(CPU).key
+    key, looks = first.shared(CPU).key, len(layouts)
     with torch.no_grad():
         model[0].weight.mul_(2)
     second = Source(model, "parameters")
 
     assert second.manifest is first.manifest
     assert second.shared(CPU).key == key
-    assert len(layouts) == 1
+    assert len(layouts) == looks
     assert torch.equal(dict(second())["0.weight"], model[0].weight)
 
 
@@ -143,6 +143,48 @@ def test_a_source_whose_model_has_moved_offers_no_memory(model, mesh):
     for offer, *arguments in offers:
         with pytest.raises(RefitError, match="make a Source for every refit"):
             offer(*arguments)
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_other_memory_at_the_same_address_is_noticed(mesh, is_sharded):
+    """Engines have the old memory open under that address."""
+    values = bytearray(64)
+    first, second = (torch.frombuffer(values, dtype=torch.float32).view(4, 4) for _ in range(2))
+    model = nn.Linear(4, 4, bias=False)
+    model.weight = nn.Parameter(DTensor.from_local(first, mesh, [Shard(0)]) if is_sharded else first)
+    source = Source(model, "parameters")
+    source.shared(CPU)
+
+    if is_sharded:
+        model.weight._local_tensor = second
+    else:
+        model.weight.data = second
+
+    with pytest.raises(RefitError, match="make a Source for every refit"):
+        source.shared(CPU)
+
+
+def test_a_sharded_model_moves_after_it_was_described(mesh):
+    """Torch moves no ``DTensor`` that has a weak reference."""
+    model = nn.Linear(4, 4)
+    model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Shard(0)]))
+    Source(model, "parameters").held(CPU, 0)
+
+    model.to(torch.float64)
+
+    assert {spec.dtype for spec in Source(model, "parameters").manifest.tensors} == {"float64"}
+
+
+def test_a_buffer_that_a_sharded_model_makes_is_sent(mesh):
+    class Counted(nn.Linear):
+        def _save_to_state_dict(self, destination, prefix, keep_vars):
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[f"{prefix}made"] = torch.ones(2)
+
+    model = Counted(4, 4)
+    model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Shard(0)]))
+
+    assert torch.equal(dict(Source(model, "state_dict")())["made"], torch.ones(2))
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])

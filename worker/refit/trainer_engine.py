@@ -202,9 +202,10 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
             metadata = source.metadata() if callable(source.metadata) else source.metadata  # from 0.33 on a property
             pairs = getattr(source, "iter_full", source.__iter__)
             return lambda: _pairs(pairs()), Manifest.parse({one.name: (one.shape, one.dtype) for one in metadata})
+        source = Source(source.model, source.scope)  # the model may have changed since the last refit
         if self._collective is None and self._info.trainer_ranks > 1:
             return partial(_pairs, source()), source.manifest
-        return Source(source.model, source.scope), source.manifest
+        return source, source.manifest
 
     def _send(self, tensors: _Tensors, manifest: Manifest, given_up: Callable[[], bool]) -> None:
         info = self._info

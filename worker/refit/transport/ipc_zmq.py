@@ -285,9 +285,8 @@ class IpcZmqStream:
     def _offered(self, memory: Opened, plan: CopyPlan | None) -> dict[str, Any]:
         """Answers whether this process reads by pieces; returns the trainer's decision."""
         with suppress(LookupError):  # the ranks hold some of it not at all, so all of it is to come whole
-            self._copies = (
-                memory.copies(plan) if plan is not None and not plan.is_checked else None
-            )  # else whole tensors are needed
+            if plan is not None and not plan.is_checked:  # a comparison needs whole tensors
+                self._copies = memory.copies(plan)
         self._peer.send({"by_pieces": self._copies is not None})
         decision = self._peer.receive()
         self.by_pieces = bool(decision["by_pieces"])

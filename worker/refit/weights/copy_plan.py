@@ -371,4 +371,6 @@ def slots(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
 
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors of one shape and dtype have the same bits; a NaN is equal to itself here."""
-    return bool(torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))))
+    return bool(
+        torch.equal(*(tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in (one, other)))
+    )

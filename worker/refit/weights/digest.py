@@ -182,7 +182,7 @@ def _sums(tables: list[torch.Tensor]) -> torch.Tensor:
 
 def _tables(tensor: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
     """Returns the rows of 64-bit words of a tensor, as int64 [rows, words]; what is left behind the last row is one more."""
-    data = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    data = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
     if data.storage_offset() % _WORD:
         data = data.clone()
     count = data.numel() // _WORD

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -49,13 +48,18 @@ class Shards:
     """
 
     def __init__(
-        self, state: Mapping[str, torch.Tensor], views: Mapping[str, _View], boxes: Mapping[str, Box], manifest: Manifest
+        self,
+        state: Mapping[str, torch.Tensor],
+        scope: RefitScope | str,
+        views: Mapping[str, _View],
+        boxes: Mapping[str, Box],
+        manifest: Manifest,
     ) -> None:
         """Takes what `of` found."""
         self.manifest = manifest
+        self._scope = scope
         self._views = views
         self._boxes = boxes
-        self._tensors = {name: weakref.ref(tensor) for name, tensor in state.items()}
         self._meshes = {
             name: (str(tensor.device_mesh.device_type), int(tensor.device_mesh.size()))
             for name, tensor in state.items()
@@ -86,7 +90,7 @@ class Shards:
                 return None
             views[name] = _View(parent, region, *shown)
         boxes = {name: box for name, tensor in state.items() if (box := _box(tensor)) is not None}
-        return cls(state, views, boxes, Manifest.of(described.items())) if len(boxes) == len(state) else None
+        return cls(state, scope, views, boxes, Manifest.of(described.items())) if len(boxes) == len(state) else None
 
     def is_sharded(self, name: str) -> bool:
         """Returns whether a tensor is a part of a ``DTensor``."""
@@ -104,38 +108,41 @@ class Shards:
         return set(kinds) == {device.type} and dist.get_world_size() in sizes
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def held(self) -> Iterator[Part]:
+    def held(self, model: torch.nn.Module) -> Iterator[Part]:
         """Yields what this rank has of each tensor.
 
+        Args:
+            model: The model that was described.
+
         Raises:
-            RefitError: A tensor is gone.
+            RefitError: It has other tensors now.
         """
-        own = {name: self._own(name) for name in self._tensors}
-        local = {name: tensor.to_local() if is_sharded(tensor) else tensor for name, tensor in own.items()}
+        local = {name: tensor.to_local() if is_sharded(tensor) else tensor for name, tensor in self._tensors(model).items()}
         for spec in self.manifest.tensors:
             view = self._views[spec.name]
             if (shown := view.shown(self._boxes[view.parent], local[view.parent])) is not None:
                 yield Part(spec, *shown)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def gathered(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields names and whole, contiguous tensors; all ranks have to iterate together. Errors as above.
+    def gathered(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields names and whole, contiguous tensors; all ranks have to iterate together. Arguments and errors as above.
 
         Each of the model's tensors is gathered when its first part's turn comes, and kept until its last one's is over.
         """
         left = Counter(view.parent for view in self._views.values())
         wholes: dict[str, torch.Tensor] = {}
+        own = self._tensors(model)
         for name, (parent, region, *_) in self._views.items():
             if parent not in wholes:
-                ((_, wholes[parent]),) = gathered({parent: self._own(parent)})
+                ((_, wholes[parent]),) = gathered({parent: own[parent]})
             left[parent] -= 1
             yield name, region.of(wholes[parent] if left[parent] else wholes.pop(parent)).contiguous()
 
-    def _own(self, name: str) -> Any:
-        """Returns one of the model's tensors."""
-        if (tensor := self._tensors[name]()) is None:
+    def _tensors(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        found = own_tensors(model, self._scope)
+        if found.keys() != self._boxes.keys():
             raise RefitError("refit: the model has changed since it was described; make a Source for every refit")
-        return tensor
+        return found
 
 
 def is_sharded(tensor: Any) -> bool:

@@ -8,15 +8,20 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class _Slot(NamedTuple):
-    """A parameter or buffer of a module: the tensor, and where and how its values lay."""
+    """A parameter or buffer of a module: the tensor, and where and how its values lay.
+
+    Not a weak reference to the tensor: ``Module.to`` moves no ``DTensor`` that has one.
+    """
 
     buffer: bool
     name: str
-    tensor: weakref.ref[torch.Tensor] | None
+    tensor: int
     place: Any
+    storage: StorageWeakRef | None  # so that no other storage gets the identity of this one; it keeps no values
 
 
 class _Part(NamedTuple):
@@ -44,7 +49,7 @@ class Snapshot:
                 _sizes(module) if names is None else None,
                 [(name, None if child is None else weakref.ref(child)) for name, child in module._modules.items()],
                 [
-                    _Slot(buffer, name, None if tensor is None else weakref.ref(tensor), _place(tensor))
+                    _Slot(buffer, name, id(tensor), _place(tensor), _storage(tensor))
                     for buffer, held in ((False, module._parameters), (True, module._buffers))
                     for name, tensor in held.items()
                     if names is None or (f"{path}.{name}" if path else name) in names
@@ -68,9 +73,9 @@ class Snapshot:
             for name, child in part.children:
                 if module._modules.get(name) is not (child and child()):
                     return False
-            for buffer, name, known, place in part.slots:
+            for buffer, name, known, place, _ in part.slots:
                 tensor = (module._buffers if buffer else module._parameters).get(name)
-                if tensor is not (known and known()) or _place(tensor) != place:
+                if id(tensor) != known or _place(tensor) != place:
                     return False
         return True
 
@@ -84,4 +89,10 @@ def _place(tensor: torch.Tensor | None) -> Any:
         return None
     if hasattr(tensor, "full_tensor"):
         tensor = tensor.to_local()  # what a rank holds of it; its full shape is the model's
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    return tensor.untyped_storage()._cdata, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _storage(tensor: torch.Tensor | None) -> StorageWeakRef | None:
+    if tensor is None:
+        return None
+    return StorageWeakRef((tensor.to_local() if hasattr(tensor, "full_tensor") else tensor).untyped_storage())

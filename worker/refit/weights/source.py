@@ -126,7 +126,7 @@ class Source:
 
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
-        yield from self.shards.gathered() if self.shards is not None else gathered(self._state)
+        yield from self.shards.gathered(self.model) if self.shards is not None else gathered(self._state)
 
     def _manifest(self) -> Manifest:
         return self.shards.manifest if self.shards is not None else Manifest.of(self._state.items())
@@ -179,7 +179,7 @@ class Source:
     def _parts(self) -> Iterator[Part]:
         """Yields this rank's parts of the tensors; those that have to be gathered or moved first have no memory."""
         if self.shards is not None:
-            yield from self.shards.held()
+            yield from self.shards.held(self.model)
             return
         for spec, tensor in zip(self.manifest.tensors, self._state.values(), strict=True):
             is_there = tensor.is_contiguous() and not is_sharded(tensor)
@@ -222,7 +222,7 @@ class Source:
         if not self._known.snapshot.holds(self.model):
             raise RefitError("refit: the model has changed since it was described; make a Source for every refit")
 
-    @cached_property
+    @property
     def _state(self) -> dict[str, torch.Tensor]:
         return layout(self.model, self.scope)
 
@@ -236,6 +236,6 @@ def _storages(model: torch.nn.Module) -> dict[int, torch.UntypedStorage]:
     """Returns the memory of a model by address; of a sharded one (``DTensor``) this rank's."""
     tensors = (*model.parameters(), *model.buffers())
     own = (tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors)
-    return {
-        storage.data_ptr(): storage for storage in (tensor.detach().untyped_storage() for tensor in own) if storage.nbytes()
-    }
+    storages = (tensor.detach().untyped_storage() for tensor in own)
+    # Where several begin at one address, the longest holds all.
+    return {storage.data_ptr(): storage for storage in sorted(storages, key=torch.UntypedStorage.nbytes) if storage.nbytes()}
