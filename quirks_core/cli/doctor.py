@@ -199,7 +199,9 @@ def _evidence(registry: Registry) -> list[Finding]:
     has_engine = installed_version(_ENGINE) is not None
     for item in registry.loaded:
         name = item.quirk.id
-        found += [_probe(item, probe) for probe in item.quirk.probes if has_engine or not _reads_engine(probe)]
+        is_there = all(one.package == _ENGINE or installed_version(one.package) for one in item.quirk.affected)
+        probes = item.quirk.probes if is_there else ()
+        found += [_probe(item, probe) for probe in probes if has_engine or not _reads_engine(probe)]
         patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
         laws = [*expiry(item), *(fitting(item) if has_engine or not any(map(_reads_engine, patches)) else ())]
         # That no run here needs a patch is for authors to know (quirks validate).

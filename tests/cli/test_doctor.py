@@ -92,6 +92,13 @@ def test_a_quirk_is_checked_before_any_run_needs_it(quirks, install, changes, le
     assert any(words in found for found in found_about(examined, "acme-patch"))
 
 
+def test_a_package_that_is_not_there_is_not_probed(quirks, install):
+    probe = "StaticProbe('acme_engine', 'fault')"
+    install("acme-other", declared("acme-other", affected="Affected('acme-engine', fixed='2')", evidence=probe))
+
+    assert not any("cannot be decided" in found for found in found_about(quirks("doctor", "--json"), "acme-other"))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
