@@ -17,7 +17,7 @@ from worker.refit.agreement import agree
 from worker.refit.arrivals import Arrival, Arrivals
 from worker.refit.running import Server, look
 from worker.refit.weights.expected import Expected, digest
-from worker.refit.weights.shards import is_sharded
+from worker.refit.weights.scope import is_sharded
 
 
 class LedgerCallback(TrainerCallback):  # type: ignore[misc]

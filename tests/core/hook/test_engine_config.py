@@ -54,7 +54,7 @@ EngineArgs(model=model).create_engine_config(UsageContext[usage])
 
 
 @pytest.mark.parametrize(("usage", "purpose"), [("OPENAI_API_SERVER", "serve"), ("LLM_CLASS", "eval")])
-def test_a_server_or_an_evaluation_without_quirks_gets_one_line(model, shell, monkeypatch, usage, purpose):  # noqa: ARG001
+def test_a_server_or_an_evaluation_without_quirks_gets_one_line(model, shell, monkeypatch, usage, purpose):  # noqa: ARG001 - shell
     for name, text in {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": "all"}.items():
         monkeypatch.setenv(name, text)
 

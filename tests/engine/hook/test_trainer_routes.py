@@ -69,7 +69,7 @@ def theirs(programs, vllm, model):
     return programs.server(vllm, "serve", model, *programs.small, *options, *transfer, **modes)
 
 
-def ours(programs, vllm, model):  # noqa: ARG001
+def ours(programs, vllm, model):  # noqa: ARG001 - called as `theirs` is
     return programs.worker(model, KEY, name="tiny", enable_lora=True, max_lora_rank=8)
 
 

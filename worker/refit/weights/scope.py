@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -72,10 +72,21 @@ def own_tensors(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, to
     return {name: tensor for name, tensor in state.items() if first[id(tensor)] == name}
 
 
+def is_sharded(tensor: Any) -> bool:
+    """Returns whether a tensor is a ``DTensor``."""
+    return hasattr(tensor, "full_tensor")
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """Returns what this rank has of a tensor: its part of a ``DTensor``, or all of it."""
+    own: torch.Tensor = tensor.to_local() if hasattr(tensor, "full_tensor") else tensor
+    return own
+
+
 def gathered(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields tensors whole and contiguous; all ranks have to iterate together."""
     for name, tensor in state.items():
-        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        whole = tensor.full_tensor() if is_sharded(tensor) else tensor
         yield name, whole.contiguous()
 
 

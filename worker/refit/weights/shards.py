@@ -13,7 +13,7 @@ import torch.distributed as dist
 from worker.errors import RefitError
 from worker.refit.weights.box import Box, Part, Region, narrowed
 from worker.refit.weights.manifest import Manifest
-from worker.refit.weights.scope import RefitScope, checkpoint_layout, gathered, own_tensors
+from worker.refit.weights.scope import RefitScope, checkpoint_layout, gathered, is_sharded, local, own_tensors
 
 
 class _View(NamedTuple):
@@ -117,10 +117,10 @@ class Shards:
         Raises:
             RefitError: It has other tensors now.
         """
-        local = {name: tensor.to_local() if is_sharded(tensor) else tensor for name, tensor in self._tensors(model).items()}
+        own = {name: local(tensor) for name, tensor in self._tensors(model).items()}
         for spec in self.manifest.tensors:
             view = self._views[spec.name]
-            if (shown := view.shown(self._boxes[view.parent], local[view.parent])) is not None:
+            if (shown := view.shown(self._boxes[view.parent], own[view.parent])) is not None:
                 yield Part(spec, *shown)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -143,11 +143,6 @@ class Shards:
         if found.keys() != self._boxes.keys():
             raise RefitError("refit: the model has changed since it was described; make a Source for every refit")
         return found
-
-
-def is_sharded(tensor: Any) -> bool:
-    """Returns whether a tensor is a ``DTensor``."""
-    return hasattr(tensor, "full_tensor")
 
 
 def _box(tensor: Any) -> Box | None:

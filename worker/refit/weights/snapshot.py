@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from worker.refit.weights.scope import local
+
 
 class _Slot(NamedTuple):
     """A parameter or buffer of a module: the tensor, and where and how its values lay.
@@ -87,12 +89,9 @@ def _sizes(module: nn.Module) -> tuple[int, int, int]:
 def _place(tensor: torch.Tensor | None) -> Any:
     if tensor is None:
         return None
-    if hasattr(tensor, "full_tensor"):
-        tensor = tensor.to_local()  # what a rank holds of it; its full shape is the model's
-    return tensor.untyped_storage()._cdata, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    own = local(tensor)  # the full shape of a sharded one is the model's
+    return own.untyped_storage()._cdata, own.data_ptr(), own.shape, own.stride(), own.dtype
 
 
 def _storage(tensor: torch.Tensor | None) -> StorageWeakRef | None:
-    if tensor is None:
-        return None
-    return StorageWeakRef((tensor.to_local() if hasattr(tensor, "full_tensor") else tensor).untyped_storage())
+    return None if tensor is None else StorageWeakRef(local(tensor).untyped_storage())

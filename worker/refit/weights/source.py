@@ -20,8 +20,8 @@ from worker.refit.weights.box import Box, Part, Place, Region
 from worker.refit.weights.buffers import share_memory
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
 from worker.refit.weights.pool import Shared
-from worker.refit.weights.scope import RefitScope, gathered, layout
-from worker.refit.weights.shards import Shards, is_sharded
+from worker.refit.weights.scope import RefitScope, gathered, is_sharded, layout, local
+from worker.refit.weights.shards import Shards
 from worker.refit.weights.snapshot import Snapshot
 
 _T = TypeVar("_T")
@@ -235,7 +235,6 @@ def _can_be_shared(storage: torch.UntypedStorage) -> bool:
 def _storages(model: torch.nn.Module) -> dict[int, torch.UntypedStorage]:
     """Returns the memory of a model by address; of a sharded one (``DTensor``) this rank's."""
     tensors = (*model.parameters(), *model.buffers())
-    own = (tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors)
-    storages = (tensor.detach().untyped_storage() for tensor in own)
+    storages = (local(tensor).detach().untyped_storage() for tensor in tensors)
     # Where several begin at one address, the longest holds all.
     return {storage.data_ptr(): storage for storage in sorted(storages, key=torch.UntypedStorage.nbytes) if storage.nbytes()}
