@@ -9,7 +9,7 @@ The model has the layers of Qwen3-30B-A3B, 12 of them, with random weights in bf
 Every rank gets 256 requests of 128 + 256 tokens (even), or rank 0 gets them and every other rank 4 (uneven; counted is the rate
 of rank 0). CUDA graphs are on; `--compile` adds vLLM's default compilation, which takes minutes at each start. Only one set of
 engines is up at a time. In it the loads take turns; `--repeat` takes the whole list of sets again and again. The set `bare` is
-one engine with ranks of its own as vLLM starts it, without a plan, and driven without logprobs, which all others have.
+one engine with ranks of its own as vLLM starts it, without a plan, and driven without and with logprobs, which all others have.
 
 Measured before on two H200, vLLM 0.26.0, same model and load: two independent engines 45 900 tokens/s together, data parallel 2
 with expert parallel 2 in one group 50 100; uneven 22 960 and 24 990 on the busy rank. The aim: no less than these ratios,
@@ -160,12 +160,14 @@ class Figures:
 
     Attributes:
         even: Tokens per second of all ranks together, for each round.
+        plain: The same without logprobs; a bare engine's alone.
         uneven: Tokens per second of the busy rank, for each round.
         expert_bytes: Bytes of expert weights in each process.
         start_s: Seconds until the engines were up and proven, for each start.
     """
 
     even: list[float] = field(default_factory=list)
+    plain: list[float] = field(default_factory=list)
     uneven: list[float] = field(default_factory=list)
     expert_bytes: list[int] = field(default_factory=list)
     start_s: list[float] = field(default_factory=list)
@@ -279,7 +281,7 @@ async def in_group(config: dict[str, Any], engines: Engines, setting: Setting, f
 
 @asynccontextmanager
 async def bare(config: dict[str, Any], engines: Engines, setting: Setting, figures: Figures) -> AsyncIterator[list[Load]]:
-    """Starts an engine of vLLM's own with the same arguments; yields the even load for it."""
+    """Starts an engine of vLLM's own with the same arguments; yields the even load for it, without and with logprobs."""
     os.environ.update(setting.env)
     import rollouts
     from vllm import SamplingParams
@@ -287,17 +289,19 @@ async def bare(config: dict[str, Any], engines: Engines, setting: Setting, figur
 
     from worker.engine import vllm_adapter
 
-    cheap = SamplingParams(max_tokens=setting.new, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+    # As the worker's requests are, so that what differs is the worker and the group.
+    common = {"max_tokens": setting.new, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+    plain, with_logprobs = SamplingParams(**common), SamplingParams(logprobs=0, flat_logprobs=True, **common)
     arguments = {name: value for name, value in config["engine"].items() if name not in _OURS_ALONE}
     llm = rollouts.bare_engine(config["model"], **arguments)
 
-    async def rate_of(seed: str) -> float:
+    async def rate_of(params: SamplingParams, seed: str) -> float:
         rows = batch(setting, engines.ranks * setting.requests, seed)["input_ids"].tolist()
         start = time.perf_counter()
-        return await rollouts.bare_batch(llm, rows, cheap) / (time.perf_counter() - start)
+        return await rollouts.bare_batch(llm, rows, params) / (time.perf_counter() - start)
 
     try:
-        yield [("even", rate_of, figures.even)]
+        yield [("plain", partial(rate_of, plain), figures.plain), ("even", partial(rate_of, with_logprobs), figures.even)]
     finally:
         vllm_adapter.stop_engine(llm)
 
@@ -322,8 +326,10 @@ def ratios(results: Results, setting: Setting) -> list[Ratio]:
     """Every ratio of which both figures are there; only the real model at its measured size has all aims."""
     found: list[Ratio] = []
 
-    def compare(what: str, load: str, ours: Engines, theirs: Engines, scale: int = 1, aim: float = 0.0) -> None:
-        values = [median(getattr(results[key], load)) if key in results else 0.0 for key in (ours, theirs)]
+    def compare(what: str, loads: str, ours: Engines, theirs: Engines, scale: int = 1, aim: float = 0.0) -> None:
+        own, _, other = loads.partition(" to ")
+        pairs = ((own, ours), (other or own, theirs))
+        values = [median(getattr(results[key], load)) if key in results else 0.0 for load, key in pairs]
         if all(values):
             found.append(Ratio(f"{what}: {ours} to {theirs}", values[0] / (values[1] * scale), aim))
 
@@ -337,7 +343,9 @@ def ratios(results: Results, setting: Setting) -> list[Ratio]:
             compare("uneven", "uneven", engines, apart, aim=UNEVEN_AIM * at_two)
             compare(BYTES, "expert_bytes", engines, apart if apart in results else one, aim=1 / engines.ranks)
         if engines.strategy == "actors":
-            compare("of vLLM alone without logprobs", "even", engines, Engines("bare", engines.ranks), aim=BARE_AIM * aimed)
+            alone = Engines("bare", engines.ranks)
+            compare("of vLLM alone without logprobs", "even to plain", engines, alone)
+            compare("of vLLM alone with logprobs", "even", engines, alone, aim=BARE_AIM * aimed)
         if engines.ranks > 1 and engines.strategy != "bare":
             compare("of linear", "even", engines, one, engines.ranks, EFFICIENCY_AIM * aimed)
     return found
@@ -377,12 +385,20 @@ def show(results: Results, setting: Setting, problems: Sequence[str]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 128)
     table = Table(title="tokens/s: median (slowest to fastest round)", title_justify="left")
     table.add_column("engines")
-    for heading in ("even, all ranks", "uneven, busy rank", "experts MB/rank", "start s", "rounds"):
+    for heading in ("even, all ranks", "the same, no logprobs", "uneven, busy rank", "experts MB/rank", "start s", "rounds"):
         table.add_column(heading, justify="right")
     for engines, figures in results.items():
         size = f"{max(figures.expert_bytes) / 1e6:,.1f}" if figures.expert_bytes else ""
         start = f"{median(figures.start_s):.0f}" if figures.start_s else ""
-        table.add_row(str(engines), _spread(figures.even), _spread(figures.uneven), size, start, str(len(figures.even)))
+        table.add_row(
+            str(engines),
+            _spread(figures.even),
+            _spread(figures.plain),
+            _spread(figures.uneven),
+            size,
+            start,
+            str(len(figures.even)),
+        )
     console.print(table)
     for ratio in ratios(results, setting):
         at_most = ratio.what.startswith(BYTES)

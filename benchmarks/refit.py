@@ -4,7 +4,7 @@
     python benchmarks/refit.py --json     the same as JSON
     REFIT_MODEL=30B-A3B python …          with 12 layers of Qwen3-30B-A3B instead: 128 experts in each
     REFIT_TRANSPORT=collective python …   by this transport alone
-    REFIT_ONLY_OURS=1 python …            our worker alone, with the account of updates and then without it
+    REFIT_ONLY_OURS=1 python …            our worker alone, without the account of updates and then with it
     REFIT_ONLY_NATIVE=1 python …          vLLM's own engines alone, without and with the quirk recorded-updates
 
 Weights are random, the policy is a transformers model on the engine's GPU (IPC) or on the second one (NCCL). Every refit is
@@ -201,7 +201,7 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int, found: list[me
 
     options = arguments(folder)
     medians: dict[str, float] = {}
-    ledgers = ("warn", "off") if os.environ.get("REFIT_ONLY_OURS") else (os.environ.get(LEDGER_VARIABLE, "warn"),)
+    ledgers = ("off", "warn") if os.environ.get("REFIT_ONLY_OURS") else (os.environ.get(LEDGER_VARIABLE, "warn"),)
     for (transport, model), mode in itertools.product(models.items(), ledgers):
         os.environ[LEDGER_VARIABLE] = mode
         what = f"refit, {transport}{', without a ledger' if mode == 'off' else ''}"

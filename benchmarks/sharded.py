@@ -3,11 +3,12 @@
     python benchmarks/sharded.py             Qwen3-30B-A3B's shape (61 GB in bf16), two GPUs on each side
     SHARDED_LAYERS=4 python …                with fewer layers
     SHARDED_TRAINERS=1 SHARDED_ENGINES=1 …   with other numbers of GPUs
-    SHARDED_WAYS=TP,EP,FP8,native python …   some of the engines alone
+    SHARDED_WAYS=TP,EP,FP8,native,IPC …      some of the engines alone
 
 The trainer is an FSDP2 model with random weights that are made on its GPUs, one process for each. The engine starts from dummy
 weights. A refit is all of it: pause, update, resume. "gathered" is the first way of the same transport: each tensor is gathered
-by the trainer's ranks and broadcast by rank 0, as vLLM's own NCCL engine does.
+by the trainer's ranks and broadcast by rank 0, as vLLM's own NCCL engine does. By IPC a rank of the trainer shares its GPU with one
+of the engine, and "gathered" puts whole tensors into a buffer there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,22 @@ from refit import Control, row
 
 TRAINERS, ENGINES = int(os.environ.get("SHARDED_TRAINERS", "2")), int(os.environ.get("SHARDED_ENGINES", "2"))
 LAYERS = int(os.environ.get("SHARDED_LAYERS", "48"))
-WAYS = os.environ.get("SHARDED_WAYS", "TP,EP,FP8,native").split(",")
+WAYS = os.environ.get("SHARDED_WAYS", "TP,EP,FP8,native,IPC").split(",")
 _IP = "127.0.0.1"
 _problems: list[str] = []
 
 
-def trainer(rank: int, folder: Path, port: int, pipe: Any, calls: Any) -> None:
-    """One rank: makes its shards, then does what it reads from the pipe."""
+def trainer(rank: int, first: int, folder: Path, port: int, pipe: Any, calls: Any) -> None:
+    """One rank: makes its shards on its GPU, counted from the first, then does what it reads from the pipe."""
     import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from worker.refit import CollectiveSender, Source
+    from worker.refit import CollectiveSender, Source, send_ipc_zmq
 
     torch.set_grad_enabled(False)
-    device = torch.device("cuda", ENGINES + rank)
+    device = torch.device("cuda", first + rank)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", init_method=f"tcp://{_IP}:{port}", rank=rank, world_size=TRAINERS, device_id=device)
     with torch.device("meta"):
@@ -58,6 +59,7 @@ def trainer(rank: int, folder: Path, port: int, pipe: Any, calls: Any) -> None:
     for parameter in model.parameters():
         parameter.to_local().normal_(0, 0.02)
     sender: Any = None
+    send: Any = None
     pipe.send("ready")
     while (command := pipe.recv()) is not None:
         what, *arguments = command
@@ -67,19 +69,23 @@ def trainer(rank: int, folder: Path, port: int, pipe: Any, calls: Any) -> None:
             if what == "open":
                 port, size = arguments
                 sender = CollectiveSender(_IP, port, world_size=size, rank=rank, device=device)
+                send = sender.send
+            elif what == "open IPC":
+                (addresses,) = arguments
+                send = partial(send_ipc_zmq, addresses=[addresses[rank]], device=device)
             elif what == "open vLLM's":
                 sender = _native(rank, model, *arguments, calls)
             elif what == "negate":
                 for parameter in model.parameters():
                     parameter.to_local().neg_()
             elif what == "pieces":
-                sender.send(Source(model, "parameters"))
+                send(Source(model, "parameters"))
             elif what == "gathered":
                 source = Source(model, "parameters")
-                sender.send(source.__call__, manifest=source.manifest)
+                send(source.__call__, manifest=source.manifest)
             elif what == "vLLM's":
                 sender.send_weights()
-            elif what == "close":
+            elif what == "close" and sender is not None:
                 getattr(sender, "close", getattr(sender, "shutdown", None))()
             torch.cuda.synchronize()
         except Exception:
@@ -132,8 +138,8 @@ class _Calls:
 class Trainers:
     """All ranks of the trainer."""
 
-    def __init__(self, folder: Path) -> None:
-        """Starts them."""
+    def __init__(self, folder: Path, first: int) -> None:
+        """Starts them, on GPUs from the first."""
         from worker.refit.transport.channel import free_port
 
         context = multiprocessing.get_context("spawn")
@@ -142,7 +148,7 @@ class Trainers:
         own, theirs = context.Pipe()
         self._pipes = [pipe for pipe, _ in pipes]
         self.processes = [
-            context.Process(target=trainer, args=(rank, folder, port, pipe, theirs), daemon=True)
+            context.Process(target=trainer, args=(rank, first, folder, port, pipe, theirs), daemon=True)
             for rank, (_, pipe) in enumerate(pipes)
         ]
         for process in self.processes:
@@ -187,11 +193,17 @@ class Trainers:
             pipe.send(None)
 
 
-def links(nbytes: int) -> list[float]:
-    """Milliseconds that a copy of as many bytes takes over the links, each trainer's part to an engine's GPU."""
+def links(nbytes: int, first: int) -> list[float]:
+    """Milliseconds that a copy of as many bytes takes, each trainer's part to an engine's GPU.
+
+    On shared GPUs each engine's process has half of its own part there, as with columns of a tensor in one place.
+    """
     import torch
 
-    pairs = [(ENGINES + rank, rank % ENGINES) for rank in range(TRAINERS)]
+    if first:
+        pairs = [(first + rank, rank % ENGINES) for rank in range(TRAINERS)]
+    else:
+        pairs = [(one, other) for one in range(TRAINERS) for other in range(ENGINES)]
     block = 2 << 30
     memory = [
         (
@@ -208,7 +220,7 @@ def links(nbytes: int) -> list[float]:
                 target.copy_(source, non_blocking=True)
         for device in {device for pair in pairs for device in pair}:
             torch.cuda.synchronize(device)
-        times.append((time.perf_counter() - start) * 1e3 * nbytes / TRAINERS / (4 * block))
+        times.append((time.perf_counter() - start) * 1e3 * nbytes / len(pairs) / (4 * block))
     del memory
     torch.cuda.empty_cache()
     return times[1:]
@@ -238,7 +250,7 @@ def engine_arguments(way: str) -> dict[str, Any]:
         "dtype": "bfloat16",
         "enforce_eager": True,
         "max_model_len": 1024,
-        "gpu_memory_utilization": 0.8,
+        "gpu_memory_utilization": 0.5,
         "kv_cache_memory_bytes": 1 << 30,
         "tensor_parallel_size": ENGINES,
     }
@@ -253,21 +265,26 @@ async def ours(way: str, folder: Path, trainers: Trainers, rounds: int, found: l
     config = {
         "model": str(folder),
         "engine": {**engine_arguments(way), "vllm_kwargs": {"skip_tokenizer_init": True}},
-        "refit": {"transport": "collective"},
+        "refit": {"transport": "ipc_zmq" if way == "IPC" else "collective"},
     }
     worker = VllmAsyncGenerationWorker(config)
     await worker.post_init_async()
     try:
-        port, size = free_port(_IP), TRAINERS + ENGINES
-        opening = asyncio.ensure_future(trainers.do("open", port, size))
-        await worker.init_collective_async(0, _IP, port, size, TRAINERS)
-        await opening
+        if way == "IPC":
+            await trainers.do("open IPC", await worker.report_refit_addresses_async())
+            update = worker.update_weights_via_ipc_zmq_async
+        else:
+            port, size = free_port(_IP), TRAINERS + ENGINES
+            opening = asyncio.ensure_future(trainers.do("open", port, size))
+            await worker.init_collective_async(0, _IP, port, size, TRAINERS)
+            await opening
+            update = worker.update_weights_from_collective_async
         llm = worker.engine.llm
 
         async def refit(how: str) -> tuple[float, Any]:
             start = time.perf_counter()
             trainers.tell(how)
-            await worker.update_weights_from_collective_async()
+            await update()
             took = (time.perf_counter() - start) * 1e3
             memory = await asyncio.to_thread(trainers.told)
             print(f"{way}, {how}: {took:.1f} ms; {worker.last_refit}; by pieces {worker.last_refit.by_pieces}", file=sys.stderr)
@@ -341,20 +358,25 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
     nbytes = sum(parameter.nbytes for parameter in model.parameters())
     print(f"{nbytes / 1e9:.1f} GB", file=sys.stderr)
-    found = [row("copy over the links", links(nbytes))]
-    trainers = await asyncio.to_thread(Trainers, folder)
-    try:
-        await asyncio.to_thread(trainers.told)
-        for way in WAYS:
-            work: Coroutine[Any, Any, None]
-            work = native(folder, trainers, 3, found) if way == "native" else ours(way, folder, trainers, rounds, found)
-            try:
-                await work
-            except Exception as error:  # the rest is worth having
-                traceback.print_exc()
-                _problems.append(f"{way}: {type(error).__name__}: {error}")
-    finally:
-        trainers.end()
+    found: list[measure.Row] = []
+    for first, ways in ((ENGINES, [way for way in WAYS if way != "IPC"]), (0, [way for way in WAYS if way == "IPC"])):
+        if not ways:
+            continue
+        found.append(row("copy over the links" if first else "copy on shared GPUs", links(nbytes, first)))
+        print(found[-1], flush=True)
+        trainers = await asyncio.to_thread(Trainers, folder, first)
+        try:
+            await asyncio.to_thread(trainers.told)
+            for way in ways:
+                work: Coroutine[Any, Any, None]
+                work = native(folder, trainers, 3, found) if way == "native" else ours(way, folder, trainers, rounds, found)
+                try:
+                    await work
+                except Exception as error:  # the rest is worth having
+                    traceback.print_exc()
+                    _problems.append(f"{way}: {type(error).__name__}: {error}")
+        finally:
+            trainers.end()
     return found
 
 

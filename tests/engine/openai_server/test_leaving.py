@@ -15,15 +15,16 @@ from patience import HUNG_S, settled
 from .conftest import CHAT, KEY, LONG, raw
 
 
-async def test_a_client_that_leaves_takes_its_request_along(http, served, aborted, idle):
-    waiting = asyncio.create_task(http.post("/v1/chat/completions", json={**LONG, "n": 4}))
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_takes_its_request_along(http, served, aborted, idle, stream):
+    waiting = asyncio.create_task(http.post("/v1/chat/completions", json={**LONG, "n": 4, "stream": stream}))
     await settled(lambda: served.llm.output_processor.get_num_unfinished_requests() > 0)
     waiting.cancel()
     await settled(lambda: aborted)
     await idle()
 
 
-async def test_100_streams_complete_while_100_others_leave_no_trace(served, aborted, idle):
+async def test_100_streams_complete_while_100_others_leave_no_trace(served, idle):
     tasks = len(asyncio.all_tasks())
     async with httpx.AsyncClient(
         base_url=served.base_url.removesuffix("/v1"),
@@ -33,7 +34,7 @@ async def test_100_streams_complete_while_100_others_leave_no_trace(served, abor
     ) as http:
 
         async def stream(index):
-            most = LONG["max_tokens"] if index % 2 else 64  # who leaves must not be through before anybody notices
+            most = LONG["max_tokens"] if index % 2 else 64
             body = {"messages": [{"role": "user", "content": f"stream {index}"}], "stream": True, "max_tokens": most}
             events = []
             async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
@@ -52,7 +53,6 @@ async def test_100_streams_complete_while_100_others_leave_no_trace(served, abor
         assert events[-1] == "[DONE]"
         assert len(json.loads(events[-2])["choices"][0]["delta"]["generation_token_ids"]) == 64
     await idle()
-    assert aborted
     await settled(lambda: len(asyncio.all_tasks()) <= tasks)
     port = int(served.base_url.rpartition(":")[2].removesuffix("/v1"))
     await settled(lambda: not _connections(port))
