@@ -7,7 +7,6 @@ no file system have a file each.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.record import Record
@@ -110,7 +110,7 @@ def _changing(file: Path) -> Iterator[dict[str, Any]]:
         found = _read(opened).model_dump(mode="json")
         yield found
         opened.truncate(0)
-        opened.write(json.dumps(found, indent=1, sort_keys=True).encode() + b"\n")
+        opened.write(to_json(found, indent=1) + b"\n")  # json.dumps indents in Python, while an update of weights waits
 
 
 def _read(opened: BinaryIO) -> Receipts:
