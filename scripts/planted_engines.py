@@ -217,8 +217,8 @@ class Llm:
         """Sends by a trainer engine of vLLM's (0.28 and later)."""
         import torch
 
-        device = next(iter(items.values())).device
-        with torch.cuda.device(device if device.type == "cuda" else None):  # where the trainer's end of NCCL is
+        first = next(iter(items.values()), None)  # none, if nothing is sent
+        with torch.cuda.device(first.device if first is not None and first.is_cuda else None):  # the trainer's end of NCCL
             self._send_from_here(way, _source(items))
 
     def _send_from_here(self, way: str, source: Any) -> None:
