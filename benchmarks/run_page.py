@@ -281,7 +281,7 @@ def _anchor(title: str) -> str:
 
 def _size(found: Measured) -> str:
     if found.error:
-        return "fails"
+        return "fails on a CPU"
     return "-" if found.mean is None else f"{found.mean:.2g}"
 
 

@@ -7,8 +7,8 @@
 
 The trainer is an FSDP2 model with random weights that are made on its GPUs, one process for each. The engine starts from dummy
 weights. A refit is all of it: pause, update, resume. "gathered" is the first way of the same transport: each tensor is gathered
-by the trainer's ranks and broadcast by rank 0, as vLLM's own NCCL engine does. By IPC a rank of the trainer shares its GPU with one
-of the engine, and "gathered" puts whole tensors into a buffer there.
+by the trainer's ranks and broadcast by rank 0, as vLLM's own NCCL engine does. By IPC a rank of the trainer shares its GPU with
+one of the engine, where "gathered" puts whole tensors into a buffer.
 """
 
 from __future__ import annotations

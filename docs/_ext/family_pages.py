@@ -136,7 +136,7 @@ class Planner:
             "```text\n"
             "MODEL_QUIRKS=on python my_trainer.py         # a rollout, in TRL, verl, NeMo RL and others\n"
             "MODEL_QUIRKS=on vllm serve MODEL             # serving\n"
-            f"quirks plan --model MODEL --vllm {_NEWEST} --assume platform==cuda\n```",
+            f"quirks plan --model MODEL --trainer trl --vllm {_NEWEST} --assume platform==cuda   # or -- vllm serve MODEL\n```",
             f"## What applies to {family.title}",
             self._applies(own, active) if own else "Nothing that other models do not get as well.",
             f"As for any model: {self._listed(common & set().union(*active.values()))}.",
@@ -156,17 +156,19 @@ class Planner:
         return page(
             "Which vLLM for which model",
             f"Take {_NEWEST} on GPUs and {ENGINES[-2]} on CPUs, unless your trainer pins another one "
-            "([trainers](trainers.md#by-trainer)): their source was read, and most proofs were made there. "
+            "([trainers](trainers.md#by-trainer); TRL 1.16 takes 0.22 to 0.31 and warns beyond): their source was read, and most "
+            "proofs were made there. "
             f"Beyond {_NEWEST} nothing was read, and below 0.26 only what is listed there was run.",
             "The table counts the cures that the catalogue has for a model and not for every other one, on CUDA, in some run "
             "(a rollout, LoRA, a quantised checkpoint, …). With `MODEL_QUIRKS=on` they are in force where they apply, so a "
-            "number is no reason against a version; without it, take the smallest. ✓ and ✗ are the "
+            "number is no reason against a version, and without it a cure may concern a run that is not yours: ask for your "
+            "run, below. ✓ and ✗ are the "
             "[sweep](results/sweep.md): a tiny model of the kind was right, or not, after two weight updates on a CPU with "
             f"vLLM {ENGINES[-2]}; the others were not run as a whole.",
             table((*_SUPPORTED, "`model_type` in `config.json`"), rows),
             "For your model and your versions:",
             "<!-- MODEL is yours. -->\n```console notest\n"
-            "$ quirks plan --model MODEL --vllm 0.26.0,0.32.0,0.33.0 --assume platform==cuda  # nothing is installed\n"
+            "$ quirks plan --model MODEL --trainer trl --vllm 0.26.0,0.32.0,0.33.0 --assume platform==cuda\n"
             "$ quirks upgrade --from 0.32.0 --to 0.33.0 --model MODEL    # what changes; needs the extra upgrade\n```",
             "The site has a page for each family, with what applies to a rollout, to LoRA and to serving. Whether a version "
             "computes a model as the trainer does is a measurement: [parity](parity.md), and "

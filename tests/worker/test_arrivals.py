@@ -252,7 +252,24 @@ def test_a_rank_that_looks_no_more_still_gathers_with_the_others(monkeypatch, me
     if is_sharded:
         model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Shard(0)]))
     monkeypatch.setattr(trl_callback, "digest", lambda *_, **__: made.append(1) or object())
-    llm = SimpleNamespace(llm_engine=SimpleNamespace(vllm_config=SimpleNamespace(additional_config={})))  # without a ledger
+
+    _two_steps(model)
+
+    assert len(made) == 1 + is_sharded
+
+
+def test_a_model_that_has_no_digest_ends_the_comparison_alone(caplog):
+    model = nn.Linear(2, 2)
+    model.weight.ds_id = 1
+
+    _two_steps(model)
+
+    assert [record.levelname for record in caplog.records if "DeepSpeed ZeRO-3" in record.message] == ["ERROR"]
+
+
+def _two_steps(model):
+    """Calls TRL's callback for two steps; the engine has no ledger."""
+    llm = SimpleNamespace(llm_engine=SimpleNamespace(vllm_config=SimpleNamespace(additional_config={})))
     trainer = SimpleNamespace(
         model=model,
         args=SimpleNamespace(gradient_accumulation_steps=1),
@@ -260,9 +277,6 @@ def test_a_rank_that_looks_no_more_still_gathers_with_the_others(monkeypatch, me
         vllm_generation=SimpleNamespace(mode="colocate", llm=llm),
     )
     callback, state = trl_callback.LedgerCallback(trainer), SimpleNamespace(global_step=1)
-
     for _ in range(2):
         callback.on_step_begin(None, state, None)
         callback.on_step_end(None, state, None)
-
-    assert len(made) == 1 + is_sharded

@@ -78,7 +78,10 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Makes the digest of what this step's rollout should come from; other ranks of a sharded model wait for this one."""
         if not self._is_off or any(map(is_sharded, self._trainer.model.parameters())):
-            self._sent = digest(self._trainer.model, whole=self._whole, **self._facts)
+            try:
+                self._sent = digest(self._trainer.model, whole=self._whole, **self._facts)
+            except QuirksError as error:  # on every rank
+                self._end(error)
             self._scale = self._scale_now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
@@ -92,8 +95,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
             arrival = self._comparison.compare(self._look(), self._sent)
             is_skipped = self._was_skipped()
         except QuirksError as error:
-            self._is_off = True
-            report.error(f"arrival: not looked at from now on: {error}")
+            self._end(error)
             return
         before = self.arrivals[-1].status if self.arrivals else "arrived"
         self.arrivals.append(arrival)
@@ -114,6 +116,10 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
             row |= {"skipped": is_skipped}
             with self._file.open("a", encoding="utf-8") as opened:
                 opened.write(json.dumps(row) + "\n")
+
+    def _end(self, error: QuirksError) -> None:
+        self._is_off, self._sent = True, None
+        report.error(f"arrival: not looked at from now on: {error}")
 
     def _log(self, arrival: Arrival) -> None:
         """Adds to what TRL logs at this step."""
