@@ -156,8 +156,8 @@ class Planner:
         return page(
             "Which vLLM for which model",
             f"Take {_NEWEST} on GPUs and {ENGINES[-2]} on CPUs, unless your trainer pins another one "
-            "([trainers](trainers.md#by-trainer); TRL 1.16 takes 0.22 to 0.31 and warns beyond): their source was read, and most "
-            "proofs were made there. "
+            "([trainers](trainers.md#by-trainer); TRL 1.16 takes 0.22 to 0.31 and warns beyond): their source was read, and "
+            "most proofs were made there. "
             f"Beyond {_NEWEST} nothing was read, and below 0.26 only what is listed there was run.",
             "The table counts the cures that the catalogue has for a model and not for every other one, on CUDA, in some run "
             "(a rollout, LoRA, a quantised checkpoint, …). With `MODEL_QUIRKS=on` they are in force where they apply, so a "

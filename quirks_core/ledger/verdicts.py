@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 
 from quirks_core.base.text import listed
 from quirks_core.ledger.account import Entry, Kind, LedgerSettings, Verdict
@@ -253,8 +254,8 @@ class Judge:
             if wrong := sorted(self._alike & common - same):
                 texts.append(f"{_count(wrong)} that all ranks held alike are different on them now: {listed(wrong)}")
             self._alike &= same | (self.names - common)
-            first = rows[0].digests
-            self._alike |= {n for n in same if all(n in row.changed for row in rows) and not first[n].startswith(_ZERO)}
+            changed = set.intersection(*(set(row.changed) for row in rows))
+            self._alike |= {name for name in same & changed if not rows[0].digests[name].startswith(_ZERO)}
         if texts:
             text = f"ranks disagree: {'; '.join(texts)}; a rank was left out of the update, or got another one"
             yield Verdict(kind="ranks", number=number, text=text)
@@ -304,6 +305,7 @@ class Judge:
             )
 
 
+@cache  # the names of one engine, at each update
 def _layer(name: str) -> tuple[str, int] | None:
     match = _LAYER.match(name)
     return (match[1] or "", int(match[2])) if match else None
