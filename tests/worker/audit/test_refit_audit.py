@@ -9,7 +9,6 @@ import pytest
 from quirks_core.cli import main
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import GenerationConfig
-from worker.lab.audit import refit_audit
 from worker.lab.audit.records import Audit, AuditError, Hazard, Refit
 from worker.lab.audit.refit_audit import audit, candidates, changes_weights, covering, opened
 
@@ -160,7 +159,7 @@ def audited(monkeypatch):
             asked.update(options, config=config, planning=planning)
             return found
 
-        monkeypatch.setattr(refit_audit, "audit", audit)
+        monkeypatch.setattr("worker.lab.audit.refit_audit.audit", audit)
         return asked
 
     return end
