@@ -62,12 +62,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Program(_Parser):
-    """The parser of the command line as a whole; its help lists the commands in groups.
+    """The parser of the command line as a whole; its help lists the commands in groups."""
 
-    Attributes:
-        commands: By the title of a group, name and help of each command.
-    """
-
+    #: By the title of a group, name and help of each command.
     commands: Mapping[str, Sequence[tuple[str, str]]] = {}
 
     def format_help(self) -> str:

@@ -54,6 +54,8 @@ class IsolatedRegistry:
         """
         for plugin in plugins:
             name = plugin.id if isinstance(plugin, Quirk) else str(getattr(plugin, "__name__", type(plugin).__name__))
+            if any((item.distribution, item.name) == (distribution, name) for item in self._plugins):
+                raise DeclarationError(f"{name!r} was added already, as a part of {distribution!r}")
             point = cast("EntryPoint", _Given(plugin, f"tests:{name}", "tests"))
             plugins_now = [*self._plugins, Discovered(name, distribution, version, point)]
             registry = Registry.load(plugins_now)
