@@ -96,11 +96,7 @@ def carry_out(plan: ProcessPlan) -> None:
 
 
 def acknowledgement(engine: dict[str, Any] | None = None) -> Acknowledgement:
-    """Returns what this process carries out.
-
-    Args:
-        engine: Values by slot of the engine's configuration in this process.
-    """
+    """Returns what this process carries out, with the values by slot of its engine's configuration."""
     patches = (
         Effect(
             slot=f"patch.{one.target}",

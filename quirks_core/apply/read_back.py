@@ -20,12 +20,10 @@ _STANDS_FOR = {"engine.dtype": "auto", "engine.head_dtype": "model"}
 
 
 def read_configuration(vllm_config: Any, requested: Iterable[str]) -> dict[str, Any]:
-    """Returns, by slot, what a ``VllmConfig`` holds of the engine's slots; the driver and every worker have one of their own.
+    """Returns, by slot, what a ``VllmConfig`` holds of our slots and of others that are requested.
 
-    Args:
-        vllm_config: The configuration.
-        requested: Engine arguments beside the slots of our configuration. One that the engine does not keep, or keeps as more
-            than a scalar or a list of scalars, is left out.
+    The driver and every worker have a configuration of their own. A slot that the engine does not keep, or keeps as more than a
+    scalar or a list of scalars, is left out.
     """
     slots = sorted(slot for slot in {*SLOTS, *requested} if slot_named(slot).place in (Place.ARGUMENT, Place.OVERRIDE))
     sections = dict(_sections(vllm_config))

@@ -72,14 +72,9 @@ def temporary(prefix: str) -> Iterator[Path]:
         remove(folder)
 
 
-def abandoned(prefixes: Sequence[str], parent: str | Path | None = None) -> Iterator[Path]:
-    """Yields the folders of this user whose owner has ended, and removes each of them afterwards.
-
-    Args:
-        prefixes: How their names begin.
-        parent: Where they are; the system's folder for temporary files if None.
-    """
-    for folder in Path(tempfile.gettempdir() if parent is None else parent).iterdir():
+def abandoned(prefixes: Sequence[str]) -> Iterator[Path]:
+    """Yields this user's temporary folders, by how their names begin, whose owner has ended; removes each of them then."""
+    for folder in Path(tempfile.gettempdir()).iterdir():
         if not folder.name.startswith(tuple(prefixes)) or (lock := _abandoned_lock(folder)) is None:
             continue
         try:

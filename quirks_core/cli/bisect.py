@@ -17,9 +17,8 @@ from typing import Any
 
 from quirks_core.base import child_process
 from quirks_core.base.errors import UsageError
-from quirks_core.base.json_values import canonical
 from quirks_core.base.record import Record
-from quirks_core.cli.command import Command
+from quirks_core.cli.command import Command, print_json
 from quirks_core.cli.numbers import seconds
 from quirks_core.cli.options import describes_run, load_config, plan_options
 from quirks_core.plan.records import State
@@ -61,7 +60,7 @@ def run_bisect(options: argparse.Namespace) -> int:
         raise
     if options.json:
         found = {**outcome.model_dump(mode="json"), "explained": outcome.explained, "summary": str(outcome)}
-        print(canonical({**found, "command": options.cmd, "logs": str(logs), "runs": command.runs}, indent=2))
+        print_json({**found, "command": options.cmd, "logs": str(logs), "runs": command.runs})
     else:
         console.say(f"[bold]{line(outcome)}[/]")
     console.say(f"output of every run: {line(logs)}")
@@ -141,20 +140,13 @@ def bisect(names: Sequence[str], attempt: Attempt) -> Outcome:
 
 @dataclass(slots=True)
 class _Command:
-    """The command, to be run with quirks disabled.
-
-    Attributes:
-        options: Parsed arguments: the command, its time limit, and what is disabled and forced in every run.
-        logs: Folder for a log file of each run.
-        console: Where progress is shown.
-        total: Number of candidates.
-        runs: The runs so far; the status is None where the time limit ended one, and negative where a signal did.
-    """
+    """The command, to be run with quirks disabled; each run has a file in the folder of logs."""
 
     options: argparse.Namespace
     logs: Path
     console: Screen
     total: int
+    #: The runs so far; the status is None where the time limit ended one, and negative where a signal did.
     runs: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, disabled: frozenset[str]) -> bool:
@@ -189,13 +181,7 @@ def _ending(status: int | None) -> str:
 
 
 def environment(variables: Mapping[str, str], names: SwitchNames, disabled: Iterable[str]) -> dict[str, str]:
-    """Returns the environment of a run with quirks disabled.
-
-    Args:
-        variables: The environment as it is.
-        names: Names to disable and to force in every run; they beat those of the environment.
-        disabled: Ids to disable in this run; they beat both.
-    """
+    """Returns an environment with quirks disabled; the names of every run beat those of the environment, and the ids both."""
     given = {name: variables.get(name, "").split(",") for name in (DISABLE_VARIABLE, FORCE_VARIABLE)}
     layers = [*given.items(), (FORCE_VARIABLE, names.force), (DISABLE_VARIABLE, [*names.disable, *sorted(disabled)])]
     switches = {name.strip(): variable for variable, listed in layers for name in listed if name.strip()}

@@ -20,9 +20,14 @@ GROUP = "model_quirks.commands"
 _ENGINES = "worker"
 
 
+def print_json(values: object) -> None:
+    """Prints what a command has for programs."""
+    print(canonical(values, indent=2))
+
+
 def print_document(values: Mapping[str, Any]) -> None:
     """Prints the JSON of a command that has a schema in `quirks_core.schemas`, with its version."""
-    print(canonical({"schema": SCHEMA, **values}, indent=2))
+    print_json({"schema": SCHEMA, **values})
 
 
 def _no_arguments(_: argparse.ArgumentParser) -> None:
@@ -70,8 +75,7 @@ BUILT_IN: Mapping[str, str] = {
 def find_commands(only: str | None = None) -> dict[str, EntryPoint]:
     """Finds the commands by name; imports none. A built-in name is not another distribution's to take.
 
-    Args:
-        only: The one that is wanted; if it is built in, the installed distributions are not searched.
+    If only a built-in one is wanted, the installed distributions are not searched.
     """
     found = {name: EntryPoint(name, f"quirks_core.cli.{where}", GROUP) for name, where in BUILT_IN.items()}
     if only in found:

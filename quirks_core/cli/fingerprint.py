@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import UsageError
-from quirks_core.cli.command import Command
+from quirks_core.cli.command import Command, print_json
 from quirks_core.declaration import data_file
 from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.terminal import Screen, line
@@ -41,7 +40,7 @@ def _print(options: argparse.Namespace) -> int:
     if (found := INSTALLED.fingerprint(options.target)) is None:
         raise UsageError(INSTALLED.missing(options.target))
     if options.json:
-        print(json.dumps({"target": options.target, "fingerprint": found}, indent=2, sort_keys=True))
+        print_json({"target": options.target, "fingerprint": found})
     else:
         print(f'expects=("{found}",),')
     return 0
@@ -50,7 +49,7 @@ def _print(options: argparse.Namespace) -> int:
 def _write(options: argparse.Namespace) -> int:
     path, changed = bring_up_to_date(Registry.load(strict=True), options.write)
     if options.json:
-        print(json.dumps({"file": str(path), "changed": changed}, indent=2, sort_keys=True))
+        print_json({"file": str(path), "changed": changed})
     else:
         show_written(path, changed)
     return 0

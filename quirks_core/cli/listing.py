@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
 
-from quirks_core.cli.command import Command
+from quirks_core.cli.command import Command, print_json
 from quirks_core.declaration.flags import Kind
 from quirks_core.plugins.finder import About, Discovered, about, discover
 from quirks_core.reporting.terminal import Screen, line
@@ -37,7 +36,7 @@ def run_list(options: argparse.Namespace) -> int:
             }
             for item, stated in found
         ]
-        print(json.dumps(rows, indent=2, sort_keys=True))
+        print_json(rows)
         return 0
     screen = Screen()
     for (distribution, version), group in groupby(found, key=lambda pair: (pair[0].distribution, pair[0].version)):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 
 from quirks_core.base.errors import QuirksError, UsageError, nearest, shown
 from quirks_core.base.text import one_line
-from quirks_core.cli.command import Command, find_commands, load_command, what_is_missing
+from quirks_core.cli.command import Command, find_commands, load_command, print_json, what_is_missing
 from quirks_core.declaration.flags import BUILT_IN
 from quirks_core.reporting.terminal import Screen, lines
 
@@ -63,12 +62,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Program(_Parser):
-    """The parser of the command line as a whole; its help lists the commands in groups.
+    """The parser of the command line as a whole; its help lists the commands in groups."""
 
-    Attributes:
-        commands: By the title of a group, name and help of each command.
-    """
-
+    #: By the title of a group, name and help of each command.
     commands: Mapping[str, Sequence[tuple[str, str]]] = {}
 
     def format_help(self) -> str:
@@ -83,10 +79,6 @@ class _Program(_Parser):
             formatter.add_arguments(actions)
             formatter.end_section()
         return formatter.format_help()
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Writes the help; argparse would pass over an output that takes nothing more."""
-        (file or sys.stderr).write(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -128,25 +120,29 @@ def _run(words: list[str]) -> int:
     except SystemExit:  # of --help and --version
         sys.stdout.flush()
         raise
-    except QuirksError as error:
-        if isinstance(error, _WrongArgumentsError):
-            codes = error.parser.get_default("error_codes") or {}
-        code = _failed(error, as_json=as_json)
-    except OSError as error:
-        if error.filename is None:
+    except Exception as error:
+        if (problem := _problem(error, place)) is None:
             raise
-        code = _failed(UsageError(f"{shown(str(error.filename), 100)}: {error.strerror}"), as_json=as_json)
-    except RecursionError:
-        code = _failed(UsageError("something in the configuration or the model is nested too deep"), as_json=as_json)
-    except ModuleNotFoundError as error:
-        if (problem := what_is_missing(error, place)) is None:
-            raise
-        code = _failed(UsageError(f"this command cannot run here: {problem}"), as_json=as_json)
-    else:
-        sys.stdout.flush()
-        return code
+        if isinstance(problem, _WrongArgumentsError):
+            codes = problem.parser.get_default("error_codes") or {}
+        _show_problem(problem, as_json=as_json)
+        code = codes.get(problem.exit_code, problem.exit_code)
     sys.stdout.flush()
-    return codes.get(code, code)
+    return code
+
+
+def _problem(error: Exception, place: str) -> QuirksError | None:
+    """Returns an error as one that a person can act on; None if it is a defect."""
+    match error:
+        case QuirksError():
+            return error
+        case OSError() if error.filename is not None:
+            return UsageError(f"{shown(str(error.filename), 100)}: {error.strerror}")
+        case RecursionError():
+            return UsageError("something in the configuration or the model is nested too deep")
+        case ModuleNotFoundError() if (missing := what_is_missing(error, place)) is not None:
+            return UsageError(f"this command cannot run here: {missing}")
+    return None
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
@@ -173,35 +169,23 @@ def _only_prints() -> Iterator[io.StringIO]:
         os.close(ours)
 
 
-def _failed(error: QuirksError, *, as_json: bool = False) -> int:
-    """Prints what went wrong; returns the exit code for it."""
+def _show_problem(error: QuirksError, *, as_json: bool) -> None:
+    notes = getattr(error, "__notes__", [])
     if as_json:
-        _print_json(error)
-        return error.exit_code
+        refusals = [item.model_dump(mode="json") for item in getattr(error, "refusals", ())]
+        # What `str` makes of it is for terminals.
+        print_json({"error": Exception.__str__(error), "notes": notes, "refusals": refusals})
+        return
     screen = Screen(stderr=True)
     if isinstance(error, _WrongArgumentsError):
         error.parser.print_usage(sys.stderr)
     screen.say(f"[bold red]error:[/] {lines(error)}")
-    for note in getattr(error, "__notes__", []):
+    for note in notes:
         screen.say(lines(note), indent=2)
-    return error.exit_code
-
-
-def _print_json(error: QuirksError) -> None:
-    from quirks_core.plan.records import RefusedError
-
-    refusals = [item.model_dump(mode="json") for item in error.refusals] if isinstance(error, RefusedError) else []
-    # What `str` makes of it is for terminals.
-    found = {"error": Exception.__str__(error), "notes": getattr(error, "__notes__", []), "refusals": refusals}
-    print(json.dumps(found, indent=2, sort_keys=True))
 
 
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """Makes the parser of the command line.
-
-    Args:
-        only: The one command whose arguments are needed, so that the modules of the others are not imported; all if None.
-    """
+    """Makes the parser of the command line, or of only one command, so that the modules of the others are not imported."""
     parser = _Program(
         prog="quirks",
         description="Decides which model quirks apply to a vLLM run, why, and proves that they are in force.",

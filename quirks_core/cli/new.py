@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import keyword
 import re
 import sys
@@ -17,7 +16,7 @@ from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
 
 from quirks_core.base.errors import UsageError
-from quirks_core.cli.command import Command
+from quirks_core.cli.command import Command, print_json
 from quirks_core.declaration.flags import BUILT_IN, ModelFlag
 from quirks_core.declaration.quirk import problem_of_id
 from quirks_core.plugins.finder import discover, file_name
@@ -69,7 +68,7 @@ def run_new(options: argparse.Namespace) -> int:
         steps = [f"cd {folder}", "pip install -e .", "pytest", f"quirks validate {words['name']}"]
     _write(folder, texts, into_checkout=bool(options.builtin))
     if options.json:
-        print(json.dumps({"folder": str(folder), "id": words["id"], "files": list(texts)}, indent=2, sort_keys=True))
+        print_json({"folder": str(folder), "id": words["id"], "files": list(texts)})
         return 0
     screen = Screen()
     for name in texts:

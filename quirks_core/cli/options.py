@@ -119,11 +119,7 @@ def add_server_command(parser: argparse.ArgumentParser) -> None:
 
 
 def load_server_command(options: argparse.Namespace, source: VllmSource = INSTALLED) -> tuple[ServeCommand, GenerationConfig]:
-    """Reads the command line of a server, and the configuration that it stands for.
-
-    Args:
-        options: Parsed arguments with ``cmd``, ``config``, ``model``, ``set`` and ``purpose``.
-        source: The vLLM that the command is for.
+    """Reads the command line of a server, for the vLLM of a source, and the configuration that it stands for.
 
     Raises:
         UsageError: Something is wrong with it, or other options describe the run as well.

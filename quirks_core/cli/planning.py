@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from quirks_core.base.errors import UsageError
-from quirks_core.base.json_values import canonical
 from quirks_core.base.text import one_line
-from quirks_core.cli.command import Command, print_document
+from quirks_core.cli.command import Command, print_document, print_json
 from quirks_core.cli.options import ENGINE, add_run, add_versions, load_run, program, read_versions, run_options
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.trainers import TRAINERS
@@ -71,14 +70,7 @@ def run_plan(options: argparse.Namespace) -> int:
 
 
 def show_plan(screen: Screen, plan: Plan, *, whole: bool = False, whom: str = "") -> None:
-    """Prints a plan; a plain run's fits a screen.
-
-    Args:
-        screen: Where.
-        plan: The plan.
-        whole: Every row with its reason and cost, everything that cannot be decided, and every warning.
-        whom: The program that starts the engine; our worker, or the trainer, if empty.
-    """
+    """Prints a plan, for a program or, if empty, our worker or the trainer; one that is not `whole` fits a screen."""
     screen.findings([verdict(plan)])
     screen.say(line(run(plan, whom)))
     screen.findings(findings(plan, whole=whole), ALL_HEADINGS if whole else HEADINGS)
@@ -122,18 +114,18 @@ def run_matrix(options: argparse.Namespace, config: GenerationConfig, versions: 
         plans[version] = make_plan(config, replace(making, assume=assume), registry=registry)
     every = _rows(plans)
     rows = [row for row in every if options.verbose or {one["state"] for one in row["cells"].values()} != {State.NOT_MATCHED}]
-    context = plans[versions[0]].context
-    about: dict[str, Any] = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
-    about |= {"platform": context.platform, "assumed": sorted(context.assumed - {ENGINE}), "left_out": len(every) - len(rows)}
+    left_out = len(every) - len(rows)
     if options.json:
-        kept = {"digest", "refusals", "warnings"}
+        context, kept = plans[versions[0]].context, {"digest", "refusals", "warnings"}
+        about = {"model": context.model.name, "model_type": context.model.model_type, "purpose": context.purpose}
+        here = {"platform": context.platform, "assumed": sorted(context.assumed - {ENGINE})}
         columns = [
             {"version": version, "undecided": plan.undecided, **plan.model_dump(mode="json", include=kept)}
             for version, plan in plans.items()
         ]
-        print(canonical({**about, "columns": columns, "rows": rows}, indent=2))
+        print_json({**about, **here, "left_out": left_out, "columns": columns, "rows": rows})
     else:
-        _show(Screen(), plans, rows, about | {"with": versions_of(context, without=ENGINE)})
+        _show(Screen(), plans, rows, left_out)
     return 1 if any(plan.refusals for plan in plans.values()) else 0
 
 
@@ -148,9 +140,10 @@ def _rows(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]], about: Mapping[str, Any]) -> None:
-    run = f"{line(about['model'])} ({line(about['model_type'])}), purpose {line(about['purpose'])}"
-    screen.say(f"{run}, by version of vLLM; {line(about['with'])}")
+def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, Any]], left_out: int) -> None:
+    context = next(iter(plans.values())).context
+    whom = f"{context.model.name} ({context.model.model_type}), purpose {context.purpose}"
+    screen.say(line(f"{whom}, by version of vLLM; {versions_of(context, without=ENGINE)}"))
     states = {row["id"]: [cell["state"] for cell in row["cells"].values()] for row in rows}
     shown = [(line(name), [_LEGEND[state][0] for state in found]) for name, found in states.items()]
     shown.append(("the run", ["[bold red]refused[/]" if plan.refusals else "ok" for plan in plans.values()]))
@@ -159,8 +152,8 @@ def _show(screen: Screen, plans: Mapping[str, Plan], rows: Iterable[dict[str, An
     for sign, (word, meaning) in _LEGEND.items():
         if sign in seen:
             screen.say(f"[dim]{word}: {meaning}[/]")
-    if about["left_out"]:
-        screen.say(f"[dim]{about['left_out']} other quirks concern the run on none of them (--verbose)[/]")
+    if left_out:
+        screen.say(f"[dim]{left_out} other quirks concern the run on none of them (--verbose)[/]")
     screen.say("[dim]with one version, the command says what to do and why[/]")
 
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -106,7 +106,6 @@ def _supervise(program: str, words: Sequence[str], environ: dict[str, str], file
 
 def _wait_for(program: str, words: Sequence[str], environ: dict[str, str]) -> int:
     own_group = not sys.stdin.isatty()  # a terminal's Ctrl-C reaches the command by itself
-    before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
     try:
         child = subprocess.Popen(words, executable=program, env=environ, process_group=0 if own_group else None)  # noqa: S603 - as above
     except OSError as error:
@@ -116,8 +115,7 @@ def _wait_for(program: str, words: Sequence[str], environ: dict[str, str]) -> in
         if own_group or number not in _FROM_TERMINAL:
             child.send_signal(number)
 
-    for number in _FORWARDED:
-        before[number] = signal.signal(number, forward)
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
     try:
         code = child.wait()
     finally:

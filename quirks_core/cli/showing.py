@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from quirks_core.base.errors import UsageError
-from quirks_core.cli.command import Command
+from quirks_core.cli.command import Command, print_json
 from quirks_core.cli.options import add_run, add_versions, describes_run, load_run, program, read_versions, run_options
 from quirks_core.declaration.adjustments import Adjustment, Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.data_file import since
@@ -65,7 +64,7 @@ def _explain(options: argparse.Namespace) -> int:
     verdict = next(verdict for verdict in plan.verdicts if verdict.id == options.id)
     if options.json:
         (found,) = (one for one in plan.model_dump(mode="json")["verdicts"] if one["id"] == options.id)
-        print(json.dumps(found, indent=2, sort_keys=True, default=str))
+        print_json(found)
         return 0
     screen = Screen()
     screen.say(f"[bold]{line(verdict.id)}[/] ({verdict.kind}) {_STATES[verdict.state]}", hang=4)
@@ -113,7 +112,7 @@ def _show_quirk(options: argparse.Namespace) -> int:
     item = Registry.load([one for one in everything if one.name == options.id] or everything).find(options.id)
     record = describe(item)
     if options.json:
-        print(json.dumps(record, indent=2, sort_keys=True))
+        print_json(record)
         return 0
     screen = Screen()
     name = line(record["id"])

@@ -6,7 +6,6 @@ Plugins are loaded in processes of their own (`quirks_core.plugins.isolated`), s
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import distributions
@@ -15,7 +14,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from quirks_core.base.errors import UsageError, nearest
-from quirks_core.cli.command import Command
+from quirks_core.cli.command import Command, print_json
 from quirks_core.declaration.flags import BUILT_IN
 from quirks_core.facts.packages import installed_version
 from quirks_core.plugins.finder import PROJECT, Discovered, discover, find_circle, taken_ids
@@ -56,7 +55,7 @@ def run_validate(options: argparse.Namespace) -> int:
         found = [
             {"level": one.level, "distribution": one.section, "quirk": one.subject, "message": one.message} for one in findings
         ]
-        print(json.dumps({"distributions": rows, "findings": found}, indent=2, sort_keys=True))
+        print_json({"distributions": rows, "findings": found})
     else:
         _show(rows, findings)
     return 3 if "broken" in levels else 1 if ERROR in levels else 0

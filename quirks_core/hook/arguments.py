@@ -23,12 +23,7 @@ _ALWAYS = {"load_format"} | {name for name, field in EngineSection.model_fields.
 
 
 def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRun:
-    """Makes the configuration of an engine from its ``EngineArgs``.
-
-    Args:
-        arguments: The ``EngineArgs``, with what the user set in MODEL_QUIRKS_SET on them.
-        settings: The user's settings of the hook.
-        purpose: What the engine is for.
+    """Makes the configuration of an engine from its ``EngineArgs``, which have what the user set in MODEL_QUIRKS_SET.
 
     Raises:
         UsageError: A value that the user gave makes no sense.

@@ -63,14 +63,10 @@ _WAYS = Ways(_supply, "MODEL_QUIRKS=report lists them")
 
 
 def log_plan(plan: Plan, typed: Typed, why: str, *, quiet: bool = False, only_reports: bool = False) -> None:
-    """Logs what a plan does to an engine.
+    """Logs what a plan does to an engine, and why the run has its purpose.
 
-    Args:
-        plan: The plan.
-        typed: What the user typed.
-        why: Why the run has its purpose.
-        quiet: One line; a plan that changes nothing is one line in any case.
-        only_reports: Nothing is put into force: refusals are lines, too, and every row has one.
+    A quiet log is one line, as is a plan that changes nothing. With `only_reports`, nothing is put into force: refusals are
+    lines, too, and every row has one.
     """
     first = f"{'would apply to ' if only_reports else ''}{run(plan, why=why)}"
     if quiet:

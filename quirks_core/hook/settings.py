@@ -65,13 +65,7 @@ class HookSettings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> HookSettings | None:
-        """Reads the variables.
-
-        Args:
-            environ: The environment; `os.environ` if None.
-
-        Returns:
-            None if MODEL_QUIRKS is not set, or off.
+        """Reads the variables of an environment, `os.environ` if None; returns None if MODEL_QUIRKS is not set, or off.
 
         Raises:
             UsageError: One of them has a value that it cannot have; the message lists all, each with the nearest one.

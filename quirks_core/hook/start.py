@@ -21,10 +21,7 @@ _before: Callable[..., Any] | None = None
 
 
 def start(carried: Any = None) -> None:
-    """Carries out the plan of the process that started this one, if there is one, and puts the wrappers on.
-
-    Args:
-        carried: The plan in the configuration of the engine that is loading plugins; None if there is none.
+    """Puts on the wrappers and the plan of the engine that is loading plugins, or of the process that started this one.
 
     Raises:
         UsageError: A variable of ours has a value that it cannot have.

@@ -32,9 +32,9 @@ class Read(NamedTuple):
     source: str
 
 
-def precision(trainer: Trainer | None, environ: Mapping[str, str] = os.environ) -> dict[str, Read]:
+def precision(trainer: Trainer | None) -> dict[str, Read]:
     """Returns how the trainer of this process computes, by slot; what cannot be read is missing."""
-    found = dict(_autocast(environ))
+    found = dict(_autocast())
     if trainer is not None:
         found.update(_weights(trainer))
     return found
@@ -54,11 +54,11 @@ def accelerate_state() -> Mapping[str, Any]:
     return getattr(getattr(sys.modules.get(_STATE), "AcceleratorState", None), "_shared_state", None) or {}
 
 
-def _autocast(environ: Mapping[str, str]) -> Iterator[tuple[str, Read]]:
+def _autocast() -> Iterator[tuple[str, Read]]:
     state = accelerate_state()
     word, source = state.get("_mixed_precision"), "accelerate's state"
     if word is None:
-        word, source = environ.get(_VARIABLE), _VARIABLE
+        word, source = os.environ.get(_VARIABLE), _VARIABLE
     elif word == "fp16" and getattr(state.get("device"), "type", "") == "cpu":
         word = "no"  # accelerate computes in the dtype of the weights there, without a word
     if word in _AUTOCAST:

@@ -68,13 +68,7 @@ def verdict(plan: Plan) -> Finding:
 
 
 def run(plan: Plan, whom: str = "", why: str = "") -> str:
-    """Returns in one line what a plan is for.
-
-    Args:
-        plan: The plan.
-        whom: The program that starts the engine, where the facts do not name it; left out if empty.
-        why: Why the run has its purpose.
-    """
+    """Returns in one line what a plan is for: for whom, where the facts do not name a program, and why it has its purpose."""
     context = plan.context
     trainer = context.settings.get("train.framework")
     whom = "our worker" if of_our_worker(plan) else trainer or whom
@@ -222,10 +216,7 @@ def _warnings(plan: Plan, ways: Ways, *, whole: bool) -> Iterator[Finding]:
 def rest(plan: Plan, *, whole: bool) -> str:
     """Returns what a list of findings leaves out, and how to see it."""
     count = Counter(one.state for one in plan.verdicts)
-    off = (
-        []
-        if whole
-        else [f"{count[state]} {state}" for state in (State.DORMANT, State.SUPERSEDED, State.DISABLED) if count[state]]
-    )
+    states = () if whole else (State.DORMANT, State.SUPERSEDED, State.DISABLED)
+    off = [f"{count[state]} {state}" for state in states if count[state]]
     others = ", ".join([*off, f"{count[State.NOT_MATCHED]} of no concern"])
     return f"not shown: {others} ({'' if whole else '--verbose; '}quirks explain ID, same options)"

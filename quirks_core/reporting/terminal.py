@@ -135,12 +135,7 @@ class Screen(Console):
             self.findings(found, indent=2, most=page.most)
 
     def entries(self, rows: Sequence[tuple[str, str]], *, indent: int = 2) -> None:
-        """Prints names with a text beside each, or below it where the terminal is narrow.
-
-        Args:
-            rows: Name and text of each, as markup.
-            indent: Columns in front of the names.
-        """
+        """Prints names with a text beside each, or below it where the terminal is narrow; both are markup."""
         names = [self.render_str(name) for name, _ in rows]
         beside = indent + max((name.cell_len for name in names), default=0) + 2
         is_wide = self.width - beside >= _BESIDE
@@ -156,13 +151,7 @@ class Screen(Console):
                 self._put(" " * beside, piece)
 
     def grid(self, corner: str, headings: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Prints a table of short cells; columns for which there is no room follow below, with the names again.
-
-        Args:
-            corner: Heading of the names, as markup.
-            headings: Those of the other columns.
-            rows: The name and the cells of each row.
-        """
+        """Prints a table of short cells of markup; columns for which there is no room follow below, with the names again."""
         cells = [[self.render_str(cell) for cell in (name, *others)] for name, others in ((corner, headings), *rows)]
         widths = [max(cell.cell_len for cell in column) + 2 for column in zip(*cells, strict=True)]
         first = 1

@@ -43,9 +43,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if len(marker.args) != 1 or not isinstance(marker.args[0], str) or marker.kwargs:
         raise pytest.Collector.CollectError('the marker takes the id of one quirk: @pytest.mark.quirk("acme-quirk")')
+    from quirks_core.base.errors import QuirksError
+
     try:
         quirk_id = _find(marker.args[0]).quirk.id
-    except _errors() as error:
+    except QuirksError as error:
         raise pytest.Collector.CollectError(f"@pytest.mark.quirk: {error}") from None
     metafunc.fixturenames.append(_PARAMETER)
     metafunc.parametrize(_PARAMETER, [_Run(quirk_id, True), _Run(quirk_id, False)], ids=["with", "without"])
@@ -77,11 +79,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     run = _run_of(item)
     if run is None:
         return
+    from quirks_core.base.errors import QuirksError
     from quirks_core.plan.switches import Switches
 
     try:
         switch = Switches.gather().of(_find(run.quirk))
-    except _errors() as error:
+    except QuirksError as error:
         pytest.fail(str(error), pytrace=False)
     if run.with_quirk and switch and not switch.on:
         pytest.fail(f"{run.quirk} is {switch}, so there is no run with it: take the name out", pytrace=False)
@@ -129,9 +132,3 @@ def _find(quirk_id: str) -> Loaded:
 
     plugins = discover()
     return Registry.load([item for item in plugins if item.name == quirk_id] or plugins).find(quirk_id)
-
-
-def _errors() -> type[Exception]:
-    from quirks_core.base.errors import QuirksError
-
-    return QuirksError

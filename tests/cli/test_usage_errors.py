@@ -28,6 +28,7 @@ OF_THE_PARSER = [
     ("prove cp-vlm --jobs=0", "is not a whole number above 0"),
     ("prove cp-vlm --timeout=0", "is not a number of seconds above 0"),
     ("bisect --timeout soon -- true", "'soon' is not a number of seconds above 0"),
+    ("run --purpose rolout -- no-such-program", "invalid choice: 'rolout'"),
 ]
 #: Errors of the commands.
 OF_COMMANDS = [
@@ -63,6 +64,12 @@ OF_COMMANDS = [
     ("bisect -- no-such-command", "command 'no-such-command' is not found, or is not executable"),
     ("bisect -- /", "command '/' is not found, or is not executable"),
     ("bisect --disable v1-runtme -- true", "did you mean 'v1-runtime'?"),
+    ("run", "no command; write it after --"),
+    ("run --", "no command; write it after --"),
+    ("run -- no-such-program", "no command 'no-such-program' on PATH"),
+    ("run --set refit.scop=1 -- no-such-program", "did you mean 'refit.scope'"),
+    ("run --report --require-receipt -- no-such-program", "leave one of the two out"),
+    ("run --receipt /nowhere/r.json --require-receipt -- true", "name a regular file that can be written"),
     ("fingerprint", "give a TARGET, or --write DIST"),
     ("fingerprint --write no-dist", "'no-dist'"),
     ("fingerprint pluggy.PluginManager", "is not of the form package.module:Class.attribute"),

@@ -234,31 +234,19 @@ def test_a_patched_constant_reaches_only_who_has_it_from_there(write_modules):
 
 
 def test_a_later_module_is_patched_before_others_take_its_names():
-    install(wrapper("top", "wrap"), "q")
+    """By all that wait for it, but by none that was undone before."""
+    for quirk, path in (("a", "top"), ("b", "Engine.step"), ("c", "top")):
+        install(wrapper(path, "wrap"), quirk)
+    for path in ("top", "Engine.fixed"):
+        install(wrapper(path, "wrap_a"), "undone")()
     assert (is_pending(f"{MODULE}:top"), MODULE in sys.modules, is_watching()) == (True, False, True)
 
     user = importlib.import_module("fake_user")
 
-    assert (user.top(), user.other_name(), sys.modules[MODULE].top()) == ("patched top",) * 3
+    module = sys.modules[MODULE]
+    assert (user.top(), user.other_name(), module.top()) == ("patched patched top",) * 3
+    assert (module.Engine().step(), module.Engine.fixed()) == ("patched step", "fixed")
     assert (is_pending(f"{MODULE}:top"), is_watching()) == (False, False)
-
-
-def test_every_patch_of_a_later_module_comes_into_force():
-    for quirk, path in (("a", "top"), ("b", "Engine.step"), ("c", "top")):
-        install(wrapper(path, "wrap"), quirk)
-
-    module = importlib.import_module(MODULE)
-
-    assert (module.top(), module.Engine().step()) == ("patched patched top", "patched step")
-
-
-def test_a_pending_patch_that_is_undone_never_comes_into_force():
-    remove, _ = install(wrapper("top", "wrap"), "a"), install(wrapper("Engine.step", "wrap"), "b")
-
-    remove()
-
-    module = importlib.import_module(MODULE)
-    assert (module.top(), module.Engine().step(), is_watching()) == ("top", "patched step", False)
 
 
 def test_a_module_cannot_be_patched_while_it_is_being_imported(write_modules):

@@ -21,6 +21,12 @@ time.sleep(600)
 """
 
 
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    """Temporary folders are made, and looked for, in that of the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
 @pytest.fixture
 def owner(tmp_path):
     """A process that has made a folder, and the folder's name."""
@@ -30,24 +36,24 @@ def owner(tmp_path):
     process.communicate()
 
 
-def test_a_folder_is_removed_only_once_its_owner_was_killed(owner, tmp_path):
+def test_a_folder_is_removed_only_once_its_owner_was_killed(owner):
     process, folder = owner
 
-    assert list(private_folder.abandoned(["acme-"], tmp_path)) == []
+    assert list(private_folder.abandoned(["acme-"])) == []
     assert folder.is_dir()
 
     process.kill()
     process.wait()
 
-    assert list(private_folder.abandoned(["other-"], tmp_path)) == []
-    assert list(private_folder.abandoned(["acme-"], tmp_path)) == [folder]
+    assert list(private_folder.abandoned(["other-"])) == []
+    assert list(private_folder.abandoned(["acme-"])) == [folder]
     assert not folder.exists()
 
 
 def test_a_folder_whose_owner_is_not_known_is_left_alone(tmp_path):
     (tmp_path / "acme-by-hand").mkdir()
 
-    assert list(private_folder.abandoned(["acme-"], tmp_path)) == []
+    assert list(private_folder.abandoned(["acme-"])) == []
     assert (tmp_path / "acme-by-hand").is_dir()
 
 
@@ -56,20 +62,18 @@ def test_a_folder_is_locked_before_others_can_see_its_lock(tmp_path, monkeypatch
     lock = private_folder.fcntl.flock
 
     def look_and_lock(*arguments):
-        seen.extend(private_folder.abandoned(["acme-"], tmp_path))
+        seen.extend(private_folder.abandoned(["acme-"]))
         lock(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(private_folder.fcntl, "flock", look_and_lock)
         folder = private_folder.make("acme-", tmp_path)
 
-    assert (seen, list(private_folder.abandoned(["acme-"], tmp_path))) == ([], [])
+    assert (seen, list(private_folder.abandoned(["acme-"]))) == ([], [])
     private_folder.remove(folder)
 
 
-def test_a_temporary_folder_is_private_until_it_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
+def test_a_temporary_folder_is_private_until_it_is_removed(tmp_path):
     with private_folder.temporary("acme-") as folder:
         assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
 

@@ -13,27 +13,18 @@ from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.hook import receipts
 from quirks_core.plan.receipt import Acknowledgement, Receipt
 
-
-@pytest.fixture
-def acknowledged():
-    here = {"process": "EngineCore", "digest": "d" * 64, "host": socket.gethostname()}
-    return lambda pid=None: Acknowledgement(pid=pid or os.getpid(), **here)
+FROM = {"digest": "d" * 64, "host": socket.gethostname()}
 
 
-@pytest.fixture
-def dead():
-    """The id of a process that has ended."""
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    return child.pid
+def acknowledged(pid=None):
+    return Acknowledgement(pid=pid or os.getpid(), process="EngineCore", **FROM)
 
 
-@pytest.fixture
-def engine(acknowledged):
-    return lambda pid=None: Receipt(digest="d" * 64, host=socket.gethostname(), processes=(acknowledged(pid),))
+def engine(pid=None):
+    return Receipt(processes=(acknowledged(pid),), **FROM)
 
 
-def test_what_processes_add_is_read_back(tmp_path, engine, acknowledged):
+def test_what_processes_add_is_read_back(tmp_path):
     file = tmp_path / "receipts.json"
     receipts.begin(file)
     receipts.add(file, acknowledged())
@@ -46,11 +37,12 @@ def test_what_processes_add_is_read_back(tmp_path, engine, acknowledged):
     assert (found.engines, found.front_ends, found.problems) == ((engine(),), (acknowledged(),), ("no room",))
 
 
-def test_a_new_run_takes_out_what_ended_processes_left(tmp_path, engine, acknowledged, dead):
-    file = tmp_path / "receipts.json"
-    receipts.add(file, engine(dead))
+def test_a_new_run_takes_out_what_ended_processes_left(tmp_path):
+    file, child = tmp_path / "receipts.json", subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    receipts.add(file, engine(child.pid))
     receipts.add(file, engine())
-    receipts.add(file, acknowledged(dead))
+    receipts.add(file, acknowledged(child.pid))
     receipts.add(file, "no room")
 
     receipts.begin(file, keep_problems=True)

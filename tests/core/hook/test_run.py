@@ -48,25 +48,6 @@ def test_run_behaves_like_the_command_that_it_starts(run):
     assert (ended.returncode, ended.stdout) == (7, "['--json', '--', '-x']\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no command; write it after --"),
-        (["--"], "no command; write it after --"),
-        (["--", "no-such-program"], "no command 'no-such-program' on PATH"),
-        (["--set", "refit.scop=1", "--", "true"], "did you mean 'refit.scope'"),
-        (["--purpose", "rolout", "--", "true"], "invalid choice: 'rolout'"),
-        (["--report", "--require-receipt", "--", "true"], "leave one of the two out"),
-        (["--receipt", "/nowhere/r.json", "--require-receipt", "--", "true"], "name a regular file that can be written"),
-    ],
-)
-def test_an_impossible_run_is_an_error(run, arguments, message):
-    ended = run(*arguments)
-
-    assert ended.returncode == 2
-    assert message in ended.stderr
-
-
 def test_a_hook_that_is_off_is_an_error(run):
     assert "MODEL_QUIRKS=off turns off what 'quirks run' is for" in run("--", "true", MODEL_QUIRKS="off").stderr
 

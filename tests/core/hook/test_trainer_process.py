@@ -13,7 +13,7 @@ pytestmark = needs_vllm  # and accelerate and peft, which come with our engine's
 
 #: An object of TRL's package starts an engine; all cases in one process, which imports torch and accelerate once.
 _SCRIPT = """
-import json, torch
+import json, os, torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from peft import LoraConfig, get_peft_model
@@ -21,26 +21,24 @@ from quirks_core.facts.trainers import TRAINERS
 from quirks_core.hook.trainer_process import precision, sampling
 
 space = {"__name__": "trl.generation", "precision": precision, "sampling": sampling, "trainer": TRAINERS["trl"]}
-exec(
-    "class Generation:\\n    def start(self, **variables):\\n        return precision(trainer, variables) | sampling(trainer)",
-    space,
-)
+exec("class Generation:\\n    def start(self):\\n        return precision(trainer) | sampling(trainer)", space)
 
-def read(model=None, word=None, sampled=(None, None), **variables):
+def read(model=None, word=None, sampled=(None, None)):
     caller = space["Generation"]()
     caller.top_p, caller.top_k = sampled
     caller.model = torch.nn.Linear(8, 8) if model is None else model
     AcceleratorState._reset_state(True)
     if word is not None:
         Accelerator(cpu=True, mixed_precision=word)
-    return {slot: list(one) for slot, one in caller.start(**variables).items()}
+    return {slot: list(one) for slot, one in caller.start().items()}
 
 base = torch.nn.Sequential(torch.nn.Linear(8, 8)).to(torch.bfloat16)
 found = {word: read(word=word) for word in ("no", "bf16", "fp16")}
 found["lora"] = read(get_peft_model(base, LoraConfig(r=2, target_modules=["0"])), "bf16")
-found["variable"] = read(ACCELERATE_MIXED_PRECISION="fp16")
 found["nothing"] = read("no model")
 found["sampled"] = read("no model", sampled=(0.9, 0))
+os.environ["ACCELERATE_MIXED_PRECISION"] = "fp16"
+found["variable"] = read()
 print(json.dumps(found))
 """
 

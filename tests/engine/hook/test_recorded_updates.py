@@ -32,9 +32,7 @@ class FileEngine(IPCWeightTransferEngine):
 
     def receive_weights(self, info):
         tensors = list(load_file(info["file"]).items())[info["first"] : info["last"]]
-        self.model.load_weights(
-            [(name, sent(tensor.to(getattr(torch, info.get("dtype", "float32"))))) for name, tensor in tensors]
-        )
+        self.model.load_weights([(name, sent(tensor)) for name, tensor in tensors])
 
 
 WeightTransferEngineFactory.register_engine("files", FileEngine)
@@ -94,11 +92,10 @@ if __name__ == "__main__":
         rows = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], SAMPLING, use_tqdm=False)
         return [list(row.outputs[0].token_ids) for row in rows]
 
-    def transfer(file, size=10_000, only=None, **more):
-        count = len(load_file(file))
+    def transfer(file, size=10_000):
         llm.start_weight_update()
-        for first in range(0, only or count, size):
-            info = {"file": file, "first": first, "last": min(first + size, only or count), **more}
+        for first in range(0, len(load_file(file)), size):
+            info = {"file": file, "first": first, "last": first + size}
             llm.update_weights(WeightTransferUpdateRequest(update_info=info))
         llm.finish_weight_update()
 
@@ -113,10 +110,6 @@ if __name__ == "__main__":
         "one by one": lambda: transfer(files[2], size=1),
         "reload": lambda: reload(models[1]),
         "own loop": lambda: llm.collective_rpc(chunks, args=(files[2], 5)),
-        "half": lambda: transfer(files[0], only=len(load_file(files[0])) // 2),
-        "other dtype": lambda: transfer(files[1], dtype="bfloat16"),
-        "back": lambda: transfer(files[2]),
-        "end": lambda: transfer(files[1]),
     }
     found = {}
     for name, step in steps.items():
@@ -175,14 +168,8 @@ def test_copied_updates_leave_the_engine_as_vllms_own_would(outcomes):
     sent = sum(found["whole"]["ways"])
     assert found["whole"]["ways"] == [0, sent]
     assert [found[name]["ways"] for name in AS_RECORDED] == [[sent, 0]] * len(AS_RECORDED)
-    assert found["half"]["ways"] == [sent // 2, 0]
-    assert [found[name]["ways"] for name in ("other dtype", "back", "end")] == [[0, sent], [0, sent], [sent, 0]]
-    recorded = (
-        f"recorded-updates: of {sent} tensors {sent} are copied from the next update on, 0 are loaded by vLLM (0 layers), "
-        "0 are for no parameter here"
-    )
-    assert said.count(recorded) == 2
-    assert f"recorded-updates: {sent - sent // 2} of {sent} tensors did not come and keep their values" in "\n".join(said)
+    (recorded,) = said
+    assert f"of {sent} tensors {sent} are copied from the next update on, 0 are loaded by vLLM (0 layers)" in recorded
 
 
 def test_layers_that_pack_their_weights_go_through_the_reload(outcomes):

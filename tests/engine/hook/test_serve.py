@@ -11,22 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from declarations import declared
 from installations import lay
 from programs import free_port
 
-ACME = """
-from quirks_core import Default, ModelFlag, Quirk, Severity, purpose, report
-
-QUIRK = Quirk(
-    id="acme-variable",
-    title="A variable of ACME is wrong",
-    flag=ModelFlag.ENVIRONMENT,
-    match=purpose("rollout"),
-    adjustments=[Default("env.ACME_LEVEL", "7"), Default("engine.max_num_batched_tokens", 96), Default("engine.seed", 11)],
-    severity=Severity.NOISE,
-    references=report("https://example.org/1"),
+ACME = declared(
+    "acme-variable",
+    match='purpose("rollout")',
+    adjustments='[Default("env.ACME_LEVEL", "7"), Default("engine.max_num_batched_tokens", 96), Default("engine.seed", 11)]',
 )
-"""
 
 
 @pytest.fixture(scope="module")

@@ -53,15 +53,6 @@ print("RESULT " + json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def adapter(models, tmp_path_factory):
-    """A LoRA adapter that changes what the model says."""
-    folder = tmp_path_factory.mktemp("adapter")
-    config = LoraConfig(r=8, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(models[0]), config).save_pretrained(folder)
-    return folder
-
-
 def theirs(programs, vllm, model):
     options = ["--enforce-eager", "--served-model-name", "tiny", "--enable-lora", "--max-lora-rank", "8"]
     transfer = ["--weight-transfer-config", '{"backend": "model_quirks"}', "--logprobs-mode", "processed_logprobs"]
@@ -176,12 +167,14 @@ def test_steps_out_of_order_fail_without_harm_to_the_next_update(call, said):
     assert said() == before
 
 
-def test_an_adapter_is_used_while_it_is_loaded(call, said, adapter):
+def test_an_adapter_is_used_while_it_is_loaded(call, said, models, tmp_path):
+    config = LoraConfig(r=8, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(models[0]), config).save_pretrained(tmp_path)
     base = said()
-    missing = {"lora_name": "policy", "lora_path": str(adapter / "none")}
+    missing = {"lora_name": "policy", "lora_path": str(tmp_path / "none")}
     assert call("POST", "/v1/load_lora_adapter", missing)[0] == 404
 
-    loaded = call("POST", "/v1/load_lora_adapter", {"lora_name": "policy", "lora_path": str(adapter)})
+    loaded = call("POST", "/v1/load_lora_adapter", {"lora_name": "policy", "lora_path": str(tmp_path)})
     assert loaded == (200, "Success: LoRA adapter 'policy' added successfully.")
     assert [model["id"] for model in call("GET", "/v1/models")[1]["data"]] == ["tiny", "policy"]
     assert said("policy") != base
@@ -220,19 +213,13 @@ def test_a_trainer_s_weights_are_in_force_after_its_last_step(models, send, said
     assert said() == greedy(models[number], SAMPLED["prompt"], SAMPLED["max_tokens"])
 
 
-@pytest.fixture
-def wider(models, tmp_path):
-    """The model with another width of its MLP."""
+def test_weights_of_another_model_are_rejected_with_the_reason(call, said, send, models, tmp_path):
     config = AutoConfig.from_pretrained(models[0])
     config.intermediate_size *= 2
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    return tmp_path
-
-
-def test_weights_of_another_model_are_rejected_with_the_reason(call, said, send, wider):
     before = said()
 
-    ended = send(wider)
+    ended = send(tmp_path)
 
     assert ended.code != 0
     assert "refit rejected, nothing was loaded" in ended.text, ended.text[-3000:]

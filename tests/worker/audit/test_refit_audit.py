@@ -1,4 +1,4 @@
-"""Refit audits without an engine: what counts as clean, which quirk is credited, and what is said before anything starts."""
+"""Refit audits without an engine: what counts as clean, which quirk is credited, how ``quirks audit`` shows it and ends."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from worker.lab.audit.records import Audit, AuditError, Hazard, Refit
 from worker.lab.audit.refit_audit import audit, candidates, changes_weights, covering, opened
 
 PLANNED = (Refit(label="parameters", scope="parameters"), Refit(label="plan", scope="state_dict"))
+REFUSED = (Refit(label="parameters", scope="parameters", refused="nothing for [x]"),)
 
 
-def hazard(**values):
-    defaults = {
-        "name": "model.layers.0.scale",
-        "kind": "buffer", "module": "model.layers.0", "module_class": "acme.Layer", "persistent": True, "shape": (1,),
-        "problem": "1 of 1 values differ", "in_checkpoint": True, "checkpoint": ("model.layers.0.scale",), "workers": (0,),
-        "after": ("parameters",),
+def hazard(layer=0, **values):
+    module = f"model.layers.{layer}"
+    facts = {
+        "name": f"{module}.scale", "kind": "buffer", "module": module, "module_class": "acme.models.Layer",
+        "persistent": True, "shape": (1,), "problem": "1 of 1 values differ, by up to 0.5", "in_checkpoint": True,
+        "checkpoint": (f"{module}.scale",), "workers": (0,), "after": ("parameters",),
     }  # fmt: skip
-    return Hazard(**{**defaults, **values})
+    return Hazard(**{**facts, **values})
 
 
-def record(hazards=(), refits=PLANNED[:1], **values):
-    facts = {"date": "2026-11-21", "model": "m", "model_type": "acme", "platform": "cpu", "versions": {}, "plan": "0" * 64}
-    return Audit(**facts, quirks=(), refits=refits, hazards=hazards, **values)
+def record(hazards=(), refits=PLANNED[:1]):
+    facts = {"date": "2026-11-21", "model": "[b]odd[/]", "model_type": "acme", "platform": "cpu", "versions": {}}
+    return Audit(**facts, plan="0" * 64, quirks=("acme-scale",), refits=refits, hazards=tuple(hazards))
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def plan(model):
     ("found", "clean", "passed"),
     [
         (record(), True, True),
-        (record(refits=(Refit(label="parameters", scope="parameters", refused="no"),)), False, False),
+        (record(refits=REFUSED), False, False),
         (record([hazard()]), False, False),
         (record([hazard(planned=())], PLANNED), False, True),
         (record([hazard(planned=())], (*PLANNED, Refit(label="plan again", scope="state_dict", differs=("x",)))), False, False),
@@ -144,3 +145,82 @@ def test_transformers_loads_the_model_before_an_engine_starts(model, capsys):
     assert steps == ["loading the model with transformers"]
     assert main(["audit", str(folder)]) == main(["audit", str(folder), "--set", "engine.runtime=v0"]) == 2
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.fixture
+def audited(monkeypatch):
+    """Has the command end with a given audit, in place of engines; returns what the audit was asked."""
+
+    def end(found):
+        asked = {}
+
+        async def audit(config, planning, **options):
+            options.pop("notify")("a stage")
+            asked.update(options, config=config, planning=planning)
+            return found
+
+        monkeypatch.setattr("worker.lab.audit.refit_audit.audit", audit)
+        return asked
+
+    return end
+
+
+COVERED = record([hazard(n, planned=(), covered_by=("acme-scale",)) for n in range(3)], PLANNED)
+STAYS = [hazard(planned=("plan",), after=("parameters", "state_dict")), hazard(7, name="norm", kind="parameter")]
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "last", "words"),
+    [
+        (record(), 0, "clean [b]odd[/]: a refit of parameters leaves nothing wrong", ()),
+        (
+            COVERED,
+            0,
+            "covered [b]odd[/]: with the plan in force everything is right (acme-scale)",
+            (
+                "model.layers.0.scale (3 of them)",
+                "buffer [1] of Layer",
+                "in the checkpoint: model.layers.0.scale",
+                "covered by acme-scale\n",
+            ),
+        ),
+        (
+            record([hazard()]),
+            1,
+            "hazards [b]odd[/]: nothing covers 1 of 1",
+            ("no quirk covers it", "a refit of the state dict restores it"),
+        ),
+        (
+            record(STAYS, PLANNED),
+            1,
+            "hazards [b]odd[/]: nothing covers 2 of 2",
+            ("it stays with the plan in force", "parameter [1] of Layer"),
+        ),
+        (
+            record(refits=REFUSED),
+            1,
+            "hazards [b]odd[/]: a refit leaves something",
+            ("refused after refit 'parameters': nothing for [x]",),
+        ),
+    ],
+    ids=["clean", "covered", "open", "stays", "refused"],
+)
+def test_hazards_are_shown_with_what_covers_them(quirks, model, audited, found, code, last, words):
+    audited(found)
+
+    outcome = quirks("audit", model())
+
+    assert outcome.code == code
+    assert outcome.out.splitlines()[-1].startswith(last)
+    assert [text for text in words if text not in outcome.out] == []
+
+
+def test_json_is_the_audit_alone(quirks, model, audited):
+    asked = audited(COVERED)
+
+    outcome = quirks("audit", "--model", model(), "--json", "--disable", "gemma4-layer-scalar")
+
+    values = outcome.json
+    assert (values.pop("clean"), values.pop("passed")) == (False, True)
+    assert Audit.model_validate(values) == COVERED
+    assert "gemma4-layer-scalar" in asked["planning"].switches.layers[1]
