@@ -16,8 +16,6 @@ from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import free_port
 from worker.refit.weights.packing import Packing
-from worker.refit.weights.patch import Patch
-from worker.refit.weights.sparse import Changed, Sent
 
 _T = TypeVar("_T")
 #: Rank that sends.
@@ -91,9 +89,6 @@ class Group(Ranks):
         rank: This process.
         device: Where weights are broadcast from and to.
         packing: What was announced last.
-        upcoming: What the trainer calls the values that it sends, for the next refit to compare with; None if none is to.
-        base: What it calls those that it compares with; None if it has none.
-        patch: How an engine rank takes changed words; None before it could.
     """
 
     def __init__(
@@ -125,9 +120,6 @@ class Group(Ranks):
         self.rank, self.device = rank, torch.empty(0, device=device).device  # with its number
         self.packing: Packing | None = None
         self._exchange: tuple[object, Any] | None = None
-        self.upcoming: str | None = None
-        self.base: str | None = None
-        self.patch: Patch | None = None
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
         place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
@@ -167,21 +159,18 @@ class Group(Ranks):
 
     def forget(self) -> None:
         """Has the next refit find out again what goes where."""
-        self._exchange = self.patch = None
+        self._exchange = None
 
-    def announce(self, packing: Packing | None = None, sent: Sent | None = None) -> Packing:
+    def announce(self, packing: Packing | None = None) -> Packing:
         """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
 
         Args:
             packing: What is sent, on rank 0.
-            sent: What it is compared with there, if it is.
         """
         message: dict[str, Any] | None = None
         if packing is not None:
             message = {"again": True} if packing is self.packing else packing.encode()
-            message |= {"upcoming": sent.upcoming, "base": sent.name} if sent is not None else {}
         message = self.broadcast_json(message)
-        self.upcoming, self.base = message.get("upcoming"), message.get("base")
         if packing is None:
             packing = self.packing if "again" in message else Packing.decode(message)
         if packing is None:
@@ -253,23 +242,6 @@ class Group(Ranks):
     def note(self, event: torch.cuda.Event) -> None:
         """Has `wait` wait for an event, too."""
         self._started.append(event)
-
-    def broadcast_changed(self, changed: Changed | None = None) -> Changed | None:
-        """Gives every rank the changed words of rank 0; None if all are to come.
-
-        Args:
-            changed: The words, on rank 0.
-        """
-        count = self.broadcast_json(None if changed is None else len(changed.places))
-        if count is None:
-            return None
-        if self.rank != SOURCE:
-            places, words = (torch.empty(count, dtype=dtype, device=self.device) for dtype in (torch.int32, torch.int64))
-            changed = Changed(places, words)
-        if count:
-            for tensor in changed or ():
-                self.broadcast_weights(tensor.view(torch.uint8))
-        return changed
 
     def broadcast_json(self, value: Any = None) -> Any:
         """Gives every rank the JSON value of rank 0."""
