@@ -50,17 +50,16 @@ class Ranks:
     def gather_json(self, value: Any) -> list[Any]:
         """Gives every rank the JSON values of all, in their order."""
         payload = _encoded(value)
-        sizes = [size for (size,) in self.gather([len(payload)])]
+        sizes = self._numbers(len(payload))
         rows = self._gathered(torch.nn.functional.pad(payload, (0, max(sizes) - len(payload))))
         return [_decoded(row[:size]) for row, size in zip(rows, sizes, strict=True)]
 
-    def gather(self, votes: Sequence[int]) -> list[list[int]]:
-        """Gives every rank the votes of all on each of several things."""
-        return self._gathered(torch.tensor(votes)).tolist()  # type: ignore[no-any-return]
-
     def agree(self, vote: int) -> int:
         """Returns the least that any rank votes for; 0 is no."""
-        return min(one for (one,) in self.gather([int(vote)]))
+        return min(self._numbers(vote))
+
+    def _numbers(self, own: int) -> list[int]:
+        return [int(number) for (number,) in self._gathered(torch.tensor([int(own)]))]
 
     def _gathered(self, own: torch.Tensor) -> torch.Tensor:
         own = own.to(self._carried)
