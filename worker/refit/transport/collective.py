@@ -18,7 +18,7 @@ import torch
 from quirks_core.base.text import listed
 from worker.errors import RefitRejectedError
 from worker.refit.transport.exchange import agree
-from worker.refit.transport.group import REFUSED, SOURCE, Group
+from worker.refit.transport.group import SOURCE, Group
 from worker.refit.weights.buffers import view
 from worker.refit.weights.manifest import Manifest, TensorSpec, in_order, size_of
 from worker.refit.weights.packing import Packing
@@ -89,23 +89,19 @@ class CollectiveSender:
             packing = self._announced(manifest, buffer_bytes, in_place)
             held = tensors.held(self._group.device, self._group.rank) if isinstance(tensors, Source) else None
             problem = _unlike(manifest, packing.manifest, self._group.rank)
-            vote = self._group.agree(REFUSED if problem else self._group.vote(held))
-            if vote:
-                exchange = self._group.agreed(
-                    vote, held, lambda: agree(self._group, packing.manifest, held or (), is_sender=True)
-                )
-                memories = self._memory(tensors, packing, in_place)
+            is_agreed, exchange = agree(self._group, packing.manifest, held, is_sender=True, is_refused=bool(problem))
+            if is_agreed:
                 if exchange is not None:
                     deque(exchange.run(), maxlen=0)
                 else:
-                    for memory in memories:
+                    for memory in self._memory(tensors, packing, in_place):
                         self._group.broadcast_weights(memory)
                 self._group.wait(given_up)
                 self._group.agree(True)
         except BaseException:
             self.close()  # so that no rank waits for this one
             raise
-        if not vote:  # by all ranks together, which stay
+        if not is_agreed:  # by all ranks together, which stay
             why = problem or "rejected by the engine, nothing was sent; the worker's error says why"
             raise RefitRejectedError(f"refit {why}")
 
@@ -196,19 +192,14 @@ class CollectiveStream:
                 self.manifest.check(expected)
             except RefitRejectedError as error:
                 problem = error
-            self._plan = found = plan(self.manifest) if problem is None else None
-            by_pieces = found if found is not None and not found.is_checked else None  # a comparison needs whole tensors
-            vote = group.agree(group.vote(by_pieces) if problem is None else REFUSED)
-            if vote:
-                self._exchange = group.agreed(
-                    vote,
-                    by_pieces,
-                    lambda: agree(group, self.manifest, by_pieces.wanted() if by_pieces is not None else (), is_sender=False),
-                )
+            self._plan = copies = plan(self.manifest) if problem is None else None
+            wanted = copies.wanted if copies is not None and not copies.is_checked else None  # a comparison needs whole tensors
+            is_refused = problem is not None
+            is_agreed, self._exchange = agree(group, self.manifest, wanted, is_sender=False, is_refused=is_refused)
         except BaseException:
             group.close()  # so that no rank waits for this one
             raise
-        if not vote:  # by all ranks together, which stay
+        if not is_agreed:  # by all ranks together, which stay
             raise problem or RefitRejectedError("refit rejected by another rank; nothing was loaded")
 
     @property

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,6 @@ from worker.errors import TransferError
 from worker.refit.transport.channel import free_port
 from worker.refit.weights.packing import Packing
 
-_T = TypeVar("_T")
 #: Rank that sends.
 SOURCE = 0
 #: Votes on a refit, of which the least counts: a rank refuses it or has failed; all comes whole; each engine rank gets what it
@@ -88,6 +87,7 @@ class Group(Ranks):
         rank: This process.
         device: Where weights are broadcast from and to.
         packing: What was announced last.
+        agreed: What this rank last had to send or to receive by pieces, and how (`worker.refit.transport.exchange.agree`).
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Group(Ranks):
         super().__init__(group, torch.device("cpu"), timeout_s)
         self.rank, self.device = rank, torch.empty(0, device=device).device  # with its number
         self.packing: Packing | None = None
-        self._exchange: tuple[object, Any] | None = None
+        self.agreed: tuple[object, Any] | None = None
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
         place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
@@ -134,31 +134,9 @@ class Group(Ranks):
             with torch.cuda.device(self.device):
                 self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
 
-    def vote(self, subject: object | None) -> int:
-        """Returns this rank's vote for the next refit, to be given to `agree`.
-
-        Args:
-            subject: What this rank would send or receive by pieces; None if it takes part in broadcasts alone.
-        """
-        if subject is None:
-            return WHOLE
-        return AS_BEFORE if self._exchange is not None and self._exchange[0] is subject else BY_PIECES
-
-    def agreed(self, vote: int, subject: object, agree: Callable[[], _T | None]) -> _T | None:
-        """Returns what is sent or received by pieces; None for broadcasts.
-
-        Args:
-            vote: The least vote of all ranks.
-            subject: What this rank voted about.
-            agree: Finds out with all ranks what is sent.
-        """
-        if vote == BY_PIECES:
-            self._exchange = subject, agree()
-        return self._exchange[1] if vote != WHOLE and self._exchange is not None else None
-
     def forget(self) -> None:
         """Has the next refit find out again what goes where."""
-        self._exchange = None
+        self.agreed = None
 
     def announce(self, packing: Packing | None = None) -> Packing:
         """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
@@ -258,7 +236,7 @@ class Group(Ranks):
         if nccl is not None:
             self._started.clear()
             nccl.destroy()
-        self._exchange = None
+        self.forget()
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
 
     def _broadcast(self, tensor: torch.Tensor) -> None:

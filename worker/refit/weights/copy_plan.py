@@ -158,8 +158,9 @@ class CopyPlan:
         for written, value in self._fills:
             written.fill_(value)
 
+    @cached_property
     def wanted(self) -> list[Part]:
-        """Returns which parts of the trainer's tensors go where, in the order of the model's memory.
+        """Which parts of the trainer's tensors go where, in the order of the model's memory.
 
         Tensors that are loaded, or not copied in their own order, are wanted whole: the ledger looks at those.
         """
