@@ -27,11 +27,7 @@ _LOOK_S = 50e-6
 
 
 class Ranks:
-    """The processes of a process group.
-
-    Attributes:
-        world_size: How many.
-    """
+    """The processes of a process group."""
 
     def __init__(self, group: Any, device: torch.device, timeout_s: float) -> None:
         """Takes what ranks agree with.
@@ -41,7 +37,7 @@ class Ranks:
             device: A device whose tensors it carries.
             timeout_s: Seconds to wait for the others at each step.
         """
-        self.world_size = int(group.size())
+        self._size = int(group.size())
         self._group = group
         self._carried = device
         self._timeout_s = timeout_s
@@ -62,7 +58,7 @@ class Ranks:
 
     def _gathered(self, own: torch.Tensor) -> torch.Tensor:
         own = own.to(self._carried)
-        found = own.new_empty(self.world_size, len(own))
+        found = own.new_empty(self._size, len(own))
         self._do(lambda group: [group.allgather([list(found)], [own])])
         return found.cpu()
 
