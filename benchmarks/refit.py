@@ -50,8 +50,6 @@ _PHASES = {
 }
 #: Bytes of the buffer that vLLM's IPC engine packs tensors into; its default, 1 GiB, is too small for the embeddings.
 _BUFFER = 2 << 30
-#: Shares of bfloat16 values that one step of AdamW changes at a learning rate of 1e-6, 5e-6, 2e-5 (`benchmarks/changed.py`).
-_SHARES = (0.005, 0.012, 0.037)
 _problems: list[str] = []
 
 
@@ -227,8 +225,6 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int, found: list[me
                 found.append(row("  ledger", [line["seconds"] * 1e3 for line in account["lines"][-rounds:]]))
             if worker.last_refit is None or worker.last_refit.reloaded:
                 _problems.append(f"{transport}: not everything was copied: {worker.last_refit}")
-            if transport == "collective":
-                found += await sparse(worker, model, rounds)
             start = time.perf_counter()
             differing = await worker.verify_refit_async(model)
             found.append(row(f"verify, {transport}", [(time.perf_counter() - start) * 1e3]))
@@ -236,34 +232,6 @@ async def ours(folder: Path, models: dict[str, Any], rounds: int, found: list[me
                 _problems.append(f"after a refit by {transport} {len(differing)} tensors differ: {list(differing.items())[:3]}")
         finally:
             await worker.shutdown()
-
-
-async def sparse(worker: Any, model: Any, rounds: int) -> list[measure.Row]:
-    """The same worker's refits after steps that change few values, anywhere; steps are not timed."""
-    sender = worker.refitting.sender
-    sender.leave()
-    sender.section = sender.section.model_copy(update={"sparse": True})
-    found = []
-    for share in _SHARES:
-        times = []
-        for _ in range(rounds + 2):
-            _change(model, share)
-            start = time.perf_counter()
-            await worker.refit_async(model)
-            times.append((time.perf_counter() - start) * 1e3)
-            print(f"refit, collective, sparse, {share:.1%} changed: {times[-1]:.1f} ms", file=sys.stderr)
-        found.append(row(f"refit, collective, sparse, {share:.1%} changed", times[2:]))  # the first is dense
-    return found
-
-
-def _change(model: Any, share: float) -> None:
-    """Changes the last bit of a share of all values."""
-    import torch
-
-    for parameter in model.parameters():
-        is_other = torch.empty_like(parameter, dtype=torch.bool).bernoulli_(share)
-        parameter.data.view(torch.int16).bitwise_xor_(is_other.to(torch.int16))
-    torch.cuda.synchronize(parameter.device)
 
 
 async def native(folder: Path, models: dict[str, Any], rounds: int, found: list[measure.Row]) -> None:

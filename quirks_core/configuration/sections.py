@@ -219,11 +219,6 @@ class RefitSection(Section):
     buffer_mb: int = Field(
         512, ge=1, description="size of a transfer's buffers in MiB; there are two, and they grow to the largest tensor"
     )
-    sparse: bool = Field(
-        False,
-        description="collective: send only what changed since the last refit, where that is little; the trainer keeps what it "
-        "sent, which takes as much memory on its device as the engine's weights",
-    )
     keep_memory: bool | None = Field(
         None,
         description="ipc_zmq: keep the trainer's memory open between refits, which is faster; memory that the trainer frees "

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from worker.errors import NotReadyError, RefitError
-from worker.refit.weights import sparse
 
 _WRONG_ON_DEMAND = """
 import multiprocessing
@@ -131,18 +130,3 @@ async def test_trainers_memory_is_given_back_on_request(worker, policies, lab):
     await worker.refitting.forget()
     assert mapped() < size
     assert await refitted(worker, policies[1], lab)
-
-
-async def test_only_what_changed_is_sent_where_everything_is_copied(worker, policies, refit_section, lab, monkeypatch):
-    refit_section(worker.refitting.sender, transport="collective", sparse=True, verify_every=0, buffer_mb=0)
-    sent, changed = copy.deepcopy(policies[0]), []
-    real = sparse.Sent.changed
-    monkeypatch.setattr(sparse.Sent, "changed", lambda *given: changed.append(found := real(*given)) or found)
-    for number in range(4):  # one may be recorded, another compared with the loaders
-        with torch.no_grad():
-            sent.model.layers[1].mlp.gate_proj.weight[0, number] += 1
-        await worker.refit_async(sent)
-
-    assert [len(one.places) for one in changed[-2:]] == [1, 1]
-    assert await worker.verify_refit_async(sent) == {}
-    assert lab.same_tokens(await lab.greedy(worker), lab.reference(sent)).passed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -45,7 +44,7 @@ def exchanged(background, manifest, held, wanted):
 
     def run(rank):
         group = Group(IP, port, rank=rank, world_size=size, timeout_s=60)
-        exchange = agree(group, manifest, (held + wanted)[rank], is_sender=rank < len(held))
+        _, exchange = agree(group, manifest, (held + wanted)[rank], is_sender=rank < len(held))
         found = None if exchange is None else [dict(exchange.run()) for _ in range(2)][-1]
         group.agree(1)
         group.close()
@@ -139,9 +138,8 @@ def test_what_changes_on_one_rank_is_agreed_on_again_by_all(background):
 
     def run(rank):
         group, found = Group(IP, port, rank=rank, world_size=3, timeout_s=HUNG_S), []
-        for subject in (refit[rank] for refit in refits):
-            agreeing = partial(agree, group, manifest, subject or (), is_sender=rank < 2)
-            exchange = group.agreed(group.agree(group.vote(subject)), subject, agreeing)
+        for parts in (refit[rank] for refit in refits):
+            _, exchange = agree(group, manifest, parts, is_sender=rank < 2)
             for _ in exchange.run() if exchange is not None else ():
                 pass
             found.append([memory.tolist() for [(_, _, memory)] in plans] if exchange is not None else None)

@@ -23,42 +23,30 @@ def place(memory: int, offset: int) -> Place:
     return Place(Box.whole((300,)), memory, Region(offset, (300,), (1,)))
 
 
-def sent(packed: Packing) -> list[list[tuple[str, int]]]:
-    """Names and offsets of each broadcast."""
-    return [[(spec.name, offset) for spec, offset in chunk] for chunk in packed.chunks()]
+@pytest.mark.parametrize(
+    ("sizes", "buffer_bytes", "places", "expected"),
+    [
+        ({"a": 100, "b": 300, "c": 200}, 900, {}, [[("a", 0), ("b", 256)], [("c", 0)]]),
+        ({"a": 100, "b": 500, "c": 200}, 1000, {}, [[("a", 0)], [("b", 0)], [("c", 0)]]),
+        (
+            dict.fromkeys("abcd", 300),
+            1000,
+            {name: place(0x1000, 300 * index) for index, name in enumerate("abcd")},
+            [[("a", 0), ("b", 300), ("c", 600)], [("d", 0)]],
+        ),
+        ({"a": 300, "b": 300}, 1000, {"a": place(0x1000, 0), "b": place(0x1000, 900)}, [[("a", 0), ("b", 512)]]),
+        ({"a": 300, "b": 300}, 1000, {"a": place(0x1000, 0), "b": place(0x9000, 300)}, [[("a", 0), ("b", 512)]]),
+    ],
+    ids=["small ones at aligned offsets", "a large one alone", "neighbours as one", "a gap between", "memory of its own"],
+)
+def test_tensors_are_put_together_up_to_the_size_of_a_buffer(monkeypatch, sizes, buffer_bytes, places, expected):
+    """GPUs copy from aligned offsets fastest; and the other side learns all of it."""
+    monkeypatch.setattr(packing, "_LARGE", 500)
 
+    packed = Packing.of(manifest(**sizes), buffer_bytes, places)
 
-def test_small_tensors_share_a_buffer_at_aligned_offsets():
-    """GPUs copy from these fastest; and the other side learns all of it."""
-    packed = Packing.of(manifest(a=100, b=300, c=200), 900, {})
-
-    assert sent(packed) == [[("a", 0), ("b", 256)], [("c", 0)]]
+    assert [[(spec.name, offset) for spec, offset in chunk] for chunk in packed.chunks()] == expected
     assert Packing.decode(packed.encode()) == packed
-
-
-def test_a_large_tensor_is_sent_in_a_buffer_of_its_own(monkeypatch):
-    monkeypatch.setattr(packing, "_LARGE", 500)
-
-    assert sent(Packing.of(manifest(a=100, b=500, c=200), 1000, {})) == [[("a", 0)], [("b", 0)], [("c", 0)]]
-
-
-def test_neighbours_are_sent_as_one_up_to_the_size_of_a_buffer(monkeypatch):
-    monkeypatch.setattr(packing, "_LARGE", 500)
-    places = {name: place(0x1000, 300 * index) for index, name in enumerate("abcd")}
-
-    assert sent(Packing.of(manifest(a=300, b=300, c=300, d=300), 1000, places)) == [
-        [("a", 0), ("b", 300), ("c", 600)],
-        [("d", 0)],
-    ]
-
-
-@pytest.mark.parametrize("other", [place(0x1000, 900), place(0x9000, 300)], ids=["a gap between", "memory of its own"])
-def test_what_does_not_lie_side_by_side_is_laid_into_a_buffer(monkeypatch, other):
-    monkeypatch.setattr(packing, "_LARGE", 500)
-
-    packed = Packing.of(manifest(a=300, b=300), 1000, {"a": place(0x1000, 0), "b": other})
-
-    assert sent(packed) == [[("a", 0), ("b", 512)]]
 
 
 @pytest.fixture

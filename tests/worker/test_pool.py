@@ -41,6 +41,7 @@ class Plan:
     def __init__(self, model):
         self.memory = {name: torch.zeros(tensor.shape) for name, tensor in model.named_parameters()}
 
+    @property
     def wanted(self):
         """What a `CopyPlan` says."""
         specs = Manifest.of(self.memory.items()).tensors

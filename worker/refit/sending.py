@@ -145,8 +145,7 @@ class ModelSender:
                 "refit by collective: the model is on the CPU and the engine on a GPU; move the model to a GPU of its own, or "
                 "set refit.transport to ipc_zmq"
             )
-        options: dict[str, Any] = {"timeout_s": self.section.timeout_s, "sparse": self.section.sparse}
-        making = partial(CollectiveSender, world_size=size, device=device, **options)
+        making = partial(CollectiveSender, world_size=size, device=device, timeout_s=self.section.timeout_s)
         opening = asyncio.ensure_future(asyncio.to_thread(making, address, port))
         try:
             await self._receivers.join_sender(port, size)

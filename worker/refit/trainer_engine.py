@@ -54,8 +54,6 @@ class RefitTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
         timeout_s: Seconds to wait for the other side at each step.
         dummy: The engine started with ``load_format=dummy``: a first update that leaves a tensor out is refused.
         finite: Refuse weights that are NaN or infinite.
-        sparse: Send only what changed since the last update, where that is little, for ``collective``; what was sent is kept,
-            which takes as much memory on the device as the engine's weights.
     """
 
     backend: ClassVar[str] = BACKEND
@@ -70,7 +68,6 @@ class RefitTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
     timeout_s: float = 120.0
     dummy: bool = False
     finite: bool = True
-    sparse: bool = False
 
     def __post_init__(self) -> None:
         """Checks what cannot work.
@@ -115,15 +112,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         init_info = {"ip": info.ip, "port": info.port, "rank_offset": senders, "world_size": size, "timeout_s": limit}
         with ThreadPoolExecutor(max_workers=1) as pool:
             joining = pool.submit(self.client.init_weight_transfer_engine, init_info) if self.is_sender else None
-            sender = CollectiveSender(
-                info.ip,
-                info.port,
-                world_size=size,
-                rank=info.rank,
-                device=info.device,
-                timeout_s=limit,
-                sparse=info.sparse,
-            )
+            sender = CollectiveSender(info.ip, info.port, world_size=size, rank=info.rank, device=info.device, timeout_s=limit)
             if joining is not None:
                 joining.result()
         return sender

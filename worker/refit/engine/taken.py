@@ -56,11 +56,11 @@ class Taken:
             came: The digests of what the loaders took.
             changed: The names of the engine's tensors that are not as before.
             held: The digests of all of them.
-            plan: What was copied, if something was: `held` has its bytes.
+            plan: What was copied, if something was: `held` has its bytes, or `came` what it was copied from, or nobody saw it.
         """
         past = _layers(changed) - {_layer(name) for name in came}
-        in_place = plan.in_place if plan is not None else ()
-        kept = {name: one for name, one in self.digests.items() if name not in in_place and _layer(name) not in past}
+        copied = plan.copied if plan is not None else ()
+        kept = {name: one for name, one in self.digests.items() if name not in copied and _layer(name) not in past}
         alone = plan.alone.items() if plan is not None else ()
         self.digests = {**kept, **came, **{name: held[place] for name, place in alone if place in held}}
 

@@ -32,8 +32,8 @@ from worker.refit.weights.copy_plan import CopyPlan, Tensors
 from worker.refit.weights.manifest import Manifest
 
 _ATTRIBUTE = "_model_quirks_updates"
-#: Those that copy an update now.
-_copying: weakref.WeakSet[Updates] = weakref.WeakSet()
+#: Each `_Copied` that is open.
+_copying: weakref.WeakSet[Any] = weakref.WeakSet()
 #: After how many copied updates the copies are compared with what the model's loaders would write, beside the first.
 CHECK_EVERY = 64
 #: How many updates are recorded at most: a trainer that never sends the same would pay for each.
@@ -124,7 +124,7 @@ class Updates:
             is_reloading = any(get_layerwise_info(layer).can_load() for layer in self._model.modules())
             if self._plan is not None:
                 self._open = _Copied(self._model, self._config, self._plan, initialize)
-                _copying.add(self)
+                _copying.add(self._open)
             elif self._recordings < _RECORDINGS and not is_reloading:
                 self._recordings += 1
                 reload = Reload(self._model, self._config, is_recorded=True)
@@ -133,10 +133,6 @@ class Updates:
             else:
                 self.last = Ways()
                 initialize(self._model)
-
-    def copies(self, name: str, tensor: torch.Tensor) -> bool:
-        """Returns whether an update is open that copies this tensor as soon as it gets it, and needs it no longer."""
-        return isinstance(self._open, _Copied) and self._open.copies(name, tensor)
 
     def load(self, load: Load, weights: Tensors, *args: Any, **kwargs: Any) -> Any:
         """Takes some of an update's tensors; returns what ``load_weights`` of the model does.
@@ -158,7 +154,7 @@ class Updates:
                 return self._open.load(lambda tensors: load(tensors, *args, **kwargs), weights)
             except BaseException:
                 self._plan = None
-                _copying.discard(self)
+                _copying.discard(self._open)
                 raise
 
     def close(self, finalize: Load, *args: Any, **kwargs: Any) -> None:
@@ -189,7 +185,7 @@ class Updates:
     def _taken(self) -> Reload | _Copied:
         update, self._open = self._open, None
         assert update is not None  # noqa: S101 - whoever calls this has looked
-        _copying.discard(self)
+        _copying.discard(update)
         return update
 
     @property
@@ -320,7 +316,7 @@ class _Copied:
                 yield pair
 
     def copies(self, name: str, tensor: torch.Tensor) -> bool:
-        """Returns whether a tensor is copied, and nothing else."""
+        """Returns whether a tensor is copied as soon as it comes, and needed no longer."""
         return name in self.plan.copied and name not in self.plan.reloaded and self._is_as_recorded(name, tensor)
 
     def _is_as_recorded(self, name: str, tensor: torch.Tensor) -> bool:

@@ -18,13 +18,11 @@ import torch
 from quirks_core.base.text import listed
 from worker.errors import RefitRejectedError
 from worker.refit.transport.exchange import agree
-from worker.refit.transport.group import REFUSED, SOURCE, Group
+from worker.refit.transport.group import SOURCE, Group
 from worker.refit.weights.buffers import view
 from worker.refit.weights.manifest import Manifest, TensorSpec, in_order, size_of
 from worker.refit.weights.packing import Packing
-from worker.refit.weights.patch import Patch
 from worker.refit.weights.source import InPlace, Source
-from worker.refit.weights.sparse import ANY, DENSE, Changed, Item, Sent, can_be_compared, in_turn, kinds_of
 
 if TYPE_CHECKING:
     from worker.refit.weights.copy_plan import CopyPlan
@@ -47,7 +45,6 @@ class CollectiveSender:
         rank: int = 0,
         device: torch.device | str = "cpu",
         timeout_s: float = 120.0,
-        sparse: bool = False,
     ) -> None:
         """Joins the engine's ranks, while the worker's ``init_collective_async`` runs with the same address.
 
@@ -58,14 +55,11 @@ class CollectiveSender:
             rank: This trainer rank.
             device: Where the engine's ranks run: a GPU of this process for NCCL, the CPU for gloo.
             timeout_s: Seconds to wait for the others at each step.
-            sparse: Send only what changed since the last refit, where that is little; rank 0 keeps what it sent, which takes
-                as much memory on the device as the engine's weights.
 
         Raises:
             TransferError: Not all came.
         """
         self._group = Group(ip, port, rank=rank, world_size=world_size, timeout_s=timeout_s, device=device)
-        self._sent = Sent() if sparse and rank == SOURCE else None
 
     def send(
         self,
@@ -93,52 +87,27 @@ class CollectiveSender:
             manifest = tensors.manifest if isinstance(tensors, Source) else manifest or Manifest.of(tensors())
             in_place = tensors.in_place(self._group.device) if isinstance(tensors, Source) else InPlace(torch.nn.Module(), {})
             packing = self._announced(manifest, buffer_bytes, in_place)
-            held = None  # what is compared with the last refit is broadcast
-            if isinstance(tensors, Source) and self._group.upcoming is None:
-                held = tensors.held(self._group.device, self._group.rank)
+            held = tensors.held(self._group.device, self._group.rank) if isinstance(tensors, Source) else None
             problem = _unlike(manifest, packing.manifest, self._group.rank)
-            vote = self._group.agree(REFUSED if problem else self._group.vote(held))
-            if vote:
-                exchange = self._group.agreed(
-                    vote, held, lambda: agree(self._group, packing.manifest, held or (), is_sender=True)
-                )
-                memories = self._memory(tensors, packing, in_place)
+            is_agreed, exchange = agree(self._group, packing.manifest, held, is_sender=True, is_refused=bool(problem))
+            if is_agreed:
                 if exchange is not None:
                     deque(exchange.run(), maxlen=0)
-                elif self._group.upcoming is None:
-                    for memory in memories:
-                        self._group.broadcast_weights(memory)
                 else:
-                    self._send_changed(packing, memories, given_up)
+                    for memory in self._memory(tensors, packing, in_place):
+                        self._group.broadcast_weights(memory)
                 self._group.wait(given_up)
                 self._group.agree(True)
         except BaseException:
             self.close()  # so that no rank waits for this one
             raise
-        if not vote:  # by all ranks together, which stay
+        if not is_agreed:  # by all ranks together, which stay
             why = problem or "rejected by the engine, nothing was sent; the worker's error says why"
             raise RefitRejectedError(f"refit {why}")
 
     def close(self) -> None:
         """Leaves the group."""
         self._group.close()
-
-    def _send_changed(self, packing: Packing, memories: Iterable[torch.Tensor], given_up: Callable[[], bool]) -> None:
-        """Sends what changed, as far as every engine rank can take it and has what it is compared with."""
-        group, sent = self._group, self._sent
-        kinds = kinds_of(group.gather([ANY if can_be_compared(chunk) else DENSE for chunk in packing.chunks()]))
-        is_sparse = group.base is not None and bool(group.agree(sent is None or sent.holds(kinds)))
-        for broadcasts in in_turn(packing, kinds, memories):
-            if broadcasts[0][0].kind != DENSE:
-                group.wait(given_up)  # to compare waits for the device without a limit
-                if is_sparse and group.broadcast_changed(sent.changed(broadcasts) if sent is not None else None) is not None:
-                    continue
-                if sent is not None and not is_sparse:
-                    sent.keep(broadcasts)
-            for _, memory in broadcasts:
-                group.broadcast_weights(memory)
-        if sent is not None:
-            sent.end(kinds)
 
     def _announced(self, manifest: Manifest, buffer_bytes: int, in_place: InPlace) -> Packing:
         """Returns what rank 0 sends together, the same object as long as nothing changes."""
@@ -154,9 +123,7 @@ class CollectiveSender:
         else:
             made = Packing.of(manifest, buffer_bytes, in_place.places)
             packing = known if known is not None and known == made else made
-        if self._sent is not None:
-            self._sent.begin(packing)
-        return group.announce(packing, self._sent)
+        return group.announce(packing)
 
     def _memory(
         self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace
@@ -194,7 +161,6 @@ class CollectiveStream:
     Attributes:
         manifest: What the trainer will send; every rank has accepted it.
         packing: What one broadcast after the other holds.
-        upcoming: What the trainer calls these values, if it will compare the next ones with them.
         complete: Whether everything was yielded.
     """
 
@@ -220,27 +186,20 @@ class CollectiveStream:
         self._group = group
         try:
             self.packing = group.announce()
-            self.manifest, self.upcoming = self.packing.manifest, group.upcoming
+            self.manifest = self.packing.manifest
             problem = None
             try:
                 self.manifest.check(expected)
             except RefitRejectedError as error:
                 problem = error
-            self._plan = found = plan(self.manifest) if problem is None else None
-            # To compare with the last refit, or copies with the loaders, takes whole tensors.
-            by_pieces = found if found is not None and self.upcoming is None and not found.is_checked else None
-            vote = group.agree(group.vote(by_pieces) if problem is None else REFUSED)
-            if vote:
-                self._exchange = group.agreed(
-                    vote,
-                    by_pieces,
-                    lambda: agree(group, self.manifest, by_pieces.wanted() if by_pieces is not None else (), is_sender=False),
-                )
-            self._patch = self._patched()
+            self._plan = copies = plan(self.manifest) if problem is None else None
+            wanted = copies.wanted if copies is not None and not copies.is_checked else None  # a comparison needs whole tensors
+            is_refused = problem is not None
+            is_agreed, self._exchange = agree(group, self.manifest, wanted, is_sender=False, is_refused=is_refused)
         except BaseException:
             group.close()  # so that no rank waits for this one
             raise
-        if not vote:  # by all ranks together, which stay
+        if not is_agreed:  # by all ranks together, which stay
             raise problem or RefitRejectedError("refit rejected by another rank; nothing was loaded")
 
     @property
@@ -261,8 +220,7 @@ class CollectiveStream:
         """Yields the same, broadcast by broadcast.
 
         What the plan copies as it is is received in its place, but for the first broadcast, by which the trainer shows that it
-        sends at all; it is yielded where the copies are compared. Of parts and changed words nothing is, but an empty list
-        before the first.
+        sends at all; it is yielded where the copies are compared. Of parts nothing is, but an empty list before the first.
         """
         if self._exchange is not None:
             yield []
@@ -270,55 +228,21 @@ class CollectiveStream:
             self._end()
             return
         plan, has_begun = self._plan, False
-        for items, changed in self._received():
-            if changed is not None and self._patch is not None:
-                has_begun = True
-                yield []
+        for chunk in self.packing.chunks():
+            room = plan.room_for(chunk) if plan is not None and has_begun else None
+            memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
+            self._group.broadcast_weights(memory)
+            if not has_begun:
                 self._group.wait()
-                self._patch.apply(items, changed)
-                continue
-            for _, _, chunk in items:
-                room = plan.room_for(chunk) if plan is not None and has_begun else None
-                memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
-                self._group.broadcast_weights(memory)
-                if not has_begun:
-                    self._group.wait()
-                has_begun = True
-                if room is None or (plan is not None and plan.is_checked):
-                    yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
+            has_begun = True
+            if room is None or (plan is not None and plan.is_checked):
+                yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
         self._end()
-
-    def keep(self) -> None:
-        """Notes that this rank has what came."""
-        if self._patch is not None:
-            self._patch.keep(self.upcoming)
 
     def _end(self) -> None:
         self._group.wait()
         self._group.agree(True)
         self.complete = True
-
-    def _patched(self) -> Patch | None:
-        """Returns how changed words go into the model, the same as long as nothing changes; None if none come, or it cannot."""
-        group, plan = self._group, self._plan
-        if plan is None or self.upcoming is None:
-            return None
-        if group.patch is None or group.patch.plan is not plan or group.patch.packing is not self.packing:
-            group.patch = Patch(plan, self.packing)
-        return group.patch
-
-    def _received(self) -> Iterator[tuple[list[Item], Changed | None]]:
-        """Yields what comes next, as changed words if that is how it came."""
-        group, patch = self._group, self._patch
-        kinds = [DENSE] * len(self.packing.offsets)
-        is_sparse = False
-        if group.upcoming is not None:
-            kinds = kinds_of(group.gather(kinds if patch is None else patch.votes))
-            is_able = patch is not None and not patch.plan.is_checked and group.base is not None and patch.holds(group.base)
-            is_sparse = group.base is not None and bool(group.agree(is_able))
-        for broadcasts in in_turn(self.packing, kinds, kinds):
-            items = [item for item, _ in broadcasts]
-            yield items, group.broadcast_changed() if is_sparse and items[0].kind != DENSE else None
 
     def __enter__(self) -> CollectiveStream:
         return self

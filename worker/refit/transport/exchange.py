@@ -9,16 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
+from worker.refit.transport.group import AS_BEFORE, BY_PIECES, REFUSED, WHOLE, Group
 from worker.refit.weights.box import Box, Part
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pieces import Holders, Run, Wholes, as_one, at_equal_distances, messages, runs, split
-
-if TYPE_CHECKING:
-    from worker.refit.transport.group import Group
 
 #: Buffers for each other rank: one is filled, or emptied, while the other is on its way.
 _BUFFERS = 2
@@ -81,7 +79,7 @@ class Exchange:
     """What one rank sends to others, or receives from them."""
 
     def __init__(self, group: Group, peers: Mapping[int, list[_Message]], *, is_sender: bool) -> None:
-        """Takes what `agree` found."""
+        """Takes what was found."""
         self._group = group
         self._peers = peers
         self._is_sender = is_sender
@@ -116,15 +114,32 @@ class Exchange:
                     lanes.after(number)
 
 
-def agree(group: Group, manifest: Manifest, parts: Sequence[Part], *, is_sender: bool) -> Exchange | None:
-    """Finds out, with all other ranks, what this one sends or receives; None if a broadcast of everything is less.
+def agree(
+    group: Group, manifest: Manifest, parts: Sequence[Part] | None, *, is_sender: bool, is_refused: bool = False
+) -> tuple[bool, Exchange | None]:
+    """Agrees on a refit with all other ranks; what goes where is found out again if a rank has other parts than last time.
 
     Args:
         group: All ranks.
         manifest: Describes the tensors.
-        parts: What this trainer rank holds, or what this engine rank wants, in the order of its memory.
+        parts: What this trainer rank holds, or what this engine rank wants, in the order of its memory, the same object as long
+            as nothing changes; None if this rank takes part in broadcasts alone.
         is_sender: Whether this is a rank of the trainer.
+        is_refused: This rank refuses the refit.
+
+    Returns:
+        Whether no rank refuses it; and what this one sends or receives by pieces, None if everything is broadcast.
     """
+    known = group.agreed
+    vote = WHOLE if parts is None else AS_BEFORE if known is not None and known[0] is parts else BY_PIECES
+    vote = group.agree(REFUSED if is_refused else vote)
+    if vote == BY_PIECES and parts is not None:
+        known = group.agreed = parts, _found(group, manifest, parts, is_sender=is_sender)
+    return vote != REFUSED, known[1] if known is not None and vote > WHOLE else None
+
+
+def _found(group: Group, manifest: Manifest, parts: Sequence[Part], *, is_sender: bool) -> Exchange | None:
+    """Finds out, with all other ranks, what this one sends or receives; None if a broadcast of everything is less."""
     rows = [(manifest.index[part.spec.name], part.box) for part in parts]
     described = group.gather_json({"held": rows if is_sender else None, "wanted": [] if is_sender else rows})
     held = [_parts(one["held"], manifest) for one in described if one["held"] is not None]

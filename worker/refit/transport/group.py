@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,10 +16,7 @@ from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import free_port
 from worker.refit.weights.packing import Packing
-from worker.refit.weights.patch import Patch
-from worker.refit.weights.sparse import Changed, Sent
 
-_T = TypeVar("_T")
 #: Rank that sends.
 SOURCE = 0
 #: Votes on a refit, of which the least counts: a rank refuses it or has failed; all comes whole; each engine rank gets what it
@@ -30,11 +27,7 @@ _LOOK_S = 50e-6
 
 
 class Ranks:
-    """The processes of a process group.
-
-    Attributes:
-        world_size: How many.
-    """
+    """The processes of a process group."""
 
     def __init__(self, group: Any, device: torch.device, timeout_s: float) -> None:
         """Takes what ranks agree with.
@@ -44,7 +37,7 @@ class Ranks:
             device: A device whose tensors it carries.
             timeout_s: Seconds to wait for the others at each step.
         """
-        self.world_size = int(group.size())
+        self._size = int(group.size())
         self._group = group
         self._carried = device
         self._timeout_s = timeout_s
@@ -52,21 +45,20 @@ class Ranks:
     def gather_json(self, value: Any) -> list[Any]:
         """Gives every rank the JSON values of all, in their order."""
         payload = _encoded(value)
-        sizes = [size for (size,) in self.gather([len(payload)])]
+        sizes = self._numbers(len(payload))
         rows = self._gathered(torch.nn.functional.pad(payload, (0, max(sizes) - len(payload))))
         return [_decoded(row[:size]) for row, size in zip(rows, sizes, strict=True)]
 
-    def gather(self, votes: Sequence[int]) -> list[list[int]]:
-        """Gives every rank the votes of all on each of several things."""
-        return self._gathered(torch.tensor(votes)).tolist()  # type: ignore[no-any-return]
-
     def agree(self, vote: int) -> int:
         """Returns the least that any rank votes for; 0 is no."""
-        return min(one for (one,) in self.gather([int(vote)]))
+        return min(self._numbers(vote))
+
+    def _numbers(self, own: int) -> list[int]:
+        return [int(number) for (number,) in self._gathered(torch.tensor([int(own)]))]
 
     def _gathered(self, own: torch.Tensor) -> torch.Tensor:
         own = own.to(self._carried)
-        found = own.new_empty(self.world_size, len(own))
+        found = own.new_empty(self._size, len(own))
         self._do(lambda group: [group.allgather([list(found)], [own])])
         return found.cpu()
 
@@ -91,9 +83,7 @@ class Group(Ranks):
         rank: This process.
         device: Where weights are broadcast from and to.
         packing: What was announced last.
-        upcoming: What the trainer calls the values that it sends, for the next refit to compare with; None if none is to.
-        base: What it calls those that it compares with; None if it has none.
-        patch: How an engine rank takes changed words; None before it could.
+        agreed: What this rank last had to send or to receive by pieces, and how (`worker.refit.transport.exchange.agree`).
     """
 
     def __init__(
@@ -124,10 +114,7 @@ class Group(Ranks):
         super().__init__(group, torch.device("cpu"), timeout_s)
         self.rank, self.device = rank, torch.empty(0, device=device).device  # with its number
         self.packing: Packing | None = None
-        self._exchange: tuple[object, Any] | None = None
-        self.upcoming: str | None = None
-        self.base: str | None = None
-        self.patch: Patch | None = None
+        self.agreed: tuple[object, Any] | None = None
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
         place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
@@ -143,45 +130,20 @@ class Group(Ranks):
             with torch.cuda.device(self.device):
                 self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
 
-    def vote(self, subject: object | None) -> int:
-        """Returns this rank's vote for the next refit, to be given to `agree`.
-
-        Args:
-            subject: What this rank would send or receive by pieces; None if it takes part in broadcasts alone.
-        """
-        if subject is None:
-            return WHOLE
-        return AS_BEFORE if self._exchange is not None and self._exchange[0] is subject else BY_PIECES
-
-    def agreed(self, vote: int, subject: object, agree: Callable[[], _T | None]) -> _T | None:
-        """Returns what is sent or received by pieces; None for broadcasts.
-
-        Args:
-            vote: The least vote of all ranks.
-            subject: What this rank voted about.
-            agree: Finds out with all ranks what is sent.
-        """
-        if vote == BY_PIECES:
-            self._exchange = subject, agree()
-        return self._exchange[1] if vote != WHOLE and self._exchange is not None else None
-
     def forget(self) -> None:
         """Has the next refit find out again what goes where."""
-        self._exchange = self.patch = None
+        self.agreed = None
 
-    def announce(self, packing: Packing | None = None, sent: Sent | None = None) -> Packing:
+    def announce(self, packing: Packing | None = None) -> Packing:
         """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
 
         Args:
             packing: What is sent, on rank 0.
-            sent: What it is compared with there, if it is.
         """
         message: dict[str, Any] | None = None
         if packing is not None:
             message = {"again": True} if packing is self.packing else packing.encode()
-            message |= {"upcoming": sent.upcoming, "base": sent.name} if sent is not None else {}
         message = self.broadcast_json(message)
-        self.upcoming, self.base = message.get("upcoming"), message.get("base")
         if packing is None:
             packing = self.packing if "again" in message else Packing.decode(message)
         if packing is None:
@@ -254,23 +216,6 @@ class Group(Ranks):
         """Has `wait` wait for an event, too."""
         self._started.append(event)
 
-    def broadcast_changed(self, changed: Changed | None = None) -> Changed | None:
-        """Gives every rank the changed words of rank 0; None if all are to come.
-
-        Args:
-            changed: The words, on rank 0.
-        """
-        count = self.broadcast_json(None if changed is None else len(changed.places))
-        if count is None:
-            return None
-        if self.rank != SOURCE:
-            places, words = (torch.empty(count, dtype=dtype, device=self.device) for dtype in (torch.int32, torch.int64))
-            changed = Changed(places, words)
-        if count:
-            for tensor in changed or ():
-                self.broadcast_weights(tensor.view(torch.uint8))
-        return changed
-
     def broadcast_json(self, value: Any = None) -> Any:
         """Gives every rank the JSON value of rank 0."""
         payload = _encoded(value)
@@ -287,7 +232,7 @@ class Group(Ranks):
         if nccl is not None:
             self._started.clear()
             nccl.destroy()
-        self._exchange = None
+        self.forget()
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
 
     def _broadcast(self, tensor: torch.Tensor) -> None:

@@ -158,15 +158,9 @@ class CopyPlan:
         for written, value in self._fills:
             written.fill_(value)
 
-    def show(self, tensors: Tensors) -> None:
-        """Has `see` see those of some tensors that the model's bytes do not show."""
-        if self.see is not None:
-            for name, tensor in tensors:
-                if name in self.hidden:
-                    self.see(name, tensor)
-
+    @cached_property
     def wanted(self) -> list[Part]:
-        """Returns which parts of the trainer's tensors go where, in the order of the model's memory.
+        """Which parts of the trainer's tensors go where, in the order of the model's memory.
 
         Tensors that are loaded, or not copied in their own order, are wanted whole: the ledger looks at those.
         """
@@ -196,19 +190,6 @@ class CopyPlan:
     def hidden(self) -> frozenset[str]:
         """Names of those that are copied in another way, and loaded by nobody."""
         return self.copied - self.in_place - self.reloaded
-
-    def in_own_order(self, spec: TensorSpec) -> list[tuple[int, torch.Tensor]] | None:
-        """Returns where parts of one of the trainer's tensors go, whose elements stay one after the other.
-
-        Returns:
-            The place of each part's first element, and the engine's memory for it; none if the tensor is for nothing here; None
-            if something of it goes in another order or is loaded, or its bytes are to be seen and are nowhere (`hidden`).
-        """
-        targets = self._copies.get(spec.name, ())
-        is_shown = spec.name not in self.hidden or self._as_it_is(spec) is not None
-        if spec.name in self.reloaded or not is_shown or not all(target.linear for target in targets):
-            return None
-        return [(target.taken.offset, target.written) for target in targets]
 
     @cached_property
     def alone(self) -> dict[str, str]:
@@ -271,7 +252,10 @@ class CopyPlan:
             RefitError: The copies are compared with what the model's loaders would have written, and they differ: the plan is
                 wrong.
         """
-        self.show(tensors)
+        if self.see is not None:
+            for name, tensor in tensors:
+                if name in self.hidden:
+                    self.see(name, tensor)
         self.copy(tensors)
         if self.is_checked and (found := self.differing(model, tensors)):
             raise RefitError(

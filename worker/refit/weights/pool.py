@@ -113,7 +113,7 @@ class Opened:
     def _found(self, plan: CopyPlan) -> Copies:
         parts: list[tuple[torch.Tensor, torch.Tensor]] = []
         wholes: list[Part] = []
-        for pairs in Holders(self._held).pieces(plan.wanted(), 0, self._near).values():
+        for pairs in Holders(self._held).pieces(plan.wanted, 0, self._near).values():
             here, there = ([part.memory for part in side] for side in zip(*pairs, strict=True))
             for some in at_equal_distances(here, there):
                 to, by = ([view for view in side[some] if view is not None] for side in (here, there))

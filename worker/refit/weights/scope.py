@@ -50,16 +50,11 @@ def tensors(model: torch.nn.Module, scope: RefitScope | str) -> Iterator[tuple[s
 
 def layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.Tensor]:
     """Returns what `tensors` yields, sharded tensors (``DTensor``) as they are."""
-    return checkpoint_layout(model, own_layout(model, scope))
-
-
-def own_layout(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.Tensor]:
-    """Returns what `layout` does, as the model itself names and lays out its tensors."""
-    return {name: tensor.detach() for name, tensor in own_tensors(model, scope).items()}
+    return checkpoint_layout(model, {name: tensor.detach() for name, tensor in own_tensors(model, scope).items()})
 
 
 def own_tensors(model: torch.nn.Module, scope: RefitScope | str) -> dict[str, torch.Tensor]:
-    """Returns the model's own parameters and buffers, of which `own_layout` has the values."""
+    """Returns the model's own parameters and buffers, as the model itself names and lays them out."""
     import torch
 
     # By value, so that a plan's plain string cannot select the other scope by accident.
@@ -79,7 +74,7 @@ def is_sharded(tensor: Any) -> bool:
 
 def local(tensor: Any) -> torch.Tensor:
     """Returns what this rank has of a tensor: its part of a ``DTensor``, or all of it."""
-    own: torch.Tensor = tensor.to_local() if hasattr(tensor, "full_tensor") else tensor
+    own: torch.Tensor = tensor.to_local() if is_sharded(tensor) else tensor
     return own
 
 

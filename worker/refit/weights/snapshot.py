@@ -62,23 +62,20 @@ class Snapshot:
 
     def holds(self, model: nn.Module) -> bool:
         """Returns whether a model has these very tensors where they were; of sharded ones (``DTensor``) this rank's parts."""
-        with torch._C.DisableTorchFunctionSubclass():  # vLLM's parameters pass each call through Python otherwise
-            return self._holds(model)
-
-    def _holds(self, model: nn.Module) -> bool:
         if self._parts[0].module() is not model:
             return False
-        for part in self._parts:
-            module = part.module()
-            if module is None or (part.sizes is not None and _sizes(module) != part.sizes):
-                return False
-            for name, child in part.children:
-                if module._modules.get(name) is not (child and child()):
+        with torch._C.DisableTorchFunctionSubclass():  # vLLM's parameters pass each call through Python otherwise
+            for part in self._parts:
+                module = part.module()
+                if module is None or (part.sizes is not None and _sizes(module) != part.sizes):
                     return False
-            for buffer, name, known, place, _ in part.slots:
-                tensor = (module._buffers if buffer else module._parameters).get(name)
-                if id(tensor) != known or _place(tensor) != place:
-                    return False
+                for name, child in part.children:
+                    if module._modules.get(name) is not (child and child()):
+                        return False
+                for buffer, name, known, place, _ in part.slots:
+                    tensor = (module._buffers if buffer else module._parameters).get(name)
+                    if id(tensor) != known or _place(tensor) != place:
+                        return False
         return True
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from worker.errors import RefitError
 from worker.refit.weights.box import Box, Part, Place, Region
 from worker.refit.weights.buffers import share_memory
-from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
+from worker.refit.weights.manifest import Chunk, Manifest, size_of
 from worker.refit.weights.pool import Shared
 from worker.refit.weights.scope import RefitScope, gathered, is_sharded, layout, local
 from worker.refit.weights.shards import Shards
@@ -54,21 +54,10 @@ class InPlace:
             place = self.places.get(spec.name)
             if place is None or place.start(spec) != (address, start + offset):
                 return None
-        storage = self._storage(chunk[0][0], first)
+        if (storage := self._storages.get(address)) is None:
+            name = chunk[0][0].name
+            raise RefitError(f"refit: {name} has moved since the model was described; make a Source for every refit")
         return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, start, (size_of(chunk),), (1,))
-
-    def part(self, spec: TensorSpec) -> Part | None:
-        """Returns what of a tensor lies there; None if nothing does. Errors as above."""
-        if (place := self.places[spec.name]) is None:
-            return None
-        storage, region = self._storage(spec, place), place.region
-        memory = torch.empty(0, dtype=spec.torch_dtype, device=storage.device)
-        return Part(spec, place.box, memory.set_(storage, region.offset, region.size, region.stride))
-
-    def _storage(self, spec: TensorSpec, place: Place) -> torch.UntypedStorage:
-        if (storage := self._storages.get(place.address)) is None:
-            raise RefitError(f"refit: {spec.name} has moved since the model was described; make a Source for every refit")
-        return storage
 
     @cached_property
     def _storages(self) -> dict[int, torch.UntypedStorage]:
@@ -150,9 +139,7 @@ class Source:
 
     def _held(self, device: torch.device, rank: int) -> list[Part] | None:
         own = self._own(device, rank)
-        found = InPlace(self.model, own)
-        parts = [part for spec in self.manifest.tensors if spec.name in own and (part := found.part(spec)) is not None]
-        return parts if len(parts) == len(own) else None
+        return [part for part in self._parts() if part.spec.name in own] if None not in own.values() else None
 
     def _own(self, device: torch.device, rank: int) -> dict[str, Place | None]:
         """Returns the places of what a rank sends; of what is not sharded, rank 0's is sent."""
