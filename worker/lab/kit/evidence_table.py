@@ -26,7 +26,7 @@ from quirks_core.declaration.quirk import Quirk
 NAME = "evidence.csv"
 #: The packages whose versions a paired run or a probe can depend on.
 PACKAGES = ("torch", "transformers", "vllm")
-RUN, PROBE = "paired run", "static probe"
+RUN = "paired run"
 
 
 class Proved(Record):
