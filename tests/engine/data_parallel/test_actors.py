@@ -83,11 +83,6 @@ def under_way(group, tokens):
     return wait
 
 
-async def test_two_ranks_generate_what_one_engine_does(group, right):
-    """Also when the other is idle."""
-    await right(group, "a")
-
-
 def test_every_process_says_itself_that_the_experts_are_shared(group):
     rows = group.topology.rows
 

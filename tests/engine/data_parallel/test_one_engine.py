@@ -33,24 +33,6 @@ async def group(checkpoint, grouped):
         yield started
 
 
-async def test_ranks_with_shared_experts_generate_what_one_does(group, tokens, checkpoint, lab):
-    expected = [row.tokens for row in lab.reference(checkpoint("qwen3_moe"))]
-
-    for rank in (None, 0, 1):
-        assert await tokens(group, PROMPTS, rank=rank) == expected, f"rank {rank}"
-
-
-def test_every_rank_says_itself_that_the_experts_are_shared(group):
-    rows = group.topology.rows
-
-    assert [(row.engine, row.dp_rank, row.dp_size, row.ep_rank, row.ep_size) for row in rows] == [
-        (0, 0, 2, 0, 2),
-        (0, 1, 2, 1, 2),
-    ]
-    for layer in rows[0].experts:
-        assert [row.experts[layer] for row in rows] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-
-
 def test_the_patches_are_in_force_in_every_process(group):
     (receipt,) = group.receipts
     ranks = [f"EngineCore_DP{rank}{worker}" for rank in (0, 1) for worker in ("", "/VllmWorker-0")]

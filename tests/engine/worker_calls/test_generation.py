@@ -106,16 +106,6 @@ async def test_the_single_most_probable_token_is_the_greedy_one(worker, lab, pol
     assert all(torch.all(output["logprobs"] == 0.0) for output in outputs)  # the only token that could be sampled
 
 
-async def test_only_sampling_differs_from_time_to_time(worker, lab):
-    batch = lab.batch_of(lab.PROMPTS[:1] * 4)
-
-    sampled, _ = await collected(worker, batch, greedy=False)
-    greedy, _ = await collected(worker, batch)
-
-    assert len({tuple(output["output_ids"][0].tolist()) for output in sampled}) > 1
-    assert len({tuple(output["output_ids"][0].tolist()) for output in greedy}) == 1
-
-
 async def test_a_cancelled_consumer_takes_its_requests_along(worker, lab, sampling, generated, unfinished):
     sampling(max_new_tokens=900)
     consumer = asyncio.create_task(collected(worker, lab.batch_of(lab.PROMPTS)))
