@@ -10,8 +10,6 @@ import pytest
 
 from worker.errors import NotReadyError, RefitError
 
-pytestmark = pytest.mark.timeout(120)
-
 Q = "model.layers.0.self_attn.q_proj.weight"
 #: The last tensor that a trainer sends.
 LAST = "model.norm.weight"
