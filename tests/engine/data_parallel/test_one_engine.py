@@ -12,7 +12,6 @@ from worker.lab.parity.session import Session
 from worker.lab.parity.thresholds import chosen_thresholds
 from worker.lab.parity.trainer import Trainer, TrainerOptions
 
-_TWO_RANKS = {"data_parallel_size": 2, "load_format": "auto"}
 _EVAL = {
     "purpose": "eval",
     "engine": {"data_parallel_size": 2},
@@ -25,7 +24,7 @@ _EVAL = {
 async def group(checkpoint, grouped):
     values = {
         "purpose": "rollout",
-        "engine": {**_TWO_RANKS, "enable_expert_parallel": True, "num_gpu_blocks_override": 512},
+        "engine": {"data_parallel_size": 2, "enable_expert_parallel": True, "num_gpu_blocks_override": 512},
         "parallel": {"dp_strategy": "engine", "expert_parallel_size": 2},
         "env": {"OMP_NUM_THREADS": "1"},
     }
