@@ -61,7 +61,7 @@ def _evidence(quirk: Quirk) -> list[str]:
     lines += [f"- static probe: `{probe}`" for probe in quirk.probes]
     found = [item for item in evidence.proved(quirk) if item.decided is not None]
     for item in found:
-        version = f"vLLM {item.versions.get('vllm', '?')}"
+        version = f"vLLM {item.vllm or '?'}"
         seen = f"on {item.place}, {version}" if item.by == "paired run" else f"in the source of {version} for {item.platform}"
         doubt = f"in doubt, {item.doubt}" if item.doubt else ""
         lines.append("; ".join(filter(None, (f"- {item.conclusion} {seen}, by {item.by}", prose(item.seen), prose(doubt)))))

@@ -13,7 +13,7 @@ from worker.lab.kit import evidence_table as evidence
 from worker.lab.kit.evidence_table import Proved
 
 _VERSIONS = {"torch": "2.13.0+cpu", "vllm": "0.32.0"}
-_PROVED = Proved(platform="cpu", versions=_VERSIONS, by="paired run", conclusion="NEEDED", date=date(2026, 11, 1), seen="a, b")
+_PROVED = Proved(platform="cpu", by="paired run", conclusion="NEEDED", date=date(2026, 11, 1), seen="a, b", **_VERSIONS)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def _record(quirk, *found):
 def test_a_new_row_replaces_that_of_the_same_installation(quirk, site):
     later = _PROVED.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2)})
     gpu = _PROVED.model_copy(update={"platform": "cuda", "graphs": True})
-    older = _PROVED.model_copy(update={"versions": {"vllm": "0.9.2"}})
+    older = _PROVED.model_copy(update={"vllm": "0.9.2"})
 
     assert _record(quirk(), _PROVED, gpu, later, older) == (older, later, gpu)
     assert len((site / "fake_quirks" / "evidence.csv").read_text("utf-8").splitlines()) == 4  # with the heading

@@ -27,7 +27,7 @@ def line(monkeypatch):
 
 def _row(vllm="0.33.0", conclusion="NEEDED", by="paired run", **more):
     values = {"platform": "cuda", "runner": "v2", "date": date(2026, 11, 25), **more}
-    return Proved(versions={"vllm": vllm}, conclusion=conclusion, by=by, **values)
+    return Proved(vllm=vllm, conclusion=conclusion, by=by, **values)
 
 
 def test_each_runner_and_mode_is_a_place_of_its_own(line):

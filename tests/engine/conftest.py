@@ -24,10 +24,12 @@ set_environment()  # vLLM reads its environment while it is imported, and none o
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder starts an engine."""
+    """Everything in this folder starts an engine, and may hang."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.engine)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(HUNG_S))
 
 
 #: An engine whose core does the work of its only worker, as on a GPU, is up in half the time. vLLM's CPU platform gives a

@@ -19,7 +19,6 @@ from worker.batch import prompts, sample
 
 _ROOT = Path(__file__).parents[2]
 _EXAMPLES = _ROOT / "examples"
-_CONFIG = _EXAMPLES / "eval.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +28,6 @@ def evaluation() -> Iterator[ModuleType]:
     patch.syspath_prepend(str(_EXAMPLES))
     yield load_script(_EXAMPLES / "run_eval.py")
     patch.undo()
-
-
-@pytest.fixture
-def shipped(monkeypatch: pytest.MonkeyPatch, evaluation: ModuleType) -> Any:
-    """The shipped configuration with its dataset; values can be laid over it."""
-    monkeypatch.chdir(_ROOT)
-    return lambda *settings: evaluation.EvalConfig.load(_CONFIG, settings=settings)
 
 
 # ---- scores
@@ -116,9 +108,10 @@ class _Letters:
 
 
 @pytest.mark.parametrize("generation", ["async", "sync"])
-async def test_responses_come_back_to_their_prompts_in_any_order(evaluation, shipped, generation):
-    config = shipped(f"eval.generation={generation}", "eval.batch_size=4", "eval.k=1", "eval.num_tests_per_prompt=3").eval
-
+async def test_responses_come_back_to_their_prompts_in_any_order(evaluation, monkeypatch, generation):
+    monkeypatch.chdir(_ROOT)
+    settings = (f"eval.generation={generation}", "eval.batch_size=4", "eval.k=1", "eval.num_tests_per_prompt=3")
+    config = evaluation.EvalConfig.load(_EXAMPLES / "eval.yaml", settings=settings).eval
     questions = [evaluation.Question(index + 1, "p", chr(40 + index)) for index in range(6)]
     rows = [[index, *range(index)] for index in range(6)]  # of different lengths, so padding must not get into a text
 

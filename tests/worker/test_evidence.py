@@ -91,8 +91,8 @@ def made(monkeypatch):
         depends = evidence.dependencies(quirk)
         versions = {name: depends[name] for name in evidence.PACKAGES}
         row = Proved(
-            platform="cpu", versions=versions, by="paired run", conclusion="NEEDED", date=date(2026, 11, 22),
-            digest=depends["code"], **more,
+            platform="cpu", by="paired run", conclusion="NEEDED", date=date(2026, 11, 22), digest=depends["code"],
+            **versions, **more,
         )  # fmt: skip
         monkeypatch.setattr("worker.lab.kit.evidence_table.proved", lambda _: (row,))
 

@@ -56,7 +56,7 @@ class EngineActor:
         the driver's values of the variables that quirks and their facts read; Ray's processes have those from its start.
 
         Returns:
-            ``receipt``, ``topology``, ``warnings``, ``devices`` and ``longest``, the longest sequence in tokens.
+            ``receipt``, ``topology``, ``warnings`` and ``longest``, the longest sequence in tokens.
 
         Raises:
             QuirksError: The configuration is refused here or gives another plan, or the engine did not start.
@@ -78,7 +78,6 @@ class EngineActor:
             "receipt": worker.receipt,
             "topology": worker.topology,
             "warnings": worker.warnings,
-            "devices": await worker.report_device_id_async(),
             "longest": worker.engine.llm.model_config.max_model_len,
         }
 

@@ -341,7 +341,8 @@ class WorkerGroup(RefitCalls):
         self.receipts = [item["receipt"] for item in started]
         self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
         self._longest = started[0]["longest"]
-        self.refits.started([rank.node for rank in ranks], [item["devices"] for item in started])
+        devices = [[row.device for row in item["topology"].rows] for item in started]
+        self.refits.started([rank.node for rank in ranks], devices)
         self._actors = ActorSet(ranks, self.config.refit.timeout_s)
         self._starts += 1
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 from starlette.responses import JSONResponse, Response
 
+from quirks_core.base.errors import shortened
 from worker.server.errors import RequestError
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Served without a key, for load balancers.
 HEALTH = "/health"
+#: The types of errors that are not the client's.
+_TYPES = {503: "service_unavailable", 504: "timeout"}
 
 
 class RequireKey:
@@ -54,5 +57,8 @@ class RequireKey:
 
 
 def refused(error: RequestError, headers: dict[str, str] | None = None) -> Response:
-    """Returns an error as a response."""
-    return JSONResponse(error.body(), error.status, headers)
+    """Returns an error as a response in OpenAI's form."""
+    kind = "invalid_request_error" if error.status < 500 else _TYPES.get(error.status, "internal_error")
+    message = shortened(str(error), most=2000)
+    body = {"message": message, "type": kind, "param": error.parameter, "code": error.status}
+    return JSONResponse({"error": body}, error.status, headers)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from quirks_core.base.errors import QuirksError, shortened
-
-#: The types of errors that are not the client's.
-_TYPES = {503: "service_unavailable", 504: "timeout"}
+from quirks_core.base.errors import QuirksError
 
 
 class ServerStartError(QuirksError):
@@ -26,12 +21,6 @@ class RequestError(QuirksError):
         super().__init__(message)
         self.parameter = parameter
         self.status = status
-
-    def body(self) -> dict[str, Any]:
-        """Returns the error body, in OpenAI's form."""
-        kind = "invalid_request_error" if self.status < 500 else _TYPES.get(self.status, "internal_error")
-        message = shortened(str(self), most=2000)
-        return {"error": {"message": message, "type": kind, "param": self.parameter, "code": self.status}}
 
 
 class PrefixTokensError(RequestError):

@@ -83,11 +83,6 @@ def under_way(group, tokens):
     return wait
 
 
-async def test_two_ranks_generate_what_one_engine_does(group, right):
-    """Also when the other is idle."""
-    await right(group, "a")
-
-
 def test_every_process_says_itself_that_the_experts_are_shared(group):
     rows = group.topology.rows
 
@@ -148,14 +143,12 @@ async def test_a_pause_in_the_middle_freezes_all_ranks_without_a_loss(group, tok
     running = asyncio.ensure_future(tokens(group, PROMPTS * 4))
     await under_way()
 
-    async with asyncio.timeout(HUNG_S):
-        await group.pause_async()
+    await group.pause_async()
     late = asyncio.ensure_future(tokens(group, PROMPTS))
     await asyncio.sleep(0.5)
     assert not running.done()
     assert not late.done()
-    async with asyncio.timeout(HUNG_S):
-        await group.resume_async()
+    await group.resume_async()
 
     assert [row[:24] for row in await running] == policies["a"][1] * 4
     assert [row[:24] for row in await late] == policies["a"][1]
@@ -168,12 +161,11 @@ async def test_pauses_among_refits_reach_all_ranks_in_the_same_order(group, toke
             await group.resume_async()
 
     running = asyncio.ensure_future(tokens(group, PROMPTS * 4))
-    async with asyncio.timeout(HUNG_S):
-        pausing = [asyncio.ensure_future(pause_and_resume(mode)) for mode in ("keep", "wait")]
-        for name in "baba":
-            await group.refit_async(policies[name][0])
-        await asyncio.gather(*pausing)
-        await running
+    pausing = [asyncio.ensure_future(pause_and_resume(mode)) for mode in ("keep", "wait")]
+    for name in "baba":
+        await group.refit_async(policies[name][0])
+    await asyncio.gather(*pausing)
+    await running
     await right(group, "a")
 
 
@@ -195,11 +187,10 @@ async def test_a_refit_in_the_middle_reaches_all_ranks(
         return await call(rank, *arguments, **named)
 
     monkeypatch.setattr(Rank, "call", one_is_told_later)
-    async with asyncio.timeout(HUNG_S):
-        refit = asyncio.ensure_future(group.refit_async(policies["b"][0], version=f"b by {transport}"))
-        await asyncio.sleep(0.05)
-        meanwhile = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True)))
-        await refit
+    refit = asyncio.ensure_future(group.refit_async(policies["b"][0], version=f"b by {transport}"))
+    await asyncio.sleep(0.05)
+    meanwhile = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True)))
+    await refit
 
     assert (await meanwhile)[0] == 0, "who asks meanwhile is not refused"
     for item in running:
@@ -232,15 +223,13 @@ async def test_a_refit_that_fails_on_one_rank_closes_the_group(group, policies, 
         asyncio.ensure_future(asyncio.to_thread(send_ipc_zmq, source, [address], **whole))
         for source, address in zip((state.items, breaks), addresses, strict=True)
     ]
-    async with asyncio.timeout(HUNG_S):
-        with pytest.raises(RefitError, match="rank 1: a refit failed half-way"):
-            await group.update_weights_via_ipc_zmq_async()
+    with pytest.raises(RefitError, match="rank 1: a refit failed half-way"):
+        await group.update_weights_via_ipc_zmq_async()
     assert [type(item) for item in await asyncio.gather(*sending, return_exceptions=True)] == [type(None), RuntimeError]
     with pytest.raises(NotReadyError, match="failed on rank 1; refit once more"):
         await anext(group.generate_async(batch_of(PROMPTS)))
 
-    async with asyncio.timeout(HUNG_S):
-        await group.refit_async(policies["a"][0], version="a")
+    await group.refit_async(policies["a"][0], version="a")
     await right(group, "a")
 
 
@@ -250,9 +239,8 @@ async def test_who_leaves_early_takes_the_requests_out_of_all_engines(group, tok
 
     await samples.aclose()
 
-    async with asyncio.timeout(HUNG_S):
-        assert await group.reset_prefix_cache_async()  # false while an engine still works on a request
-        await tokens(group, PROMPTS)
+    assert await group.reset_prefix_cache_async()  # false while an engine still works on a request
+    await tokens(group, PROMPTS)
 
 
 async def test_texts_are_generated_by_all_ranks_in_their_places(group):
@@ -297,9 +285,8 @@ async def test_a_killed_engine_s_rank_is_named_until_a_restart(group, of_group, 
     core = next(one.pid for one in group.receipts[1].processes if one.process.startswith("EngineCore"))
 
     os.kill(core, signal.SIGKILL)
-    async with asyncio.timeout(HUNG_S):
-        with pytest.raises(RankError, match=r"rank 1: the engine died: .*was killed by SIGKILL; call restart(?!_async)"):
-            await asyncio.gather(running, anext(group.generate_async(batch_of(PROMPTS), rank=1)))
+    with pytest.raises(RankError, match=r"rank 1: the engine died: .*was killed by SIGKILL; call restart(?!_async)"):
+        await asyncio.gather(running, anext(group.generate_async(batch_of(PROMPTS), rank=1)))
     with pytest.raises(RankError, match="rank 1: the engine died"):
         await anext(group.generate_async(batch_of(PROMPTS)))
     pids = [process.pid for process in before.actors]
@@ -321,9 +308,8 @@ async def test_a_killed_actor_s_rank_is_named_and_leaves_no_process(group, of_gr
     await asyncio.sleep(0.05)
 
     before.actors[0].send_signal(signal.SIGKILL)
-    async with asyncio.timeout(HUNG_S):
-        with pytest.raises(RankError, match=r"rank 0: its actor \(process \d+ on .*\) died; call restart"):
-            await running
+    with pytest.raises(RankError, match=r"rank 0: its actor \(process \d+ on .*\) died; call restart"):
+        await running
     await group.shutdown()
 
     _, left = psutil.wait_procs([*before.actors, *before.engines[0], *before.engines[1]], timeout=HUNG_S)

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from worker.server import ServerStartError
 
-from .conftest import CHAT, KEY, LONGEST, NAME, raw
+from .conftest import CHAT, KEY, raw
 
 
 @pytest.mark.parametrize("key", [None, KEY[:-1], "schlüssel"])
@@ -21,12 +21,6 @@ async def test_nothing_but_health_answers_without_the_key(served, key):
             assert reply.status_code == 401
             assert "Authorization: Bearer KEY" in reply.json()["error"]["message"]
         assert (await http.get("/health")).status_code == 200
-
-
-async def test_the_model_is_listed_under_its_name(client):
-    models = await client.models.list()
-
-    assert [(model.id, model.max_model_len) for model in models.data] == [(NAME, LONGEST)]
 
 
 async def test_vllms_other_routes_are_never_there(second, monkeypatch):

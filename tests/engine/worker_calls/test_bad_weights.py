@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-from itertools import islice
 
 import pytest
 
 from worker.errors import NotReadyError, RefitError
-
-pytestmark = pytest.mark.timeout(120)
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 #: The last tensor that a trainer sends.
@@ -97,15 +94,6 @@ async def test_weights_that_are_not_finite_are_refused_by_name(worker, policies,
         await worker.refit_async(policies.b.model)
 
     assert (await holds(policies.b)).passed
-
-
-async def test_a_message_names_the_first_tensors_and_counts_others(worker, policies):
-    model = copy.deepcopy(policies.b.model)
-    for parameter in islice(model.parameters(), 10):
-        parameter.data.view(-1)[0] = math.nan
-
-    with pytest.raises(RefitError, match=r"model\.embed_tokens\.weight \(1 value\), .* and 2 more; correct"):
-        await worker.refit_async(model)
 
 
 @pytest.mark.usefixtures("accepting")

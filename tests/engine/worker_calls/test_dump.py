@@ -62,5 +62,6 @@ def test_every_setting_that_matters_is_one_of_the_engine_s(found):
     exact = {name for name in KNOWN if not name.startswith(only_if_set) and not name.endswith((".", "_"))}
 
     assert exact - found.a.effective.keys() == set()
+    assert "compilation_config.pass_config.fuse_norm_quant" in found.a.effective, "a configuration inside of another"
     assert found.a.effective["model_config.logprobs_mode"] == "processed_logprobs"
     assert found.a.effective["model_config.dtype"] == "float32"

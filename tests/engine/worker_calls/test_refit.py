@@ -66,18 +66,6 @@ def elsewhere(request):
     return trainer, calls[request.param]
 
 
-@pytest.mark.parametrize("name", ["ipc_zmq", "collective"])
-async def test_the_engine_is_right_after_each_refit(worker, policies, refitting, holds, name):
-    refitting(transport=name)
-
-    for policy in (policies.b, policies.a, policies.b):
-        await worker.refit_async(policy.model)
-        outcome = await holds(policy)
-        assert outcome.passed, outcome
-
-    assert await worker.verify_refit_async(policies.b.model) == {}
-
-
 async def test_a_trainers_process_refits_repeatedly(worker, policies, elsewhere, holds):
     trainer, update = elsewhere
     await worker.prepare_refit_info_async(info(policies.b))
@@ -214,21 +202,6 @@ async def test_refits_come_one_after_the_other(worker, policies, lab, holds):
     assert (await holds(policies.b)).passed
     (output,) = [output async for _, output in worker.generate_async(lab.batch_of(lab.PROMPTS[:1]))]
     assert output["weight_versions"][0][0][0] == worker.engine.readiness.version
-
-
-async def test_samples_say_which_weights_made_them(worker, policies, lab):
-    async def versions():
-        batch = lab.batch_of(lab.PROMPTS)
-        return {str(output["weight_versions"]) async for _, output in worker.generate_async(batch, greedy=True)}
-
-    await worker.refit_async(policies.b.model, version="step 7")
-    labelled = await versions()
-    await worker.refit_async(policies.a.model)
-    counted = await versions()
-
-    assert labelled == {"[[('step 7', 0, 24)]]"}
-    assert counted == {f"[[('{worker.engine.readiness.version}', 0, 24)]]"}
-    assert counted != labelled
 
 
 async def test_verification_finds_the_one_tensor_that_differs(worker, policies, holds):

@@ -1,34 +1,15 @@
-"""A refit audit's comparisons, on an engine with the plan in force: equal weights are equal, and others are not."""
+"""A refit audit's comparison, on an engine with the plan in force."""
 
 from __future__ import annotations
-
-import pytest
 
 from worker.lab.audit.refit_audit import _refit, _step
 from worker.refit import RefitScope
 
 
-@pytest.fixture
-async def compared(worker, policies):
-    """Refits the engine with a policy and compares it with the checkpoint, which is policy ``a``."""
-
-    async def run(name):
-        policy = getattr(policies, name)
-        return await _refit(worker, policy.model, "plan", RefitScope.PARAMETERS)
-
-    yield run
+async def test_every_parameter_of_another_policy_is_named(worker, policies):
+    """The checkpoint is policy ``a``, a tied llama, whose head no refit on the CPU reaches without the quirk."""
+    found = await _refit(worker, policies.b.model, "plan", RefitScope.PARAMETERS)
     await _step(worker, "release")
-
-
-async def test_an_engine_with_the_same_weights_differs_in_nothing(compared):
-    """A tied llama, whose head no refit on the CPU reaches without the quirk."""
-    found = await compared("a")
-
-    assert (found.refit.differs, found.refit.refused) == ((), "")
-
-
-async def test_every_parameter_of_another_policy_is_named(compared):
-    found = await compared("b")
 
     rows = {row["module"]: row for row in found.rows.values()}
     fused = rows["model.layers.0.self_attn.qkv_proj"]

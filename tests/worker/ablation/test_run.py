@@ -54,9 +54,9 @@ class Table:
 
     async def __call__(self, variant: Variant, scenarios: Sequence[str]) -> list[Result]:
         """Measures, as `worker.lab.attribution.run.Measure`."""
-        if variant.setting == self.broken:
+        if variant.change.setting == self.broken:
             raise QuirksError("out of memory")
-        self.calls.append((variant.setting, tuple(scenarios)))
+        self.calls.append((variant.change.setting, tuple(scenarios)))
         return self.results(variant.plan, scenarios)
 
 

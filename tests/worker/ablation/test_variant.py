@@ -23,7 +23,7 @@ def test_variants_come_in_order_of_cost_then_of_likelihood(user):
     assert costs == sorted(costs, key=["rescore", "restart"].index)
     assert len(set(costs)) == 2
     typed, by_quirks = start.plan.context.typed, {line.slot for line in start.plan.adjustments if line.in_force}
-    names = [variant.setting for variant in found if variant.how == "restart"]
+    names = [variant.change.setting for variant in found if variant.how == "restart"]
     assert names.pop() == "engine.enforce_eager"  # typed, but an engine that compiles starts slowly
     likely = [0 if name in typed else 2 if name in by_quirks else 1 for name in names]
     assert likely == sorted(likely)
@@ -34,7 +34,7 @@ def test_names_choose_variants_or_are_errors_with_the_nearest(user):
     start = user()
     chosen = variants(start, only=["engine.head_dtype+train.head_dtype", "engine.dtype"])
 
-    assert {item.setting for item in chosen} == {"engine.head_dtype + train.head_dtype", "engine.dtype"}
+    assert {item.change.setting for item in chosen} == {"engine.head_dtype + train.head_dtype", "engine.dtype"}
     with pytest.raises(UsageError, match=r"'engine\.dtpe'; did you mean 'engine\.dtype'\?"):
         variants(start, only=["engine.dtpe"])
     with pytest.raises(UsageError, match=f"did you mean 'quirk {PROCESSED}'"):
@@ -61,14 +61,16 @@ def test_a_quirk_is_tried_whatever_switched_it_off(layer, user, monkeypatch):
 
     assert start.plan.value("engine.logprobs_mode") is None
     assert variant.plan.value("engine.logprobs_mode") == "processed_logprobs"
-    assert (variant.before, variant.after, variant.how, variant.error) == ("disabled", "active", "restart", "")
+    assert (variant.change.before, variant.change.after, variant.how, variant.error) == ("disabled", "active", "restart", "")
     assert make_plan(variant.config, variant.planning, registry=start.registry) == variant.plan
 
 
 def test_only_quirks_that_would_change_the_run_are_tried(user):
     start = user(disable=["all"])
 
-    assert [item.setting for item in variants(start) if item.setting.startswith("quirk ")] == [f"quirk {PROCESSED}"]
+    assert [item.change.setting for item in variants(start) if item.change.setting.startswith("quirk ")] == [
+        f"quirk {PROCESSED}"
+    ]
     assert "async-rollout-timeout" in {verdict.id for verdict in start.plan.verdicts if verdict.verdict == "yes"}
 
 
@@ -79,7 +81,7 @@ def test_a_variant_takes_what_quirks_change_besides(user, declare):
     (cheap,), (dear,) = (variants(start, only=["train.head_dtype"]) for start in (alone, tied))
     (scope,) = variants(user("gemma4"), only=["refit.scope"])
 
-    assert (scope.before, scope.after, scope.how) == ("state_dict", "parameters", "restart")
+    assert (scope.change.before, scope.change.after, scope.how) == ("state_dict", "parameters", "restart")
     assert scope.also == {"engine.load_format": ("dummy", "auto")}
     assert (cheap.how, cheap.also) == ("rescore", {})
     assert (dear.how, dear.also) == ("restart", {"engine.head_dtype": (None, "float32")})
@@ -94,7 +96,9 @@ def test_a_quirk_of_an_open_slot_or_a_patch_takes_a_restart(user, declare):
     )
     start = user(installed=quirks, disable=["a", "b", "c"])
 
-    found = {item.setting: (item.how, item.also, item.error) for item in variants(start) if "quirk" in item.setting}
+    found = {
+        item.change.setting: (item.how, item.also, item.error) for item in variants(start) if "quirk" in item.change.setting
+    }
 
     assert found == {
         "quirk a": ("restart", {}, ""),
@@ -108,5 +112,5 @@ def test_a_quirk_that_another_one_replaces_anyhow_is_not_tried(user, declare):
 
     alone, replaced = (variants(user(installed=quirks, disable=off), only=["quirk a"]) for off in (["a", "b"], ["a"]))
 
-    assert [item.setting for item in alone] == ["quirk a"]
+    assert [item.change.setting for item in alone] == ["quirk a"]
     assert replaced == []

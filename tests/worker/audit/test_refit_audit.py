@@ -10,7 +10,7 @@ from quirks_core.cli import main
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import GenerationConfig
 from worker.lab.audit.records import Audit, AuditError, Hazard, Refit
-from worker.lab.audit.refit_audit import audit, candidates, changes_weights, covering, opened
+from worker.lab.audit.refit_audit import audit, candidates, changes_weights, covering
 
 PLANNED = (Refit(label="parameters", scope="parameters"), Refit(label="plan", scope="state_dict"))
 REFUSED = (Refit(label="parameters", scope="parameters", refused="nothing for [x]"),)
@@ -124,15 +124,6 @@ def test_the_refits_show_the_remedy(values, destroyed, remedy):
     found = hazard(**values)
 
     assert (remedy in found.remedy, found.is_destroyed) == (True, destroyed)
-
-
-def test_values_of_the_audit_itself_do_not_count_as_typed(model):
-    typed = GenerationConfig.parse({"model": str(model()), "engine": {"load_format": "auto", "seed": 3}})
-
-    plan = make_plan(opened(typed))
-
-    assert (plan.value("engine.load_format"), plan.value("refit.scope")) == ("dummy", "parameters")
-    assert plan.context.typed == {"engine.seed"}
 
 
 def test_transformers_loads_the_model_before_an_engine_starts(model, capsys):

@@ -68,20 +68,12 @@ class Mode(enum.Enum):
 
 
 @dataclass
-class Passes:
-    """A configuration inside of another."""
-
-    fuse: bool = True
-    cache_dir: str = "/home/somebody"
-
-
-@dataclass
 class Compilation:
     """Like vLLM's configuration of the compiler."""
 
     mode: Mode = Mode.FULL
     sizes: tuple[int, ...] = (1, 2)
-    pass_config: Passes = field(default_factory=Passes)
+    cache_dir: str = "/home/somebody"
     _private: int = 1
     forward: Any = field(default_factory=object)
 
@@ -95,7 +87,6 @@ def test_settings_are_those_of_the_version_as_json_holds_them(monkeypatch):
 
     assert found == {
         "compilation_config.mode": "FULL",
-        "compilation_config.pass_config.fuse": True,
         "compilation_config.sizes": [1, 2],
         "optimization_level": "NONE",
         "quantization": None,

@@ -91,8 +91,9 @@ def _report(**fields: Any) -> Report:
     return Report(**{**values, **fields})
 
 
-def _hostile() -> Report:
-    """A run whose figures are not finite, and whose texts are hostile."""
+@pytest.fixture(scope="session")
+def hostile() -> Report:
+    """Figures that are not finite, and markup and terminal codes in every text."""
     bad = Sample(prompt=(1,), tokens=(1, 2), rollout=(-1.0, -math.inf), trainer=(-1.0, -1.0))
     some = _of(HOSTILE, [bad], title=HOSTILE, notes={HOSTILE: HOSTILE})
     figures = {"mean_abs_delta": math.nan, "max_abs_delta": math.inf}
@@ -133,9 +134,3 @@ def faulty() -> Report:
 def sound() -> Report:
     """Parity holds; no setting was tried."""
     return _report(results=(_result("cold-start"),), steps=(), attributions=())
-
-
-@pytest.fixture(scope="session")
-def hostile() -> Report:
-    """Figures that are not finite, and markup and terminal codes in every text."""
-    return _hostile()

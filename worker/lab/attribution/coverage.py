@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from quirks_core.base.errors import QuirksError, UsageError
+from quirks_core.base.errors import QuirksError
 from quirks_core.declaration.adjustments import Default, Require, holds
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.loaded import Loaded
@@ -27,8 +27,7 @@ def covering(step: Change, plan: Plan, registry: Registry) -> tuple[Coverage, ..
     found: dict[str, Coverage] = {}
     for name, _, wanted in step.parts:
         for item in _that_set(name, wanted, plan, registry):
-            if (verdict := verdicts.get(item.quirk.id)) is not None:
-                found.setdefault(item.quirk.id, _coverage(name, wanted, verdict, plan))
+            found.setdefault(item.quirk.id, _coverage(name, wanted, verdicts[item.quirk.id], plan))
     return tuple(sorted(found.values(), key=lambda item: (_ORDER.index(State(item.state)), item.id)))
 
 
@@ -40,10 +39,7 @@ def setters(slot: str, plan: Plan) -> tuple[str, ...]:
 
 def _that_set(name: str, value: Any, plan: Plan, registry: Registry) -> Iterator[Loaded]:
     if name.startswith(QUIRK):
-        try:
-            yield registry.find(name.removeprefix(QUIRK))
-        except UsageError:  # the plan is from another installation
-            return
+        yield registry.find(name.removeprefix(QUIRK))
     for item in registry.loaded:
         if any(_gives(adjustment, name, value, plan) for adjustment in item.quirk.adjustments):
             yield item

@@ -16,7 +16,7 @@ from quirks_core.plugins.registry import Registry
 from worker.lab.attribution.coverage import covering
 from worker.lab.attribution.variant import Start, Variant, variants
 from worker.lab.parity.metrics import METRICS
-from worker.lab.parity.records import Attribution, Notify, Report, Result, Step, worst_level
+from worker.lab.parity.records import Attribution, Change, Notify, Report, Result, Step, worst_level
 from worker.lab.parity.run import Options, ParityRun
 
 #: Metric of a scenario that failed to run: 1 if it did. Not one of `METRICS`, because nothing was measured.
@@ -77,7 +77,9 @@ async def run_variants(
     for number, variant in enumerate(variants, start=1):
         ablation.place = f"{number}/{len(variants)} "
         restored = "" if every or variant.how != "restart" else ablation.restored_by
-        await ablation.step(variant, unless=restored)
+        step = ablation.steps[variant.key] = await ablation.step(variant, unless=restored)
+        if not step.error:
+            ablation.measured.setdefault((variant.how, variant.effect), variant.key)
     return list(ablation.steps.values())
 
 
@@ -113,14 +115,9 @@ class _Ablation:
             names[setting] = None
         return " and ".join(names)
 
-    async def step(self, variant: Variant, *, unless: str = "") -> None:
+    async def step(self, variant: Variant, *, unless: str) -> Step:
         """Tries a variant, unless the settings `unless` made it unnecessary."""
-        found = self.steps[variant.key] = await self._step(variant, unless)
-        if not found.error:
-            self.measured.setdefault((variant.how, variant.effect), variant.key)
-
-    async def _step(self, variant: Variant, unless: str) -> Step:
-        step = Step(setting=variant.setting, before=variant.before, after=variant.after, how=variant.how, error=variant.error)
+        step = Step(**variant.change.model_dump(), how=variant.how, error=variant.error)
         if step.error:
             self.notify(f"{self.place}{variant.key}: cannot be tried: {step.error}")
             return step
@@ -168,9 +165,12 @@ def attributions(baseline: Sequence[Result], steps: Sequence[Step], plan: Plan, 
     found = []
     for step in steps:
         both = [(before[after.scenario], after) for after in step.results if after.scenario in before]
-        seen = _Seen(step, tuple(pair for pair in both if "skipped" not in (pair[0].status, pair[1].status)))
+        seen = _Seen(tuple(pair for pair in both if "skipped" not in (pair[0].status, pair[1].status)))
         if (move := seen.greatest) is not None:
-            found.append((move, _attribution(seen, move, plan, registry)))
+            moved = {"scenario": move.scenario, "metric": move.metric, "value_before": move.before, "value_after": move.after}
+            what = step.model_dump(include=set(Change.model_fields))
+            sides = {"restores": seen.restores, "worsens": seen.worsens, "quirks": covering(step, plan, registry)}
+            found.append((move, Attribution(**what, **moved, **sides)))
     found.sort(key=lambda item: (not item[1].restores, -item[0].factor, item[1].setting, canonical(item[1].after)))
     return tuple(attribution for _, attribution in found)
 
@@ -179,7 +179,6 @@ def attributions(baseline: Sequence[Result], steps: Sequence[Step], plan: Plan, 
 class _Seen:
     """A step compared with the user's run: for each scenario of both, the results without and with the step's setting."""
 
-    step: Step
     pairs: tuple[tuple[Result, Result], ...]
 
     @property
@@ -202,21 +201,6 @@ class _Seen:
                 break
         # The first of equal moves, in the order of the scenarios, then of the metrics.
         return max(moves, key=lambda move: (move.crossed, move.factor), default=None)
-
-
-def _attribution(seen: _Seen, move: _Move, plan: Plan, registry: Registry) -> Attribution:
-    return Attribution(
-        scenario=move.scenario,
-        metric=move.metric,
-        setting=seen.step.setting,
-        before=seen.step.before,
-        after=seen.step.after,
-        value_before=move.before,
-        value_after=move.after,
-        restores=seen.restores,
-        worsens=seen.worsens,
-        quirks=covering(seen.step, plan, registry),
-    )
 
 
 def _moves(before: Result, after: Result) -> Iterator[_Move]:

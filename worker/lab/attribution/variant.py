@@ -38,7 +38,7 @@ class Variant:
     """The user's run with something changed."""
 
     start: Start  #: the user's run
-    changes: tuple[Change, ...]  #: what is changed: one thing, or several together
+    change: Change  #: what is changed: one thing, or several together
     how: How  #: what is needed to try it
     config: GenerationConfig  #: the changed configuration
     planning: PlanOptions  #: its plan options
@@ -46,13 +46,13 @@ class Variant:
     error: str = ""  #: why it cannot be tried; empty if it can
 
     @classmethod
-    def of(cls, start: Start, changes: Sequence[Change], how: How = "rescore") -> Variant:
-        """Changes the user's run and makes the plan; quirks that react to the changes may need more than these do."""
+    def of(cls, start: Start, change: Change, how: How = "rescore") -> Variant:
+        """Changes the user's run and makes the plan; quirks that react to the change may need more than it does."""
         planning = start.planning
-        on = [change.setting.removeprefix(QUIRK) for change in changes if change.setting.startswith(QUIRK)]
-        if on:
-            planning = replace(planning, switches=planning.switches.under(SwitchNames(force=on), "the attribution"))
-        variant = cls(start, tuple(changes), how, start.config, planning)
+        if change.setting.startswith(QUIRK):
+            on = SwitchNames(force=[change.setting.removeprefix(QUIRK)])
+            planning = replace(planning, switches=planning.switches.under(on, "the attribution"))
+        variant = cls(start, change, how, start.config, planning)
         try:
             config = changed(start.config, variant.values)
             plan = make_plan(config, planning, registry=start.registry)
@@ -63,29 +63,14 @@ class Variant:
         return replace(variant, how=max((how, *variant._takes()), key=_COSTS.__getitem__))
 
     @property
-    def setting(self) -> str:
-        """Its name, as in a `worker.lab.parity.records.Step`."""
-        return JOINT.join(change.setting for change in self.changes)
-
-    @property
     def values(self) -> dict[str, Any]:
         """The values to type, by path; a quirk that is switched on is none of them."""
-        return {change.setting: change.after for change in self.changes if not change.setting.startswith(QUIRK)}
-
-    @property
-    def before(self) -> Any:
-        """What is in force; a list if several things change."""
-        return self.changes[0].before if len(self.changes) == 1 else [change.before for change in self.changes]
-
-    @property
-    def after(self) -> Any:
-        """What is tried; a list if several things change."""
-        return self.changes[0].after if len(self.changes) == 1 else [change.after for change in self.changes]
+        return {name: after for name, _, after in self.change.parts if not name.startswith(QUIRK)}
 
     @property
     def key(self) -> str:
         """Identifies the variant among those of the same run, also in another process."""
-        return f"{self.setting} = {canonical(self.after)}"
+        return f"{self.change.setting} = {canonical(self.change.after)}"
 
     @property
     def effect(self) -> str:
@@ -135,9 +120,7 @@ def _of_settings(start: Start, now: InForce, wanted: Collection[str]) -> Iterato
     typed, planned = start.plan.context.typed, {item.slot for item in start.plan.adjustments if item.in_force}
     for number, setting in enumerate(SETTINGS.values()):
         for values in setting.tries(now) if not wanted or setting.name in wanted else ():
-            pairs = zip(setting.paths, values, strict=True)
-            changes = [Change(setting=path, before=now.value(path), after=value) for path, value in pairs]
-            variant = Variant.of(start, changes, setting.how)
+            variant = Variant.of(start, Change.of(setting.paths, map(now.value, setting.paths), values), setting.how)
             later = is_eager and variant.plan is not None and not variant.plan.value("engine.enforce_eager")
             likely = 0 if typed & set(setting.paths) else 2 if planned & set(setting.paths) else 1
             yield (_COSTS[variant.how], int(later), likely, number), variant
@@ -152,7 +135,7 @@ def _of_quirks(start: Start, wanted: Collection[str]) -> Iterator[_Ordered]:
         concerns = verdict.state is State.DISABLED and verdict.verdict is Answer.YES and verdict.id not in replaced
         if not concerns or (wanted and name not in wanted):
             continue
-        variant = Variant.of(start, [Change(setting=name, before=State.DISABLED.value, after=State.ACTIVE.value)])
+        variant = Variant.of(start, Change(setting=name, before=State.DISABLED.value, after=State.ACTIVE.value))
         if variant.error or variant.effect != _effect(start.plan, start.config):
             yield (_COSTS[variant.how], 0, 0, number - len(start.plan.verdicts)), variant
 

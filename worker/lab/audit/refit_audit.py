@@ -73,7 +73,8 @@ async def audit(
     notify("loading the model with transformers")
     trainer = load_trainer(config)
     notify("starting an engine from dummy weights, without quirks of weight transfer")
-    bare = VllmAsyncGenerationWorker(opened(config), options=replace(planning, switches=off))
+    # Without the user's own settings against hazards, so that a refit shows all of them.
+    bare = VllmAsyncGenerationWorker(config.overridden(OPEN), options=replace(planning, switches=off))
     findings = await _refits(bare, trainer, REFITS, notify)
     if any(item.rows or item.refit.refused for item in findings) and changes_weights(plan):
         notify("starting an engine with the plan in force")
@@ -109,11 +110,6 @@ def load_trainer(config: GenerationConfig) -> PreTrainedModel:
             f"{error}; an audit refits the engine from a transformers model of the checkpoint, so it needs a model type and a "
             "format of weights that transformers knows"
         ) from error
-
-
-def opened(config: GenerationConfig) -> GenerationConfig:
-    """Returns a configuration without the user's own settings against hazards, so that a refit shows all of them."""
-    return config.overridden(OPEN)
 
 
 async def _refits(

@@ -15,10 +15,7 @@ from quirks_core.reporting.terminal import Screen, lines
 from worker.lab.cli.display import stages
 
 if TYPE_CHECKING:
-    from quirks_core.configuration.config import GenerationConfig
     from worker.lab.compare.compare import Comparison
-    from worker.lab.compare.dump import Dump
-    from worker.lab.parity.prompts import Prompts
 
 
 def run_dump(options: argparse.Namespace) -> int:
@@ -29,11 +26,12 @@ def run_dump(options: argparse.Namespace) -> int:
         raise UsageError(f"--output {options.output} is a folder; name a file")
     from worker.lab.compare.dump import Dump
     from worker.lab.compare.dumping import dump_of
+    from worker.lab.parity.prompts import load_prompts
 
     console = Screen(stderr=options.json)
     config = load_config(options)
     others = [] if options.tokens_of is None else [Dump.read(options.tokens_of).sequences]
-    prompts = prompts_for(options, config)
+    prompts = load_prompts(config.model, file=options.prompts)
     planning = plan_options(options, config)
     with stages(console) as notify:
         made = dump_of(config, planning, prompts.rows, options.tokens, seed=options.seed, tokens_of=others, notify=notify)
@@ -47,29 +45,17 @@ def run_dump(options: argparse.Namespace) -> int:
     return 0
 
 
-def prompts_for(options: argparse.Namespace, config: GenerationConfig) -> Prompts:
-    """Reads the prompts that the options name."""
-    from worker.lab.parity.prompts import load_prompts
-
-    return load_prompts(config.model, file=options.prompts)
-
-
 def run_compare(options: argparse.Namespace, files: Sequence[str]) -> int:
     """Compares two dumps by ``options.profile`` and ``options.threshold``; 1 if a threshold is crossed."""
     if len(files) != 2:
         raise UsageError("quirks parity compare takes two dumps: A.json B.json")
+    from worker.lab.compare.compare import compare
     from worker.lab.compare.dump import Dump
 
-    found = compared(options, *(Dump.read(Path(file)) for file in files))
+    a, b = (Dump.read(Path(file)) for file in files)
+    found = compare(a, b, profile=options.profile, thresholds=options.threshold)
     show(options, Screen(), found)
     return 0 if found.passed else 1
-
-
-def compared(options: argparse.Namespace, a: Dump, b: Dump) -> Comparison:
-    """Compares two dumps by the thresholds that the options name."""
-    from worker.lab.compare.compare import compare
-
-    return compare(a, b, profile=options.profile, thresholds=options.threshold)
 
 
 def show(options: argparse.Namespace, console: Screen, found: Comparison) -> None:

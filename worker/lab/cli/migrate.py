@@ -11,7 +11,7 @@ from quirks_core.cli.command import Command
 from quirks_core.cli.options import installed_only, load_config
 from quirks_core.reporting.terminal import Screen, line
 from worker.lab.cli.arguments import add_limits, add_prompts, add_verbose, output_folder
-from worker.lab.cli.compare import compared, prompts_for, show
+from worker.lab.cli.compare import show
 from worker.lab.cli.display import quiet_engine, stages
 
 
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_migrate(options: argparse.Namespace) -> int:
     """Makes both dumps and compares them; 1 if a threshold is crossed."""
     installed_only(options, "name them with --from and --to")
+    from worker.lab.compare.compare import compare
     from worker.lab.compare.migrate import Environment, dumps
     from worker.lab.parity.thresholds import chosen_thresholds
 
@@ -42,7 +43,8 @@ def run_migrate(options: argparse.Namespace) -> int:
         given = _given(options, Path(temporary))
         a, b = Environment.of(options.a), Environment.of(options.b)
         with stages(console) as notify:
-            found = compared(options, *dumps(a, b, given, folder, notify=notify))
+            made = dumps(a, b, given, folder, notify=notify)
+        found = compare(*made, profile=options.profile, thresholds=options.threshold)
         (folder / "comparison.json").write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
     show(options, console, found)
     if options.output and not options.json:
@@ -52,8 +54,10 @@ def run_migrate(options: argparse.Namespace) -> int:
 
 def _given(options: argparse.Namespace, folder: Path) -> list[str]:
     """Returns the options of both dumps: the run, and the prompts as token ids, so that one tokenizer makes them."""
+    from worker.lab.parity.prompts import load_prompts
+
     config = load_config(options)
-    prompts = prompts_for(options, config)
+    prompts = load_prompts(config.model, file=options.prompts)
     run, rows = folder / "run.yaml", folder / "prompts.jsonl"
     run.write_text(config.model_dump_json(exclude_unset=True), encoding="utf-8")
     rows.write_text("".join(json.dumps({"prompt_token_ids": row}) + "\n" for row in prompts.rows), encoding="utf-8")

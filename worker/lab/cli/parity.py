@@ -134,9 +134,13 @@ def run_explain(options: argparse.Namespace) -> int:
         from worker.lab.parity.picture import check_matplotlib
 
         check_matplotlib()  # without it the minutes would be in vain
+    from worker.lab.parity.explain import Explain
+
     console = Screen(stderr=options.json)
     with stages(console) as notify:
-        found = asyncio.run(_explained(options, config, notify))
+        asked = {"prompts": options.prompts, "new_tokens": options.tokens, "seed": options.seed, "target": options.target}
+        explain = Explain(config, plan_options(options, config), **asked, notify=notify)
+        found = asyncio.run(explain.run())
     text = found.model_dump_json(indent=2)
     if folder:
         from worker.lab.parity.picture import write_picture
@@ -148,15 +152,6 @@ def run_explain(options: argparse.Namespace) -> int:
     else:
         show_frontier(console, found)
     return 0
-
-
-async def _explained(options: argparse.Namespace, config: GenerationConfig, notify: Notify) -> Frontier:
-    from worker.lab.parity.explain import Explain
-
-    taken = {"prompts": options.prompts, "new_tokens": options.tokens}
-    planning = plan_options(options, config)
-    asked = {"seed": options.seed, "target": options.target, "notify": notify}
-    return await Explain(config, planning, **taken, **asked).run()
 
 
 def show_frontier(console: Screen, found: Frontier) -> None:

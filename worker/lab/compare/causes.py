@@ -65,7 +65,6 @@ KNOWN: Mapping[str, tuple[Concern, str]] = MappingProxyType(
         "env.OMP_NUM_THREADS": ("computation", "sums are split over another number of threads"),
     }
 )  # fmt: skip
-_ORDER = list(KNOWN)
 
 
 def key(name: str) -> str | None:
@@ -73,9 +72,3 @@ def key(name: str) -> str | None:
     if name in KNOWN:
         return name
     return next((key for key in KNOWN if key.endswith((".", "_")) and name.startswith(key)), None)
-
-
-def rank(name: str) -> int:
-    """Returns the position of a known setting in `KNOWN`; the most important come first."""
-    found = key(name)
-    return len(_ORDER) if found is None else _ORDER.index(found)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from quirks_core.base.errors import UsageError, shown
 from quirks_core.plan.diff import Change, changes
-from worker.lab.compare.causes import KNOWN, Concern, key, rank
+from worker.lab.compare.causes import KNOWN, Concern, key
 from worker.lab.compare.dump import Dump, Row
 from worker.lab.parity.metrics import measured
 from worker.lab.parity.records import Level, ParityRecord, Sample, Verdict, WorstToken, worst_level
@@ -210,12 +210,13 @@ def _causes(effective: Iterable[Change], prefill_agrees: bool) -> tuple[Cause, .
     first.
     """
     order = ("meaning", "draw", "computation") if prefill_agrees else ("computation", "meaning", "draw")
-    found = []
+    names, found = list(KNOWN), []
     for change in effective:
         if (known := key(change.name)) is not None and not _is_idle(change):
             concern, why = KNOWN[known]
-            found.append(Cause(name=change.name, a=change.a, b=change.b, concern=concern, why=why))
-    return tuple(sorted(found, key=lambda cause: (order.index(cause.concern), rank(cause.name), cause.name)))
+            cause = Cause(name=change.name, a=change.a, b=change.b, concern=concern, why=why)
+            found.append((order.index(concern), names.index(known), change.name, cause))
+    return tuple(cause for *_, cause in sorted(found, key=lambda item: item[:3]))
 
 
 def _is_idle(change: Change) -> bool:

@@ -63,5 +63,5 @@ def stale(quirk: Quirk) -> str:
 
 
 def _changes(made: evidence.Proved, now: dict[str, str]) -> str:
-    before = {**made.versions, "code": made.digest}
-    return ", ".join(name for name in ("code", *PACKAGES) if now.get(name, "") != before.get(name, ""))
+    before = {"code": made.digest, **made.model_dump(include=set(PACKAGES))}
+    return ", ".join(name for name in ("code", *PACKAGES) if now.get(name, "") != before[name])

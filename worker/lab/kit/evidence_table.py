@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.record import Record
@@ -38,7 +38,7 @@ class Proved(Record):
         device: Name of the GPU, or kind of CPU; empty if it was not recorded.
         runner: The model runners that the paired runs used (``v1``); empty if nothing was run, or it was not recorded.
         graphs: The paired runs had CUDA graphs; False where they were eager, as all were before it was recorded.
-        versions: Versions of the packages that evidence can depend on.
+        vllm: Version of the engine; ``torch`` and ``transformers`` likewise; empty if it was not recorded.
         by: ``paired run`` or ``static probe``.
         conclusion: ``NEEDED`` or ``NOT NEEDED`` of a workaround, ``HOLDS`` or ``DOES NOT HOLD`` of a rule or feature, or
             ``INCONCLUSIVE``.
@@ -49,7 +49,6 @@ class Proved(Record):
     """
 
     platform: str
-    versions: Mapping[str, str]
     by: str
     conclusion: str
     date: date
@@ -60,20 +59,9 @@ class Proved(Record):
     digest: str = ""
     seen: str = ""
     doubt: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_a_row(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Gathers the versions of a row of the table."""
-        if "versions" in given:
-            return given
-        versions = {name: given[name] for name in PACKAGES if given.get(name)}
-        return {**{name: given[name] for name in given if name not in PACKAGES}, "versions": versions}
-
-    @property
-    def vllm(self) -> str:
-        """The version of the engine."""
-        return self.versions.get("vllm", "")
+    vllm: str = ""
+    torch: str = ""
+    transformers: str = ""
 
     @property
     def mode(self) -> str:
@@ -161,8 +149,7 @@ def write(path: Path, table: Table) -> None:
 
 
 def _row(name: str, item: Proved) -> dict[str, str]:
-    values = item.model_dump(mode="json", exclude={"versions"})
-    return {**values, **item.versions, "quirk": name, "graphs": "yes" if item.graphs else ""}
+    return {**item.model_dump(mode="json"), "quirk": name, "graphs": "yes" if item.graphs else ""}
 
 
 @lru_cache(maxsize=64)

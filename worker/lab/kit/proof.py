@@ -144,7 +144,7 @@ class Proof(Record):
             device=self.depends.get("device", ""),
             runner=self.runner,
             graphs=self.graphs,
-            versions={name: self.depends[name] for name in PACKAGES if name in self.depends},
+            **{name: self.depends[name] for name in PACKAGES if name in self.depends},
             by=Kind.PAIRED_RUN if Kind.PAIRED_RUN in {item.kind for item in decided or self.findings} else Kind.STATIC_PROBE,
             conclusion=self.conclusion,
             date=self.date,

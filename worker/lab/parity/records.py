@@ -132,6 +132,13 @@ class Change(ParityRecord):
     before: Any  #: the value in the user's run, as in force; None if it is not set
     after: Any  #: the value that was tried
 
+    @classmethod
+    def of(cls, names: Iterable[str], before: Iterable[Any], after: Iterable[Any]) -> Change:
+        """Joins what changes together."""
+        old, new = list(before), list(after)
+        is_alone = len(old) == 1
+        return cls(setting=JOINT.join(names), before=old[0] if is_alone else old, after=new[0] if is_alone else new)
+
     @property
     def parts(self) -> tuple[tuple[str, Any, Any], ...]:
         """Name and values of each setting."""

@@ -6,9 +6,10 @@ import io
 from pathlib import Path
 
 from quirks_core.reporting.terminal import Screen, line
+from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.notation import bound, label, number, plain
 from worker.lab.parity.records import Attribution, Bin, Level, Report, Result, WorstToken, worst_level
-from worker.lab.parity.summary import Tried, changes, crossed, headline, limits_of, metrics_of, state_of, tried, value_of
+from worker.lab.parity.summary import Tried, changes, crossed, headline, limits_of, state_of, tried
 
 #: Crossed limits that are listed of one scenario.
 _CROSSED = 3
@@ -111,10 +112,11 @@ def _limits(report: Report) -> list[tuple[str, list[str]]]:
 
 
 def _cell(result: Result, metric: str) -> str:
-    if result.status != "measured" or metric not in result.metrics:
+    if result.status != "measured":
         return ""
     level = worst_level(result.verdicts, metric)
-    text = f"{value_of(result, metric)}{_MARKS[level]}"
+    limits = [verdict.limit for verdict in result.verdicts if verdict.metric == metric]
+    text = f"{number(result.metrics[metric], *limits)}{_MARKS[level]}"
     return text if level == "ok" else f"[{COLOURS[level]}]{text}[/]"
 
 
@@ -155,10 +157,7 @@ def _show_attribution(screen: Screen, item: Attribution) -> None:
 
 def _show_metrics(screen: Screen, report: Report) -> None:
     screen.say("\n[bold]every metric in every scenario[/]")
-    rows = [
-        (line(label(metric)), [_cell(result, metric) or "·" for result in report.measured])
-        for metric in metrics_of(report.measured)
-    ]
+    rows = [(line(label(metric)), [_cell(result, metric) for result in report.measured]) for metric in METRICS]
     screen.grid("metric", [line(result.scenario) for result in report.measured], rows)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quirks_core.base.text import listed
-from worker.lab.parity.metrics import METRICS
 from worker.lab.parity.notation import bound, number, plain
 from worker.lab.parity.records import LEVELS, Attribution, Change, Coverage, Level, Report, Result, Step, Verdict
 from worker.lab.parity.thresholds import strain
@@ -22,11 +21,6 @@ _EFFECTS: tuple[Effect, ...] = ("restores", "worsens", "moves", "none", "error")
 # ---- verdicts
 
 
-def value_of(result: Result, metric: str) -> str:
-    """Writes a metric with as many digits as tell it from its limits."""
-    return number(result.metrics[metric], *(verdict.limit for verdict in result.verdicts if verdict.metric == metric))
-
-
 def crossed(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Returns the worst verdict on each metric that is not ``ok``: failures first, then by strain."""
     worst: dict[str, Verdict] = {}
@@ -34,12 +28,6 @@ def crossed(verdicts: Iterable[Verdict]) -> list[Verdict]:
         if verdict.level != "ok":
             worst.setdefault(verdict.metric, verdict)
     return list(worst.values())
-
-
-def metrics_of(results: Iterable[Result]) -> list[str]:
-    """Returns the metrics that were measured anywhere, in the usual order."""
-    found = {name for result in results for name in result.metrics}
-    return [name for name in METRICS if name in found]
 
 
 def limits_of(results: Iterable[Result], metric: str) -> list[Verdict]:
