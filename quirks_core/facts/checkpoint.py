@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from quirks_core.base.errors import UsageError
@@ -235,42 +234,40 @@ def _of_shard(file: Path, _modified: int, size: int) -> tuple[int, int, int]:
 
 
 #: The meaning of each fact, how it is read, and its type.
-CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = MappingProxyType(
-    {
-        "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _adds_bos, bool),
-        "tokenizer.template_adds_bos": ("the chat template writes BOS", _template_adds_bos, bool),
-        "tokenizer.class": (
-            "tokenizer_class of tokenizer_config.json",
-            lambda checkpoint: _text(checkpoint.settings, "tokenizer_class"),
-            str,
-        ),
-        "tokenizer.is_byte_level": (
-            "tokenizer.json splits or joins text in the manner of byte-level BPE",
-            lambda checkpoint: checkpoint.has_fast and checkpoint.fast().by_bytes,
-            bool,
-        ),
-        "tokenizer.pre_tokenizers": (
-            "the steps by which tokenizer.json splits text into words, such as Split and ByteLevel",
-            lambda checkpoint: [kind for kind, _ in _splits_of(checkpoint)],
-            list[str],
-        ),
-        "tokenizer.split_patterns": (
-            "the regular expressions by which tokenizer.json splits text into words",
-            lambda checkpoint: [pattern for _, pattern in _splits_of(checkpoint) if pattern],
-            list[str],
-        ),
-        "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _size, int),
-        "tokenizer.unknown_ids": (
-            "ids of the model's vocabulary above all that the tokenizer knows: rows that only pad the embedding",
-            _unknown_ids,
-            int,
-        ),
-        "model.stop_token_ids": (
-            "eos_token_id of generation_config.json, as a list; of config.json where there is no such file",
-            _stops,
-            list[int],
-        ),
-        "model.weights_beyond_float16": ("weights that float16 makes infinite", lambda one: _outside_float16(one)[0], int),
-        "model.weights_below_float16": ("share of weights that float16 makes 0", lambda one: _outside_float16(one)[1], float),
-    }
-)
+CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = {
+    "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _adds_bos, bool),
+    "tokenizer.template_adds_bos": ("the chat template writes BOS", _template_adds_bos, bool),
+    "tokenizer.class": (
+        "tokenizer_class of tokenizer_config.json",
+        lambda checkpoint: _text(checkpoint.settings, "tokenizer_class"),
+        str,
+    ),
+    "tokenizer.is_byte_level": (
+        "tokenizer.json splits or joins text in the manner of byte-level BPE",
+        lambda checkpoint: checkpoint.has_fast and checkpoint.fast().by_bytes,
+        bool,
+    ),
+    "tokenizer.pre_tokenizers": (
+        "the steps by which tokenizer.json splits text into words, such as Split and ByteLevel",
+        lambda checkpoint: [kind for kind, _ in _splits_of(checkpoint)],
+        list[str],
+    ),
+    "tokenizer.split_patterns": (
+        "the regular expressions by which tokenizer.json splits text into words",
+        lambda checkpoint: [pattern for _, pattern in _splits_of(checkpoint) if pattern],
+        list[str],
+    ),
+    "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _size, int),
+    "tokenizer.unknown_ids": (
+        "ids of the model's vocabulary above all that the tokenizer knows: rows that only pad the embedding",
+        _unknown_ids,
+        int,
+    ),
+    "model.stop_token_ids": (
+        "eos_token_id of generation_config.json, as a list; of config.json where there is no such file",
+        _stops,
+        list[int],
+    ),
+    "model.weights_beyond_float16": ("weights that float16 makes infinite", lambda one: _outside_float16(one)[0], int),
+    "model.weights_below_float16": ("share of weights that float16 makes 0", lambda one: _outside_float16(one)[1], float),
+}
