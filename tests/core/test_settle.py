@@ -9,8 +9,6 @@ import pytest
 from quirks_core import Default, Require
 from quirks_core.declaration.quirk import Location
 from quirks_core.plan.records import Status
-from quirks_core.plan.resolve import resolve
-from quirks_core.plan.switches import Switches, SwitchNames
 
 SLOT, EAGER, TIMEOUT, LENGTH = "engine.load_format", "engine.enforce_eager", "request.timeout_s", "engine.max_model_len"
 STOPS, ANY = "sampling.stop_token_ids", "engine.any_argument"
@@ -208,20 +206,15 @@ CONFLICTS = {
 
 
 @pytest.fixture
-def conflict_of(make_context, make_quirk, loaded):
-    """Resolves quirks of different distributions, with some of them switched off."""
+def conflict_of(make_quirk, make_plan):
+    """Resolves quirks of different files, with some of them switched off."""
 
     def make(wanted, off=()):
-        items = [
-            loaded(
-                make_quirk(id=f"quirk-{n}", adjustments=adjustments, location=Location(f"pack_{n}/file.py", 10 + n)),
-                f"dist-{n}",
-                f"{n}.5",
-            )
+        quirks = [
+            make_quirk(id=f"quirk-{n}", adjustments=adjustments, location=Location(f"pack_{n}/file.py", 10 + n))
             for n, adjustments in enumerate(wanted)
         ]
-        context = make_context(packages={"vllm": "0.32.0", "fake-engine": "1.0"})
-        return resolve(context, items, Switches.gather(command_line=SwitchNames(off), environ={}))
+        return make_plan(*quirks, disable=off)
 
     return make
 
@@ -243,7 +236,7 @@ def test_a_conflict_names_everybody_with_switches_to_settle_it(conflict_of, want
     assert plan.changes == {}
     assert {item.status for item in plan.adjustments} == {Status.CONFLICT}
     for n in range(len(wanted)):
-        assert f"quirk-{n} (dist-{n} {n}.5, pack_{n}/file.py:{10 + n})" in listed
+        assert f"quirk-{n} (example-quirks 1.2, pack_{n}/file.py:{10 + n})" in listed
         assert re.search(rf"quirk-{n} wants \S+ (=|≤|≥|one of|includes) \S", listed)
     for refusal in plan.refusals:
         assert (refusal.kind, refusal.slot in refusal.reason) == ("conflict", True)
