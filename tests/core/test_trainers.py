@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from installed import needs_vllm
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.sections import Framework
 from quirks_core.configuration.slots import SLOTS, checked_value
 from quirks_core.facts.trainers import TRAINERS, VARIABLE, find, numerics
 from quirks_core.plugins.planning import make_plan
+
+
+def test_a_configuration_may_name_each_trainer():
+    assert set(TRAINERS) == set(get_args(Framework))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda trainer: trainer.name)
