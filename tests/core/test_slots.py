@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quirks_core import ModelFlag
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS, Place, Slot, checked_value, find_slot, is_slot, placed, slot_named
 from quirks_core.declaration.flags import flag_name
-
-
-def test_a_flag_is_found_in_any_case_or_is_a_third_partys_own():
-    names = (ModelFlag.LOAD_FORMAT, "load_format", "LOAD_FORMAT", "my-quirks:rope_scaling")
-
-    assert [flag_name(name) for name in names] == ["load_format"] * 3 + ["my-quirks:rope_scaling"]
 
 
 @pytest.mark.parametrize("name", ["LOAD_FROMAT", "", "dist:", "dist:Upper Case"])
