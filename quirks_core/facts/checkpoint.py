@@ -85,19 +85,10 @@ class Checkpoint:
             return None
         raise UsageError(f"{self.tokenizer or self.model} has no {_CONFIG}")
 
-    @property
-    def has_fast(self) -> bool:
-        """Whether there is a ``tokenizer.json``."""
-        return self._file(_FAST) is not None
-
-    def fast(self) -> _Fast:
-        """Returns what is read of ``tokenizer.json``.
-
-        Raises:
-            UsageError: There is none, or it cannot be read.
-        """
+    def fast(self) -> _Fast | None:
+        """Returns what is read of ``tokenizer.json``; None if there is none."""
         if (file := self._file(_FAST)) is None:
-            raise UsageError(f"{self.tokenizer or self.model} has no {_FAST}")
+            return None
         state = file.stat()
         return _fast(file, state.st_mtime_ns, state.st_size)
 
@@ -165,8 +156,8 @@ def _adds_bos(checkpoint: Checkpoint) -> bool:
     bos = _text(checkpoint.settings, "bos_token")
     if bos is None:
         return False
-    if checkpoint.has_fast:  # transformers 5 then leaves add_bos_token of the settings out
-        return bos in checkpoint.fast().first[:1]
+    if (fast := checkpoint.fast()) is not None:  # transformers 5 then leaves add_bos_token of the settings out
+        return bos in fast.first[:1]
     return checkpoint.settings["add_bos_token"] is True
 
 
@@ -176,17 +167,17 @@ def _template_adds_bos(checkpoint: Checkpoint) -> bool:
 
 
 def _splits_of(checkpoint: Checkpoint) -> tuple[tuple[str, str], ...]:
-    return checkpoint.fast().splits if checkpoint.has_fast else ()
+    return fast.splits if (fast := checkpoint.fast()) is not None else ()
 
 
-def _size(checkpoint: Checkpoint) -> int:
+def _size(checkpoint: Checkpoint) -> Any:
     listed = [int(number) + 1 for number in checkpoint.settings.get("added_tokens_decoder") or ()]
-    return max([checkpoint.fast().size, *listed])
+    return UNKNOWN if (fast := checkpoint.fast()) is None else max([fast.size, *listed])
 
 
 def _unknown_ids(checkpoint: Checkpoint) -> Any:
-    rows = text_config(dict(checkpoint.config)).get("vocab_size")
-    return UNKNOWN if not isinstance(rows, int) else max(rows - _size(checkpoint), 0)
+    rows, size = text_config(dict(checkpoint.config)).get("vocab_size"), _size(checkpoint)
+    return max(rows - size, 0) if isinstance(rows, int) and size is not UNKNOWN else UNKNOWN
 
 
 def _stops(checkpoint: Checkpoint) -> list[int]:
@@ -244,7 +235,7 @@ CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = {
     ),
     "tokenizer.is_byte_level": (
         "tokenizer.json splits or joins text in the manner of byte-level BPE",
-        lambda checkpoint: checkpoint.has_fast and checkpoint.fast().by_bytes,
+        lambda checkpoint: (fast := checkpoint.fast()) is not None and fast.by_bytes,
         bool,
     ),
     "tokenizer.pre_tokenizers": (
