@@ -158,7 +158,7 @@ def slot_named(name: str) -> Slot:
 
 def is_slot(name: str) -> bool:
     """Returns whether a slot has that name, or one of an open family can have it."""
-    return name in SLOTS or (_is_open(slot_named(name)) and problem_of_name(name) is None)
+    return problem_of_name(name) is None
 
 
 def problem_of_name(name: str) -> str | None:

@@ -29,17 +29,17 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)  # type: ignore[type-var]
 
 
-def read_value(text: str) -> Any:
+def read_value(text: str, where: str) -> Any:
     """Reads one value.
 
     Raises:
-        ValueError: It is not YAML; the message says why, behind the text.
+        UsageError: It is not YAML; the message says where, and why, behind the text.
     """
     try:
         return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         why = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
-        raise ValueError(f"{shown(text, 100)} is not valid YAML: {one_line(str(why))}") from None
+        raise UsageError(f"{where}: {shown(text, 100)} is not valid YAML: {one_line(str(why))}") from None
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -70,10 +70,7 @@ def lay_over(values: dict[str, Any], text: str) -> None:
     path, equals, raw = text.partition("=")
     if not equals or not path:
         raise UsageError(f"--set {text!r}: write slot=value, for example engine.load_format=dummy")
-    try:
-        value = read_value(raw)
-    except ValueError as error:
-        raise UsageError(f"--set {shown(text, 100)}: {error}") from None
+    value = read_value(raw, f"--set {shown(text, 100)}")
     *parents, key = path.strip().split(".")
     here = values
     for parent in parents:

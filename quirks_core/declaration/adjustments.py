@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quirks_core.base.errors import DeclarationError, problem_of_text, shown
 from quirks_core.configuration.slots import Slot, problem_of_name, slot_named
 from quirks_core.declaration.match import Match
+from quirks_core.facts.packages import distribution_of
 
 if TYPE_CHECKING:
     from quirks_core.facts.context import RunContext
@@ -258,6 +259,11 @@ class Patch:
     def source(self) -> str:
         """Where the new code comes from."""
         return self.wrapper or self.replacement or self.adds
+
+    @property
+    def package(self) -> str:
+        """The package that it patches, under the name that version ranges use."""
+        return distribution_of(self.target.partition(":")[0].partition(".")[0])
 
 
 #: Number of hexadecimal digits that a fingerprint needs to identify a source.

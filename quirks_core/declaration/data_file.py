@@ -70,16 +70,7 @@ def read_for(quirk: Quirk) -> DataFile:
         UsageError: It cannot be read.
     """
     path = path_for(quirk)
-    return DataFile() if path is None else read(path)
-
-
-def read(path: Path) -> DataFile:
-    """Returns the content of a data file; an empty one if there is no such file.
-
-    Raises:
-        UsageError: It cannot be read.
-    """
-    return _read(path) if path.is_file() else DataFile()
+    return _read(path) if path is not None and path.is_file() else DataFile()
 
 
 def since(quirk: Quirk, release: str) -> str:

@@ -17,8 +17,6 @@ from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.source.vllm_source import INSTALLED
 
-_OURS = "quirks_core."
-
 
 def encode(value: Any) -> Any:
     """Encodes a quirk, or a part of one, as JSON values, without the file and line of the declaration.
@@ -37,7 +35,9 @@ def encode(value: Any) -> Any:
         return {str(key): encode(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value) if field.compare}
-        return {"$type": _record_name(type(value)), **fields}
+        kind = type(value)
+        is_ours = kind.__module__.startswith("quirks_core.")
+        return {"$type": kind.__name__ if is_ours else f"{kind.__module__}:{kind.__qualname__}", **fields}
     if callable(value):
         return {"$function": _name(value), "sha256": _function_digest(value)}
     raise DeclarationError(f"{shown(value)} in a declaration is not data")
@@ -52,10 +52,6 @@ def digest(declared: Quirk) -> str:
     code = [INSTALLED.fingerprint(item.source) for item in declared.adjustments if isinstance(item, Patch)]
     parts = {name: part for name, part in encode(declared).items() if name not in ("examples", "kind")}
     return sha256([parts, code])
-
-
-def _record_name(record: type) -> str:
-    return record.__name__ if record.__module__.startswith(_OURS) else f"{record.__module__}:{record.__qualname__}"
 
 
 def _name(function: Callable[..., Any]) -> str:

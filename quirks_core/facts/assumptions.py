@@ -71,10 +71,7 @@ def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumpt
 
 
 def _assumed(fact: Slot, text: str) -> Any:
-    try:
-        value = read_value(text)
-    except ValueError as error:
-        raise UsageError(f"--assume {fact.name}: {error}") from None
+    value = read_value(text, f"--assume {fact.name}")
     if problem := fact.problem(value):
         raise UsageError(f"--assume: {problem}")
     return value

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from quirks_core.base.errors import UsageError
@@ -68,13 +66,15 @@ class Checkpoint:
     def fact(self, name: str) -> Any:
         """Returns one of `CHECKPOINT_FACTS`; None where it is known to be absent, `UNKNOWN` where the files do not show it."""
         try:
+            if name.startswith("tokenizer.") and self.settings is None:
+                return None
             return CHECKPOINT_FACTS[name][1](self)
         except (UsageError, OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):
             return UNKNOWN  # a file that cannot be had, or whose content is not what it should be
 
     @cached_property
-    def settings(self) -> Mapping[str, Any] | None:
-        """``tokenizer_config.json``; None if there is no tokenizer.
+    def settings(self) -> Any:
+        """``tokenizer_config.json``; None if there is no tokenizer, of which no fact is read then.
 
         Raises:
             UsageError: It cannot be read, or the tokenizer is of a form that is not read here.
@@ -85,25 +85,16 @@ class Checkpoint:
             return None
         raise UsageError(f"{self.tokenizer or self.model} has no {_CONFIG}")
 
-    @property
-    def has_fast(self) -> bool:
-        """Whether there is a ``tokenizer.json``."""
-        return self._file(_FAST) is not None
-
-    def fast(self) -> _Fast:
-        """Returns what is read of ``tokenizer.json``.
-
-        Raises:
-            UsageError: There is none, or it cannot be read.
-        """
+    def fast(self) -> _Fast | None:
+        """Returns what is read of ``tokenizer.json``; None if there is none."""
         if (file := self._file(_FAST)) is None:
-            raise UsageError(f"{self.tokenizer or self.model} has no {_FAST}")
+            return None
         state = file.stat()
         return _fast(file, state.st_mtime_ns, state.st_size)
 
-    def templates(self, settings: Mapping[str, Any]) -> list[str]:
+    def templates(self) -> list[str]:
         """Returns the chat templates."""
-        given = settings.get("chat_template")
+        given = self.settings.get("chat_template")
         found = [given] if isinstance(given, str) else [item["template"] for item in given or ()]
         if (file := self._file("chat_template.jinja")) is not None:
             found.append(file.read_text(encoding="utf-8"))
@@ -161,41 +152,32 @@ def _text(settings: Mapping[str, Any], name: str) -> str | None:
     return content if isinstance(content, str) and content else None
 
 
-def _of_tokenizer(read: Callable[[Checkpoint, Mapping[str, Any]], Any]) -> Callable[[Checkpoint], Any]:
-    """Reads a fact of the tokenizer, which is absent where there is no tokenizer."""
-
-    def fact(checkpoint: Checkpoint) -> Any:
-        return None if checkpoint.settings is None else read(checkpoint, checkpoint.settings)
-
-    return fact
-
-
-def _adds_bos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
-    bos = _text(settings, "bos_token")
+def _adds_bos(checkpoint: Checkpoint) -> bool:
+    bos = _text(checkpoint.settings, "bos_token")
     if bos is None:
         return False
-    if checkpoint.has_fast:  # transformers 5 then leaves add_bos_token of the settings out
-        return bos in checkpoint.fast().first[:1]
-    return settings["add_bos_token"] is True
+    if (fast := checkpoint.fast()) is not None:  # transformers 5 then leaves add_bos_token of the settings out
+        return bos in fast.first[:1]
+    return checkpoint.settings["add_bos_token"] is True
 
 
-def _template_adds_bos(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
-    bos = _text(settings, "bos_token")
-    return bos is not None and any("bos_token" in text or bos in text for text in checkpoint.templates(settings))
+def _template_adds_bos(checkpoint: Checkpoint) -> bool:
+    bos = _text(checkpoint.settings, "bos_token")
+    return bos is not None and any("bos_token" in text or bos in text for text in checkpoint.templates())
 
 
 def _splits_of(checkpoint: Checkpoint) -> tuple[tuple[str, str], ...]:
-    return checkpoint.fast().splits if checkpoint.has_fast else ()
+    return fast.splits if (fast := checkpoint.fast()) is not None else ()
 
 
-def _size(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> int:
-    listed = [int(number) + 1 for number in settings.get("added_tokens_decoder") or ()]
-    return max([checkpoint.fast().size, *listed])
+def _size(checkpoint: Checkpoint) -> Any:
+    listed = [int(number) + 1 for number in checkpoint.settings.get("added_tokens_decoder") or ()]
+    return UNKNOWN if (fast := checkpoint.fast()) is None else max([fast.size, *listed])
 
 
-def _unknown_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> Any:
-    rows = text_config(dict(checkpoint.config)).get("vocab_size")
-    return UNKNOWN if not isinstance(rows, int) else max(rows - _size(checkpoint, settings), 0)
+def _unknown_ids(checkpoint: Checkpoint) -> Any:
+    rows, size = text_config(dict(checkpoint.config)).get("vocab_size"), _size(checkpoint)
+    return max(rows - size, 0) if isinstance(rows, int) and size is not UNKNOWN else UNKNOWN
 
 
 def _stops(checkpoint: Checkpoint) -> list[int]:
@@ -219,16 +201,18 @@ def _outside_float16(checkpoint: Checkpoint) -> tuple[int, float]:
 
 
 @lru_cache(maxsize=64)
-def _of_shard(file: Path, _modified: int, _size: int) -> tuple[int, int, int]:
+def _of_shard(file: Path, _modified: int, size: int) -> tuple[int, int, int]:
     beyond = lost = number = 0
     with file.open("rb") as stream:
-        length = struct.unpack("<Q", stream.read(8))[0]
-        header: dict[str, Any] = json.loads(stream.read(length))
+        start = 8 + int.from_bytes(stream.read(8), "little")
+        header: dict[str, Any] = json.loads(stream.read(min(start, size) - 8))
         for name, tensor in header.items():
             if name == "__metadata__" or (width := _WIDTHS.get(tensor["dtype"])) is None:
                 continue
             begin, end = tensor["data_offsets"]
-            stream.seek(8 + length + begin)
+            if start + end > size:
+                raise UsageError(f"{file} is cut off")
+            stream.seek(start + begin)
             for left in range(end - begin, 0, -_PART):
                 part = stream.read(min(left, _PART))
                 kinds = part[width - 1 :: width].translate(_KINDS)
@@ -241,42 +225,40 @@ def _of_shard(file: Path, _modified: int, _size: int) -> tuple[int, int, int]:
 
 
 #: The meaning of each fact, how it is read, and its type.
-CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = MappingProxyType(
-    {
-        "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _of_tokenizer(_adds_bos), bool),
-        "tokenizer.template_adds_bos": ("the chat template writes BOS", _of_tokenizer(_template_adds_bos), bool),
-        "tokenizer.class": (
-            "tokenizer_class of tokenizer_config.json",
-            _of_tokenizer(lambda _, settings: _text(settings, "tokenizer_class")),
-            str,
-        ),
-        "tokenizer.is_byte_level": (
-            "tokenizer.json splits or joins text in the manner of byte-level BPE",
-            _of_tokenizer(lambda checkpoint, _: checkpoint.has_fast and checkpoint.fast().by_bytes),
-            bool,
-        ),
-        "tokenizer.pre_tokenizers": (
-            "the steps by which tokenizer.json splits text into words, such as Split and ByteLevel",
-            _of_tokenizer(lambda checkpoint, _: [kind for kind, _ in _splits_of(checkpoint)]),
-            list[str],
-        ),
-        "tokenizer.split_patterns": (
-            "the regular expressions by which tokenizer.json splits text into words",
-            _of_tokenizer(lambda checkpoint, _: [pattern for _, pattern in _splits_of(checkpoint) if pattern]),
-            list[str],
-        ),
-        "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _of_tokenizer(_size), int),
-        "tokenizer.unknown_ids": (
-            "ids of the model's vocabulary above all that the tokenizer knows: rows that only pad the embedding",
-            _of_tokenizer(_unknown_ids),
-            int,
-        ),
-        "model.stop_token_ids": (
-            "eos_token_id of generation_config.json, as a list; of config.json where there is no such file",
-            _stops,
-            list[int],
-        ),
-        "model.weights_beyond_float16": ("weights that float16 makes infinite", lambda one: _outside_float16(one)[0], int),
-        "model.weights_below_float16": ("share of weights that float16 makes 0", lambda one: _outside_float16(one)[1], float),
-    }
-)
+CHECKPOINT_FACTS: Mapping[str, tuple[str, Callable[[Checkpoint], Any], Any]] = {
+    "tokenizer.adds_bos": ("encoding a text puts BOS in front of it", _adds_bos, bool),
+    "tokenizer.template_adds_bos": ("the chat template writes BOS", _template_adds_bos, bool),
+    "tokenizer.class": (
+        "tokenizer_class of tokenizer_config.json",
+        lambda checkpoint: _text(checkpoint.settings, "tokenizer_class"),
+        str,
+    ),
+    "tokenizer.is_byte_level": (
+        "tokenizer.json splits or joins text in the manner of byte-level BPE",
+        lambda checkpoint: (fast := checkpoint.fast()) is not None and fast.by_bytes,
+        bool,
+    ),
+    "tokenizer.pre_tokenizers": (
+        "the steps by which tokenizer.json splits text into words, such as Split and ByteLevel",
+        lambda checkpoint: [kind for kind, _ in _splits_of(checkpoint)],
+        list[str],
+    ),
+    "tokenizer.split_patterns": (
+        "the regular expressions by which tokenizer.json splits text into words",
+        lambda checkpoint: [pattern for _, pattern in _splits_of(checkpoint) if pattern],
+        list[str],
+    ),
+    "tokenizer.vocab_size": ("the largest id that the tokenizer knows, plus one", _size, int),
+    "tokenizer.unknown_ids": (
+        "ids of the model's vocabulary above all that the tokenizer knows: rows that only pad the embedding",
+        _unknown_ids,
+        int,
+    ),
+    "model.stop_token_ids": (
+        "eos_token_id of generation_config.json, as a list; of config.json where there is no such file",
+        _stops,
+        list[int],
+    ),
+    "model.weights_beyond_float16": ("weights that float16 makes infinite", lambda one: _outside_float16(one)[0], int),
+    "model.weights_below_float16": ("share of weights that float16 makes 0", lambda one: _outside_float16(one)[1], float),
+}

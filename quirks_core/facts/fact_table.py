@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from quirks_core.configuration.slots import SLOTS, is_slot, slot_around, slot_named
@@ -212,9 +211,9 @@ _FACTS = (
     ),
 )
 #: The facts with fixed names. Slots are facts as well, and so are the members of `FAMILIES`.
-FACTS: Mapping[str, FactSpec] = MappingProxyType({spec.name: spec for spec in _FACTS})
+FACTS: Mapping[str, FactSpec] = {spec.name: spec for spec in _FACTS}
 #: What ``--assume`` takes for the facts that it takes by their names, as annotations.
-ASSUMABLE: Mapping[str, Any] = MappingProxyType({spec.name: spec.takes for spec in _FACTS if spec.takes is not None})
+ASSUMABLE: Mapping[str, Any] = {spec.name: spec.takes for spec in _FACTS if spec.takes is not None}
 #: Families of facts: a prefix with any name after it.
 FAMILIES = (
     FactSpec("typed.", "the user typed the value of that slot", lambda run, name: run.is_typed(name.removeprefix("typed."))),

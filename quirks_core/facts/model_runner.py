@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
@@ -24,25 +23,21 @@ MODEL_RUNNER = "engine.model_runner"
 Runner = Literal["v1", "v2"]
 
 _VARIABLE = "env.VLLM_USE_V2_MODEL_RUNNER"
-_MODULES: Mapping[str, Runner] = MappingProxyType(
-    {"vllm.v1.worker.gpu_model_runner": "v1", "vllm.v1.worker.gpu.model_runner": "v2"}
-)
+_MODULES: Mapping[str, Runner] = {"vllm.v1.worker.gpu_model_runner": "v1", "vllm.v1.worker.gpu.model_runner": "v2"}
 #: From these releases on: V2 for some architectures, for dense models, for all models.
 _SOME, _DENSE, _EVERY = (0, 22), (0, 25), (0, 29)
 _MOE = frozenset({"DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "Qwen2MoeForCausalLM"})
 _MORE = _MOE | {"InklingForCausalLM", "InklingForConditionalGeneration", "LongcatFlashNgramForCausalLM"}
 #: ``DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES`` of the releases that have it.
-_ARCHITECTURES: Mapping[tuple[int, ...], frozenset[str]] = MappingProxyType(
-    {
-        (0, 22): frozenset({"Qwen3ForCausalLM"}),
-        (0, 23): frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"}),
-        (0, 24): _MOE | {"LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"},
-        (0, 25): _MOE,
-        (0, 26): _MORE,
-        (0, 27): _MORE | {"KimiK3ForConditionalGeneration"},
-        (0, 28): _MORE | {"DeepseekV4ForCausalLM", "KimiK3ForConditionalGeneration"},
-    }
-)
+_ARCHITECTURES: Mapping[tuple[int, ...], frozenset[str]] = {
+    (0, 22): frozenset({"Qwen3ForCausalLM"}),
+    (0, 23): frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"}),
+    (0, 24): _MOE | {"LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"},
+    (0, 25): _MOE,
+    (0, 26): _MORE,
+    (0, 27): _MORE | {"KimiK3ForConditionalGeneration"},
+    (0, 28): _MORE | {"DeepseekV4ForCausalLM", "KimiK3ForConditionalGeneration"},
+}
 #: Some releases from 0.29 to 0.31 prefer V1 for some of these on ROCm; otherwise ROCm is like CUDA.
 _ON_ROCM = {"DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "GlmMoeDsaForCausalLM"}
 _NEVER = ("suffix", "custom_class")
@@ -50,15 +45,13 @@ _UNTIL_32 = (*_NEVER, "medusa", "mlp_speculator")
 _UNTIL_31 = (*_UNTIL_32, "ngram", "ngram_gpu")
 _UNTIL_30 = (*_UNTIL_31, "draft_model")
 #: Methods of speculative decoding that V2 lacks, by the first release with that list.
-_LACKS: Mapping[tuple[int, ...], tuple[str, ...]] = MappingProxyType(
-    {
-        (0, 26): (*_UNTIL_30, "extract_hidden_states"),
-        (0, 29): _UNTIL_30,
-        (0, 31): _UNTIL_31,
-        (0, 32): _UNTIL_32,
-        (0, 33): _NEVER,
-    }
-)
+_LACKS: Mapping[tuple[int, ...], tuple[str, ...]] = {
+    (0, 26): (*_UNTIL_30, "extract_hidden_states"),
+    (0, 29): _UNTIL_30,
+    (0, 31): _UNTIL_31,
+    (0, 32): _UNTIL_32,
+    (0, 33): _NEVER,
+}
 _DRAFT = "engine.speculative_config"
 #: Arguments that choose a runner in some releases, together with others.
 _OTHERS = (

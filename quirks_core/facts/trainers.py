@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from quirks_core.base.errors import UsageError, nearest
@@ -52,21 +51,19 @@ class Trainer:
     float16: str = ""
 
 
-_PARAMETERS: Mapping[str, Any] = MappingProxyType({"refit.scope": "parameters"})
-_STATE_DICT: Mapping[str, Any] = MappingProxyType({"refit.scope": "state_dict"})
-_CLEARED: Mapping[str, Any] = MappingProxyType({"refit.clear_cache": True})
+_PARAMETERS: Mapping[str, Any] = {"refit.scope": "parameters"}
+_STATE_DICT: Mapping[str, Any] = {"refit.scope": "state_dict"}
+_CLEARED: Mapping[str, Any] = {"refit.clear_cache": True}
 #: Weights in float32 of which the products are those of bfloat16: autocast, and FSDP's param_dtype where there is one.
-_UNDER_AUTOCAST: Mapping[str, Any] = MappingProxyType(
-    {"train.dtype": "float32", "train.autocast": "bfloat16", "train.head_dtype": "model"}
-)
-_PROCESSED: Mapping[str, Any] = MappingProxyType({"engine.logprobs_mode": "processed_logprobs"})
-_ENGINE_IN_BFLOAT16: Mapping[str, Any] = MappingProxyType({"dtype": "bfloat16"})
+_UNDER_AUTOCAST: Mapping[str, Any] = {"train.dtype": "float32", "train.autocast": "bfloat16", "train.head_dtype": "model"}
+_PROCESSED: Mapping[str, Any] = {"engine.logprobs_mode": "processed_logprobs"}
+_ENGINE_IN_BFLOAT16: Mapping[str, Any] = {"dtype": "bfloat16"}
 
 _TRAINERS = (
     Trainer(
         "trl",
         ("trl",),
-        MappingProxyType({**_PARAMETERS, **_CLEARED}),
+        {**_PARAMETERS, **_CLEARED},
         "DeepSpeed, FSDP 1 and 2, one process; colocate and server mode. In 1.10 FSDP 2 still sent the state dict",
         "huggingface/trl 1.16.0",
         ">=0.22.0,<=0.31.0",
@@ -77,7 +74,7 @@ _TRAINERS = (
     Trainer(
         "verl",
         ("verl",),
-        MappingProxyType({**_STATE_DICT, **_CLEARED}),
+        {**_STATE_DICT, **_CLEARED},
         "FSDP 1 and 2 (the default) and automodel; with Megatron set refit.scope=parameters",
         "verl-project/verl 1dda039b9c6311889a9c9a26040677e1254814f9",
         numerics=_UNDER_AUTOCAST,
@@ -103,7 +100,7 @@ _TRAINERS = (
         _PARAMETERS,
         "DeepSpeed, its only backend. Whether caches are dropped depends on train.partial_rollout_enable, which keeps requests",
         "OpenRLHF/OpenRLHF 3c3be6234e0cb353e76bb8019947db9dfe99fca7",
-        numerics=MappingProxyType({"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "model"}),
+        numerics={"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "model"},
         engine_defaults=_ENGINE_IN_BFLOAT16,
         float16="--ds.param_dtype fp16 and MODEL_QUIRKS_SET=train.dtype=float16 (it starts every engine in bfloat16, and its "
         "first update fails if the two differ)",
@@ -121,7 +118,7 @@ _TRAINERS = (
     Trainer(
         "prime-rl",
         ("prime_rl",),
-        MappingProxyType({**_STATE_DICT, "train.backend": "fsdp2"}),
+        {**_STATE_DICT, "train.backend": "fsdp2"},
         "all three transports (filesystem, nccl, nixl). Requests in flight keep their cache; prefixes are not shared between "
         "weights, as each policy version has a cache salt of its own",
         "PrimeIntellect-ai/prime-rl 559b44772e471d1538537b8805cc77f3824a5e64",
@@ -130,7 +127,7 @@ _TRAINERS = (
     Trainer(
         "ms-swift",
         ("swift",),
-        MappingProxyType({**_PARAMETERS, **_CLEARED}),
+        {**_PARAMETERS, **_CLEARED},
         "DeepSpeed, FSDP 2 and one process; colocate and server mode; with Megatron the bridge's export",
         "modelscope/ms-swift 3602360a562313afbf2ef6065fdf61f271a2c5b9",
         engine_defaults=_ENGINE_IN_BFLOAT16,
@@ -139,17 +136,17 @@ _TRAINERS = (
     Trainer(
         "pipeline-rl",
         ("pipelinerl",),
-        MappingProxyType({**_PARAMETERS, "refit.clear_cache": False}),
+        {**_PARAMETERS, "refit.clear_cache": False},
         "DeepSpeed and FSDP: tensors are loaded one by one into the running model; requests in flight and prefixes keep their "
         "cache",
         "ServiceNow/PipelineRL 58d393458625ad63ed539f2dcd072c85700c557f",
-        numerics=MappingProxyType({"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "float32"}),
+        numerics={"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "float32"},
         engine_defaults=_ENGINE_IN_BFLOAT16,
     ),
 )
 
 #: The trainers by name.
-TRAINERS: Mapping[str, Trainer] = MappingProxyType({trainer.name: trainer for trainer in _TRAINERS})
+TRAINERS: Mapping[str, Trainer] = {trainer.name: trainer for trainer in _TRAINERS}
 #: Libraries that others of the list build on: they count only if none of the others is imported.
 _LIBRARIES = ("trl",)
 
@@ -164,9 +161,7 @@ def find(environ: Mapping[str, str], modules: Container[str]) -> Trainer | None:
         UsageError: The variable names a trainer that is not known.
     """
     if name := environ.get(VARIABLE):
-        if name not in TRAINERS:
-            raise UsageError(f"{VARIABLE}={name!r}: no such trainer{nearest(name, TRAINERS)} (known: {', '.join(TRAINERS)})")
-        return TRAINERS[name]
+        return _named(name, f"{VARIABLE}={name!r}: no such trainer")
     imported = [trainer for trainer in _TRAINERS if any(module in modules for module in trainer.modules)]
     found = [trainer for trainer in imported if trainer.name not in _LIBRARIES] or imported
     return found[0] if len(found) == 1 else None
@@ -178,12 +173,17 @@ def numerics(name: str) -> Mapping[str, Any]:
     Raises:
         UsageError: There is no such trainer, or its defaults are not known here.
     """
-    if name not in TRAINERS:
-        raise UsageError(f"there is no trainer {name!r}{nearest(name, TRAINERS)} (known: {', '.join(TRAINERS)})")
-    if not TRAINERS[name].numerics:
+    trainer = _named(name, f"there is no trainer {name!r}")
+    if not trainer.numerics:
         known = ", ".join(trainer.name for trainer in _TRAINERS if trainer.numerics)
         raise UsageError(
             f"how {name} computes by default is unknown (known: {known}): set train.dtype (of its weights), train.autocast and "
             "train.head_dtype"
         )
-    return TRAINERS[name].numerics
+    return trainer.numerics
+
+
+def _named(name: str, problem: str) -> Trainer:
+    if name not in TRAINERS:
+        raise UsageError(f"{problem}{nearest(name, TRAINERS)} (known: {', '.join(TRAINERS)})")
+    return TRAINERS[name]

@@ -118,9 +118,9 @@ def read_given(text: str, problems: list[str]) -> dict[str, Any]:
             problems.append(f"{SET_VARIABLE}: {item!r} is not of the form slot=value")
             continue
         try:
-            value = read_value(raw)
-        except ValueError as error:
-            problems.append(f"{SET_VARIABLE}: {name}: {error}")
+            value = read_value(raw, f"{SET_VARIABLE}: {name}")
+        except UsageError as error:
+            problems.append(str(error))
             continue
         if value is None and "none" in slot_named(name).choices:
             value = "none"

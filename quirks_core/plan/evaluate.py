@@ -13,10 +13,9 @@ from quirks_core.declaration.match import InRange, Match
 from quirks_core.declaration.probes import ask
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer, Leaf, Trace, all_of, any_of
-from quirks_core.declaration.versions import OLDEST, Affected, is_older, parse_version
+from quirks_core.declaration.versions import Affected, is_older, parse_version
 from quirks_core.facts.context import InstalledFacts, RunContext
 from quirks_core.facts.fact_table import FACTS, is_known_fact
-from quirks_core.facts.packages import distribution_of
 from quirks_core.facts.unknown import Facts
 from quirks_core.plan.drift import drift_of
 from quirks_core.plan.loaded import Loaded
@@ -187,7 +186,8 @@ def _in_range(facts: InstalledFacts, quirk: Quirk, item: Affected) -> Trace:
         for probe in quirk.probes:
             if (answer := ask(probe, item.package, facts.source)) in settles:
                 return Trace.of(Leaf(name, f"{item} ({why}: settled by {probe})", version, answer))
-        if is_older(item.package, version) and _patches(quirk, item.package) and _misfit(facts, quirk) is None:
+        is_patched = any(isinstance(one, Patch) and one.package == item.package for one in quirk.adjustments)
+        if is_older(item.package, version) and is_patched and _misfit(facts, quirk) is None:
             return Trace.of(Leaf(name, f"{item} ({why}: settled by the source that is patched)", version, Answer.YES))
     return trace
 
@@ -200,19 +200,13 @@ def _is_unexamined(affected: Trace) -> bool:
 
 def _misfit(facts: InstalledFacts, quirk: Quirk) -> Leaf | None:
     """The first patch whose target has another source in a version that was not examined; None if there is none."""
-    for package in OLDEST:
-        version = facts.fact(f"packages.{package}")
-        if is_older(package, version) and facts.source_known(package):
-            for patch in _patches(quirk, package):
-                if drift_of(patch, quirk, facts.source) is not None:
-                    wanted = f"a version where the source of {patch.target} is one that the patch was written against"
-                    return Leaf(f"packages.{package}", wanted, version, Answer.UNKNOWN)
+    for patch in (item for item in quirk.adjustments if isinstance(item, Patch)):
+        version = facts.fact(f"packages.{patch.package}")
+        is_open = is_older(patch.package, version) and facts.source_known(patch.package)
+        if is_open and drift_of(patch, quirk, facts.source) is not None:
+            wanted = f"a version where the source of {patch.target} is one that the patch was written against"
+            return Leaf(f"packages.{patch.package}", wanted, version, Answer.UNKNOWN)
     return None
-
-
-def _patches(quirk: Quirk, package: str) -> list[Patch]:
-    patches = [item for item in quirk.adjustments if isinstance(item, Patch)]
-    return [patch for patch in patches if distribution_of(patch.target.partition(":")[0].partition(".")[0]) == package]
 
 
 def _reason(trace: Trace) -> str:

@@ -31,7 +31,8 @@ class Proposal:
         remedy: What a user with a contradicting value should do.
         instead_of: The values that contradict; empty if every other value does.
         quirk: The quirk's id.
-        text: Relation, operand and `instead_of` as canonical JSON.
+        key: Relation and operand as canonical JSON.
+        text: The same with `instead_of`.
     """
 
     place: tuple[str, ...]
@@ -43,18 +44,15 @@ class Proposal:
     remedy: str = field(default="", compare=False)
     instead_of: tuple[Any, ...] = field(default=(), compare=False)
     quirk: str = field(init=False)
+    key: str = field(init=False)
     text: str = field(init=False)
 
     def __post_init__(self) -> None:
         if self.relation is Relation.INCLUDES:
             object.__setattr__(self, "operand", sorted(_unique(self.operand), key=canonical))
         object.__setattr__(self, "quirk", self.contributor.id)
-        object.__setattr__(self, "text", canonical([self.relation, self.operand, list(self.instead_of)]))
-
-    @property
-    def key(self) -> str:
-        """Relation and operand as canonical JSON."""
-        return canonical([self.relation, self.operand])
+        object.__setattr__(self, "key", canonical([self.relation, self.operand]))
+        object.__setattr__(self, "text", self.key + canonical(self.instead_of) if self.instead_of else self.key)
 
     def allows(self, value: Any) -> bool:
         """Returns whether a value satisfies the proposal."""

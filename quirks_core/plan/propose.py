@@ -20,7 +20,6 @@ from quirks_core.declaration.adjustments import (
     problem_of_operand,
 )
 from quirks_core.facts.context import RunContext
-from quirks_core.facts.packages import distribution_of
 from quirks_core.plan.drift import drift_of
 from quirks_core.plan.evaluate import Evaluated
 from quirks_core.plan.loaded import Loaded
@@ -118,7 +117,7 @@ def computed(context: RunContext, value: Any) -> Any:
 
 
 def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Proposed) -> None:
-    package = distribution_of(patch.target.partition(":")[0].partition(".")[0])
+    package = patch.package
     found_here = context.source.fingerprint(patch.target)
     if not context.source_known(package):
         text = f"{item.quirk.id}: {patch.target} is not checked: {package} is assumed or not installed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field
@@ -16,21 +15,19 @@ from quirks_core.plan.records import NoteKind, Plan, PlannedAdjustment, State, S
 SEE_ALL = "'quirks plan --verbose' lists everything"
 
 #: By slot, the call or option that does it.
-_CALLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
-    {
-        "refit.clear_cache": lambda value: (
-            "await engine.pause_generation(clear_cache=True), or llm.reset_prefix_cache() after each update"
-            if value
-            else "await engine.pause_generation(clear_cache=False) before an update"
-        ),
-        "refit.scope": lambda value: (
-            "send model.state_dict() instead of model.named_parameters()"
-            if value == "state_dict"
-            else "send model.named_parameters()"
-        ),
-        "request.timeout_s": lambda value: f"OpenAI(timeout={value:g}), or asyncio.timeout({value:g}) around engine.generate",
-    }
-)
+_CALLS: Mapping[str, Callable[[Any], str]] = {
+    "refit.clear_cache": lambda value: (
+        "await engine.pause_generation(clear_cache=True), or llm.reset_prefix_cache() after each update"
+        if value
+        else "await engine.pause_generation(clear_cache=False) before an update"
+    ),
+    "refit.scope": lambda value: (
+        "send model.state_dict() instead of model.named_parameters()"
+        if value == "state_dict"
+        else "send model.named_parameters()"
+    ),
+    "request.timeout_s": lambda value: f"OpenAI(timeout={value:g}), or asyncio.timeout({value:g}) around engine.generate",
+}
 
 
 #: The groups of what is done, and of what somebody else has to do; the others are words of `Status` and `State`.

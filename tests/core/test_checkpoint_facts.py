@@ -125,6 +125,21 @@ def test_tokens_that_end_a_sample_are_those_that_vllm_reads(checkpoint, generati
     assert checkpoint(files={"generation_config.json": generation}, eos_token_id=7).fact("model.stop_token_ids") == stops
 
 
+_HEADER = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+_SHARD = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes.fromhex("0000803f ffff7f7f")  # 1 and the largest float32
+
+
+@pytest.mark.parametrize(
+    ("size", "beyond"),
+    [(len(_SHARD), 1), (0, UNKNOWN), (4, UNKNOWN), (8, UNKNOWN), (20, UNKNOWN), (len(_SHARD) - 1, UNKNOWN)],
+)
+def test_weights_are_counted_unless_their_file_is_cut_off(checkpoint, tmp_path, size, beyond):
+    model = checkpoint()
+    (tmp_path / "model" / "model.safetensors").write_bytes(_SHARD[:size])
+
+    assert model.fact("model.weights_beyond_float16") == beyond
+
+
 def test_facts_of_a_missing_tokenizer_are_absent_not_unknown(checkpoint):
     names = [name for name in CHECKPOINT_FACTS if name.startswith("tokenizer.")]
 

@@ -147,4 +147,4 @@ def test_a_file_may_override_keys_of_a_section_that_it_merges(yaml):
 def test_a_date_is_text_also_in_a_process_that_has_imported_vllm(monkeypatch):
     monkeypatch.setitem(SafeLoader.yaml_constructors, "tag:yaml.org,2002:timestamp", SafeLoader.construct_yaml_null)
 
-    assert read_value("2026-11-24") == "2026-11-24"
+    assert read_value("2026-11-24", "--set x") == "2026-11-24"

@@ -130,13 +130,6 @@ def test_a_trace_shows_every_leaf_and_the_one_that_decided():
     assert (~LEAVES[NO]).trace(FACTS).leaves == (Leaf("no", "false", False, YES),)
 
 
-@pytest.mark.parametrize("condition", [condition for condition, *_ in (*BETWEEN, *COMPARED)], ids=lambda one: one.operator)
-def test_a_condition_names_the_facts_that_it_compares(condition):
-    other = [condition.operand.name] if isinstance(condition.operand, Fact) else []
-
-    assert list((condition & ~condition).facts()) == [condition.name, *other] * 2
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -59,23 +60,29 @@ def test_the_digest_ignores_where_files_lie(make_plan, make_quirk, make_context)
 
 
 def test_the_digest_sees_every_difference_in_facts_or_quirks(make_plan, make_context, make_quirk):
-    digests = {
-        make_plan().digest,
-        make_plan(context=make_context(platform="cuda")).digest,
-        make_plan(context=make_context(packages={"vllm": "0.31.0"})).digest,
-        make_plan(context=make_context(config={"model_type": "gemma3"})).digest,
-        make_plan(context=make_context(environment={"NAME": "1"})).digest,
-        make_plan(make_quirk()).digest,
-        make_plan(make_quirk(id="other")).digest,
-        make_plan(make_quirk(adjustments=Refuse("no", "none"))).digest,
-        make_plan(make_quirk(adjustments=ADDS)).digest,
-        *(
-            make_plan(make_quirk(adjustments=Default("engine.seed", **bound))).digest
-            for bound in ({"at_most": 1}, {"value": 1})
-        ),
-    }
+    """A comparison sees those in facts and ids, and true is not 1 to it."""
+    facts = (
+        {},
+        {"platform": "cuda"},
+        {"packages": {"vllm": "0.31.0"}},
+        *({"config": config} for config in ({"model_type": "gemma3"}, {}, {"a": {}}, {"a": None})),
+        {"environment": {"NAME": "1"}},
+        *({"settings": {"engine.any_argument": value}} for value in (1, True)),
+    )
+    compared = [
+        *(make_plan(context=make_context(**one)) for one in facts),
+        make_plan(make_quirk()),
+        make_plan(make_quirk(id="other")),
+    ]
+    plans = [
+        *compared,
+        make_plan(make_quirk(adjustments=Refuse("no", "none"))),
+        make_plan(make_quirk(adjustments=ADDS)),
+        *(make_plan(make_quirk(adjustments=Default("engine.seed", **bound))) for bound in ({"at_most": 1}, {"value": 1})),
+    ]
 
-    assert len(digests) == 11
+    assert len({plan.digest for plan in plans}) == len(plans)
+    assert [(a, b) for a, b in itertools.permutations(compared, 2) if diff(a, b) == PlanDiff()] == []
 
 
 @pytest.mark.parametrize(("platform", "eager", "graphs"), [("cuda", False, True), ("cuda", True, False), ("cpu", False, False)])

@@ -162,7 +162,7 @@ def test_a_scenario_is_the_paired_run_of_a_quirk_that_names_none(write_modules, 
 def test_a_quirk_asks_for_every_fact_that_it_names(make_quirk):
     nodes = Fact("acme.nodes").above(setting("engine.max_num_seqs"))
     quirk = make_quirk(
-        match=model_type("a") & typed("engine.seed") & package("xformers", fixed="1"),
+        match=model_type("a") & ~typed("engine.seed") & package("xformers", fixed="1"),
         affected=Affected("vllm", fixed="0.9"),
         adjustments=[
             Default("env.NAME", "1"),

@@ -9,8 +9,6 @@ import pytest
 from quirks_core import Default, Require
 from quirks_core.declaration.quirk import Location
 from quirks_core.plan.records import Status
-from quirks_core.plan.resolve import resolve
-from quirks_core.plan.switches import Switches, SwitchNames
 
 SLOT, EAGER, TIMEOUT, LENGTH = "engine.load_format", "engine.enforce_eager", "request.timeout_s", "engine.max_model_len"
 STOPS, ANY = "sampling.stop_token_ids", "engine.any_argument"
@@ -96,6 +94,7 @@ def test_equal_proposals_are_credited_to_all_who_made_them(plan_of, kind):
         ([Default(SLOT, one_of=["b", "a"]), Default(SLOT, one_of=["c", "a"])], None, "a", [APPLIED, APPLIED]),
         ([Require(SLOT, one_of=["b", "a"])], "a", "a", [SAME]),
         ([Default(SLOT, one_of=["b", "a"])], "c", "c", [KEPT]),
+        ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=2)], None, 8, [APPLIED, OUTRANKED]),
         ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=2)], 4, 4, [SAME, SAME]),
         ([Require(LENGTH, at_most=8), Require(LENGTH, at_least=2)], 16, 16, [REFUSED, SAME]),
         ([Require(LENGTH, at_most=8), Require(LENGTH, one_of=[16, 4])], None, 4, [OUTRANKED, APPLIED]),
@@ -110,7 +109,13 @@ def test_equal_proposals_are_credited_to_all_who_made_them(plan_of, kind):
         ([Require(ANY, "auto", instead_of="dummy")], "dummy", "dummy", [REFUSED]),
         ([Require(ANY, "auto", instead_of="dummy"), Require(ANY, "auto")], "sharded", "sharded", [REFUSED, REFUSED]),
         ([Require(ANY, 0, instead_of=[1])], True, True, [KEPT]),  # true is not one
-        ([Default(STOPS, includes=[2, 1])], None, [1, 2], [APPLIED]),
+        ([Default(STOPS, includes=[2, 1, 2])], None, [1, 2], [APPLIED]),
+        (
+            [Require(STOPS, includes=[1]), Require(STOPS, [1]), Default(STOPS, includes=[2])],
+            None,
+            [1],
+            [APPLIED, APPLIED, OUTRANKED],
+        ),
         ([Default(STOPS, includes=[1]), Require(STOPS, includes=[2])], None, [1, 2], [APPLIED, APPLIED]),
         ([Require(STOPS, includes=[1])], [7], [7, 1], [APPLIED]),
         ([Require(STOPS, includes=[1])], [7, 1], [7, 1], [SAME]),
@@ -133,6 +138,12 @@ def test_relations_meet_on_each_slot_or_key_of_a_mapping(plan_of, adjustments, t
 
     assert outcome(plan, slot) == (value, statuses)
     assert bool(plan.refusals) is (REFUSED in statuses)
+
+
+def test_each_requirement_of_a_quirk_must_be_content(plan_of):
+    both = [Require(ANY, "auto", instead_of="dummy"), Require(ANY, "auto")]
+
+    assert [len(plan_of(wanted, typed={ANY: "sharded"}).refusals) for wanted in (both, both[::-1])] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -183,6 +194,7 @@ CONFLICTS = {
     "a bound and a value": [[Require("engine.seed", at_most=1)], [Require("engine.seed", 2)]],
     "two choices": [[Default(SLOT, one_of=["a", "b"])], [Default(SLOT, one_of=["c"])]],
     "a list and a member": [[Require(STOPS, [1])], [Require(STOPS, includes=[2])]],
+    "a value and a key": [[Require(ANY, 1)], [Require(ANY, {"a": 1})]],
     "one key of a mapping": [[Default(MAPPING, {"a": {"b": 1}})], [Default(MAPPING, {"a": {"b": 2}})]],
     "a key and two keys far below it": [
         [Require(MAPPING, {"a": 1})],
@@ -194,20 +206,15 @@ CONFLICTS = {
 
 
 @pytest.fixture
-def conflict_of(make_context, make_quirk, loaded):
-    """Resolves quirks of different distributions, with some of them switched off."""
+def conflict_of(make_quirk, make_plan):
+    """Resolves quirks of different files, with some of them switched off."""
 
     def make(wanted, off=()):
-        items = [
-            loaded(
-                make_quirk(id=f"quirk-{n}", adjustments=adjustments, location=Location(f"pack_{n}/file.py", 10 + n)),
-                f"dist-{n}",
-                f"{n}.5",
-            )
+        quirks = [
+            make_quirk(id=f"quirk-{n}", adjustments=adjustments, location=Location(f"pack_{n}/file.py", 10 + n))
             for n, adjustments in enumerate(wanted)
         ]
-        context = make_context(packages={"vllm": "0.32.0", "fake-engine": "1.0"})
-        return resolve(context, items, Switches.gather(command_line=SwitchNames(off), environ={}))
+        return make_plan(*quirks, disable=off)
 
     return make
 
@@ -229,7 +236,7 @@ def test_a_conflict_names_everybody_with_switches_to_settle_it(conflict_of, want
     assert plan.changes == {}
     assert {item.status for item in plan.adjustments} == {Status.CONFLICT}
     for n in range(len(wanted)):
-        assert f"quirk-{n} (dist-{n} {n}.5, pack_{n}/file.py:{10 + n})" in listed
+        assert f"quirk-{n} (example-quirks 1.2, pack_{n}/file.py:{10 + n})" in listed
         assert re.search(rf"quirk-{n} wants \S+ (=|≤|≥|one of|includes) \S", listed)
     for refusal in plan.refusals:
         assert (refusal.kind, refusal.slot in refusal.reason) == ("conflict", True)

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from quirks_core import ModelFlag
-from quirks_core.base import json_values
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS, Place, Slot, checked_value, find_slot, is_slot, placed, slot_named
 from quirks_core.declaration.flags import flag_name
-
-
-def test_a_flag_is_found_in_any_case_or_is_a_third_partys_own():
-    names = (ModelFlag.LOAD_FORMAT, "load_format", "LOAD_FORMAT", "my-quirks:rope_scaling")
-
-    assert [flag_name(name) for name in names] == ["load_format"] * 3 + ["my-quirks:rope_scaling"]
 
 
 @pytest.mark.parametrize("name", ["LOAD_FROMAT", "", "dist:", "dist:Upper Case"])
@@ -122,15 +112,3 @@ def test_a_slot_knows_the_place_of_its_key():
     assert [(slot.family, slot.key, slot.place) for slot in slots] == [*places.values(), places["engine.seed"]]
     assert [slot.is_enforced for slot in map(slot_named, places)] == [True, True, True, False, True, False, False]
     assert placed(Place.VARIABLE, dict.fromkeys(places, "1")) == {"NAME": "1"}
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(), below, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(JSON)
-def test_what_json_can_hold_comes_back_as_it_is(value):
-    assert json_values.plain(value) == value

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from installed import needs_vllm
 
 from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
+from quirks_core.configuration.sections import Framework
 from quirks_core.configuration.slots import SLOTS, checked_value
 from quirks_core.facts.trainers import TRAINERS, VARIABLE, find, numerics
 from quirks_core.plugins.planning import make_plan
 
-NAMES = ("trl", "verl", "nemo-rl", "openrlhf", "skyrl", "prime-rl", "ms-swift", "pipeline-rl")
+
+def test_a_configuration_may_name_each_trainer():
+    assert set(TRAINERS) == set(get_args(Framework))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda trainer: trainer.name)
@@ -39,7 +44,7 @@ def test_numerics_that_were_not_read_are_an_error(name, words):
         numerics(name)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRAINERS)
 def test_a_trainer_is_found_by_its_variable_or_its_modules(name):
     """The variable is stronger; what several trainers fit is none, but for a library that one of them builds on."""
     trainer = TRAINERS[name]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quirks_core import Default, Fact, Patch, Quirk, Refuse, Require, Severity, hookimpl, model_type, report
+from quirks_core import Default, Patch, Quirk, Refuse, Require, Severity, model_type, report
 from quirks_core.apply import process
 from quirks_core.base.errors import DeclarationError, PatchDriftError, QuirksError, UsageError
 from quirks_core.declaration.trace import Answer
@@ -63,21 +63,6 @@ def test_a_registry_holds_only_what_the_test_adds(quirk_registry, quirk_context)
     assert [item.quirk.id for item in quirk_registry.loaded] == ["gemma4-layer-scalar", "kit-one"]
     with pytest.raises(DeclarationError, match="has no attribute 'QUIRKS'"):  # not a row beside the others
         quirk_registry.load(f"{BUILT_IN}:QUIRKS")
-
-
-def test_a_registry_takes_plugins_with_hooks(quirk_registry, quirk_context):
-    class Plugin:
-        @hookimpl
-        def quirks_declare(self):
-            return [make(match=Fact("acme.network").one_of("slow"))]
-
-        @hookimpl
-        def quirks_facts(self):
-            return {"network": "slow"}
-
-    plan = quirk_registry.add(Plugin(), distribution="acme").resolve(quirk_context())
-
-    assert plan.value("engine.enforce_eager") is True
 
 
 def test_only_the_switches_of_the_test_count(quirk_registry, quirk_context, monkeypatch):
