@@ -96,7 +96,7 @@ def test_the_catalogue_names_every_quirk_that_changes(command):
     assert (work.code, none.code, page.code, work.json["work"]) == (1, 0, 1, 1)
     assert drift["message"].startswith(f"{TARGET} is not the source this patch was written against")
     assert len(drift["fingerprint"]) == 12
-    assert any(line.startswith("+ ") for line in drift["lines"])
+    assert any(line.startswith("+    ") for line in drift["lines"])
     assert ("cohere2-sliding-window", "ends") in kinds
     assert f": 0 of {work.json['quirks']} quirks need work\n" in none.out
     assert "- [ ] **drift** `cpu-moe-expert-parallel (model-quirks " in page.out

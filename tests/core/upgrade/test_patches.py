@@ -118,7 +118,6 @@ KEPT, HELPER = "vllm.core.Scheduler.kept", "vllm.core.helper"
         ("from vllm.core import Scheduler\nsetattr(Scheduler, 'kept', f)", "setattr", KEPT),
         ("P = 'vllm.core.helper'\nmock.patch(P, f).start()", "mock", HELPER),
         ("import vllm.core as c\nwith mock.patch.object(c, 'helper', f):\n    pass", "mock", HELPER),
-        ("@patches('vllm.core:Scheduler.kept')\ndef f(self): ...", "decorator", KEPT),
     ],
 )
 def test_every_way_to_patch_is_read(text, way, target):

@@ -72,7 +72,7 @@ def test_a_patch_whose_target_drifted_stops_with_the_lines(releases, upgrade):
     item = of(report, Section.PATCHES)[target]
     assert (report.verdict, item.level) == (Verdict.STOP, Level.STOP)
     assert item.message.startswith("is not the source this patch was written against")
-    assert "+     router_logits: torch.Tensor," in {f"+     {line.removeprefix('+ ').strip()}" for line in item.lines}
+    assert "+    router_logits: torch.Tensor," in item.lines
     assert "cpu-moe-expert-parallel" in item.message
     assert of(back, Section.QUIRKS)["cpu-moe-expert-parallel"].message.startswith("0.28.0 refuses the run, and 0.31.0 does not")
     assert back.verdict is not Verdict.STOP
