@@ -43,7 +43,7 @@ def suggestions(before: OnRelease, after: OnRelease, command: ServeCommand | Non
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     if old is None or new is None:
         return
-    options = {name for option in after.release.source.options() or () for name in (*option.names, *option.inverse)}
+    options = {name for option in after.release.source.options() or () for name in option.spellings}
     typed = dict(_typed(before))
     gone = [
         (path, was)
@@ -92,8 +92,7 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Finding]:
     """Yields what source alone shows about the values of a run, and that it does not show more."""
     new = _arguments(after.release.source)
-    typed = dict(_typed(before))
-    for path, value in sorted(typed.items()) if new else ():
+    for path, value in sorted(_typed(before)) if new else ():
         now = new.get(path) if new else None
         if now is not None and (problem := Slot(f"engine.{path}", now.type).problem(value)):
             lines = (_line(now),)

@@ -108,7 +108,7 @@ def check_catalogue(registry: Registry, before: Release, after: Release) -> Cata
         for one in registry.loaded
         for row in _rows(one.quirk, before, after)
     ]
-    return Catalogue(before=before.side, after=after.side, quirks=len(registry.loaded), items=tuple(items))
+    return Catalogue(before=before, after=after, quirks=len(registry.loaded), items=tuple(items))
 
 
 def _rows(quirk: Quirk, before: Release, after: Release) -> Iterator[dict[str, Any]]:

@@ -83,7 +83,7 @@ class Side(Record):
     """A release of vLLM as a report names it.
 
     Attributes:
-        name: The distribution and version, or a path.
+        name: How it is shown: ``vllm 0.33.0``, or a path.
         version: Its version; None if its source does not state it.
         notes: What is to be known of it.
     """

@@ -67,7 +67,7 @@ def check_patches(path: str, before: Release, after: Release) -> PatchReport:
     targets = ((patch, _target(before, patch), _target(after, patch)) for patch in patches)
     rows = [(patch, list(_changes(patch, before, old, after, new))) for patch, old, new in targets if _is_vllms(old, new)]
     return PatchReport(
-        before=before.side, after=after.side, path=path, patches=len({patch.place for patch, _ in rows}),
+        before=before, after=after, path=path, patches=len({patch.place for patch, _ in rows}),
         unchanged=tuple(dict.fromkeys(patch.targets[0] for patch, found in rows if not found)),
         findings=(*unread, *(finding for _, found in rows for finding in found)),
     )  # fmt: skip
