@@ -135,18 +135,6 @@ def test_a_class_that_extends_one_of_its_name_ends_the_search(write_modules):
     assert INSTALLED.resolve("fake_same.A.forward") == Missing("fake_same has no A.forward", INSTALLED.resolve("fake_same.A"))
 
 
-def test_an_imported_name_is_reported_with_where_it_comes_from():
-    origins = {
-        "read": ("json", "loads"),
-        "functools": ("functools", ""),
-        "where": ("os.path", ""),
-        "loads": None,
-        "Outer": None,
-    }
-
-    assert {name: INSTALLED.imported_from(HOME, name) for name in origins} == origins
-
-
 @pytest.mark.parametrize(
     "module",
     [
