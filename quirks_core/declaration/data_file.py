@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
@@ -29,11 +29,11 @@ class KnownSource(Record):
 
     Attributes:
         versions: The versions of its package that have this source.
-        lines: Digests of its lines, as `quirks_core.source.fingerprints.line_digests` returns them.
     """
 
+    model_config = ConfigDict(extra="ignore")  # files of 0.1 have digests of lines beside them
+
     versions: tuple[str, ...] = ()
-    lines: str = ""
 
 
 class DataFile(Record):
@@ -47,14 +47,12 @@ class DataFile(Record):
     since: Mapping[str, str] = {}
     fingerprints: Mapping[str, Mapping[str, KnownSource]] = {}
 
-    def lines(self, target: str, expected: tuple[str, ...]) -> dict[str, str]:
-        """Returns the line digests of those expected sources of a target that are known, with the versions that have them."""
-        known = [
-            one
-            for digits, one in self.fingerprints.get(target, {}).items()
-            if any(fingerprints.same(digits, e) for e in expected)
+    def versions(self, target: str, expected: tuple[str, ...]) -> list[str]:
+        """Returns the versions that have one of the expected sources of a target, as far as they are known."""
+        known = self.fingerprints.get(target, {}).items()
+        return [
+            version for digits, one in known for version in one.versions if any(fingerprints.same(digits, e) for e in expected)
         ]
-        return {source.lines: ", ".join(source.versions) for source in known}
 
 
 def path_for(quirk: Quirk) -> Path | None:
@@ -158,7 +156,7 @@ def _sources(
         seen = before.get(here, KnownSource()).versions
         present = installed_version(package) if versions is None else versions[package]
         known_for = seen if present is None or present in seen else (*seen, present)
-        found[here] = KnownSource(versions=known_for, lines=fingerprints.line_digests(source.attribute_source(target) or ""))
+        found[here] = KnownSource(versions=known_for)
     return found
 
 

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 
 from quirks_core.base.errors import UsageError
 from quirks_core.facts.packages import PACKAGES, distribution_of, installed_version
+from quirks_core.source.source_tree import parsing
 
 _PROJECT = "model-quirks"
 #: No package index has this project (docs/install.md).
@@ -132,7 +133,8 @@ def _extras(name: str) -> list[str]:
     names = {distribution_of(item) for item in PACKAGES.get(name, (_DISTRIBUTIONS.get(name, name),))}
     try:
         extras: Sequence[str] = metadata(_PROJECT).get_all("Provides-Extra") or ()
-        found = [need for text in requires(_PROJECT) or () if distribution_of((need := Requirement(text)).name) in names]
+        with parsing:  # the packaging library parses the texts in a marker as Python
+            found = [need for text in requires(_PROJECT) or () if distribution_of((need := Requirement(text)).name) in names]
     except PackageNotFoundError:
         return []
     return [extra for extra in extras if any(need.marker and need.marker.evaluate({"extra": extra}) for need in found)]

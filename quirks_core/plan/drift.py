@@ -8,12 +8,11 @@ from quirks_core.declaration import data_file
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.plan.records import with_lines
-from quirks_core.source import fingerprints
 from quirks_core.source.vllm_source import VllmSource
 
 
 class Drift(NamedTuple):
-    """What is wrong with the source of a patch's target, and the lines that changed."""
+    """What is wrong with the source of a patch's target, and the versions for which the patch was written."""
 
     reason: str
     lines: tuple[str, ...] = ()
@@ -25,7 +24,7 @@ class Drift(NamedTuple):
 def drift_of(patch: Patch, quirk: Quirk | None, source: VllmSource) -> Drift | None:
     """Returns what is wrong with the source of a patch's target; None if the patch was written against it.
 
-    A quirk's data file has the lines that changed; without one they are not shown.
+    A quirk's data file has the versions for which the patch was written; without one they are not shown.
     """
     here = source.fingerprint(patch.target)
     if patch.adds:
@@ -42,5 +41,5 @@ def drift_of(patch: Patch, quirk: Quirk | None, source: VllmSource) -> Drift | N
     )
     if quirk is None:
         return Drift(reason)
-    lines = data_file.read_for(quirk).lines(patch.target, patch.expects)
-    return Drift(reason, tuple(fingerprints.drift(source.attribute_source(patch.target) or "", lines).splitlines()))
+    versions = ", ".join(data_file.read_for(quirk).versions(patch.target, patch.expects))
+    return Drift(reason, (f"it was written against the source of {versions}",) if versions else ())

@@ -155,7 +155,7 @@ class Refusal(Record):
     Attributes:
         slot: The slot that it is about; None if it is about none.
         target: The target of a patch that it is about; None if it is about none.
-        lines: Lines of source that show the reason.
+        lines: Lines that show the reason.
         off: Sets of quirks; each set settles the refusal if it is switched off. `switch` is the same in words.
     """
 

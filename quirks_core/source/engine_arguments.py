@@ -15,7 +15,7 @@ from operator import or_
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
-from quirks_core.source.source_tree import SourceTree
+from quirks_core.source.source_tree import SourceTree, parse
 
 _MODULE = "vllm.engine.arg_utils"
 _CLASSES = ("EngineArgs", "AsyncEngineArgs")
@@ -212,7 +212,7 @@ class EngineArguments:
             case ast.Constant(value=None):
                 return None
             case ast.Constant(value=str(text)):  # a forward reference
-                (expression,) = ast.parse(text.strip()).body
+                (expression,) = parse(text.strip()).body
                 return self.annotated_type(expression.value, module, depth + 1) if isinstance(expression, ast.Expr) else Any
             case ast.Name(id=name) if name in _PLAIN:
                 return _PLAIN[name]

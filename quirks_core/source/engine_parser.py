@@ -134,10 +134,10 @@ def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], No
         found = _run(tree, [requests[number] for number in missing])
         if "failure" in found:
             return Answer(found["failure"])
-        for number, line in zip(missing, found.pop("lines"), strict=True):
-            kept[number] = answer = {**found, "line": line}
-            _keep(files[number], answer)
-    return Answer(lines=tuple(_judgement(found["line"]) for found in kept if found is not None))
+        for number, line in zip(missing, found["lines"], strict=True):
+            kept[number] = line
+            _keep(files[number], line)
+    return Answer(lines=tuple(_judgement(line) for line in kept if line is not None))
 
 
 def _request(run: Run) -> dict[str, Any]:
@@ -230,5 +230,4 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _judgement(row: dict[str, Any]) -> Judgement:
-    known = {name: row[name] for name in ("message", "place", "typed", "server", "config") if name in row}
-    return Judgement(Outcome(row["outcome"]), row["stage"], warnings=tuple(row.get("warnings", ())), **known)
+    return Judgement(**{**row, "outcome": Outcome(row["outcome"]), "warnings": tuple(row["warnings"])})

@@ -56,6 +56,12 @@ class ServeOption:
         """Its first long name."""
         return next((name for name in self.names if name.startswith("--")), self.names[0])
 
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All names, those of the contrary included."""
+        flags = (name for name in self.names if self.shape is Shape.FLAG and name.startswith("--"))
+        return *self.names, *self.inverse, *(f"--no-{name.removeprefix('--')}" for name in flags)
+
 
 def read_options(arguments: EngineArguments) -> tuple[ServeOption, ...] | None:
     """Returns every option of ``vllm serve``; None if there is no vLLM."""

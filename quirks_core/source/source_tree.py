@@ -22,6 +22,12 @@ _DEEPEST = 12
 parsing = threading.RLock()
 
 
+def parse(source: str) -> ast.Module:
+    """Parses Python source while no other thread does."""
+    with parsing:
+        return ast.parse(source)
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """What a dotted name stands for; its node is None for a module."""
@@ -81,8 +87,7 @@ class SourceTree:
         """Returns a module's syntax tree; None if there is no such file, or it is not this Python's."""
         source = self.module_source(module)
         try:
-            with parsing:
-                return ast.parse(source) if source is not None else None
+            return parse(source) if source is not None else None
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or source for another version of Python
             return None
 

@@ -43,7 +43,7 @@ def suggestions(before: OnRelease, after: OnRelease, command: ServeCommand | Non
     old, new = _arguments(before.release.source), _arguments(after.release.source)
     if old is None or new is None:
         return
-    options = {name for option in after.release.source.options() or () for name in (*option.names, *option.inverse)}
+    options = {name for option in after.release.source.options() or () for name in option.spellings}
     typed = dict(_typed(before))
     gone = [
         (path, was)
@@ -56,18 +56,18 @@ def suggestions(before: OnRelease, after: OnRelease, command: ServeCommand | Non
         path: Change(f"engine.{path}", f"engine.{instead}", typed[path], f"instead of {path}")
         if instead
         else Change(f"engine.{path}")
-        for path, (_, instead) in known.items()
+        for path, instead in known.items()
     }
     left = changed_values({"engine": before.context.typed_arguments}, changes.values())["engine"]
     for path, was in gone:
-        (why, instead), change, top = known[path], changes[path], path.partition(".")[0]
+        instead, change, top = known[path], changes[path], path.partition(".")[0]
         if command and path != top and (not instead or instead.startswith(f"{top}.")):
             whole = f"engine.{top}"
             change = Change(whole, whole if top in left else "", left.get(top), change.remark)
         close = difflib.get_close_matches(path, fresh, n=1, cutoff=_CLOSE)
         near = f"; new there, and of a similar name: {close[0]}" if close else ""
         unreplaced = f"is gone{near}; the source does not say what replaces it"
-        message = f"is now called {instead} ({why})" if instead else unreplaced
+        message = f"is now called {instead} (its description is nearly the same)" if instead else unreplaced
         yield Section.ARGUMENTS.finding(Level.CHANGE, f"engine.{path}", message, (_line(was),), change)
     for name in command.server if command and options else ():
         if name not in options:
@@ -92,8 +92,7 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Finding]:
     """Yields what source alone shows about the values of a run, and that it does not show more."""
     new = _arguments(after.release.source)
-    typed = dict(_typed(before))
-    for path, value in sorted(typed.items()) if new else ():
+    for path, value in sorted(_typed(before)) if new else ():
         now = new.get(path) if new else None
         if now is not None and (problem := Slot(f"engine.{path}", now.type).problem(value)):
             lines = (_line(now),)
@@ -119,17 +118,7 @@ def _paths(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _paths(f"{path}.{key}", inner)
 
 
-def _successor(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> tuple[str, str]:
-    """The new argument that took the place of one that is gone, and how that is known; empty if it is not."""
-    same_home = [
-        name for name, found in fresh.items() if was.owner and (found.owner, found.attribute) == (was.owner, was.attribute)
-    ]
-    if len(same_home) == 1:
-        return f"both set {was.owner}.{was.attribute}", same_home[0]
-    return "its description is nearly the same", _by_help(was, fresh)
-
-
-def _by_help(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
+def _successor(was: EngineArgument, fresh: Mapping[str, EngineArgument]) -> str:
     """The one new argument of the same type whose description is nearly the same; empty if there is none."""
     same = [
         name

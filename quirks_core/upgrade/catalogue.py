@@ -20,7 +20,7 @@ from quirks_core.plugins.registry import Registry
 from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.page import Page
 from quirks_core.upgrade.archive import PACKAGE
-from quirks_core.upgrade.finding import Compared, Verdict
+from quirks_core.upgrade.finding import Compared, Verdict, changed_lines
 from quirks_core.upgrade.release import Release
 
 
@@ -108,7 +108,7 @@ def check_catalogue(registry: Registry, before: Release, after: Release) -> Cata
         for one in registry.loaded
         for row in _rows(one.quirk, before, after)
     ]
-    return Catalogue(before=before.side, after=after.side, quirks=len(registry.loaded), items=tuple(items))
+    return Catalogue(before=before, after=after, quirks=len(registry.loaded), items=tuple(items))
 
 
 def _rows(quirk: Quirk, before: Release, after: Release) -> Iterator[dict[str, Any]]:
@@ -128,10 +128,10 @@ def _rows(quirk: Quirk, before: Release, after: Release) -> Iterator[dict[str, A
         elif was is not now:
             yield {"kind": Kind.PROBE if now is not Answer.UNKNOWN else Kind.CONTRADICTION, "message": answers}
     if new is not Answer.NO:
-        yield from _misfits(quirk, after)
+        yield from _misfits(quirk, before, after)
 
 
-def _misfits(quirk: Quirk, after: Release) -> Iterator[dict[str, Any]]:
+def _misfits(quirk: Quirk, before: Release, after: Release) -> Iterator[dict[str, Any]]:
     """Patches and arguments of a quirk that some run may need on a release, and that do not fit it."""
     facts = _installation(after)
     names = after.source.arguments.names() or frozenset()
@@ -142,7 +142,8 @@ def _misfits(quirk: Quirk, after: Release) -> Iterator[dict[str, Any]]:
         if isinstance(adjustment, Patch) and adjustment.target.partition(".")[0] == PACKAGE:
             if problem := drift_of(adjustment, quirk, after.source):
                 here = after.source.fingerprint(adjustment.target) or ""
-                lines = tuple(map(str.strip, problem.lines))
+                was, now = (side.source.attribute_source(adjustment.target) for side in (before, after))
+                lines = (*problem.lines, *changed_lines(was, now))
                 yield {"kind": Kind.DRIFT, "message": problem.reason, "lines": lines, "fingerprint": here}
         elif isinstance(adjustment, Default | Require) and names:
             slot = slot_named(adjustment.slot)

@@ -63,13 +63,13 @@ class Form:
         if name.startswith("env."):
             return f"unset {slot_named(name).key}"
         if self.is_command or name.startswith("--"):
-            return f"leave out --{_argument(name).replace('_', '-')}"
+            return f"leave out {_dashed(name)}"
         return f"delete {name} from the configuration"
 
     def words(self, name: str, value: Any) -> list[str]:
         """Returns the words of a command line that set an argument or an option."""
         option = self.source.option_of(_argument(name))
-        typed = option.name if option else f"--{_argument(name).replace('_', '-')}"
+        typed = option.name if option else _dashed(name)
         if isinstance(value, bool) and (option is None or option.shape in (Shape.FLAG, Shape.SWITCH)):
             return [typed if value else f"--no-{typed.removeprefix('--')}"]
         is_listed = isinstance(value, list) and option is not None and option.shape is Shape.VALUES
@@ -81,7 +81,7 @@ class Form:
         for change in changes:
             for name in (one for one in (change.old, change.new) if one and not one.startswith("env.")):
                 option = before.option_of(_argument(name))
-                left = list(_without_option(left, set(option.names) if option else {f"--{_argument(name).replace('_', '-')}"}))
+                left = list(_without_option(left, set(option.names) if option else {_dashed(name)}))
             if change.new and not change.new.startswith("env."):
                 left += self.words(change.new, change.value)
         return tuple(left)
@@ -135,6 +135,10 @@ def _without_option(words: Sequence[str], names: set[str]) -> Iterator[str]:
 
 def _argument(name: str) -> str:
     return name[2:].replace("-", "_") if name.startswith("--") else name.split(".")[1]
+
+
+def _dashed(name: str) -> str:
+    return f"--{_argument(name).replace('_', '-')}"
 
 
 def _text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from enum import StrEnum, auto
@@ -82,7 +83,7 @@ class Side(Record):
     """A release of vLLM as a report names it.
 
     Attributes:
-        name: The distribution and version, or a path.
+        name: How it is shown: ``vllm 0.33.0``, or a path.
         version: Its version; None if its source does not state it.
         notes: What is to be known of it.
     """
@@ -139,6 +140,12 @@ class Comparison(Compared):
     def to_json(self) -> dict[str, Any]:
         """Returns it for a program."""
         return {"verdict": self.verdict, **self.model_dump(mode="json", exclude={"findings": {"__all__": {"change"}}})}
+
+
+def changed_lines(old: str | None, new: str | None) -> tuple[str, ...]:
+    """Returns the lines that differ between two source texts, as in a unified diff."""
+    lines = difflib.unified_diff((old or "").splitlines(), (new or "").splitlines(), lineterm="", n=1)
+    return tuple(lines)[2:]
 
 
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -148,11 +148,8 @@ def _effects(before: Judgement, after: Judgement, of_another: Collection[str]) -
         if old[path] != new[path]
     ]
     if lines:
-        subject, message = (
-            "the engine's configuration",
-            "values that differ, as both releases make them on the CPU platform",
-        )
-        yield Section.ARGUMENTS.finding(Level.NOTE, subject, message, tuple(lines))
+        message = "values that differ, as both releases make them on the CPU platform"
+        yield Section.ARGUMENTS.finding(Level.NOTE, "the engine's configuration", message, lines)
 
 
 def _logged(before: Judgement, after: Judgement, names: tuple[str, str]) -> Iterator[Finding]:

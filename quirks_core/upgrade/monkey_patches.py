@@ -1,6 +1,6 @@
 """The monkey-patches of vLLM that a file makes, read from its source: none of its code runs.
 
-Plain forms are found: assignments, ``setattr``, ``mock.patch`` and decorators that name a target, through imports and aliases.
+Plain forms are found: assignments, ``setattr`` and ``mock.patch``, through imports and aliases.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ import ast
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Flag, auto
 from functools import partial
 from typing import Any, Literal
 
-_PATCHING = re.compile(r"patch|override|replace", re.IGNORECASE)
+from quirks_core.source.source_tree import parse
+
 #: Conditions that a target is there, and conditions on vLLM's version.
 _LOOKS = re.compile(r"hasattr\(|find_spec\(|\bis (?:not )?None")
 _VERSION = re.compile(r"vllm\w*version|version\(.vllm|vllm\.__version__", re.IGNORECASE)
@@ -21,8 +23,16 @@ _Def = ast.FunctionDef | ast.AsyncFunctionDef
 Function = _Def | ast.Lambda
 
 
-#: How a patch is made: ``Class.name = …``, also of an item; ``setattr``; ``unittest.mock.patch``; a decorator.
-Way = Literal["assignment", "setattr", "mock", "decorator"]
+#: How a patch is made: ``Class.name = …``, also of an item; ``setattr``; ``unittest.mock.patch``.
+Way = Literal["assignment", "setattr", "mock"]
+
+
+class Condition(Flag):
+    """What a patch stands under."""
+
+    NONE = 0
+    GUARD = auto()  #: the code goes on if the target is missing
+    VERSION = auto()  #: vLLM's version decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +43,15 @@ class MonkeyPatch:
         targets: Dotted names of what is replaced; several if the code imports it from one of several modules.
         way: How it is made.
         place: File and line.
-        is_guarded: The code goes on if the target is missing.
-        is_conditional: It stands under a condition on vLLM's version.
+        condition: What it stands under.
         function: What takes the target's place, if that is a function of the file.
-        member: The method that is replaced, if the target is a class.
     """
 
     targets: tuple[str, ...]
     way: Way
     place: str
-    is_guarded: bool = False
-    is_conditional: bool = False
+    condition: Condition = Condition.NONE
     function: Function | None = None
-    member: str = ""
 
 
 def read_patches(text: str, name: str) -> list[MonkeyPatch]:
@@ -55,7 +61,7 @@ def read_patches(text: str, name: str) -> list[MonkeyPatch]:
         SyntaxError, ValueError, RecursionError, MemoryError: It is no Python that could be read.
     """
     reader = _Reader(name)
-    reader.visit(ast.parse(text))
+    reader.visit(parse(text))
     for run in reader.later:  # grows while functions in functions are read
         run()
     return reader.found
@@ -68,14 +74,14 @@ class _Reader(ast.NodeVisitor):
         self.name, self.found = name, list[MonkeyPatch]()
         self.later: list[Callable[[], None]] = []  # bodies of functions: they run when the file is read
         self.scope: dict[str, Any] = {}
-        self.is_guarded = self.is_conditional = False
+        self.condition = Condition.NONE
 
-    def _visit_all(self, nodes: Iterable[ast.AST], *, is_guarded: bool = False, is_conditional: bool = False) -> None:
-        kept = self.is_guarded, self.is_conditional
-        self.is_guarded, self.is_conditional = self.is_guarded or is_guarded, self.is_conditional or is_conditional
+    def _visit_all(self, nodes: Iterable[ast.AST], condition: Condition = Condition.NONE) -> None:
+        kept = self.condition
+        self.condition |= condition
         for node in nodes:
             self.visit(node)
-        self.is_guarded, self.is_conditional = kept
+        self.condition = kept
 
     # ---- names
 
@@ -89,7 +95,8 @@ class _Reader(ast.NodeVisitor):
             self._bind(alias.asname or alias.name, "" if node.level else f"{node.module}.{alias.name}")
 
     def _bind(self, name: str, dotted: str) -> None:
-        known = self.scope.get(name) if self.is_guarded else None  # the other branch may have another module for it
+        # The other branch may have another module for it.
+        known = self.scope.get(name) if Condition.GUARD in self.condition else None
         if _is_vllm(dotted):
             self.scope[name] = (*known, dotted) if isinstance(known, tuple) else (dotted,)
         elif known is None:
@@ -101,11 +108,6 @@ class _Reader(ast.NodeVisitor):
             return _below(self._names(node.value), node.attr)
         found = self.scope.get(node.id) if isinstance(node, ast.Name) else None
         return found if isinstance(found, tuple) else ()
-
-    def _dotted(self, node: ast.expr) -> tuple[str, ...]:
-        """The same, also of a text: ``"vllm.module:Class.method"``."""
-        text = self._text(node).replace(":", ".")
-        return (text,) if _is_vllm(text) else self._names(node)
 
     def _text(self, node: ast.expr) -> str:
         value = self.scope.get(node.id) if isinstance(node, ast.Name) else getattr(node, "value", None)
@@ -125,15 +127,13 @@ class _Reader(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: _Def) -> None:
         self.scope[node.name] = node
-        for decorator in node.decorator_list:
-            self.visit(decorator)
-            self._decorator(decorator, node)
-        self.later.append(partial(self._body, node, self.scope, self.is_guarded, self.is_conditional))
+        self._visit_all(node.decorator_list)
+        self.later.append(partial(self._body, node, self.scope, self.condition))
 
-    def _body(self, node: _Def, scope: dict[str, Any], is_guarded: bool, is_conditional: bool) -> None:
+    def _body(self, node: _Def, scope: dict[str, Any], condition: Condition) -> None:
         given = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
         self.scope = {name: value for name, value in scope.items() if name not in given}
-        self.is_guarded, self.is_conditional = is_guarded, is_conditional
+        self.condition = condition
         for statement in node.body:
             self.visit(statement)
 
@@ -142,17 +142,18 @@ class _Reader(ast.NodeVisitor):
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
         test = ast.unparse(node.test)
-        looks, is_conditional = bool(_LOOKS.search(test)), bool(_VERSION.search(test))
-        self._visit_all((*node.body, *node.orelse), is_guarded=looks, is_conditional=is_conditional)
+        condition = Condition.GUARD if _LOOKS.search(test) else Condition.NONE
+        condition |= Condition.VERSION if _VERSION.search(test) else Condition.NONE
+        self._visit_all((*node.body, *node.orelse), condition)
         if not node.orelse and isinstance(node.body[-1], _LEAVES):  # the rest stands under the contrary
-            self.is_guarded, self.is_conditional = self.is_guarded or looks, self.is_conditional or is_conditional
+            self.condition |= condition
 
     def visit_With(self, node: ast.With) -> None:
         self._visit_all(node.items)
-        self._visit_all(node.body, is_guarded="suppress(" in ast.unparse(node.items[0]))
+        self._visit_all(node.body, Condition.GUARD if "suppress(" in ast.unparse(node.items[0]) else Condition.NONE)
 
     def visit_Try(self, node: ast.Try) -> None:
-        self._visit_all((*node.body, *node.handlers), is_guarded=bool(node.handlers))
+        self._visit_all((*node.body, *node.handlers), Condition.GUARD if node.handlers else Condition.NONE)
         self._visit_all((*node.orelse, *node.finalbody))
 
     # ---- patches
@@ -176,35 +177,14 @@ class _Reader(ast.NodeVisitor):
             case ast.Call(func=ast.Attribute(attr="object", value=patch), args=[owner, name, *rest]) if _last(patch) == "patch":
                 self._add(_below(self._names(owner), self._text(name)), "mock", node, rest[0] if rest else None)
             case ast.Call(func=function, args=[target, *rest]) if _last(function) == "patch":
-                self._add(self._dotted(target), "mock", node, rest[0] if rest else None)
+                text = self._text(target)
+                self._add((text,) if _is_vllm(text) else (), "mock", node, rest[0] if rest else None)
 
-    def _decorator(self, node: ast.expr, function: _Def) -> None:
-        if (
-            isinstance(node, ast.Call)
-            and node.args
-            and _last(node.func) not in ("patch", "object")
-            and _PATCHING.search(_last(node.func))
-        ):
-            owner, *member = node.args
-            if name := self._text(member[0]) if member else "":
-                self._add(_below(self._dotted(owner), name), "decorator", node, function)
-            else:
-                self._add(self._dotted(owner), "decorator", node, function, function.name)
-
-    def _add(
-        self,
-        targets: tuple[str, ...],
-        way: Way,
-        node: ast.stmt | ast.expr,
-        value: ast.expr | Function | None = None,
-        member: str = "",
-    ) -> None:
-        original = self._names(value) if isinstance(value, ast.expr) else ()
-        if not targets or set(original) & set(targets):  # the original is put back
-            return
-        function = value if isinstance(value, Function) else self._function(value)
-        place = f"{self.name}:{node.lineno}"
-        self.found.append(MonkeyPatch(targets, way, place, self.is_guarded, self.is_conditional, function, member))
+    def _add(self, targets: tuple[str, ...], way: Way, node: ast.stmt | ast.expr, value: ast.expr | None = None) -> None:
+        original = self._names(value) if value is not None else ()
+        if targets and not set(original) & set(targets):  # else the original is put back
+            place = f"{self.name}:{node.lineno}"
+            self.found.append(MonkeyPatch(targets, way, place, self.condition, self._function(value)))
 
 
 def _is_vllm(dotted: str) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import difflib
+import copy
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,13 +14,16 @@ from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.page import Page
 from quirks_core.source.source_tree import Definition, Missing
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
-from quirks_core.upgrade.finding import MOST_LINES, Comparison, Level, Section, gravest_first
-from quirks_core.upgrade.monkey_patches import Function, MonkeyPatch, read_patches
+from quirks_core.upgrade.finding import MOST_LINES, Comparison, Level, Section, changed_lines, gravest_first
+from quirks_core.upgrade.monkey_patches import Condition, Function, MonkeyPatch, read_patches
 from quirks_core.upgrade.release import Release
 
 #: Folders of a package that patch nothing in a run.
 _LEFT_OUT = {"tests", "test", "site-packages", "node_modules"}
-_COUNTED = {Level.STOP: "cannot work", Level.UNKNOWN: "to be read", Level.NOTE: "noted"}
+_COUNTED = {Level.STOP: "cannot work", Level.UNKNOWN: "to be read"}
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef
+#: The level, the message and the lines of a finding.
+_Found = tuple[Level, str, tuple[str, ...]]
 
 
 class PatchReport(Comparison):
@@ -62,12 +64,11 @@ def check_patches(path: str, before: Release, after: Release) -> PatchReport:
     patches, unread = _patches_in(path)
     if not patches and not unread:
         raise UsageError(f"{path}: no patch of vLLM was found in it; name the package or the file that makes them")
-    comparison = _Comparison(before, after)
-    patches = [patch for patch in patches if comparison.concerns_vllm(patch)]
-    rows = [(patch, list(comparison.of(patch))) for patch in patches]
+    targets = ((patch, _target(before, patch), _target(after, patch)) for patch in patches)
+    rows = [(patch, list(_changes(patch, before, old, after, new))) for patch, old, new in targets if _is_vllms(old, new)]
     return PatchReport(
-        before=before.side, after=after.side, path=path, patches=len({patch.place for patch in patches}),
-        unchanged=tuple(dict.fromkeys(one.targets[0] for one, found in rows if not found)),
+        before=before, after=after, path=path, patches=len({patch.place for patch, _ in rows}),
+        unchanged=tuple(dict.fromkeys(patch.targets[0] for patch, found in rows if not found)),
         findings=(*unread, *(finding for _, found in rows for finding in found)),
     )  # fmt: skip
 
@@ -105,103 +106,78 @@ def _root(path: str) -> Path:
 # ---- the comparison
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    before: Release
-    after: Release
+def _target(release: Release, patch: MonkeyPatch) -> Definition | Missing:
+    """What a patch replaces there: the first of its targets that is there."""
+    found = [release.source.resolve(name) for name in patch.targets]
+    return next((one for one in found if isinstance(one, Definition)), found[0])
 
-    def concerns_vllm(self, patch: MonkeyPatch) -> bool:
-        """Whether a patch replaces something of vLLM: not a mark on a function."""
-        old, new = self._target(self.before, patch), self._target(self.after, patch)
-        if isinstance(old, Definition) or isinstance(new, Definition):
-            return True
-        return not any(one.owner is not None and isinstance(one.owner.node, _DEFINITIONS) for one in (old, new))
 
-    def of(self, patch: MonkeyPatch) -> Iterator[Finding]:
-        """Yields what is to be known of one patch."""
-        old, new = self._target(self.before, patch), self._target(self.after, patch)
-        if isinstance(new, Missing):
-            yield from self._gone(patch, old, new)
-            return
-        if isinstance(old, Definition):
-            yield from self._changed(patch, old, new)
-        else:
-            message = f"{self.after.label} is the first of the two that has it ({_place(new)}), and the patch replaces it"
-            yield self._finding(patch, Level.UNKNOWN, message)
-        yield from self._not_called(patch, new)
+def _is_vllms(old: Definition | Missing, new: Definition | Missing) -> bool:
+    """Whether a patch replaces something of vLLM: not a mark on a function."""
+    missing = [one for one in (old, new) if isinstance(one, Missing)]
+    return len(missing) < 2 or not any(one.owner and isinstance(one.owner.node, _DEFINITIONS) for one in missing)
 
-    def _target(self, release: Release, patch: MonkeyPatch) -> Definition | Missing:
-        """What a patch replaces there: the first of its targets that is there."""
-        found: list[Definition | Missing] = []
-        for name in patch.targets:
-            one = release.source.resolve(name)
-            if patch.member and isinstance(one, Definition) and isinstance(one.node, ast.ClassDef):
-                one = release.source.resolve(f"{name}.{patch.member}")
-            found.append(one)
-        return next((one for one in found if isinstance(one, Definition)), found[0])
 
-    # ---- gone
-
-    def _gone(self, patch: MonkeyPatch, old: Definition | Missing, new: Missing) -> Iterator[Finding]:
-        name = patch.targets[0].rpartition(".")[2]
-        if isinstance(old, Missing) and new.owner is not None and patch.way in ("assignment", "setattr"):
-            text = self.after.source.module_source(new.owner.module) or ""
-            if (patch.function is None and name.startswith("_")) or re.search(rf"\b{re.escape(name)}\b", text):
-                return  # a mark of its own, or an attribute that instances have
-            message = f"neither {self.before.label} nor {self.after.label} defines it"
-            yield self._finding(patch, Level.UNKNOWN, message)
-            return
-        message = f"{self.after.label}: {new.message}"
-        message += f" ({self.before.label} has it)" if isinstance(old, Definition) else f" (nor has {self.before.label})"
-        if patch.is_guarded:
-            yield self._finding(patch, Level.UNKNOWN, f"{message}; the code goes on without the patch")
-        else:
-            yield self._finding(patch, Level.STOP, message)
-
-    # ---- changed
-
-    def _changed(self, patch: MonkeyPatch, old: Definition, new: Definition) -> Iterator[Finding]:
-        if old.node is None or new.node is None:
-            return
-        if _code(old.node) == _code(new.node):
-            return
-        sides = ((self.before, old), (self.after, new))
-        one, other = (side.source.attribute_source(f"{found.module}:{found.path}") or "" for side, found in sides)
-        lines = [*difflib.unified_diff(one.splitlines(), other.splitlines(), lineterm="", n=1)][2:]
-        level, parts = Level.UNKNOWN, [f"{self.after.label} has other source ({_place(new)})"]
-        if isinstance(old.node, _DEFINITIONS) and isinstance(new.node, _DEFINITIONS):
-            was, now = (_signature(node) for node in (old.node, new.node))
-            parts += [f"its signature was {was}, and is {now}"] if was != now else []
-            if patch.function is not None:
-                came, went, fails = _unfit(patch.function, old.node.args, new.node.args)
-                parts += [f"what replaces it does not take {', '.join(came)}"] if came else []
-                parts += [f"what replaces it wants {', '.join(went)}, which is gone"] if went else []
-                level = Level.STOP if fails else level
-        elif type(old.node) is not type(new.node):
-            parts.append(f"it was {_kind(old.node)}, and is {_kind(new.node)}")
-            level = Level.STOP
-        yield self._finding(patch, level, "; ".join(parts), lines)
-
-    # ---- never called
-
-    def _not_called(self, patch: MonkeyPatch, new: Definition) -> Iterator[Finding]:
-        name = new.path.rpartition(".")[2]
-        if isinstance(new.node, _DEFINITIONS) and not name.startswith("__") and not _is_used(self.after.source, name):
-            also = "" if _is_used(self.before.source, name) else f", nor in {self.before.label}"
-            message = f"nothing in {self.after.label} calls it{also}"
-            if name.startswith("_"):
-                yield self._finding(patch, Level.STOP, f"{message}: the patch does nothing")
-            else:
-                yield self._finding(patch, Level.UNKNOWN, f"{message}; other code may")
-
-    def _finding(self, patch: MonkeyPatch, level: Level, message: str, lines: Iterable[str] = ()) -> Finding:
-        if patch.is_conditional and level is Level.STOP:
+def _changes(
+    patch: MonkeyPatch, before: Release, old: Definition | Missing, after: Release, new: Definition | Missing
+) -> Iterator[Finding]:
+    """What is to be known of one patch."""
+    if isinstance(new, Missing):
+        found = [_gone(patch, before, old, after, new)]
+    elif isinstance(old, Missing):
+        message = f"{after.label} is the first of the two that has it ({_place(new)}), and the patch replaces it"
+        found = [(Level.UNKNOWN, message, ()), _uncalled(before, after, new)]
+    else:
+        found = [_changed(patch, before, old, after, new), _uncalled(before, after, new)]
+    for level, message, lines in filter(None, found):
+        if Condition.VERSION in patch.condition and level is Level.STOP:
             level, message = Level.UNKNOWN, f"{message}; it stands under a condition on vLLM's version"
-        subject = patch.targets[0] + (f".{patch.member}" if patch.member else "")
-        return Section.PATCHES.finding(level, subject, f"{patch.place} ({patch.way}): {message}", lines)
+        yield Section.PATCHES.finding(level, patch.targets[0], f"{patch.place} ({patch.way}): {message}", lines)
 
 
-_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef
+def _gone(patch: MonkeyPatch, before: Release, old: Definition | Missing, after: Release, new: Missing) -> _Found | None:
+    name = patch.targets[0].rpartition(".")[2]
+    if isinstance(old, Missing) and new.owner is not None and patch.way in ("assignment", "setattr"):
+        text = after.source.module_source(new.owner.module) or ""
+        if (patch.function is None and name.startswith("_")) or re.search(rf"\b{re.escape(name)}\b", text):
+            return None  # a mark of its own, or an attribute that instances have
+        return Level.UNKNOWN, f"neither {before.label} nor {after.label} defines it", ()
+    message = f"{after.label}: {new.message}"
+    message += f" ({before.label} has it)" if isinstance(old, Definition) else f" (nor has {before.label})"
+    if Condition.GUARD in patch.condition:
+        return Level.UNKNOWN, f"{message}; the code goes on without the patch", ()
+    return Level.STOP, message, ()
+
+
+def _changed(patch: MonkeyPatch, before: Release, old: Definition, after: Release, new: Definition) -> _Found | None:
+    if old.node is None or new.node is None or _code(old.node) == _code(new.node):
+        return None
+    level, parts = Level.UNKNOWN, [f"{after.label} has other source ({_place(new)})"]
+    if isinstance(old.node, _DEFINITIONS) and isinstance(new.node, _DEFINITIONS):
+        was, now = (f"({_code(node.args)})" for node in (old.node, new.node))
+        parts += [f"its signature was {was}, and is {now}"] if was != now else []
+        if patch.function is not None:
+            came, went, fails = _unfit(patch.function, old.node.args, new.node.args)
+            parts += [f"what replaces it does not take {', '.join(came)}"] if came else []
+            parts += [f"what replaces it wants {', '.join(went)}, which is gone"] if went else []
+            level = Level.STOP if fails else level
+    elif type(old.node) is not type(new.node):
+        parts.append(f"it was {_kind(old.node)}, and is {_kind(new.node)}")
+        level = Level.STOP
+    sides = ((before, old), (after, new))
+    one, other = (side.source.attribute_source(f"{found.module}:{found.path}") for side, found in sides)
+    return level, "; ".join(parts), changed_lines(one, other)
+
+
+def _uncalled(before: Release, after: Release, new: Definition) -> _Found | None:
+    name = new.path.rpartition(".")[2]
+    if not isinstance(new.node, _DEFINITIONS) or name.startswith("__") or _is_used(after.source, name):
+        return None
+    also = "" if _is_used(before.source, name) else f", nor in {before.label}"
+    message = f"nothing in {after.label} calls it{also}"
+    if name.startswith("_"):
+        return Level.STOP, f"{message}: the patch does nothing", ()
+    return Level.UNKNOWN, f"{message}; other code may", ()
 
 
 @lru_cache(maxsize=2)
@@ -216,20 +192,17 @@ def _is_used(source: VllmSource, name: str) -> bool:
     return any(name in text and pattern.search(text) for text in _texts(source))
 
 
-def _code(node: ast.stmt) -> str:
+def _code(node: ast.AST) -> str:
     """Code without comments, layout, docstrings and the annotations of functions."""
-    return ast.unparse(_without_annotations(ast.parse(ast.unparse(node))))
-
-
-def _without_annotations(copy: ast.Module) -> ast.Module:
-    for inner in ast.walk(copy):
+    bare = copy.deepcopy(node)
+    for inner in ast.walk(bare):
         if isinstance(inner, ast.arg):
             inner.annotation = None
         if isinstance(inner, _DEFINITIONS):
             inner.returns = None
         if isinstance(inner, _DEFINITIONS | ast.ClassDef) and ast.get_docstring(inner) is not None:
             inner.body = inner.body[1:] or [ast.Pass()]
-    return copy
+    return ast.unparse(bare)
 
 
 def _unfit(function: Function, old: ast.arguments, new: ast.arguments) -> tuple[list[str], list[str], bool]:
@@ -247,11 +220,6 @@ def _parameters(found: ast.arguments) -> dict[str, bool]:
     first = len(positional) - len(found.defaults)
     rows = {one.arg: number < first for number, one in enumerate(positional)}
     return rows | {one.arg: default is None for one, default in zip(found.kwonlyargs, found.kw_defaults, strict=True)}
-
-
-def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    text = ast.unparse(_without_annotations(ast.parse(f"def f({ast.unparse(node.args)}): ...")))
-    return text[len("def f") : text.rindex(":")]
 
 
 def _kind(node: ast.stmt) -> str:

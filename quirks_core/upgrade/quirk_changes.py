@@ -13,7 +13,7 @@ from quirks_core.plugins.registry import Registry
 from quirks_core.plugins.validate import expired
 from quirks_core.reporting.finding import Finding
 from quirks_core.upgrade.changes import Change
-from quirks_core.upgrade.finding import Level, Section
+from quirks_core.upgrade.finding import Level, Section, changed_lines
 from quirks_core.upgrade.release import OnRelease
 
 _DRIFT, _REQUIRE = "drift", "require"
@@ -39,7 +39,7 @@ def quirk_changes(before: OnRelease, after: OnRelease, registry: Registry) -> It
             yield Section.QUIRKS.finding(Level.NOTE, slot.name, message)
     as_before = {_key(item) for item in before.plan.refusals}
     for refusal in after.plan.refusals:
-        yield _refusal(refusal, after.plan, before.release.label if _key(refusal) in as_before else "")
+        yield _refusal(refusal, before, after, before.release.label if _key(refusal) in as_before else "")
     for refusal in before.plan.refusals:
         if _key(refusal) not in {_key(item) for item in after.plan.refusals}:
             who = " and ".join(quirk.id for quirk in refusal.quirks)
@@ -109,14 +109,15 @@ def _key(refusal: Refusal) -> tuple[str | None, ...]:
     return refusal.kind, refusal.slot, *(quirk.id for quirk in refusal.quirks)
 
 
-def _refusal(refusal: Refusal, plan: Plan, as_on: str) -> Finding:
+def _refusal(refusal: Refusal, before: OnRelease, after: OnRelease, as_on: str) -> Finding:
     who = " and ".join(quirk.id for quirk in refusal.quirks)
     also = f" (as on {as_on})" if as_on else ""
     if refusal.kind == _DRIFT and refusal.target is not None:
         what = refusal.reason.removeprefix(refusal.target).strip(": ")  # it is the finding's subject
         message = f"{what} (patch of {who}){also}; upgrade {refusal.quirks[0].distribution}, or {refusal.switch}"
-        return Section.PATCHES.finding(Level.STOP, refusal.target, message, map(str.strip, refusal.lines))
-    wanted = [item for item in plan.adjustments if item.slot == refusal.slot and item.status is Status.REFUSED]
+        was, now = (side.release.source.attribute_source(refusal.target) for side in (before, after))
+        return Section.PATCHES.finding(Level.STOP, refusal.target, message, (*refusal.lines, *changed_lines(was, now)))
+    wanted = [item for item in after.plan.adjustments if item.slot == refusal.slot and item.status is Status.REFUSED]
     message = f"refused{also}: {refusal.reason}; {refusal.remedy}, or {refusal.switch}"
     if refusal.kind == _REQUIRE and len(wanted) == 1 and wanted[0].relation.value == "=" and refusal.slot:
         change = Change(new=refusal.slot, value=wanted[0].value)

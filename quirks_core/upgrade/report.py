@@ -85,8 +85,8 @@ class Upgrade:
         found = sorted(self._findings(a, b, form), key=lambda item: order.index(item.section))
         findings = tuple(replace(item, paste=form.paste(item.change)) if item.change is not None else item for item in found)
         return Report(
-            before=before.side,
-            after=after.side,
+            before=before,
+            after=after,
             model=b.context.model.name,
             model_type=b.context.model.model_type,
             purpose=b.context.purpose,

@@ -67,7 +67,7 @@ def test_a_broken_plugin_is_one_error_with_exit_code_3(quirks, install, monkeypa
 @pytest.mark.parametrize(
     ("changes", "level", "words"),
     [
-        ({"adjustments": PATCH}, "error", "no line digests were kept"),
+        ({"adjustments": PATCH}, "error", "is not the source this patch was written against"),
         pytest.param(
             {"adjustments": PATCH, "affected": 'Affected("vllm", introduced="9.0")'},
             "ok",

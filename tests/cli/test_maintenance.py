@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from importlib.metadata import version
 
 import pytest
 from declarations import declared
@@ -75,5 +76,5 @@ def test_writing_keeps_the_data_file_of_a_distribution(quirks, install, site):
     assert (second.code, second.json["changed"]) == (0, False)
     assert data["since"] == {"acme-patch": "1.2"}
     assert list(data["fingerprints"][TARGET]) == [INSTALLED.fingerprint(TARGET)]
-    assert len(known["lines"]) > 100
+    assert known["versions"] == [version("pluggy")]
     assert quirks("show", "acme-patch", "--json").json["since"] == "1.2"

@@ -143,45 +143,6 @@ def test_a_value_that_a_plugin_may_add_is_doubted():
     assert (engine_problem("engine.format", "dumy"), "int8" in engine_problem("engine.cache_dtype", "dumy")) == (None, True)
 
 
-OLD_ENGINE = """
-class EngineArgs:
-    model: str = "default/model"
-    block_size: int | None = None
-    flag: bool = False
-
-    @staticmethod
-    def add_cli_args(parser):
-        group = parser.add_argument_group()
-        group.add_argument("--model", **kwargs["model"])
-        group.add_argument("--block-size", "-bs", **kwargs["block_size"])
-        group.add_argument("--flag", **kwargs["flag"])
-"""
-OLD_SERVER = """
-class FrontendArgs:
-    port: int = 8000
-    hosts: list[str] | None = None
-
-def make_arg_parser(parser):
-    parser.add_argument("model_tag", nargs="?")
-    parser.add_argument("--headless", action="store_true")
-"""
-
-
-def test_options_of_an_older_vllm_are_known(write_modules):
-    """Before vLLM 0.29 the server's options are in another module."""
-    files = {"__init__": "", "engine/arg_utils": OLD_ENGINE, "entrypoints/openai/cli_args": OLD_SERVER}
-    write_modules({f"vllm/{name}.py": text for name, text in files.items()})
-
-    assert {option.name: (option.argument, option.shape.value) for option in INSTALLED.options()} == {
-        "--model": ("model", "value"),
-        "--block-size": ("block_size", "value"),
-        "--flag": ("flag", "flag"),
-        "--port": (None, "value"),
-        "--hosts": (None, "values"),
-        "--headless": (None, "switch"),
-    }
-
-
 @pytest.mark.parametrize("modules", [{}, {"vllm/engine/arg_utils.py": "class EngineArgs(:\n"}])
 def test_an_engine_that_cannot_be_read_leaves_names_open(write_modules, modules):
     write_modules({"vllm/__init__.py": "", **modules})

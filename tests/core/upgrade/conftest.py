@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import zipfile
@@ -152,23 +153,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def with_ranges(data, *, cut=None):
-    """Serves bytes as a server that takes ranges; `cut` says which answers, by number, end early."""
-    count = [0]
+    """Serves ranges of bytes; `cut` says which answers, by number, end early."""
+    count = itertools.count(1)
 
     def answer(handler):
-        count[0] += 1
-        asked = handler.headers.get("Range")
-        first, last = 0, len(data) - 1
-        if asked:
-            begin, _, end = asked.removeprefix("bytes=").partition("-")
-            first = int(begin) if begin else max(0, len(data) - int(end))
-            last = min(last, int(end)) if begin and end else last
+        first, last = map(int, handler.headers["Range"].removeprefix("bytes=").split("-"))
         part = data[first : last + 1]
-        handler.send_response(206 if asked else 200)
+        handler.send_response(206)
         handler.send_header("Content-Length", str(len(part)))
         handler.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
         handler.end_headers()
-        handler.wfile.write(part[: len(part) // 2] if cut is not None and count[0] >= cut else part)
+        handler.wfile.write(part[: len(part) // 2] if cut is not None and next(count) >= cut else part)
 
     return answer
 

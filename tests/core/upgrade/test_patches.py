@@ -12,8 +12,6 @@ from quirks_core.upgrade.monkey_patches import read_patches
 from quirks_core.upgrade.patch_changes import check_patches
 from quirks_core.upgrade.release import find_release
 
-from .conftest import SOURCE
-
 OLD = """
     from vllm.base import Base
 
@@ -73,20 +71,15 @@ CALLER = (
 
 
 @pytest.fixture
-def wheels(wheel):
+def trees(tree):
     """Two small releases: what is asked of them is how vLLM's source can change."""
 
     def make(version, core):
-        files = {"vllm/core.py": textwrap.dedent(core), "vllm/base.py": textwrap.dedent(BASE), "vllm/caller.py": CALLER}
-        return str(wheel(version, {**SOURCE, **files}))
+        texts = {"core": textwrap.dedent(core), "base": textwrap.dedent(BASE), "caller": CALLER}
+        texts["version"] = f"__version__ = '{version}'"
+        return find_release(tree(version, {f"vllm/{name}.py": text for name, text in texts.items()}))
 
     return make("0.30.0", OLD), make("0.33.0", NEW)
-
-
-@pytest.fixture
-def trees(wheels, cache):  # noqa: ARG001 - what is unpacked goes to a cache of the test's own
-    """The same, as releases."""
-    return tuple(map(find_release, wheels))
 
 
 @pytest.fixture
@@ -118,7 +111,6 @@ KEPT, HELPER = "vllm.core.Scheduler.kept", "vllm.core.helper"
         ("from vllm.core import Scheduler\nsetattr(Scheduler, 'kept', f)", "setattr", KEPT),
         ("P = 'vllm.core.helper'\nmock.patch(P, f).start()", "mock", HELPER),
         ("import vllm.core as c\nwith mock.patch.object(c, 'helper', f):\n    pass", "mock", HELPER),
-        ("@patches('vllm.core:Scheduler.kept')\ndef f(self): ...", "decorator", KEPT),
     ],
 )
 def test_every_way_to_patch_is_read(text, way, target):
@@ -230,13 +222,12 @@ def test_a_package_is_searched_without_its_tests(trees, tmp_path):
 # ---- the command
 
 
-def test_the_command_for_patches_behaves_like_the_others(quirks, wheels, cache, tmp_path):
-    assert cache
+def test_the_command_for_patches_behaves_like_the_others(quirks, trees, tmp_path):
     file = tmp_path / "mine.py"
 
     def run(value, *form):
         file.write_text(f"from vllm.core import Scheduler\nScheduler.{value} = lambda self, one: None\n")
-        return quirks("upgrade", "--from", wheels[0], "--to", wheels[1], "--patches", file, *form)
+        return quirks("upgrade", "--from", trees[0].name, "--to", trees[1].name, "--patches", file, *form)
 
     go, unknown, stop = run("kept"), run("_report", "--markdown"), run("_finish", "--json")
 

@@ -148,13 +148,6 @@ def test_a_broken_wheel_is_refused(wheel, cache):
     assert list(cache.iterdir()) == []
 
 
-def test_the_tree_of_a_fork_has_the_version_that_it_gives_itself(tree):
-    found = find_release(tree("fork", {"vllm/_version.py": "__version__ = version = '0.1.dev7+gabc'\n"}))
-
-    assert find_release(tree("another")).version is None
-    assert (found.version, found.requires, found.requires_python) == ("0.1.dev7+gabc", None, None)
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -72,7 +72,7 @@ def test_a_patch_whose_target_drifted_stops_with_the_lines(releases, upgrade):
     item = of(report, Section.PATCHES)[target]
     assert (report.verdict, item.level) == (Verdict.STOP, Level.STOP)
     assert item.message.startswith("is not the source this patch was written against")
-    assert "+     router_logits: torch.Tensor," in {f"+     {line.removeprefix('+ ').strip()}" for line in item.lines}
+    assert "+    router_logits: torch.Tensor," in item.lines
     assert "cpu-moe-expert-parallel" in item.message
     assert of(back, Section.QUIRKS)["cpu-moe-expert-parallel"].message.startswith("0.28.0 refuses the run, and 0.31.0 does not")
     assert back.verdict is not Verdict.STOP
@@ -169,14 +169,13 @@ def test_the_report_on_a_fork_names_what_it_lacks(upgrade, tree):
 def test_a_renamed_argument_sets_the_same_setting(upgrade, tree):
     releases = []
     for name in ("sequences", "max_sequences"):
-        arguments = f"from vllm.config import Cache\nclass EngineArgs:\n    {name}: int = Cache.most\n"
-        config = "class Cache:\n    most: int = 4\n"
-        releases.append(find_release(tree(name, {"vllm/engine/arg_utils.py": arguments, "vllm/config.py": config})))
+        arguments = f"class EngineArgs:\n    {name}: int = 4\n    'The number of sequences in one step.'\n"
+        releases.append(find_release(tree(name, {"vllm/engine/arg_utils.py": arguments})))
 
     report = upgrade("gemma3", "engine.sequences=8").compare(*releases)
 
     item = of(report, Section.ARGUMENTS)["engine.sequences"]
-    assert item.message == "is now called max_sequences (both set Cache.most)"
+    assert item.message == "is now called max_sequences (its description is nearly the same)"
     assert item.paste == "--set engine.max_sequences=8   # instead of sequences"
 
 
