@@ -98,7 +98,7 @@ def models(quirk: Quirk) -> list[str]:
             case "model.is_multimodal":
                 found.append("any multimodal")
             case "model.name":
-                found.append(f"any named {condition.operand}")
+                found.append(f"any if {condition.words.holds}" if condition.words else f"any named {condition.operand}")
     return found
 
 

@@ -17,8 +17,9 @@ from quirks_plugins.conditions import TP
 _TWO = {"engine.tensor_parallel_size": 2}
 _GGUF = {**_TWO, "engine.load_format": "gguf"}
 _PLUGIN = {"vllm-gguf-plugin": "0.0.5"}
+_named = described(model_name(r"\.gguf$|gguf:\w+$"), "its name is that of a GGUF file", "its name is not that of a GGUF file")
 _gguf = described(
-    model_name(r"\.gguf$|gguf:\w+$") | Fact("engine.quantization").one_of("gguf") | Fact("engine.load_format").one_of("gguf"),
+    _named | Fact("engine.quantization").one_of("gguf") | Fact("engine.load_format").one_of("gguf"),
     "the checkpoint is GGUF",
     "the checkpoint is not GGUF",
 )
