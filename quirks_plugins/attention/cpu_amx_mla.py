@@ -45,7 +45,6 @@ QUIRK = Quirk(
     examples=[
         yes(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="amx", gives={_SLOT: _BACKEND}),
         yes(MOONLIGHT, {_SLOT: "AMX_MLA"}, vllm="0.32.0", platform="cpu", cpu="amx", refuses=_SLOT),
-        yes({"model_type": "kimi_vl", "text_config": MOONLIGHT}, vllm="0.32.0", platform="cpu", cpu="amx"),
         yes(MOONLIGHT, {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="amx", purpose="eval"),
         yes(_FLOAT16, vllm="0.32.0", platform="cpu", cpu="amx", purpose="serve"),
         no(_FLOAT16, {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="amx", purpose="serve"),
@@ -55,7 +54,6 @@ QUIRK = Quirk(
         no(MOONLIGHT, vllm="0.28.1", platform="cpu", cpu="amx"),
         no(MOONLIGHT, vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu", cpu="amx"),
-        no(MOONLIGHT, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         unknown(MOONLIGHT, vllm="0.32.0", platform="cpu"),
     ],
     cost="vLLM's reference kernels for latent attention, which are not written for speed",

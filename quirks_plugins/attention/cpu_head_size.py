@@ -65,7 +65,6 @@ QUIRK = Quirk(
         no({"num_attention_heads": 4, "head_dim": 72, "qk_rope_head_dim": 64}, vllm="0.32.0", platform="cpu"),
         no({"num_attention_heads": 4, "head_dim": 72}, vllm="0.32.0", platform="cuda"),
         yes(_NARROW, vllm="0.32.0", platform="cpu"),
-        yes({"model_type": "kimi_vl", "text_config": _NARROW}, vllm="0.32.0", platform="cpu"),
         yes({**_NARROW, "kv_lora_rank": 256, "qk_rope_head_dim": 64}, vllm="0.32.0", platform="cpu"),
         no({**_NARROW, "kv_lora_rank": 512, "qk_rope_head_dim": 64}, vllm="0.32.0", platform="cpu"),
         no({**_NARROW, "model_type": "minicpm3"}, vllm="0.32.0", platform="cpu"),

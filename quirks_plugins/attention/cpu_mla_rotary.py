@@ -46,7 +46,6 @@ QUIRK = Quirk(
     examples=[
         yes(MOONLIGHT, {_SLOT: {"mode": 0}}, vllm="0.32.0", platform="cpu", gives={_SLOT: {"mode": 0, "custom_ops": [_OFF]}}),
         yes(MOONLIGHT, {_SLOT: {"custom_ops": ["none", "+rotary_embedding"]}}, vllm="0.32.0", platform="cpu", refuses=_OFF),
-        yes({"model_type": "kimi_vl", "text_config": MOONLIGHT}, vllm="0.32.0", platform="cpu"),
         no(MOONLIGHT, {_SLOT: {"custom_ops": ["all", _OFF]}}, vllm="0.32.0", platform="cpu"),
         no(MOONLIGHT, {_SLOT: {"custom_ops": ["none", "+rms_norm"]}}, vllm="0.32.0", platform="cpu"),
         no(MOONLIGHT, vllm="0.32.0", platform="cuda"),

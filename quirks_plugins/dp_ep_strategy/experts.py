@@ -157,14 +157,10 @@ EP_SIZE = Quirk(
     examples=[
         yes(QWEN3_MOE, parallel(tp=4, ep=6), refuses="is neither"),
         yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=4, strategy="actors"), refuses="is not that"),
-        yes(QWEN3_MOE, parallel(dp=2, tp=2, ep=2, strategy="engine")),
         yes(QWEN3_MOE, parallel(dp=2, tp=4, ep=2, strategy="independent"), refuses="is less"),
         yes(QWEN3_MOE, parallel(dp=2, tp=1, ep=2, strategy="independent"), refuses="parallel.dp_strategy: actors"),
-        no(QWEN3_MOE, parallel(dp=2, tp=1, ep=2)),
         no(QWEN3_MOE, parallel(dp=2, tp=2, ep=4, strategy="actors")),
-        no(QWEN3_MOE, parallel(dp=2, tp=2, ep=2)),
         no(QWEN3_MOE, parallel(dp=2, tp=2, ep=2, strategy="independent")),
-        no(QWEN3_MOE, parallel(dp=2, tp=2, ep=1, strategy="actors")),
     ],
 )
 
@@ -218,7 +214,6 @@ EP_EXPERT_COUNT = Quirk(
         yes(_experts(10), parallel(dp=2, tp=4, flag=True, strategy="independent")),
         no(_experts(6), parallel(dp=2, tp=2, ep=2)),
         no(_experts(6), parallel(dp=4, tp=2, flag=True, strategy="independent")),
-        no("qwen3", parallel(tp=3, flag=True)),
         unknown(settings=parallel(tp=3, flag=True)),
     ],
 )

@@ -60,7 +60,6 @@ QUIRK = Quirk(
         PairedRun("quirks_plugins.moe_backend.cpu_moe_expert_parallel:expert_parallel"),
     ],
     examples=[
-        yes({"model_type": "some_moe", "text_config": {"num_local_experts": 8}}, parallel(dp=2), platform="cpu"),
         yes(QWEN3_MOE, parallel(dp=2, flag=True), platform="cpu", gives={_EAGER: True}, patches=[*_EXCHANGE, _APPLY]),
         yes(QWEN3_MOE, parallel(tp=2, flag=True), platform="cpu", patches=_APPLY),
         yes(QWEN3_MOE, parallel(tp=2, ep=2), platform="cpu", patches=_APPLY),

@@ -49,7 +49,6 @@ QUIRK = Quirk(
         yes("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx512"),
         yes("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx_vnni"),
         no("qwen3", {"engine.dtype": "float16"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
-        no({"model_type": "qwen3", "dtype": "bfloat16"}, vllm="0.32.0", platform="cpu", cpu="avx2"),
         unknown("qwen3", {"engine.dtype": "bfloat16"}, vllm="0.32.0", platform="cpu"),
         no("qwen3", vllm="0.32.0", platform="cuda"),
         no("qwen3", vllm="0.32.0", platform="cpu", purpose="serve"),

@@ -43,7 +43,6 @@ QUIRK = Quirk(
         no("nemotron_h", {"engine.dtype": "float32"}, vllm="0.32.0", platform="cpu", cpu="avx512_bf16"),
         no("mamba2", vllm="0.32.0", platform="cuda"),
         no("mamba2", vllm="0.32.0", platform="cpu", cpu="avx512_bf16", purpose="serve"),
-        no("mamba2", vllm="0.32.0", platform="cpu", cpu="avx512"),
         unknown("mamba2", vllm="0.32.0", platform="cpu"),
     ],
     cost="one more copy of each convolution in memory, and in each refit",

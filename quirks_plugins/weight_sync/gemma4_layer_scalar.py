@@ -15,7 +15,6 @@ from quirks_plugins.conditions import dummy_weights, insists_on_parameters, only
 from quirks_plugins.kit import Lab, Outcome
 from quirks_plugins.runs import OURS
 
-_insists = insists_on_parameters & ~typed("engine.load_format")
 _DUMMY = {"engine.load_format": "dummy"}
 _PATCHED = "DummyModelLoader.load_weights"
 _OPEN = {**_DUMMY, "refit.scope": "parameters"}
@@ -32,6 +31,25 @@ def constants_from_checkpoint(when: Match | None = None) -> Patch:
     )
 
 
+def state_dict_or_checkpoint(what: str, insists: Match) -> list[Require]:
+    """What a refit of parameters by our worker requires for what is no parameter: its scope, or the start if a user insists."""
+    refits_parameters = our_worker & only_parameters
+    return [
+        Require(
+            "refit.scope",
+            "state_dict",
+            remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
+            when=refits_parameters & ~insists,
+        ),
+        Require(
+            "engine.load_format",
+            "auto",
+            reason=f"{what} comes from the checkpoint, because refits send parameters only",
+            when=refits_parameters & insists,
+        ),
+    ]
+
+
 QUIRK = Quirk(
     id="gemma4-layer-scalar",
     title="Dummy weights overwrite Gemma-4's layer_scalar buffers, and a refit of parameters does not restore them",
@@ -39,18 +57,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.20.0"),
     adjustments=[
         constants_from_checkpoint(),
-        Require(
-            "refit.scope",
-            "state_dict",
-            remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
-            when=our_worker & only_parameters & ~_insists,
-        ),
-        Require(
-            "engine.load_format",
-            "auto",
-            reason="layer_scalar comes from the checkpoint, because refits send parameters only",
-            when=our_worker & only_parameters & _insists,
-        ),
+        *state_dict_or_checkpoint("layer_scalar", insists_on_parameters & ~typed("engine.load_format")),
     ],
     severity=Severity.WRONG_OUTPUT,
     references=[report("vllm-project/vllm#19788"), report("NVIDIA-NeMo/RL#2631")],

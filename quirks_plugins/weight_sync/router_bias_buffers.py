@@ -13,10 +13,10 @@ name, or for the Transformers backend (dots1, solar_open).
 
 import shutil
 
-from quirks_core import Advise, Quirk, Require, Severity, model_type, no, purpose, report, unknown, yes
+from quirks_core import Advise, Quirk, Severity, model_type, no, purpose, report, unknown, yes
 from quirks_plugins import conditions as run
 from quirks_plugins.kit import Lab, Outcome
-from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint
+from quirks_plugins.weight_sync.gemma4_layer_scalar import constants_from_checkpoint, state_dict_or_checkpoint
 
 _TYPES = (
     *("axk1", "axk2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "exaone_moe", "glm4_moe"),
@@ -38,18 +38,7 @@ QUIRK = Quirk(
     & (run.dummy_weights | run.only_parameters),
     adjustments=[
         constants_from_checkpoint(when=run.dummy_weights),
-        Require(
-            "refit.scope",
-            "state_dict",
-            remedy="send the state dict (refit.scope=state_dict), or load the checkpoint (engine.load_format=auto)",
-            when=run.our_worker & run.only_parameters & ~_from_checkpoint,
-        ),
-        Require(
-            "engine.load_format",
-            "auto",
-            reason="the router's bias comes from the checkpoint, because refits send parameters only",
-            when=run.our_worker & run.only_parameters & _from_checkpoint,
-        ),
+        *state_dict_or_checkpoint("the router's bias", _from_checkpoint),
         Advise(
             "refits send parameters only, so the router's bias stays what it is in the checkpoint: "
             "right as long as the trainer does not balance it",
