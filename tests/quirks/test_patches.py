@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402 - torch may be missing
 
 from quirks_plugins.dtype.apertus_xielu_bfloat16 import wrap_init  # noqa: E402 - torch may be missing
+from quirks_plugins.moe_backend.cpu_router_bias import wrap_compute_routing  # noqa: E402 - torch may be missing
 from quirks_plugins.runtime.v2_request_limits import wrap_process_inputs  # noqa: E402 - torch may be missing
 from quirks_plugins.timeout.dp_coordinator_timeout import wrap_wait_for_addresses  # noqa: E402 - torch may be missing
 from quirks_plugins.weight_sync.dummy_tied_head import wrap_initialize_model  # noqa: E402 - torch may be missing
@@ -122,3 +123,21 @@ def test_a_packed_broadcast_is_always_received_on_one_stream():
     wrapped(iterator=iter(()), group=None, src=0, post_unpack_func=print, num_buffers=2)
 
     assert [one["num_buffers"] for one in given] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("scoring", "score"), [("softmax", lambda x: x.softmax(1)), ("sigmoid", torch.sigmoid)])
+def test_the_correction_bias_chooses_experts_without_groups(scoring, score):
+    """The biased scores choose the experts, and the plain ones are their weights, as in transformers."""
+    from vllm.model_executor.layers.fused_moe.router.cpu_router import CPURouter
+
+    tokens, experts, top = 5, 8, 2
+    logits = torch.randn(tokens, experts, generator=torch.Generator().manual_seed(0))
+    bias, nothing = torch.linspace(1, -1, experts), torch.zeros(tokens, experts)
+    router = CPURouter(top, experts, scoring_func=scoring, e_score_correction_bias=bias)
+
+    weights, ids = wrap_compute_routing(CPURouter._compute_routing)(router, torch.empty(tokens, 4), logits, None)
+
+    chosen = (score(logits) + bias).topk(top).indices
+    expected = score(logits).gather(1, chosen)
+    found = nothing.scatter(1, ids.long(), weights)  # the weight of each expert for each token
+    assert torch.allclose(found, nothing.scatter(1, chosen, expected / expected.sum(1, keepdim=True)))
