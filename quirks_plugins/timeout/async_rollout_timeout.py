@@ -1,9 +1,7 @@
 """Asynchronous rollouts: a request that never ends holds up a training step for ever.
 
-What happens: without a time limit for each request, a training step can wait for one sample for ever.
-
-NeMo RL documents the variable and its default of 600 seconds (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the
-documentation).
+What happens: the step waits for one sample. NeMo RL documents a variable for a time limit of each request and its default of
+600 seconds (its code moved to 900 in NVIDIA-NeMo/RL#2318 without the documentation).
 """
 
 from quirks_core import Default, Kind, Quirk, Refuse, RunContext, Severity, described, no, report, yes
