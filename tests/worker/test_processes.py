@@ -1,4 +1,4 @@
-"""The engine's processes, ended and missed, and an engine that does not begin to start; `test_engine_failures` has others'."""
+"""The engine's processes and those of others, told apart, ended and missed; and an engine that does not begin to start."""
 
 from __future__ import annotations
 
@@ -62,6 +62,16 @@ def test_a_process_that_was_ended_is_missed_even_if_it_resists(start, code):
 
     assert not processes.all_run([child, other])
     assert processes.all_run([other])
+
+
+def test_children_of_other_threads_are_not_the_engine_s(start, named):
+    before = multiprocessing.active_children()
+    start(_SLEEP)
+    named("dataloader")
+    core = named("EngineCore_DP0")
+
+    assert processes.started(before) == [core]
+    assert {process.pid for process in processes.engine_processes(before)} == {core.pid}
 
 
 def test_a_child_that_has_ended_is_none_of_the_next_engines(named):
