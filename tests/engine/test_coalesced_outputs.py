@@ -1,7 +1,6 @@
 """Requests whose outputs are held in the engine core: the same samples in fewer messages, whatever ends or interrupts them.
 
-Requests with the mark and without it go to the same engine, so that nothing but the holding differs. The engine of
-`worker_calls` holds outputs as well: pauses that keep requests, or wait for them, are its tests' matter.
+Requests with the mark and without it go to the same engine, so that nothing but the holding differs.
 """
 
 from __future__ import annotations
@@ -223,6 +222,29 @@ async def test_tokens_keep_the_label_of_the_weights_that_made_them(front, lab):
         assert 10 <= middle == again < LONG
         assert request.samples[0].tokens == other.samples[0].tokens
         assert request.counts == [2]
+
+
+@pytest.mark.parametrize("clear_cache", [True, False])
+async def test_a_pause_that_keeps_requests_loses_none_of_their_tokens(front, lab, clear_cache):
+    async with front.under_way(lab.PROMPTS, max_tokens=LONG) as asking:
+        await front.worker.pause_async("keep", clear_cache=clear_cache)
+        await front.worker.resume_async()
+        held = await asyncio.gather(*asking)
+    _, sent = await front.both(lab.PROMPTS, max_tokens=LONG)
+
+    assert [request.samples[0].tokens for request in held] == [request.samples[0].tokens for request in sent]
+    assert all(len(request.samples[0].logprobs) == LONG for request in held)
+
+
+async def test_a_pause_that_waits_gets_everything(front, lab):
+    tokens = 200  # so few that none is preempted: paused like this, vLLM does not begin anew with one that was
+    async with front.under_way(lab.PROMPTS, max_tokens=tokens) as asking:
+        await front.worker.pause_async("wait")
+        held = await asyncio.gather(*asking)
+        await front.worker.resume_async()
+
+    assert [len(request.samples[0].tokens) for request in held] == [tokens] * 3
+    assert counts(held) == [1, 1, 1]
 
 
 async def test_requests_that_a_pause_ends_keep_their_tokens(front, lab):
