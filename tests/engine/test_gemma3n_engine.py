@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+
+from programs import run_python
 
 _PROGRAM = """
 import json, sys
@@ -33,8 +33,9 @@ with lab.llm(model) as llm:
 
 
 def test_embeddings_of_every_step_have_one_address(tmp_path):
-    done = subprocess.run([sys.executable, "-c", _PROGRAM, tmp_path], text=True, capture_output=True, check=True)
+    done = run_python("-c", _PROGRAM, tmp_path)
 
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     sizes, addresses = map(set, zip(*found["steps"], strict=True))
     assert found["passed"], found["got"]

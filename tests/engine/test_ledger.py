@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import pytest_asyncio
 import torch
 
 from quirks_core.ledger.account import Entry
-from worker.engine.readiness import Held
 from worker.refit import Arrivals, digest
 from worker.refit.engine import ledger
 
@@ -19,9 +16,9 @@ KINDS = ("llama_tied", "qwen3_moe")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=KINDS)
 async def kind(request, checkpoint, running):
-    """A worker of each kind that starts from its checkpoint, and takes weights that are not finite."""
+    """A worker of each kind that starts from its checkpoint."""
     model = checkpoint(request.param)
-    async with running(model, {"engine": {"load_format": "auto"}, "refit": {"finite": False}}) as started:
+    async with running(model, {"engine": {"load_format": "auto"}}) as started:
         yield started, model
 
 
@@ -79,23 +76,6 @@ async def test_only_a_run_that_stops_changing_has_a_verdict(trainer, lab):
     assert f"changed 0 of {len(entry.digests)} tensors; earlier updates changed {len(entry.digests)} of them" in note.text
     assert note.text not in worker.warnings
     step(policy)
-    await worker.refit_async(policy)
-    assert worker.last_refit.verdicts == ()
-
-
-async def test_values_that_are_not_finite_are_named_at_once(trainer):
-    worker, policy = trainer
-    name = "model.layers.1.self_attn.o_proj.weight"
-    step(policy)
-    policy.get_parameter(name).data.view(-1)[0] = math.nan
-
-    await worker.refit_async(policy)
-
-    (verdict,) = worker.last_refit.verdicts
-    assert verdict.kind == "not-finite"
-    assert name.removesuffix(".weight") in verdict.text
-    assert worker.engine.readiness.held is Held.WHOLE
-    policy.get_parameter(name).data.view(-1)[0] = 0.0
     await worker.refit_async(policy)
     assert worker.last_refit.verdicts == ()
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
+from programs import run_python
 from safetensors.torch import load_file, save_file
 
 from quirks_core.plan.switches import SwitchNames
@@ -103,10 +102,9 @@ def test_the_command_line_writes_reports(checkpoint, tmp_path):
     settings = [word for text in small for word in ("--set", text)]
     arguments = ["--model", checkpoint("gemma3"), *settings, "--tokens", "16", "--profile", "float32", "--json"]
     folder = tmp_path / "out"
-    command = [sys.executable, "-m", "quirks_core.cli", "parity", *arguments, "--output", folder]
 
     # In a process of its own, as vLLM sets variables where it runs.
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-m", "quirks_core.cli", "parity", *arguments, "--output", folder)
 
     assert done.returncode == 0, done.stderr
     report = Report.model_validate_json(done.stdout)

@@ -107,31 +107,18 @@ def test_buffer_that_is_not_sent_keeps_its_value(monkeypatch):
     assert model.qkv.constant.item() == 1
 
 
-@pytest.fixture
-def _counts_once(monkeypatch):
+@pytest.mark.parametrize("parts", ["qqqqkv", "vvvkq", "qqqqqqqkv"])
+def test_the_last_value_of_a_repeated_tensor_wins_in_each_reload(parts, monkeypatch):
+    """A layer is not complete while one tensor comes again."""
     from vllm.model_executor.model_loader.reload import layerwise
 
     monkeypatch.setattr(layerwise, "make_online_process_loader", wrap_make_loader(layerwise.make_online_process_loader))
-
-
-@pytest.mark.usefixtures("_counts_once")
-@pytest.mark.parametrize("parts", ["qqqqkv", "vvvkq", "qqqqqqqkv"])
-def test_layer_is_not_complete_while_one_tensor_comes_again(parts):
-    model = _model(UnquantizedLinearMethod())
-
-    _reload(model, parts)
-
-    assert _rows(model) == [5, 5, 5]
-
-
-@pytest.mark.usefixtures("_counts_once")
-def test_last_value_of_a_repeated_tensor_wins_in_each_reload():
     model = _model(UnquantizedLinearMethod())
     for first in (3.0, 13.0):
         with reloading(model):
-            model.load_weights(_parts((part, first + value) for value, part in enumerate("qqqkv")))
+            model.load_weights(_parts((part, first + value) for value, part in enumerate(parts)))
 
-        assert _rows(model) == [first + 2, first + 3, first + 4]
+        assert _rows(model) == [first + parts.rindex(part) for part in "qkv"]
 
 
 def _split(layer: nn.Module) -> None:

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
-from patience import HUNG_S
+from programs import run_python
 
 
 def test_a_live_quirk_is_needed(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "quirks_core.cli", "prove", "ep-dense", "--json", "--output", tmp_path / "report.json"],
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
-        check=False,
-    )
+    done = run_python("-m", "quirks_core.cli", "prove", "ep-dense", "--json", "--output", tmp_path / "report.json")
 
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

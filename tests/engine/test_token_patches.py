@@ -41,21 +41,19 @@ def layer(monkeypatch, tokenizer):
     return lambda rows: kind(rows, logits_as_input=True)
 
 
-def test_ids_unknown_to_the_tokenizer_have_no_probability(layer):
-    found = layer(8)(None, torch.zeros(3, 8)).softmax(-1)
-
-    assert torch.equal(found[:, 6:], torch.zeros(3, 2))
-    assert torch.allclose(found[:, :6], torch.full((3, 6), 1 / 6))
-
-
-@pytest.mark.parametrize(("added", "known"), [({}, 6), ({"<added>": 6}, 7)], ids=["a count", "the id of an added token"])
-def test_the_largest_id_of_vllm_0_31_can_be_a_count(layer, tokenizer, added, known):
-    tokenizer.max_token_id = tokenizer.vocab_size
+@pytest.mark.parametrize(
+    ("largest", "added", "known"),
+    [(5, {}, 6), (6, {}, 6), (6, {"<added>": 6}, 7)],
+    ids=["an id", "a count, as in vLLM 0.31", "the id of an added token"],
+)
+def test_ids_unknown_to_the_tokenizer_have_no_probability(layer, tokenizer, largest, added, known):
+    tokenizer.max_token_id = largest
     tokenizer.get_vocab = lambda: _KNOWN | added
 
-    found = layer(8)(None, torch.zeros(1, 8))
+    found = layer(8)(None, torch.zeros(3, 8)).softmax(-1)
 
-    assert found.isfinite().sum() == known
+    assert torch.equal(found[:, known:], torch.zeros(3, 8 - known))
+    assert torch.allclose(found[:, :known], torch.full((3, known), 1 / known))
 
 
 def test_an_omni_model_s_image_ids_are_its_thinker_s():

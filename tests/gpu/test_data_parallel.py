@@ -24,6 +24,7 @@ import torch
 from worker import VllmAsyncGenerationWorker
 from worker.lab.kit import checkpoints
 from worker.lab.kit.lab import PROMPTS, batch_of
+from worker.lab.parity.session import running
 from worker.refit import RefitScope
 from worker.refit.transport.channel import free_port
 
@@ -115,8 +116,8 @@ async def group(model, ranks, *, tensor=1, strategy="actors", **values) -> Async
         "sampling": {"max_new_tokens": NEW_TOKENS, "ignore_eos": True},
         "env": ENV,
     }
-    async with WorkerGroup(config) as running:
-        yield running
+    async with WorkerGroup(config) as started:
+        yield started
 
 
 async def samples(engines, prompts, first=None, **options):
@@ -198,14 +199,10 @@ async def expected(models):
     """What one engine alone makes of each model."""
     sampling = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True}
     config = {"model": str(models.a), "engine": {**ENGINE, "load_format": "auto"}, "sampling": sampling, "env": ENV}
-    worker = VllmAsyncGenerationWorker(config)
-    try:
-        await worker.post_init_async()
+    async with running(VllmAsyncGenerationWorker(config)) as worker:
         first = await samples(worker, PROMPTS)
         await worker.refit_async(policy(models.b))
         second = await samples(worker, PROMPTS)
-    finally:
-        await worker.shutdown()
     assert tokens(first) != tokens(second)
     return SimpleNamespace(a=first, b=second)
 

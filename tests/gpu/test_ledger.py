@@ -11,6 +11,7 @@ import torch
 
 from worker import VllmAsyncGenerationWorker
 from worker.lab.kit import checkpoints
+from worker.lab.parity.session import running
 from worker.refit import Arrivals, digest
 from worker.refit.weights.digest import Standing, digests
 
@@ -18,6 +19,13 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 #: The cache's size is not measured, so that other programs may use the GPU meanwhile.
 ENGINE = {"max_model_len": 256, "gpu_memory_utilization": 0.2, "kv_cache_memory_bytes": 2 << 30, "dtype": "bfloat16"}
+
+
+@torch.no_grad()
+def step(policy):
+    """Trains for one step: every parameter changes."""
+    for parameter in policy.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.1)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -52,21 +60,15 @@ async def test_the_ledger_beside_cuda_graphs_names_what_is_sent_again(tmp_path):
 
     model = checkpoints.build("qwen3", tmp_path / "model", seed=0)
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).cuda()
-    worker = VllmAsyncGenerationWorker({"model": str(model), "engine": ENGINE})
-    try:
-        await worker.post_init_async()
+    async with running(VllmAsyncGenerationWorker({"model": str(model), "engine": ENGINE})) as worker:
         for _ in range(3):
-            with torch.no_grad():
-                for parameter in policy.parameters():
-                    parameter.add_(torch.randn_like(parameter) * 0.1)
+            step(policy)
             await worker.refit_async(policy)
             (entry,) = worker.last_refit.entries
             assert (worker.last_refit.verdicts, len(entry.changed)) == ((), len(entry.digests))
         await worker.refit_async(policy)
         (note,) = worker.last_refit.verdicts
         assert (note.kind, note.is_grave) == ("unchanged", False)
-    finally:
-        await worker.shutdown()
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe"])
@@ -75,17 +77,12 @@ async def test_the_trainers_digests_on_a_gpu_are_the_engines(tmp_path, kind):
 
     model = checkpoints.build(kind, tmp_path / "model", seed=0)
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).cuda()
-    worker, arrivals = VllmAsyncGenerationWorker({"model": str(model), "engine": ENGINE}), Arrivals()
-    try:
-        await worker.post_init_async()
+    arrivals = Arrivals()
+    async with running(VllmAsyncGenerationWorker({"model": str(model), "engine": ENGINE})) as worker:
         for _ in range(3):
-            with torch.no_grad():
-                for parameter in policy.parameters():
-                    parameter.add_(torch.randn_like(parameter) * 0.1)
+            step(policy)
             await worker.refit_async(policy)
             found = arrivals.compare(worker.last_refit.entries, digest(policy))
             assert (found.share, found.verdict) == (1, "")
             assert {"layers.0.self_attn.qkv_proj.weight", "layers.1.self_attn.o_proj.weight"} <= set(found.arrived)
             assert all(".experts." in name for name in found.incomparable)
-    finally:
-        await worker.shutdown()

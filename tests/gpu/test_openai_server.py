@@ -8,6 +8,7 @@ import torch
 
 from worker import VllmAsyncGenerationWorker
 from worker.lab.kit import checkpoints
+from worker.lab.parity.session import running
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -33,14 +34,11 @@ async def server(tmp_path_factory):
             "server": {"enabled": True, "served_model_name": "tiny", "chat_template": _TEMPLATE},
         }
     )
-    try:
-        await worker.post_init_async()
+    async with running(worker):
         base = await worker.report_dp_openai_server_base_url()
         headers = {"Authorization": f"Bearer {worker.openai_api_key}"}
         async with httpx.AsyncClient(base_url=base, headers=headers, timeout=60) as client:
             yield client
-    finally:
-        await worker.shutdown()
 
 
 def request(**values):

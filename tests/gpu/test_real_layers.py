@@ -15,6 +15,7 @@ import torch
 
 from worker import VllmAsyncGenerationWorker
 from worker.batch import padded
+from worker.lab.parity.session import running
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -69,12 +70,9 @@ async def engine(folder, load_format, **values) -> AsyncIterator[VllmAsyncGenera
         "vllm_kwargs": {"skip_tokenizer_init": True, **values},
     }
     sampling = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True}
-    worker = VllmAsyncGenerationWorker({"model": str(folder), "engine": options, "sampling": sampling})
-    try:
-        await worker.post_init_async()
+    config = {"model": str(folder), "engine": options, "sampling": sampling}
+    async with running(VllmAsyncGenerationWorker(config)) as worker:
         yield worker
-    finally:
-        await worker.shutdown()
 
 
 async def tokens(worker):

@@ -22,6 +22,7 @@ from worker import VllmAsyncGenerationWorker
 from worker.batch import padded
 from worker.errors import NotReadyError, RefitError
 from worker.lab.kit import checkpoints
+from worker.lab.parity.session import running
 from worker.refit.transport.channel import free_port
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -82,12 +83,9 @@ async def engine(model, **values) -> AsyncIterator[VllmAsyncGenerationWorker]:
         **values,
     }
     sampling = {"max_new_tokens": 24, "ignore_eos": True}
-    worker = VllmAsyncGenerationWorker({"model": str(model), "engine": options, "sampling": sampling})
-    try:
-        await worker.post_init_async()
+    config = {"model": str(model), "engine": options, "sampling": sampling}
+    async with running(VllmAsyncGenerationWorker(config)) as worker:
         yield worker
-    finally:
-        await worker.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +115,8 @@ async def expected(models):
 @pytest.fixture(scope="module")
 async def worker(models, expected):  # noqa: ARG001  # one engine at a time
     """The engine of every test here: from dummy weights, with CUDA graphs, and able to sleep."""
-    async with engine(models.a, enable_sleep_mode=True) as running:
-        yield running
+    async with engine(models.a, enable_sleep_mode=True) as started:
+        yield started
 
 
 async def test_every_process_acknowledges_the_plan_on_this_gpu(worker):

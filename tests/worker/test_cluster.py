@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 
 import pytest
-from patience import HUNG_S
+from programs import run_python
 
 pytestmark = pytest.mark.engine
 
@@ -137,14 +135,7 @@ def simulated(tmp_path_factory):
     ray_folder = tempfile.mkdtemp(prefix="mq-", dir="/tmp")  # a socket's path has at most 107 bytes
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "VLLM_", "NCCL_", "HF_"))}
     try:
-        done = subprocess.run(
-            [sys.executable, str(script), str(found)],
-            env={**clean, **_QUICK, "RAY_TMPDIR": ray_folder},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=HUNG_S,
-        )
+        done = run_python(script, found, environ=clean, RAY_TMPDIR=ray_folder, **_QUICK)
     finally:
         shutil.rmtree(ray_folder, ignore_errors=True)
     assert done.returncode == 0, done.stderr[-4000:]

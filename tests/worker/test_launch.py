@@ -23,25 +23,13 @@ from worker.refit.engine.transfer import BACKEND
 pytestmark = pytest.mark.usefixtures("shell", "without_vllm")
 ENGINES = 3
 
+#: Of each way to the engine one: with a default of ours, without, false, zero, a mapping, and an open slot.
 EVERYTHING = {
     "load_format": "dummy",
-    "dtype": "float32",
-    "tensor_parallel_size": 2,
-    "pipeline_parallel_size": 2,
     "data_parallel_size": 2,
-    "enable_expert_parallel": True,
-    "max_model_len": 512,
-    "gpu_memory_utilization": 0.5,
-    "enforce_eager": True,
     "enable_prefix_caching": False,
-    "enable_chunked_prefill": False,
-    "async_scheduling": True,
-    "kv_cache_dtype": "fp8",
-    "generation_config": "auto",
-    "enable_sleep_mode": True,
     "logprobs_mode": "raw_logprobs",
     "seed": 0,
-    "max_num_seqs": 8,
     "compilation_config": {"mode": 0},
     "hf_overrides": {"max_window_layers": 5},
     "block_size": 16,
@@ -98,7 +86,6 @@ def test_everything_that_the_user_typed_reaches_the_engine(launch, model, tmp_pa
         model={"tokenizer": tokenizer, "revision": "abc"},
         engine={**EVERYTHING, "vllm_kwargs": {"distributed_executor_backend": "uni"}},
         parallel={"dp_strategy": "engine"},
-        quirks={"disable": ["sleep-on-cpu"]},
     ).arguments
 
     typed = {**EVERYTHING, "tokenizer": tokenizer, "revision": "abc", "distributed_executor_backend": "uni"}
@@ -123,13 +110,9 @@ def test_only_a_rollout_starts_from_dummy_weights(launch, purpose, load_format, 
 
 
 @pytest.mark.parametrize("purpose", ["eval", "serve"])
-def test_dummy_weights_without_refits_are_for_benchmarks(launch, purpose):
-    dummy = {"load_format": "dummy"}
+def test_dummy_weights_that_may_generate_need_no_refit(launch, purpose):
+    found = launch(purpose=purpose, engine={"load_format": "dummy", "generate_from_dummy": True})
 
-    with pytest.raises(UsageError, match=rf"with purpose: {purpose} no refit .* set engine\.load_format: auto"):
-        launch(purpose=purpose, engine=dummy)
-
-    found = launch(purpose=purpose, engine={**dummy, "generate_from_dummy": True})
     assert found.arguments["load_format"] == "dummy"
     assert "generate_from_dummy" not in found.arguments
 
@@ -217,12 +200,6 @@ def test_the_engines_processes_learn_of_their_bundles(launch, bundles):
     assert launch().environment == {}
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.5])
-def test_a_share_of_a_gpu_that_makes_no_sense_is_a_usage_error(launch, fraction):
-    with pytest.raises(UsageError, match=r"fraction_of_gpus must lie in \(0, 1\]"):
-        launch(fraction_of_gpus=fraction)
-
-
 # ---- one engine among several
 
 
@@ -273,14 +250,6 @@ def test_engines_have_different_seeds_unless_equals_are_wanted(ranked, strategy,
     assert ranked("engine", engines=1, **typed).get("seed") == typed.get("seed")
 
 
-@pytest.mark.parametrize("strategy", ["actors", "independent", None])
-def test_a_worker_without_a_group_cannot_be_several_engines(launch, model, strategy):
-    folder = model("qwen3_moe", num_experts=12)
-
-    with pytest.raises(UsageError, match=r"takes several engines: make a worker\.WorkerGroup, or set parallel\.dp_strategy"):
-        launch(folder, engine={"data_parallel_size": 2}, parallel={"dp_strategy": strategy})
-
-
 @pytest.mark.parametrize(
     ("purpose", "least", "warns"),
     [("rollout", 5, True), ("rollout", 0, False), ("eval", 5, False), ("serve", 5, False)],
@@ -296,13 +265,29 @@ def test_a_rollout_that_masks_end_tokens_warns_first(model, purpose, least, warn
     assert not warns or ("= 5 masks the tokens that end a sample" in found[0] and "set sampling.min_new_tokens: 0" in found[0])
 
 
+_SEVERAL = r"takes several engines: make a worker\.WorkerGroup, or set parallel\.dp_strategy"
+_ROUTES = {"server": {"rl_routes": True}}
+
+
 @pytest.mark.parametrize(
-    ("purpose", "engine_rank", "problem"),
+    ("given", "problem"),
     [
-        ("eval", None, "need purpose: rollout, not"),
-        ("rollout", EngineRank("actors", 0, 2, "192.0.2.7", 29600), "engines of one data-parallel group pause and refit"),
+        *(({"fraction_of_gpus": share}, r"fraction_of_gpus must lie in \(0, 1\]") for share in (0.0, 1.5)),
+        *(
+            ({"engine": {"data_parallel_size": 2}, "parallel": {"dp_strategy": strategy}}, _SEVERAL)
+            for strategy in ("actors", "independent", None)
+        ),
+        *(
+            ({"purpose": purpose, "engine": {"load_format": "dummy"}}, rf"with purpose: {purpose} no refit .*load_format: auto")
+            for purpose in ("eval", "serve")
+        ),
+        ({"purpose": "eval", **_ROUTES}, "need purpose: rollout, not"),
+        (
+            {"engine_rank": EngineRank("actors", 0, 2, "192.0.2.7", 29600), **_ROUTES},
+            "engines of one data-parallel group pause and refit",
+        ),
     ],
 )
-def test_routes_for_trainers_are_those_of_a_rollout_s_one_engine(launch, purpose, engine_rank, problem):
+def test_what_one_engine_cannot_do_is_a_usage_error(launch, model, given, problem):
     with pytest.raises(UsageError, match=problem):
-        launch(purpose=purpose, engine_rank=engine_rank, server={"rl_routes": True})
+        launch(model("qwen3_moe", num_experts=12), **given)

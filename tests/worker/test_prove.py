@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
 import pytest
 from declarations import declared
 from patience import HUNG_S, until
+from programs import run_python
 
 from quirks_core import Kind, PairedRun, Quirk, StaticProbe, SymbolProbe, platform
 from quirks_core.base import child_process
@@ -104,7 +103,7 @@ async def hangs_on_the_way_out(lab):
     return await not_needed(lab)
 """
 )
-_WITH, _WITHOUT = {"MODEL_QUIRKS_FORCE": "acme-limit"}, {"MODEL_QUIRKS_DISABLE": "acme-limit"}
+_WITH = {"MODEL_QUIRKS_FORCE": "acme-limit"}
 
 
 @pytest.fixture
@@ -201,12 +200,19 @@ def test_the_callers_own_switches_do_not_reach_a_scenario(run, monkeypatch):
     assert run("variables").outcome.got == "MODEL_QUIRKS_FORCE"
 
 
-def test_the_error_that_a_quirk_declares_is_an_outcome(run):
-    """The driver's own error, or one that another process of the engine has logged."""
-    outcome = run("engine_error_with_a_cause", crash="NotImplementedError").outcome
+@pytest.mark.parametrize(
+    ("name", "crash", "got", "died_of"),
+    [
+        ("engine_error_with_a_cause", "NotImplementedError", "UsageError: server.nonsense", ""),
+        ("dies", "SIGSEGV", "it died of SIGSEGV", "SIGSEGV"),
+    ],
+    ids=["logged by another process", "a signal"],
+)
+def test_the_error_that_a_quirk_declares_is_an_outcome(run, name, crash, got, died_of):
+    found = run(name, crash=crash)
 
-    assert not outcome.passed
-    assert outcome.got.startswith("UsageError: server.nonsense")
+    assert (found.passed, found.crash) == (False, died_of)
+    assert found.outcome.got.startswith(got)
 
 
 @pytest.mark.parametrize(
@@ -237,12 +243,6 @@ def test_a_run_that_shows_nothing_has_a_reason(run, name, message):
     assert (found.outcome, found.error) == (None, message)
 
 
-def test_a_process_that_dies_as_the_quirk_declares_is_an_outcome(run):
-    found = run("dies", crash="SIGSEGV")
-
-    assert (found.crash, found.passed, found.outcome.got) == ("SIGSEGV", False, "it died of SIGSEGV")
-
-
 @pytest.mark.usefixtures("acme")
 @pytest.mark.parametrize(
     ("platform", "eager", "got"),
@@ -259,10 +259,11 @@ evidence.installed_platform = lambda: "{platform}"
 scenario.main(["acme_quirks:mode", "acme-limit", "result", "lab"])
 print(evidence.dependencies(__import__("acme_quirks").QUIRK).get("mode", ""))
 """
-    environ = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"} | {"QUIRKS_LAB_EAGER": eager}
+    environ = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"}
 
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, text=True, capture_output=True, check=True)
+    done = run_python("-c", code, cwd=tmp_path, environ=environ, QUIRKS_LAB_EAGER=eager)
 
+    assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result").read_text())
     assert result["outcome"]["got"] == got
     assert done.stdout.strip() == ("" if result["outcome"]["passed"] else "graphs")
@@ -332,19 +333,33 @@ def test_what_was_run_wins_over_what_was_read(paired, probed, conclusion, disagr
     assert ("; but" in reason) is disagreement
 
 
+_THERE, _GONE = (SymbolProbe("acme_quirks:_value", present_means_affected=there) for there in (True, False))
+_AS_DECLARED = "by static probe: the installed source is as declared"
+
+
 @pytest.mark.parametrize(
-    ("probe", "conclusion", "action"),
+    ("evidence", "kind", "conclusion", "action", "reason"),
     [
-        (SymbolProbe("acme_quirks:_value", present_means_affected=True), Conclusion.NEEDED, False),
-        (StaticProbe("acme_quirks", "acme-limit", found_means_affected=False), Conclusion.NOT_NEEDED, True),
-        (StaticProbe("nowhere", "x", found_means_affected=False), Conclusion.INCONCLUSIVE, False),
+        (_THERE, Kind.WORKAROUND, Conclusion.NEEDED, False, "by static probe: "),
+        (_GONE, Kind.WORKAROUND, Conclusion.NOT_NEEDED, True, "by static probe: "),
+        (
+            StaticProbe("nowhere", "x", found_means_affected=False),
+            Kind.WORKAROUND,
+            Conclusion.INCONCLUSIVE,
+            False,
+            "no evidence",
+        ),
+        (_THERE, Kind.RULE, Conclusion.HOLDS, False, _AS_DECLARED),
+        (_GONE, Kind.RULE, Conclusion.DOES_NOT_HOLD, True, _AS_DECLARED.replace("as", "not as")),
+        ("needed", Kind.RULE, Conclusion.HOLDS, False, "the scenario passes with the quirk"),
     ],
 )
-def test_without_a_paired_run_the_probe_answers(proven, probe, conclusion, action):
-    proof = proven(probe)
+def test_a_proof_speaks_of_what_answered_and_a_rule_s_of_no_bug(proven, evidence, kind, conclusion, action, reason):
+    proof = proven(evidence, kind=kind)
 
-    assert (proof.conclusion, proof.calls_for_action) == (conclusion, action)
-    assert "by static probe" in proof.reason or proof.reason.startswith("no evidence that can be run here: nowhere")
+    assert (proof.conclusion, proof.calls_for_action, proof.proved.conclusion) == (conclusion, action, conclusion)
+    assert proof.reason == proof.findings[0].reason
+    assert proof.reason.startswith(reason)
 
 
 def test_a_record_has_what_both_runs_saw_and_no_folder(proven):
@@ -357,17 +372,6 @@ def test_a_record_has_what_both_runs_saw_and_no_folder(proven):
 
     assert found.doubt == "ImportError: cannot import 'x' (site-packages/vllm/x.py)"
     assert proven("needed").proved.seen == "time limit: 5.0 with it, None without it"
-
-
-def test_a_proof_of_a_rule_does_not_speak_of_bugs(proven):
-    there, gone = (SymbolProbe("acme_quirks:_value", present_means_affected=there) for there in (True, False))
-    held, refuted, run = (proven(evidence, kind=Kind.RULE) for evidence in (there, gone, "needed"))
-
-    assert (held.conclusion, held.calls_for_action) == ("HOLDS", False)
-    assert (refuted.conclusion, refuted.calls_for_action) == ("DOES NOT HOLD", True)
-    assert held.reason == held.findings[0].reason == "by static probe: the installed source is as declared"
-    assert refuted.reason == "by static probe: the installed source is not as declared"
-    assert (run.conclusion, run.findings[0].conclusion, run.proved.conclusion) == ("HOLDS", "HOLDS", "HOLDS")
 
 
 @pytest.mark.usefixtures("acme")

@@ -6,7 +6,7 @@ import pytest
 
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plugins.planning import make_plan
-from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Held, Readiness, start_problem
+from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Readiness, start_problem
 from worker.errors import NotReadyError, RefitError
 
 
@@ -43,23 +43,6 @@ def test_refits_without_a_label_are_counted():
 
     assert labels == [FIRST_VERSION, "1", "step-7", "3"]
     assert readiness.version == "3"
-
-
-def test_a_broken_engine_says_why_until_a_refit():
-    readiness = Readiness()
-    readiness.refitted("1")
-    assert readiness.held is Held.WHOLE
-    readiness.broken("half of it is new")
-    assert readiness.held is Held.BROKEN
-
-    with pytest.raises(NotReadyError, match="half of it is new"):
-        readiness.check()
-    assert readiness.version == "1"
-    readiness.check_refit()
-
-    readiness.refitted("2")
-
-    readiness.check()
 
 
 @pytest.mark.parametrize("level", [1, 2])

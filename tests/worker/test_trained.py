@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from programs import run_python
 
 from quirks_core.base.errors import QuirksError, UsageError
 from worker.lab import trained
@@ -74,12 +73,11 @@ def test_a_conversion_within_limits_leaves_a_model_that_answers(tmp_path: Path) 
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    program = [sys.executable, "-c", _LIMITED]
     online = {name: text for name, text in os.environ.items() if name != "HF_HUB_OFFLINE"}
-    environment = {**online, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
 
-    assert ended.stdout == ""
+    ended = run_python("-c", _LIMITED, environ=online, XDG_CACHE_HOME=str(tmp_path), OMP_NUM_THREADS="1")
+
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     (folder,) = (tmp_path / "model-quirks" / "models").iterdir()
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     question = [{"role": "user", "content": "What is the capital of France?"}]
