@@ -66,11 +66,14 @@ def _started(options: argparse.Namespace, config: GenerationConfig) -> Generatio
     if trainer is not None:
         is_default = values.get("engine", {}).get("dtype") in (None, "auto", "bfloat16")
         numerics = trainer.numerics if is_default else {}
-        preset = {**trainer.passes, **trainer.facts, "train.framework": trainer.name, **numerics}
+        colocated = {} if options.cmd else trainer.colocates
+        preset = {**colocated, **trainer.passes, **trainer.facts, "train.framework": trainer.name, **numerics}
         sources = dict.fromkeys(preset, trainer.source) | dict.fromkeys(numerics, f"{trainer.name}'s default")
         for slot, value in preset.items():
             section, _, key = slot.partition(".")
-            values.setdefault(section, {}).setdefault(key, value)
+            if key in (own := values.setdefault(section, {})):
+                del sources[slot]  # it is the user's
+            own.setdefault(key, value)
     values = {"purpose": "serve" if trainer is None else "rollout", **values}
     server = {"async_engine": True} if trainer is None else {}
     values["engine"] = {"runtime": "v1", "load_format": "auto", **server, **values.get("engine", {})}

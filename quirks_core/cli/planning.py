@@ -25,10 +25,7 @@ from quirks_core.reporting.terminal import Screen, line
 
 #: What tells a run with adapters from others, beside the engine's own argument.
 _TRAINED = "train.trainable_dtype"
-_WITH_LORA = (
-    "with LoRA add --set engine.enable_lora=true where the engine gets the adapter; where it is merged, "
-    "train.trainable_dtype=float32 and the base's train.dtype"
-)
+_WITH_LORA = "with LoRA add --set engine.enable_lora=true; where it is merged, train.trainable_dtype=float32 and train.dtype"
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:

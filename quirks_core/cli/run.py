@@ -18,6 +18,7 @@ from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.cli.command import Command
 from quirks_core.hook import receipts
 from quirks_core.hook.settings import RECEIPT_VARIABLE, REQUIRE_VARIABLE, SET_VARIABLE, HookSettings
+from quirks_core.plan.switches import DISABLE_VARIABLE
 from quirks_core.reporting.terminal import Screen, lines
 
 _FOLDERS = "model-quirks-run-"
@@ -34,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--set", metavar="SLOT=VALUE", action="append", default=[], help="a fact, or an engine argument (repeatable)"
+    )
+    parser.add_argument(
+        "--disable", metavar="NAME", action="append", default=[], help="turn a quirk or a flag off (repeatable)"
     )
     parser.add_argument("--report", action="store_true", help="print what would be done, and change nothing")
     parser.add_argument("--receipt", metavar="FILE", help="write receipts to this file")
@@ -75,6 +79,8 @@ def environment(options: argparse.Namespace, environ: dict[str, str]) -> dict[st
     settings = [part for part in given if part.strip() and part.partition("=")[0].strip() not in overridden] + mine
     if settings:
         environ[SET_VARIABLE] = ";".join(settings)
+    if options.disable:
+        environ[DISABLE_VARIABLE] = ",".join([*filter(None, [environ.get(DISABLE_VARIABLE)]), *options.disable])
     environ[HOOK_VARIABLE] = "report" if options.report else environ.get(HOOK_VARIABLE) or "on"
     if options.receipt:
         environ[RECEIPT_VARIABLE] = str(Path(options.receipt).absolute())

@@ -36,6 +36,7 @@ class Trainer:
             are assumed of an engine in bfloat16 whose trainer nothing here can read.
         engine_defaults: Engine arguments that it passes with these values where its user set nothing: they count as left open.
         passes: Engine arguments that it passes at every start, by slot; empty if none is known.
+        colocates: Those that it passes besides to an engine in its own process.
         float16: What its user sets to have both sides compute in float16; empty if it cannot.
     """
 
@@ -48,6 +49,7 @@ class Trainer:
     numerics: Mapping[str, Any] = field(default_factory=dict)
     engine_defaults: Mapping[str, Any] = field(default_factory=dict)
     passes: Mapping[str, Any] = field(default_factory=dict)
+    colocates: Mapping[str, Any] = field(default_factory=dict)
     float16: str = ""
 
 
@@ -69,6 +71,7 @@ _TRAINERS = (
         ">=0.22.0,<=0.31.0",
         _UNDER_AUTOCAST,
         passes=_PROCESSED,
+        colocates={"engine.distributed_executor_backend": "external_launcher"},
         float16="GRPOConfig(fp16=True)",
     ),
     Trainer(

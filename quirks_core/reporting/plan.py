@@ -62,8 +62,10 @@ def verdict(plan: Plan) -> Finding:
     """Returns whether a run is fine as it is."""
     if number := len(plan.refusals):
         return Finding("refused", "", f"{number} reason{'s' if number > 1 else ''}, so the engine does not start")
-    if any(row.group == ADVISED for row in rows(plan)):
-        return Finding("do this", "", "what only your program can do; the rest is in force by itself")
+    if number := sum(row.group == ADVISED for row in rows(plan)):
+        what = "1 thing that only your program" if number == 1 else f"{number} things that only your program"
+        rest = "our worker" if of_our_worker(plan) else "MODEL_QUIRKS=on"
+        return Finding("do this", "", f"{what} can do, below; {rest} does the rest")
     return Finding("fine", "", f"there is nothing to do{', as far as is decided' if plan.undecided else ''}")
 
 

@@ -3,12 +3,12 @@
 What happens: rollouts are right up to the first weight update, and garbage in many languages from then on; a restart with the
 same weights is right. From 0.20 on vLLM prefers FlashInfer's kernels for experts, and gives their weights another layout at
 start (``w13`` with its halves swapped, or in blocks). Trainers of that time call the model's own ``load_weights``, which writes
-checkpoint tensors into it. With Triton's experts the layout stays that of the checkpoint. From 0.26 on `raw-weight-load` sees
-such a call and warns.
+checkpoint tensors into it. With Triton's experts the layout stays that of the checkpoint; vLLM itself takes them on Hopper from
+0.24 on. From 0.26 on `raw-weight-load` sees such a call and warns, and `moe-block-layout` knows Blackwell.
 
-When it can go: when vLLM 0.25 is no longer supported. The order of kernels was read in 0.18.0, 0.22.0, 0.24.0 and 0.25.1; with
-several data-parallel ranks FlashInfer's come last, and with LoRA vLLM takes Triton's. NeMo RL set ``moe_backend: triton`` for
-the same reason (Moonlight, 0.20.0).
+When it can go: when vLLM 0.25 is no longer supported. The order of kernels was read in 0.18.0, 0.22.0, and 0.24.0 to 0.33.0;
+with several data-parallel ranks FlashInfer's come last, and with LoRA vLLM takes Triton's. NeMo RL set ``moe_backend: triton``
+for the same reason (Moonlight, 0.20.0).
 
 Evidence: the reports, with Qwen3.6-35B-A3B, Qwen3-VL-30B-A3B, Qwen3-Omni and Moonlight; it needs a Hopper GPU, and was not run.
 """

@@ -21,8 +21,8 @@ QUIRK = Quirk(
     & setting("engine.distributed_executor_backend").one_of("external_launcher"),
     affected=Affected("trl", introduced="1.0.0"),
     adjustments=Advise(
-        "TRL seeds this engine by its rank alone, whatever --seed says: while weights are equal, the same prompts get the same "
-        "samples in runs with other seeds, so that such runs differ less than they should"
+        "TRL seeds this engine by its rank: until weights differ, a run with another --seed gets the same samples of a prompt; "
+        "leave shuffle_dataset on"
     ),
     severity=Severity.NOISE,
     references=report("huggingface/trl/pull/7040"),

@@ -4,7 +4,8 @@ What happens: from the second weight update on the policy generates garbage, or 
 Programs with an extension of the worker call the model's own ``load_weights``. That is right at the start only: after it, vLLM
 turns the weights of MoE and quantised layers into a kernel's layout, and absorbs a matrix of latent attention into plain
 tensors (vllm-project/vllm#42821; NovaSky-AI/SkyRL#1680, verl-project/verl#7978). Dense bfloat16 models are loaded rightly in
-this way.
+this way, and bfloat16 experts on a Hopper GPU, where vLLM takes Triton's kernels (read in 0.24 to 0.33). This quirk warns, and
+cures nothing.
 
 When it can go: when vLLM's models refuse such a call, or make it a reload.
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 QUIRK = Quirk(
     id="raw-weight-load",
-    title="Weights loaded into a running model past the layerwise reload do not reach kernels that read other tensors",
+    title="Nothing warns of weights loaded into a running model past the layerwise reload, where kernels read other tensors",
     match=purpose("rollout") & ~our_worker & ~platform("cpu"),
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(

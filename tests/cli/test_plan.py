@@ -83,6 +83,9 @@ def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
     active = [{one["id"] for one in plan["verdicts"] if one["state"] == "active"} for plan in (ours, trl, served)]
     assert "decode-slots" in active[0] - active[1] - active[2]
     assert (trl["context"]["settings"]["refit.scope"], trl["changes"].get("engine.logprobs_mode")) == ("parameters", None)
+    colocated = quirks("plan", "--trainer", "trl", "--json", "--", "vllm", "serve", model()).json, trl
+    backends = [plan["context"]["settings"].get("engine.distributed_executor_backend") for plan in colocated]
+    assert backends == [None, "external_launcher"]
     assert [plan["context"]["purpose"] for plan in (ours, trl, served)] == ["rollout", "rollout", "serve"]
     assert "train.sequence_packing" in trl["undecided"]
     assert "--set train." not in quirks("plan", "--model", model(), "--trainer", "trl").out  # its user sets none

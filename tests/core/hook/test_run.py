@@ -28,14 +28,14 @@ def run(shell):  # noqa: ARG001 - for its effect
 
 def test_the_command_gets_the_variables_of_the_hook(run, tmp_path):
     options = ["--purpose", "rollout", "--set", "refit.scope=parameters", "--set", "engine.seed=3"]
-    options += ["--receipt", str(tmp_path / "r.json")]
+    options += ["--receipt", str(tmp_path / "r.json"), "--disable", "double-bos"]
+    environment = {"MODEL_QUIRKS_SET": "sampling.top_p=0.5;engine.seed=2;", "MODEL_QUIRKS_DISABLE": "lora"}
 
-    ended = run(
-        *options, "--", sys.executable, "-c", SHOW, VLLM_PLUGINS="lora", MODEL_QUIRKS_SET="sampling.top_p=0.5;engine.seed=2;"
-    )
+    ended = run(*options, "--", sys.executable, "-c", SHOW, VLLM_PLUGINS="lora", **environment)
 
     assert json.loads(ended.stdout) == {
         "MODEL_QUIRKS": "on",
+        "MODEL_QUIRKS_DISABLE": "lora,double-bos",
         "MODEL_QUIRKS_RECEIPT": str(tmp_path / "r.json"),
         "MODEL_QUIRKS_SET": "sampling.top_p=0.5;purpose=rollout;refit.scope=parameters;engine.seed=3",
         "VLLM_PLUGINS": "lora,model_quirks,model_quirks_transfer",
