@@ -60,6 +60,10 @@ class _Parser(argparse.ArgumentParser):
             error.message += nearest(str(value), action.choices or ())
             raise
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Writes the help; argparse would pass over an output that takes nothing more."""
+        (file or sys.stderr).write(message)
+
 
 class _Program(_Parser):
     """The parser of the command line as a whole; its help lists the commands in groups."""

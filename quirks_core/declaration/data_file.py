@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from quirks_core.base import whole_file
 from quirks_core.base.errors import UsageError
@@ -31,9 +31,8 @@ class KnownSource(Record):
         versions: The versions of its package that have this source.
     """
 
-    model_config = ConfigDict(extra="ignore")  # files of 0.1 have digests of lines beside them
-
     versions: tuple[str, ...] = ()
+    lines: str = Field("", exclude=True)  # digests of its lines, which nothing reads any more
 
 
 class DataFile(Record):

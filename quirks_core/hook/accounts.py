@@ -164,10 +164,6 @@ class _Accountant:
             self._is_off = True
             report.info(f"ledger: no account is kept from now on: {words(error)}")
 
-    def _settle_if_open(self) -> None:
-        if self._is_open or self._loads != self._raw_loads():
-            self.settle()
-
     @property
     def refusal(self) -> str:
         """Why the engine takes no request; empty if it does, as where the next update is complete with the next request."""
@@ -249,7 +245,7 @@ class _Accountant:
             return self._call(method, timeout, args, kwargs, **named)
         function = args[0].removeprefix(f"{_LEDGER}:") if method == worker_calls.METHOD and args else ""
         if function in ("account", "trainer_at"):
-            self._settle_if_open()
+            self.settle()  # a trainer in a worker's process calls nothing here
             if function == "trainer_at" and (new := self._judge.trainer_at(*args[1])):
                 self._log(new)
                 self._write()
@@ -266,7 +262,8 @@ class _Accountant:
         return self._needs_finite and not self._is_off and any(self._query("is_spoilt"))
 
     def _around_step(self, scheduler_output: Any, *args: Any, **named: Any) -> Any:
-        self._settle_if_open()
+        if self._is_open or self._loads != self._raw_loads():
+            self.settle()
         self._compare_turns(scheduler_output.finished_req_ids)
         if self._has_lora and (new := scheduler_output.scheduled_new_reqs):
             used = sum(one.lora_request is not None for one in new)

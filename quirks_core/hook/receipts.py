@@ -19,6 +19,7 @@ from pydantic_core import to_json
 
 from quirks_core.base.errors import ReceiptError, UsageError
 from quirks_core.base.record import Record
+from quirks_core.base.text import printable
 from quirks_core.ledger.account import Account
 from quirks_core.plan.receipt import Acknowledgement, Receipt
 
@@ -99,7 +100,7 @@ def add(file: Path | None, entry: Receipt | Acknowledgement | Account | str) -> 
     with _changing(file) as found:
         if isinstance(entry, Acknowledgement | Account):
             found[section] = [one for one in found[section] if (one["host"], one["pid"]) != (entry.host, entry.pid)]
-        found[section].append(entry if isinstance(entry, str) else entry.model_dump(mode="json"))
+        found[section].append(printable(entry) if isinstance(entry, str) else entry.model_dump(mode="json"))
 
 
 @contextmanager
@@ -109,8 +110,9 @@ def _changing(file: Path) -> Iterator[dict[str, Any]]:
         opened.seek(0)
         found = _read(opened).model_dump(mode="json")
         yield found
+        text = to_json(found, indent=1) + b"\n"  # json.dumps indents in Python, while an update of weights waits
         opened.truncate(0)
-        opened.write(to_json(found, indent=1) + b"\n")  # json.dumps indents in Python, while an update of weights waits
+        opened.write(text)
 
 
 def _read(opened: BinaryIO) -> Receipts:

@@ -75,7 +75,7 @@ def main() -> None:
     answer: dict[str, Any] = {}
     _without_network()
     try:
-        release = Release()
+        release = Release(request["tree"])
         answer["lines"] = [release.judge(item) for item in request["lines"]]
     except ImportError as error:
         missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
@@ -158,8 +158,11 @@ class _Log:
 class Release:
     """One vLLM, imported with the CPU platform."""
 
-    def __init__(self) -> None:
-        self.root = str(Path(str(importlib.import_module("vllm").__file__)).parent)
+    def __init__(self, tree: str | None) -> None:
+        file = str(importlib.import_module("vllm").__file__)
+        if tree is not None and not file.startswith(tree):  # a .pth file may have imported another one
+            raise ValueError(f"{tree} was asked for, and {file} is imported")
+        self.root = str(Path(file).parent)
         self.queried: set[tuple[types.CodeType, int]] = set()
         self._force_platform()
         _leave_uncompiled()

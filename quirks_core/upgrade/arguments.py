@@ -92,7 +92,7 @@ def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
 def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Finding]:
     """Yields what source alone shows about the values of a run, and that it does not show more."""
     new = _arguments(after.release.source)
-    for path, value in sorted(_typed(before)) if new else ():
+    for path, value in sorted(dict(_typed(before)).items()) if new else ():
         now = new.get(path) if new else None
         if now is not None and (problem := Slot(f"engine.{path}", now.type).problem(value)):
             lines = (_line(now),)

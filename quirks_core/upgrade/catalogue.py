@@ -47,7 +47,7 @@ class Item(Record):
         distribution: Its distribution.
         kind: What it is.
         message: In words.
-        lines: Lines that changed.
+        lines: What shows it: lines that changed.
         fingerprint: The fingerprint of a patch's target there; empty otherwise.
     """
 

@@ -91,8 +91,9 @@ def test_a_command_imports_only_what_it_needs(model):
     assert imported[0] & {"pydantic", "pluggy", "yaml", "worker", "quirks_plugins"} == set()  # to list takes metadata alone
 
 
-def test_a_reader_that_has_seen_enough_gets_no_traceback():
-    command = [sys.executable, "-m", "quirks_core.cli", "list"]
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["plan", "--help"]], ids=" ".join)
+def test_a_reader_that_has_seen_enough_gets_no_traceback(words):
+    command = [sys.executable, "-u", "-m", "quirks_core.cli", *words]
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()

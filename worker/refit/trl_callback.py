@@ -118,8 +118,9 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
                 opened.write(json.dumps(row) + "\n")
 
     def _end(self, error: QuirksError) -> None:
+        if not self._is_off:
+            report.error(f"arrival: not looked at from now on: {error}")
         self._is_off, self._sent = True, None
-        report.error(f"arrival: not looked at from now on: {error}")
 
     def _log(self, arrival: Arrival) -> None:
         """Adds to what TRL logs at this step."""

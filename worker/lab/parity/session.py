@@ -13,6 +13,7 @@ from worker.async_worker import VllmAsyncGenerationWorker
 from worker.batch import Batch, padded
 from worker.engine import vllm_adapter
 from worker.engine.readiness import FIRST_VERSION
+from worker.errors import RefitError
 from worker.lab.parity.prompts import Prompts
 from worker.lab.parity.records import OLD, Sample, Scoring
 
@@ -78,10 +79,9 @@ class Session:
 
     async def refit(self, label: str, *, clear_cache: bool | None = None) -> None:
         """Gives the engine weights, `OLD` or `NEW`; drops the KV cache by `clear_cache`, or else as configured."""
-        assert self.trainer is not None  # noqa: S101  # scenarios that need one are skipped
-        await asyncio.to_thread(self.trainer.use, label)
+        await asyncio.to_thread(self._own_trainer().use, label)
         self._held = None  # until the refit has succeeded
-        await self.worker.refit_async(self.trainer.model, version=label, clear_cache=clear_cache)
+        await self.worker.refit_async(self._own_trainer().model, version=label, clear_cache=clear_cache)
         self._held = label
 
     # ---- samples
@@ -131,8 +131,12 @@ class Session:
 
     async def scored(self, samples: Sequence[Sample]) -> list[Sample]:
         """Has the trainer compute the logprobs of exactly these tokens."""
-        assert self.trainer is not None  # noqa: S101  # as above
-        return await asyncio.to_thread(self.trainer.score, samples, self.trainer_options)
+        return await asyncio.to_thread(self._own_trainer().score, samples, self.trainer_options)
+
+    def _own_trainer(self) -> Trainer:
+        if self.trainer is None:
+            raise RefitError("no trainer's model was loaded, so nothing can be sent or scored")
+        return self.trainer
 
 
 def _sample(prompt: Sequence[int], output: Batch, sampling: SamplingSection, note: str) -> Sample:
