@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from quirks_core import Default, Patch, Require
@@ -78,6 +80,7 @@ def test_a_patch_is_checked_where_it_is_declared(target, given, words):
         (EQUALS, {"a": [1, {"b": None}]}, {"a": [1.0, {"b": None}]}, True),
         (EQUALS, {"a": [1]}, {"a": [True]}, False),
         *((EQUALS, one, other, False) for one, other in ([[1], [1, 2]], [{"a": 1}, {"b": 1}], [0, ""], [1, "1"])),
+        *((EQUALS, one, other, False) for one, other in itertools.permutations([{"a": 1}, {"a": 1, "b": 2}])),
         (AT_MOST, 8, 8, True),
         (AT_MOST, 8, 8.5, False),
         (AT_MOST, 8, True, False),

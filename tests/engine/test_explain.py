@@ -56,6 +56,13 @@ def test_every_pair_is_measured_and_float16_is_closer(explained, checkpoint, tmp
     assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_model_that_vllm_refuses_in_float16_is_not_advised_it(explained, checkpoint) -> None:
+    found = explained(checkpoint("gemma3"), "engine.dtype=bfloat16")
+
+    assert {engine.name for engine in found.engines if engine.failed} == {"fp16", "fp16, fp32 head"}
+    assert "does not support float16" in found.no_float16
+
+
 def test_a_model_refused_in_float16_is_not_advised_it(explained, checkpoint) -> None:
     """Its trainer, with all weights in bfloat16, is measured alone."""
     trainer = ("train.dtype=bfloat16", "train.autocast=null")

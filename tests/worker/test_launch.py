@@ -97,6 +97,7 @@ def test_every_argument_of_ours_is_the_installed_engine_s():
     fixed = {"model", "tokenizer", "revision", "disable_log_stats", "distributed_executor_backend", "weight_transfer_config"}
 
     assert (ours | fixed) - INSTALLED.arguments.names() == set()
+    assert EngineSection.model_fields.keys() - ours == {"head_dtype", "async_engine", "generate_from_dummy", "runtime"}
 
 
 @pytest.mark.parametrize(

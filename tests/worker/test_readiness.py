@@ -6,7 +6,7 @@ import pytest
 
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plugins.planning import make_plan
-from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Readiness, start_problem
+from worker.engine.readiness import FIRST_VERSION, KV_CACHE, WEIGHTS, Held, Readiness, start_problem
 from worker.errors import NotReadyError, RefitError
 
 
@@ -65,6 +65,7 @@ def test_a_sleeping_engine_neither_generates_nor_takes_weights(level):
 def test_a_light_sleep_takes_a_whole_wake_up_a_deep_one_a_refit(level, tags):
     readiness = Readiness()
     readiness.slept(level)
+    assert readiness.held is (Held.BROKEN if level == 2 else Held.WHOLE)
     readiness.woke(tags[0])
     if level == 2:
         with pytest.raises(NotReadyError, match="level 2, which keeps no weights; refit before generating"):

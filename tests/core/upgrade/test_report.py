@@ -154,13 +154,13 @@ def test_every_supported_release_has_what_we_take_from_vllm(releases, upgrade):
 
 @needs_vllm
 def test_the_report_on_a_fork_names_what_it_lacks(upgrade, tree):
-    fork = find_release(root := tree("fork", {"vllm/_version.py": "__version__ = '0.1.dev7'\n"}))
+    fork = find_release(root := tree("fork", {"vllm/_version.py": "__version__ = version = '0.1.dev7'\n"}))
 
     report = upgrade("gpt_oss", "engine.max_num_seqs=8").compare(installed_release(), fork)
 
     unknown = {item.subject: item.message for item in report.of(Level.UNKNOWN)}
     assert unknown["GptOssForCausalLM"] == "the registry of 0.1.dev7 cannot be read"
-    assert "names no requirements" in of(report, Section.REQUIREMENTS)[root].message
+    assert ("names no requirements" in of(report, Section.REQUIREMENTS)[root].message, fork.requires_python) == (True, None)
     assert report.verdict is Verdict.STOP
     assert of(report, Section.SEAMS)["the hook"].level is Level.STOP
     assert of(report, Section.ARGUMENTS)["engine.max_num_seqs"].message.startswith("is gone")
