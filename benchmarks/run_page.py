@@ -195,7 +195,7 @@ _HEAD = """\
 What model-quirks does for a run as its program starts it: which quirks are in force, what they change, and which difference
 between rollout and trainer remains.
 
-| run | model | without quirks | with quirks | float32 on both sides as well |
+| run | model | without quirks, on a CPU | with quirks | float32 on both sides as well |
 |---|---|---|---|---|
 {lines}
 
@@ -281,7 +281,7 @@ def _anchor(title: str) -> str:
 
 def _size(found: Measured) -> str:
     if found.error:
-        return "fails on a CPU"
+        return "fails"
     return "-" if found.mean is None else f"{found.mean:.2g}"
 
 
