@@ -83,9 +83,6 @@ def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
     active = [{one["id"] for one in plan["verdicts"] if one["state"] == "active"} for plan in (ours, trl, served)]
     assert "decode-slots" in active[0] - active[1] - active[2]
     assert (trl["context"]["settings"]["refit.scope"], trl["changes"].get("engine.logprobs_mode")) == ("parameters", None)
-    colocated = quirks("plan", "--trainer", "trl", "--json", "--", "vllm", "serve", model()).json, trl
-    backends = [plan["context"]["settings"].get("engine.distributed_executor_backend") for plan in colocated]
-    assert backends == [None, "external_launcher"]
     assert [plan["context"]["purpose"] for plan in (ours, trl, served)] == ["rollout", "rollout", "serve"]
     assert "train.sequence_packing" in trl["undecided"]
     assert "--set train." not in quirks("plan", "--model", model(), "--trainer", "trl").out  # its user sets none
@@ -96,6 +93,20 @@ def test_a_trainer_may_start_the_server_of_a_command_line(quirks, model):
     trained = quirks("plan", "--trainer", "verl", "--", "vllm", "serve", model())
 
     assert ", purpose rollout, for verl, plan " in trained.out
+
+
+@needs_vllm
+def test_trl_starts_an_engine_in_its_process_or_a_server(quirks, model):
+    ways = ("--model", model()), ("--", "vllm", "serve", model())
+
+    backends = [
+        quirks("plan", "--trainer", "trl", "--json", *way)
+        .json["context"]["settings"]
+        .get("engine.distributed_executor_backend")
+        for way in ways
+    ]
+
+    assert backends == ["external_launcher", None]
 
 
 @needs_vllm
