@@ -99,13 +99,9 @@ def test_a_trainer_may_start_the_server_of_a_command_line(quirks, model):
 def test_trl_starts_an_engine_in_its_process_or_a_server(quirks, model):
     ways = ("--model", model()), ("--", "vllm", "serve", model())
 
-    backends = [
-        quirks("plan", "--trainer", "trl", "--json", *way)
-        .json["context"]["settings"]
-        .get("engine.distributed_executor_backend")
-        for way in ways
-    ]
+    settings = [quirks("plan", "--trainer", "trl", "--json", *way).json["context"]["settings"] for way in ways]
 
+    backends = [one.get("engine.distributed_executor_backend") for one in settings]
     assert backends == ["external_launcher", None]
 
 
