@@ -84,7 +84,7 @@ BAD: list[tuple[str, dict[str, str], str]] = [
     ("same_plan", {"before": "import os\nNOW = str(os.getpid())", "adjustments": "Default('engine.load_format', NOW)"},
      "the declaration of acme/bad differs from process to process: sort what comes from a set"),
     ("patches", {"adjustments": DRIFTED},
-     "kit_engine:Engine.run is not the source .*\n.*\n.*'quirks fingerprint kit_engine:Engine.run' prints"),
+     "kit_engine:Engine.run is not the source .*\n.*'quirks fingerprint kit_engine:Engine.run' prints"),
     ("patches", {"before": RUN, "adjustments": PATCH.replace("patch:wrap", "patch:wraps")},
      "comes from kit_engine_patch:wraps: kit_engine_patch has no wraps"),
     ("undoing", {"adjustments": DRIFTED}, "example 1: acme/bad cannot be put into force: "),

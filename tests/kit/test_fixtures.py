@@ -130,7 +130,7 @@ def test_an_installed_quirk_goes_the_way_of_every_engine_process(applied):
         acknowledged = process.acknowledgement()
 
     assert acknowledged.digest == in_force.plan.digest
-    assert len([effect for effect in acknowledged.effects if effect.slot.startswith("patch.")]) == 2
+    assert len([effect for effect in acknowledged.effects if effect.slot.startswith("patch.")]) == 3
 
 
 @pytest.mark.usefixtures("unchanged")
