@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What the quirks cost vLLM's own server: seconds to start and tokens per second, with and without them by turns.
-# usage: scripts/gpu/serve_costs.sh FOLDER_FOR_RESULTS [SHAPE] [TURNS]
+# usage: scripts/gpu/serve_costs.sh FOLDER_FOR_RESULTS [SHAPE] [TURNS] [OPTION OF VLLM SERVE…]
 set -uo pipefail
-out=$(realpath "${1:?usage: serve_costs.sh FOLDER [SHAPE] [TURNS]}") shape=${2:-1.7B} turns=${3:-2}
+out=$(realpath "${1:?usage: serve_costs.sh FOLDER [SHAPE] [TURNS] [OPTION…]}") shape=${2:-1.7B} turns=${3:-2}
 model=$(mktemp -d)/model
 python3 - "$model" "$shape" <<'PYTHON'
 import json
@@ -27,10 +27,10 @@ for turn in $(seq "$turns"); do
     for mode in without with; do
         started=$(date +%s%3N)
         env $([ $mode = with ] && echo MODEL_QUIRKS=rollout) $vllm serve "$model" --load-format dummy --max-model-len 2048 \
-            --port 8124 --no-enable-log-requests >"$out/serve-$mode-$turn.log" 2>&1 &
+            --port 8124 --no-enable-log-requests "${@:4}" >"$out/serve-$mode-$turn.log" 2>&1 &
         server=$!
         for _ in $(seq 2400); do
-            kill -0 $server 2>/dev/null || break
+            kill -0 $server 2>/dev/null || { echo "$mode, turn $turn: died" && tail -3 "$out/serve-$mode-$turn.log" && exit 1; }
             curl -sf -m 2 http://127.0.0.1:8124/health && break
             sleep 0.1
         done
