@@ -326,10 +326,11 @@ def ratios(results: Results, setting: Setting) -> list[Ratio]:
     """Every ratio of which both figures are there; only the real model at its measured size has all aims."""
     found: list[Ratio] = []
 
-    def compare(what: str, loads: str, ours: Engines, theirs: Engines, scale: int = 1, aim: float = 0.0) -> None:
-        own, _, other = loads.partition(" to ")
-        pairs = ((own, ours), (other or own, theirs))
-        values = [median(getattr(results[key], load)) if key in results else 0.0 for load, key in pairs]
+    def compare(
+        what: str, load: str, ours: Engines, theirs: Engines, scale: int = 1, aim: float = 0.0, other: str = ""
+    ) -> None:
+        pairs = ((load, ours), (other or load, theirs))
+        values = [median(getattr(results[key], name)) if key in results else 0.0 for name, key in pairs]
         if all(values):
             found.append(Ratio(f"{what}: {ours} to {theirs}", values[0] / (values[1] * scale), aim))
 
@@ -344,7 +345,7 @@ def ratios(results: Results, setting: Setting) -> list[Ratio]:
             compare(BYTES, "expert_bytes", engines, apart if apart in results else one, aim=1 / engines.ranks)
         if engines.strategy == "actors":
             alone = Engines("bare", engines.ranks)
-            compare("of vLLM alone without logprobs", "even to plain", engines, alone)
+            compare("of vLLM alone without logprobs", "even", engines, alone, other="plain")
             compare("of vLLM alone with logprobs", "even", engines, alone, aim=BARE_AIM * aimed)
         if engines.ranks > 1 and engines.strategy != "bare":
             compare("of linear", "even", engines, one, engines.ranks, EFFICIENCY_AIM * aimed)

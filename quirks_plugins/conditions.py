@@ -130,6 +130,11 @@ nemotron_h_experts = described(
 asynchronous = setting("engine.async_engine").is_true()
 synchronous = setting("engine.async_engine").one_of(False)
 
+#: TRL's colocate mode.
+trl_in_process = setting("train.framework").one_of("trl") & setting("engine.distributed_executor_backend").one_of(
+    "external_launcher"
+)
+
 actors = STRATEGY.one_of("actors")
 one_engine = STRATEGY.one_of("engine")
 independent = STRATEGY.one_of("independent")

@@ -20,6 +20,7 @@ from quirks_core.declaration.flags import Kind
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.declaration.trace import Answer
 from quirks_core.facts.model import ModelFacts
+from quirks_core.facts.trainers import TRAINERS
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.records import Plan, State
 from quirks_core.plan.resolve import resolve
@@ -156,8 +157,8 @@ class Planner:
         return page(
             "Which vLLM for which model",
             f"Take {_NEWEST} on GPUs and {ENGINES[-2]} on CPUs, unless your trainer pins another one "
-            "([trainers](trainers.md#by-trainer); TRL 1.16 takes 0.22 to 0.31 and warns beyond): their source was read, and "
-            "most proofs were made there. "
+            f"([trainers](trainers.md#by-trainer); TRL declares {TRAINERS['trl'].window} and warns beyond): their source was "
+            "read, and most proofs were made there. "
             f"Beyond {_NEWEST} nothing was read, and below 0.26 only what is listed there was run.",
             "The table counts the cures that the catalogue has for a model and not for every other one, on CUDA, in some run "
             "(a rollout, LoRA, a quantised checkpoint, …). With `MODEL_QUIRKS=on` they are in force where they apply, so a "

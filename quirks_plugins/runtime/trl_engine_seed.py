@@ -9,16 +9,15 @@ When it can go: when TRL hands on its seed; huggingface/trl#7040, which did, was
 Evidence: the line in TRL 1.16.0, and the report; two runs of TRL were not compared by us.
 """
 
-from quirks_core import Advise, Affected, Quirk, Severity, no, purpose, report, setting, unknown, yes
+from quirks_core import Advise, Affected, Quirk, Severity, no, purpose, report, unknown, yes
+from quirks_plugins.conditions import trl_in_process
 
 _COLOCATED = {"train.framework": "trl", "engine.distributed_executor_backend": "external_launcher", "engine.seed": 0}
 
 QUIRK = Quirk(
     id="trl-engine-seed",
     title="TRL's seed does not reach a colocated engine, and runs with other seeds have the same rollouts",
-    match=purpose("rollout")
-    & setting("train.framework").one_of("trl")
-    & setting("engine.distributed_executor_backend").one_of("external_launcher"),
+    match=purpose("rollout") & trl_in_process,
     affected=Affected("trl", introduced="1.0.0"),
     adjustments=Advise(
         "TRL seeds this engine by its rank: until weights differ, a run with another --seed gets the same samples of a prompt; "

@@ -12,6 +12,7 @@ Evidence: none of ours; the report compares 1.9.0 with sleep mode, without it, a
 """
 
 from quirks_core import Advise, Affected, Quirk, Severity, no, purpose, report, setting, unknown, yes
+from quirks_plugins.conditions import trl_in_process
 
 _COLOCATED = {
     "train.framework": "trl",
@@ -22,10 +23,7 @@ _COLOCATED = {
 QUIRK = Quirk(
     id="trl-sleep-weights",
     title="TRL reads the first checkpoint again before each rollout of an engine that has slept",
-    match=purpose("rollout")
-    & setting("train.framework").one_of("trl")
-    & setting("engine.distributed_executor_backend").one_of("external_launcher")
-    & setting("engine.enable_sleep_mode").is_true(),
+    match=purpose("rollout") & trl_in_process & setting("engine.enable_sleep_mode").is_true(),
     affected=Affected("trl", introduced="0.26.0", fixed="1.10.0"),
     adjustments=Advise(
         "after each sleep this TRL loads the checkpoint from disk over the weights that it has sent, so that all rollouts are "

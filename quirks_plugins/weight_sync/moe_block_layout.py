@@ -13,7 +13,7 @@ TRL's update in 1.16.0. No Blackwell was at hand.
 """
 
 from quirks_core import Advise, Affected, Fact, Quirk, Severity, no, purpose, report, setting, unknown, yes
-from quirks_plugins.conditions import mixture, quantized
+from quirks_plugins.conditions import mixture, quantized, trl_in_process
 from quirks_plugins.runs import QWEN3_MOE
 
 _BACKEND, _CAPABILITY = "engine.moe_backend", "platform.gpu.capability"
@@ -27,13 +27,7 @@ QUIRK = Quirk(
     match=purpose("rollout")
     & mixture
     & ~quantized
-    & (
-        setting("train.framework").one_of("verl")
-        | (
-            setting("train.framework").one_of("trl")
-            & setting("engine.distributed_executor_backend").one_of("external_launcher")
-        )
-    )
+    & (setting("train.framework").one_of("verl") | trl_in_process)
     & Fact(_CAPABILITY).one_of(100, 103)
     & (~setting(_BACKEND).is_set() | setting(_BACKEND).one_of("auto")),
     affected=Affected("vllm", introduced="0.24.0"),

@@ -92,6 +92,28 @@ def test_stop_refuses_requests_and_names_the_fault(run, models, worker_in_core):
     assert sum(line.startswith("ledger: only some layers change") for line in ended.said) == 1
 
 
+DIRECT = (
+    _BEFORE
+    + """
+from quirks_core.hook import worker_calls
+
+if __name__ == "__main__":
+    llm = start(distributed_executor_backend="uni")
+    found = []
+    for model in sys.argv[2:]:
+        llm.llm_engine.model_executor.driver_worker.reload_weights(weights_path=model)
+        (answer,) = llm.collective_rpc(worker_calls.METHOD, args=("worker.refit.engine.ledger:account", [], {}))
+        found.append(answer["value"]["updates"])
+    print("RESULT", json.dumps(found), flush=True)
+"""
+)
+
+
+def test_updates_without_a_call_of_the_core_are_in_the_account(run, models):
+    """A trainer in the worker's process calls its methods itself."""
+    assert run(DIRECT, *models, VLLM_ENABLE_V1_MULTIPROCESSING="0").result() == [1, 2]
+
+
 MERGES = (
     _BEFORE
     + """
