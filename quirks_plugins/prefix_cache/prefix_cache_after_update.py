@@ -43,11 +43,6 @@ QUIRK = Quirk(
     adjustments=[
         *SALTED_REQUESTS,
         Patch(
-            "vllm.v1.request:Request.__getattr__",
-            adds=f"{_PATCHES}:hash_when_read",
-            reason="a request that waits is hashed again when it is scheduled",
-        ),
-        Patch(
             f"{_CORE}.collective_rpc",
             wrapper=f"{_PATCHES}:wrap_collective_rpc",
             expects=("caad873823bb",),
@@ -77,7 +72,6 @@ QUIRK = Quirk(
                 "EngineCore.add_request",
                 "EngineCore.collective_rpc",
                 "EngineCore.preprocess_add_request",
-                "Request.__getattr__",
             ],
         ),
         no("qwen3", {_SLOT: False}, vllm="0.32.0"),
