@@ -3,7 +3,7 @@
     python benchmarks/sharded.py             Qwen3-30B-A3B's shape (61 GB in bf16), two GPUs on each side
     SHARDED_LAYERS=4 python …                with fewer layers
     SHARDED_TRAINERS=1 SHARDED_ENGINES=1 …   with other numbers of GPUs
-    SHARDED_WAYS=TP,EP,FP8,native,IPC …      some of the engines alone
+    SHARDED_WAYS=TP,EP,FP8,native,IPC …      some of the engines alone; FP8-IPC, too
 
 The trainer is an FSDP2 model with random weights that are made on its GPUs, one process for each. The engine starts from dummy
 weights. A refit is all of it: pause, update, resume. "gathered" is the first way of the same transport: each tensor is gathered
@@ -254,7 +254,7 @@ def engine_arguments(way: str) -> dict[str, Any]:
         "kv_cache_memory_bytes": 1 << 30,
         "tensor_parallel_size": ENGINES,
     }
-    return common | {"EP": {"enable_expert_parallel": True}, "FP8": {"quantization": "fp8_per_block"}}.get(way, {})
+    return common | {"EP": {"enable_expert_parallel": True}, "FP8": {"quantization": "fp8_per_block"}}.get(way[:3], {})
 
 
 async def ours(way: str, folder: Path, trainers: Trainers, rounds: int, found: list[measure.Row]) -> None:
@@ -265,12 +265,12 @@ async def ours(way: str, folder: Path, trainers: Trainers, rounds: int, found: l
     config = {
         "model": str(folder),
         "engine": {**engine_arguments(way), "vllm_kwargs": {"skip_tokenizer_init": True}},
-        "refit": {"transport": "ipc_zmq" if way == "IPC" else "collective"},
+        "refit": {"transport": "ipc_zmq" if way.endswith("IPC") else "collective"},
     }
     worker = VllmAsyncGenerationWorker(config)
     await worker.post_init_async()
     try:
-        if way == "IPC":
+        if way.endswith("IPC"):
             await trainers.do("open IPC", await worker.report_refit_addresses_async())
             update = worker.update_weights_via_ipc_zmq_async
         else:
@@ -292,9 +292,9 @@ async def ours(way: str, folder: Path, trainers: Trainers, rounds: int, found: l
 
         for _ in range(2):  # the first records, the second compares what was recorded with the model's loaders
             await refit("gathered")
-        digested = await llm.collective_rpc(digests) if way != "FP8" else None
+        digested = await llm.collective_rpc(digests) if not way.startswith("FP8") else None
         for how, title in (("gathered", "gathered and broadcast"), ("pieces", "by pieces")):
-            if way == "FP8" and how == "pieces":
+            if way.startswith("FP8") and how == "pieces":
                 continue
             await llm.collective_rpc(_peak, args=(True,))
             times = [await refit(how) for _ in range(rounds + 1)]
@@ -359,7 +359,8 @@ async def everything(folder: Path, rounds: int) -> list[measure.Row]:
     nbytes = sum(parameter.nbytes for parameter in model.parameters())
     print(f"{nbytes / 1e9:.1f} GB", file=sys.stderr)
     found: list[measure.Row] = []
-    for first, ways in ((ENGINES, [way for way in WAYS if way != "IPC"]), (0, [way for way in WAYS if way == "IPC"])):
+    apart, shared = [way for way in WAYS if not way.endswith("IPC")], [way for way in WAYS if way.endswith("IPC")]
+    for first, ways in ((ENGINES, apart), (0, shared)):
         if not ways:
             continue
         found.append(row("copy over the links" if first else "copy on shared GPUs", links(nbytes, first)))
