@@ -196,30 +196,6 @@ async def test_a_caller_cancelled_before_its_turn_changes_nothing(worker, polici
     assert (await holds(policies.b)).passed
 
 
-async def test_refits_come_one_after_the_other(worker, policies, lab, holds):
-    await asyncio.gather(*(worker.refit_async(policy.model) for policy in (policies.a, policies.b, policies.a, policies.b)))
-
-    assert (await holds(policies.b)).passed
-    (output,) = [output async for _, output in worker.generate_async(lab.batch_of(lab.PROMPTS[:1]))]
-    assert output["weight_versions"][0][0][0] == worker.engine.readiness.version
-
-
-async def test_verification_finds_the_one_tensor_that_differs(worker, policies, holds):
-    weight = policies.a.model.model.layers[1].mlp.gate_proj.weight
-    with torch.no_grad():
-        before = weight[0, 0].clone()
-        weight[0, 0] += 1.0
-
-    try:
-        found = await worker.verify_refit_async(policies.a.model)
-    finally:
-        with torch.no_grad():
-            weight[0, 0] = before
-
-    assert list(found) == ["model.layers.1.mlp.gate_up_proj (as it computes)"]
-    assert (await holds(policies.a)).passed
-
-
 async def test_verification_takes_the_weights_once_more(worker, policies, elsewhere):
     """Verification takes the weights once more from the trainer's process."""
     trainer, update = elsewhere
