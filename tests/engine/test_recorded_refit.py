@@ -56,6 +56,12 @@ async def test_copied_tensors_are_verified_in_place(worker, policies):
     assert await worker.verify_refit_async(policies[0]) == {}
 
 
+async def twice(worker, policy):
+    """One of two refits in a row is compared with the model's loaders."""
+    for _ in range(2):
+        await worker.refit_async(policy)
+
+
 async def test_wrong_copies_are_refused_until_the_next_refit(worker, policies, lab):
     def swap(running):
         copies = running.weight_transfer_engine._plan._copies
@@ -65,8 +71,7 @@ async def test_wrong_copies_are_refused_until_the_next_refit(worker, policies, l
     await worker.engine.llm.collective_rpc(swap)
 
     with pytest.raises(RefitError, match=r"what the model's loaders do, in model\.layers\.0\.self_attn\.qkv_proj\.weight"):
-        for _ in range(2):  # one of two is compared
-            await worker.refit_async(policies[1])
+        await twice(worker, policies[1])
 
     with pytest.raises(NotReadyError, match="a refit failed half-way"):
         await lab.greedy(worker)

@@ -62,7 +62,6 @@ def test_a_healthy_run_is_logged_without_a_verdict(run, options, differences):
     ("fault", "options", "step", "words"),
     [
         ("unmerged", ("--lora",), 1, "a base whose adapter is not merged, or a stale copy"),
-        ("frozen", (), 2, "a base whose adapter is not merged, or a stale copy"),
         ("stale", (), 3, "a base whose adapter is not merged, or a stale copy"),
         ("unsent", (), 2, "no update came since the comparison before"),
     ],

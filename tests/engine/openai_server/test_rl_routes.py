@@ -245,16 +245,6 @@ async def test_a_waiting_stream_continues_with_the_new_weights(served, trainer, 
     await idle()
 
 
-async def test_an_update_during_a_pause_leaves_the_engine_paused(trainer, whole):
-    await trainer.post("/pause")
-    await whole()
-
-    paused = (await trainer.get("/is_paused")).json()
-    await trainer.post("/resume")
-
-    assert paused == {"is_paused": True}
-
-
 async def test_what_the_platform_cannot_do_is_refused(trainer):
     """With the worker's reason."""
     status, body = await step(trainer, "sleep")

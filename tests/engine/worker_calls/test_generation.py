@@ -12,9 +12,9 @@ from worker.errors import BatchError, GenerationTimeoutError
 LONGEST, NEW_TOKENS = 1024, 24
 
 
-async def collected(worker, batch, *, greedy=True):
+async def collected(worker, batch):
     """Outputs in the order of their indices, and the order in which they came."""
-    came = [item async for item in worker.generate_async(batch, greedy=greedy)]
+    came = [item async for item in worker.generate_async(batch, greedy=True)]
     return [output for _, output in sorted(came, key=lambda item: item[0])], [index for index, _ in came]
 
 
