@@ -52,20 +52,6 @@ async def test_an_engine_without_our_plugin_does_not_start(checkpoint, running, 
             pass
 
 
-async def test_a_refused_argument_is_shown_with_its_value(checkpoint, running):
-    """No quirk is blamed."""
-    with pytest.raises(EngineStartError) as caught:
-        async with running(checkpoint("qwen3"), {"engine": {"cpu_offload_gb": -1, "load_format": "auto"}}):
-            pass
-
-    first, field, problem, *_ = str(caught.value).splitlines()
-    assert first.startswith("the engine died while it started: 1 validation error for ")
-    assert field.strip() == "cpu_offload_gb"
-    assert "Input should be greater than or equal to 0" in problem
-    assert "input_value=-1" in problem
-    assert [note.partition(" (")[0] for note in caught.value.__notes__] == [_NO_QUIRK]
-
-
 async def test_shutdown_removes_only_what_the_engine_brought(checkpoint, running):
     before = dict(os.environ)
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,), name="dataloader")

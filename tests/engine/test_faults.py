@@ -133,7 +133,6 @@ async def test_an_engine_killed_in_generation_is_named(checkpoint, running, lab,
             await worker.refit_async(model)
             outcome = lab.same_tokens(await greedy(worker, lab), reference)
         assert outcome.passed, outcome
-        await _many_long_requests_take_a_refit_in_the_middle(worker, model, lab, under_way)
         generating = asyncio.create_task(consumed(worker, lab))
         await under_way(worker, len(lab.PROMPTS))
         await _a_killed_worker_process_ends_a_refit(worker, generating, half_way)
@@ -152,29 +151,6 @@ async def _a_dummy_start_wants_every_parameter(worker, model):
         model.model.norm = norm
     with pytest.raises(NotReadyError, match="refit once more, completely"):
         await anext(worker.generate_text_async({"prompts": ["Hello"]}))
-
-
-async def _many_long_requests_take_a_refit_in_the_middle(worker, model, lab, under_way):
-    """More than the engine runs at once, so that some wait and some run when it comes."""
-    total, longest = 64, 200
-    prompts = [tuple((7 * index * place + 11) % 500 + 5 for place in range(5 + index)) for index in range(total)]
-    sampling = worker.requests.sampling.model_copy(update={"max_new_tokens": longest})
-    found = []
-
-    async def generate():
-        async for index, output in worker.generate_async(lab.batch_of(prompts), sampling=sampling):
-            found.append((len(output["output_ids"][0]) - len(prompts[index]), output["weight_versions"][0]))
-
-    generating = asyncio.create_task(generate())
-    await under_way(worker, 8)
-    await worker.refit_async(model, version="middle")
-    await generating
-
-    assert [length for length, _ in found] == [longest] * total
-    for _, spans in found:
-        assert [start for _, start, _ in spans] == [0, *(end for _, _, end in spans[:-1])]
-        assert spans[-1][0::2] == ("middle", longest)
-    assert {len(spans) for _, spans in found} == {1, 2}
 
 
 async def _a_killed_worker_process_ends_a_refit(worker, generating, half_way):

@@ -71,39 +71,6 @@ def test_every_engine_of_a_script_with_llm_has_its_own_plan(programs, checkpoint
     )
 
 
-#: Without a guard, which works only where processes are forked. The CPU platform asks for spawned ones while it checks the
-#: configuration, so the script asks for forked ones after that.
-FORKED = """
-import json, os, sys
-from vllm import EngineArgs, SamplingParams
-from vllm.v1.engine.llm_engine import LLMEngine
-
-options = {"max_model_len": 128, "num_gpu_blocks_override": 64, "enforce_eager": True, "load_format": "dummy"}
-config = EngineArgs(model=sys.argv[1], **options).create_engine_config()
-os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-engine = LLMEngine.from_vllm_config(config)
-engine.add_request("1", "once upon", SamplingParams(max_tokens=4, ignore_eos=True))
-while engine.has_unfinished_requests():
-    outputs = engine.step()
-print("RESULT", len(outputs[0].outputs[0].token_ids), flush=True)
-"""
-
-
-def test_forked_processes_have_the_plan_with_forced_patches(programs, checkpoint, receipts):
-    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "OMP_NUM_THREADS": "1"}
-    variables["MODEL_QUIRKS_FORCE"] = "throughput"
-
-    ended = programs.script(FORKED, checkpoint("qwen3"), **variables)
-
-    assert ended.result() == 4
-    (engine,) = receipts().engines
-    (front_end,) = receipts().front_ends
-    assert {one.digest for one in (*engine.processes, front_end)} == {engine.digest}
-    assert len({one.pid for one in (*engine.processes, front_end)}) == len(engine.processes) + 1
-    assert engine.processes[-1].engine["engine.logprobs_mode"] == "processed_logprobs"
-    assert patched(receipts()) >= THROUGHPUT
-
-
 DOOR = """
 import asyncio, json, os, sys
 
