@@ -166,32 +166,26 @@ async def _a_killed_worker_process_ends_a_refit(worker, generating, half_way):
         assert "died or closed its socket half-way" in await trainer.says()
 
 
-async def test_an_engine_killed_in_a_refit_ends_it_on_both_sides(checkpoint, running, lab, policy, half_way, under_way):
-    model, reference, _ = policy
+async def test_a_shutdown_ends_what_is_under_way_on_both_sides(checkpoint, running, lab, policy, half_way, under_way):
+    model, *_ = policy
     async with running(checkpoint("qwen3"), LONG) as worker:
         await worker.refit_async(model)
         generating = asyncio.create_task(consumed(worker, lab))
         await under_way(worker, len(lab.PROMPTS))
         updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
+        waiting = asyncio.create_task(worker.refit_async(model))
         async with half_way(worker) as trainer, asyncio.timeout(HUNG_S):
-            os.kill(pid_of(worker, "EngineCore"), signal.SIGKILL)
+            assert await worker.shutdown()
 
-            with pytest.raises(EngineDiedError, match="was killed by SIGKILL"):
-                await updating
-            with pytest.raises(EngineDiedError, match="was killed by SIGKILL"):
+            with pytest.raises(GenerationAbortedError, match="generation was aborted: the worker was shut down"):
                 await generating
-            await worker.shutdown()
+            for refit in (updating, waiting):
+                with pytest.raises(EngineDiedError, match="the engine was shut down meanwhile"):
+                    await refit
             trainer.go_on()
-            assert "died or closed its socket half-way" in await trainer.says()
-
-    async with running(checkpoint("qwen3"), LONG) as worker:
-        async with asyncio.timeout(HUNG_S):
-            await worker.refit_async(model)
-            outcome = lab.same_tokens(await greedy(worker, lab), reference)
-        assert outcome.passed, outcome
-        generating = asyncio.create_task(consumed(worker, lab))
-        await under_way(worker, len(lab.PROMPTS))
-        await _a_shutdown_ends_what_is_under_way(worker, generating, model, half_way)
+            ended = await trainer.says()
+            assert "given up while waiting" in ended or "died or closed its socket half-way" in ended
+            assert await worker.shutdown()
 
 
 async def test_an_engine_killed_over_http_is_named_in_every_reply(checkpoint, running, tmp_path):
@@ -237,20 +231,3 @@ async def test_an_engine_killed_over_http_is_named_in_every_reply(checkpoint, ru
         assert death in error
         assert done == "data: [DONE]"
     assert (health.status_code, health.content) == (503, b"")
-
-
-async def _a_shutdown_ends_what_is_under_way(worker, generating, model, half_way):
-    updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
-    waiting = asyncio.create_task(worker.refit_async(model))
-    async with half_way(worker) as trainer, asyncio.timeout(HUNG_S):
-        assert await worker.shutdown()
-
-        with pytest.raises(GenerationAbortedError, match="generation was aborted: the worker was shut down"):
-            await generating
-        for refit in (updating, waiting):
-            with pytest.raises(EngineDiedError, match="the engine was shut down meanwhile"):
-                await refit
-        trainer.go_on()
-        ended = await trainer.says()
-        assert "given up while waiting" in ended or "died or closed its socket half-way" in ended
-        assert await worker.shutdown()

@@ -238,10 +238,10 @@ async def test_who_leaves_early_takes_the_requests_out_of_all_engines(group, tok
 async def test_texts_are_generated_by_all_ranks_in_their_places(group):
     prompts = [f"t{number} t{number + 1}" for number in range(3, 9)]
 
-    by_all = {index: found["texts"] async for index, found in group.generate_text_async({"prompts": prompts}, greedy=True)}
-    by_one = {
-        index: found["texts"] async for index, found in group.generate_text_async({"prompts": prompts}, greedy=True, rank=1)
-    }
+    by_all, by_one = [
+        dict([item async for item in group.generate_text_async({"prompts": prompts}, greedy=True, rank=rank)])
+        for rank in (None, 1)
+    ]
 
     assert sorted(by_all) == list(range(6))
     assert by_all == by_one

@@ -226,25 +226,6 @@ async def test_a_trainer_that_ends_in_the_middle_is_told_of(trainer, update, who
     await idle()
 
 
-async def test_a_waiting_stream_continues_with_the_new_weights(served, trainer, update, idle):
-    states = served.llm.output_processor.request_states
-    asked = asyncio.create_task(chat(trainer, ignore_eos=True))
-    await settled(lambda: any(state.detokenizer.num_output_tokens() > 3 for state in states.values()))
-
-    await step(trainer, "start_weight_update")
-    made = [state.detokenizer.num_output_tokens() for state in states.values()]
-    await update()
-    await asyncio.sleep(0.3)
-    still = [state.detokenizer.num_output_tokens() for state in states.values()]
-    await step(trainer, "finish_weight_update", {"weight_version": "while-streaming"})
-    message = (await asked).json()["choices"][0]["message"]
-
-    assert made == still
-    assert message["weight_versions"][-1][0] == "while-streaming"
-    assert len(message["weight_versions"]) == 2
-    await idle()
-
-
 async def test_what_the_platform_cannot_do_is_refused(trainer):
     """With the worker's reason."""
     status, body = await step(trainer, "sleep")
