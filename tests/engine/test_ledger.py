@@ -59,10 +59,17 @@ async def test_only_a_run_that_stops_changing_has_a_verdict(trainer, lab):
     assert (note.kind, note.is_grave) == ("unchanged", False)
     assert f"changed 0 of {len(entry.digests)} tensors; earlier updates changed {len(entry.digests)} of them" in note.text
     assert note.text not in worker.warnings
-    await worker.report_updates_async(10)  # what the trainer has made
     step(policy)
     await worker.refit_async(policy)
     assert worker.last_refit.verdicts == ()
+
+
+async def test_weights_that_are_too_old_for_their_trainer_are_named(trainer):
+    worker, policy = trainer
+    await worker.report_updates_async(10)
+    step(policy)
+    await worker.refit_async(policy)
+
     behind = [await worker.report_updates_async(updates) for updates in (14, 15)]
     assert [[verdict.kind for verdict in found] for found in behind] == [[], ["behind"]]
 
