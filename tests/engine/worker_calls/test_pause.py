@@ -116,6 +116,16 @@ async def test_every_token_is_made_by_the_weights_of_its_label(
                 assert (got[start:end] - thought[version[0]][start:end]).abs().max() < 1e-2, (index, version, start, end)
 
 
+async def test_a_pause_during_a_refit_holds_after_it(worker, refit_under_way):
+    async with refit_under_way():
+        pausing = asyncio.create_task(worker.pause_async())
+        await asyncio.sleep(0.1)
+    await pausing
+
+    assert await paused(worker)
+    await worker.resume_async()
+
+
 async def test_a_resume_during_a_refit_takes_effect_after_it(worker, refit_under_way, samples, unfinished):
     await worker.pause_async()
     making = asyncio.create_task(samples())
