@@ -18,8 +18,6 @@ from worker import VllmAsyncGenerationWorker
 from worker.engine import engine
 from worker.errors import EngineStartError
 
-_NO_QUIRK = "no quirk changed anything that this error names"
-
 
 async def test_an_engine_that_dies_at_start_says_why_without_leftovers(checkpoint, running, tmp_path):
     model = tmp_path / "broken"
@@ -33,7 +31,7 @@ async def test_an_engine_that_dies_at_start_says_why_without_leftovers(checkpoin
 
     assert "safetensor" in str(caught.value).lower()
     assert "VllmWorker-0" in str(caught.value)
-    assert [note.partition(" (")[0] for note in caught.value.__notes__] == [_NO_QUIRK]
+    assert [note.partition(" (")[0] for note in caught.value.__notes__] == ["no quirk changed anything that this error names"]
     assert children() <= before
     assert "MODEL_QUIRKS_PLAN" not in os.environ
 

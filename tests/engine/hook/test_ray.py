@@ -46,7 +46,7 @@ if __name__ == "__main__":
 """
 
 
-def test_an_actors_engine_has_its_plan_in_the_worker_that_ray_starts(started_programs, checkpoint, tmp_path, receipts):
+def test_an_actors_engine_has_its_plan_in_rays_worker_too(started_programs, checkpoint, tmp_path, receipts):
     """The actor's environment decides; the driver has no plan."""
     lay(tmp_path, "acme-ray", "1.0", {"acme": "acme_ray:platform"}, group="vllm.platform_plugins")
     (tmp_path / "acme_ray.py").write_text(_POINT, encoding="utf-8")

@@ -58,7 +58,7 @@ def test_a_trainer_without_a_server_gets_one_error(programs, models):
     assert ended.text.rstrip().splitlines()[-1].startswith("requests.exceptions.ConnectionError"), ended.text[-3000:]
 
 
-def test_an_init_info_that_cannot_work_is_refused_with_all_reasons():
+def test_an_init_info_that_cannot_work_is_refused_in_one_error():
     reasons = "transport is 'file'; there are ipc_zmq and collective; rank is 2 of trainer_ranks 1; engine_ranks is 0"
     with pytest.raises(ValueError, match=reasons):
         RefitTrainerInitInfo(transport="file", rank=2, engine_ranks=0)

@@ -194,6 +194,16 @@ async def test_a_prompt_that_fills_the_context_is_a_400(http):
         assert str(LONGEST) in reply.json()["error"]["message"]
 
 
+async def test_a_reply_is_cut_to_the_room_that_is_left(http):
+    body = {"messages": [{"role": "user", "content": "x " * 90}]}
+    length = (await http.post("/tokenize", json=body)).json()["count"]
+
+    reply = (await http.post("/v1/chat/completions", json={**body, "max_tokens": LONGEST})).json()
+
+    assert reply["usage"]["completion_tokens"] == LONGEST - length
+    assert reply["choices"][0]["finish_reason"] == "length"
+
+
 def test_a_default_of_vllms_requests_is_no_other_distribution():
     """A watermark of the engine's is on in each request of vLLM 0.30 and 0.31, whether the engine has one or not."""
     from worker.server.serving import ChatRequest

@@ -53,18 +53,6 @@ def update(trainer, lab, model, sockets):
     return send
 
 
-@pytest.fixture
-def whole(trainer, update):
-    """Makes an update, from its first step to its last."""
-
-    async def run(**label):
-        found = [await step(trainer, "start_weight_update"), await update()]
-        found.append(await step(trainer, "finish_weight_update", label or None))
-        assert [status for status, _ in found] == [200] * 3, found
-
-    return run
-
-
 async def step(http, name, body=None):
     reply = await http.post(f"/{name}", json=body)
     return reply.status_code, reply.json()
@@ -209,7 +197,7 @@ async def test_sockets_are_made_in_folders_of_ours_alone(trainer, tmp_path, idle
     await idle()
 
 
-async def test_a_trainer_that_ends_in_the_middle_is_told_of(trainer, update, whole, limit, idle):
+async def test_a_trainer_that_ends_in_the_middle_is_told_of(trainer, update, limit, idle):
     enough = patience(10.0)  # for the part that comes
     limit(enough)
     await step(trainer, "start_weight_update")
@@ -221,7 +209,8 @@ async def test_a_trainer_that_ends_in_the_middle_is_told_of(trainer, update, who
     assert reply.status_code == 503
     assert f"no call came for {enough:g} s" in reply.json()["error"]["message"]
     limit(120.0)
-    await whole()
+    steps = [await step(trainer, "start_weight_update"), await update(), await step(trainer, "finish_weight_update")]
+    assert [status for status, _ in steps] == [200] * 3, steps
     assert (await chat(trainer, max_tokens=2)).status_code == 200
     await idle()
 
