@@ -189,6 +189,7 @@ def test_a_worker_installed_elsewhere_is_ours(rules: Environment, wheels: dict[s
     """As in a virtual environment that sees the rules of the system's."""
     rules.pip("install", "--no-index", "--no-deps", "--target", tmp_path / "site", wheels[WORKER])
     check = "from quirks_core.facts.installation import check_ours, in_the_way; check_ours('worker.refit'); print(in_the_way())"
+    check += "; import worker; worker.GenerationConfig(model={'path': 'x'})"  # without the lab
 
     done = rules.with_site(tmp_path / "site").run("-c", check)
 
@@ -211,18 +212,6 @@ def test_pytest_loads_our_plugins_on_request_only(environment: Make) -> None:
 
     assert (plain.code, kit.code, lab.code) == (0, 0, 1), (plain.out, kit.out)
     assert f"{LAB} is not installed: pip install ./wheels/lab in a clone" in lab.out
-
-
-def test_the_worker_alone_has_its_configuration_and_no_lab(environment: Make) -> None:
-    found = environment(requirements(*NEEDED), RULES, WORKER)
-
-    model = str(found.model("qwen3"))
-    config = found.script(f"import worker; print(worker.GenerationConfig(model={{'path': {model!r}}}).model_dump_json())")
-    outcome = found.quirks("prove", "--all", "--json")
-
-    assert config["model"]["path"] == model
-    assert (outcome.code, f"{LAB} is not installed" in outcome.json["error"]) == (2, True)
-    assert "gemma4-layer-scalar" in found.quirks("list").out
 
 
 @pytest.fixture(scope="module")

@@ -159,24 +159,16 @@ def plain(original):
     def dispatch(layer, remove_weight):
         layer.cpu_linear = torch.nn.functional.linear
 
-    in_each_process()
     return dispatch
-
-
-def in_each_process():
-    pass
 """
 
 
 @pytest.fixture(scope="session")
 def plain_layers(third_party: Callable[..., AbstractContextManager[Path]]) -> Callable[..., AbstractContextManager[Path]]:
-    """Has engines of the recipe ``plain`` copy all weights, as on a GPU: on the CPU vLLM packs those of linear layers.
+    """Has engines of the recipe ``plain`` copy all weights, as on a GPU: on the CPU vLLM packs those of linear layers."""
 
-    Takes source that may define ``in_each_process``, which is called where the patch is put in force.
-    """
-
-    def laid(more: str = "") -> AbstractContextManager[Path]:
-        source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_PLAIN}{more}"
+    def laid() -> AbstractContextManager[Path]:
+        source = f"TARGET = {_TARGET!r}\nEXPECTS = {INSTALLED.fingerprint(_TARGET)!r}\n{_PLAIN}"
         return third_party("acme_plain", {"acme-plain/linear": "acme_plain:QUIRK"}, source)
 
     return laid

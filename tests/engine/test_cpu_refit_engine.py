@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 import shutil
 
 import pytest
-
-from worker.errors import RefitError
 
 
 async def test_an_engine_with_packed_layers_is_right_after_each_refit(lab):
@@ -22,26 +19,13 @@ async def test_an_engine_with_packed_layers_is_right_after_each_refit(lab):
             await worker.refit_async(trainer)
             outcomes.append(lab.same_tokens(await lab.greedy(worker), lab.reference(trainer)))
         report = worker.last_refit
-        spoilt = await _nan_is_refused(worker, trainers[0])
-        await worker.refit_async(trainers[1])
-        outcomes.append(lab.same_tokens(await lab.greedy(worker), lab.reference(trainers[1])))
 
     assert all(outcome.passed for outcome in outcomes), outcomes
     assert outcomes[0].expected != outcomes[1].expected
-    assert spoilt == "model.layers.1.mlp.experts.0.down_proj.weight"
     # What is packed went through vLLM's reload again, and the rest was copied as recorded.
     assert report.copied
     assert any(layer.endswith("qkv_proj") for layer in report.layers)
     assert not any("norm" in layer for layer in report.layers)
-
-
-async def _nan_is_refused(worker, trainer):
-    """Refits with one NaN in a layer that vLLM packs; returns the name of the tensor that the message tells."""
-    model = copy.deepcopy(trainer)
-    model.model.layers[1].mlp.experts.down_proj.data.view(-1)[0] = math.nan
-    with pytest.raises(RefitError, match=r"not finite, \S+ \(1 value\); correct") as caught:
-        await worker.refit_async(model)
-    return re.search(r"not finite, (\S+)", str(caught.value))[1]
 
 
 async def test_no_nan_outlives_a_checkpoints(lab, tmp_path):

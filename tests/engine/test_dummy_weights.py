@@ -68,16 +68,3 @@ async def test_a_complete_refit_opens_every_way_to_generate(worker, http, lab, c
 
     assert lab.same_tokens(await lab.greedy(worker), lab.reference(trainer)).passed
     assert (await answers(http))[0] == [200, 200, 200]
-
-
-async def test_an_engine_that_takes_adapters_is_refitted_completely(checkpoint, running, lab):
-    """With LoRA, vLLM wraps its layers, the tied head as well, and loads them by the names without the wrappers."""
-    trainer = lab.trainer(checkpoint("llama_tied", seed=1))
-    lora = {"engine": {"vllm_kwargs": {"enable_lora": True, "max_lora_rank": 8}}}
-
-    async with running(checkpoint("llama_tied"), lora) as worker:
-        for _ in range(2):
-            await worker.refit_async(trainer)
-            assert lab.same_tokens(await lab.greedy(worker), lab.reference(trainer)).passed
-            assert await worker.verify_refit_async(trainer) == {}
-        assert worker.last_refit.unloaded == ()

@@ -80,16 +80,6 @@ async def consumed(worker, lab):
     return [item async for item in worker.generate_async(lab.batch_of(lab.PROMPTS), greedy=True)]
 
 
-async def greedy(worker, lab):
-    """As many tokens as transformers made."""
-    requests = worker.requests
-    before, requests.sampling = requests.sampling, requests.sampling.model_copy(update={"max_new_tokens": lab.NEW_TOKENS})
-    try:
-        return await lab.greedy(worker)
-    finally:
-        requests.sampling = before
-
-
 LONG = {
     "engine": {"max_model_len": 1024, "max_num_seqs": 16},
     "sampling": {"max_new_tokens": 900},
@@ -131,9 +121,8 @@ async def test_an_engine_killed_in_generation_is_named(checkpoint, running, lab,
                 await consumed(worker, lab)
             await _a_dummy_start_wants_every_parameter(worker, model)
             await worker.refit_async(model)
-            outcome = lab.same_tokens(await greedy(worker, lab), reference)
-        assert outcome.passed, outcome
-        await _many_long_requests_take_a_refit_in_the_middle(worker, model, lab, under_way)
+            rows = await lab.greedy(worker)
+        assert [row.tokens[: lab.NEW_TOKENS] for row in rows] == [row.tokens for row in reference]
         generating = asyncio.create_task(consumed(worker, lab))
         await under_way(worker, len(lab.PROMPTS))
         await _a_killed_worker_process_ends_a_refit(worker, generating, half_way)
@@ -154,29 +143,6 @@ async def _a_dummy_start_wants_every_parameter(worker, model):
         await anext(worker.generate_text_async({"prompts": ["Hello"]}))
 
 
-async def _many_long_requests_take_a_refit_in_the_middle(worker, model, lab, under_way):
-    """More than the engine runs at once, so that some wait and some run when it comes."""
-    total, longest = 64, 200
-    prompts = [tuple((7 * index * place + 11) % 500 + 5 for place in range(5 + index)) for index in range(total)]
-    sampling = worker.requests.sampling.model_copy(update={"max_new_tokens": longest})
-    found = []
-
-    async def generate():
-        async for index, output in worker.generate_async(lab.batch_of(prompts), sampling=sampling):
-            found.append((len(output["output_ids"][0]) - len(prompts[index]), output["weight_versions"][0]))
-
-    generating = asyncio.create_task(generate())
-    await under_way(worker, 8)
-    await worker.refit_async(model, version="middle")
-    await generating
-
-    assert [length for length, _ in found] == [longest] * total
-    for _, spans in found:
-        assert [start for _, start, _ in spans] == [0, *(end for _, _, end in spans[:-1])]
-        assert spans[-1][0::2] == ("middle", longest)
-    assert {len(spans) for _, spans in found} == {1, 2}
-
-
 async def _a_killed_worker_process_ends_a_refit(worker, generating, half_way):
     updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
     async with half_way(worker) as trainer, asyncio.timeout(HUNG_S):
@@ -190,32 +156,26 @@ async def _a_killed_worker_process_ends_a_refit(worker, generating, half_way):
         assert "died or closed its socket half-way" in await trainer.says()
 
 
-async def test_an_engine_killed_in_a_refit_ends_it_on_both_sides(checkpoint, running, lab, policy, half_way, under_way):
-    model, reference, _ = policy
+async def test_a_shutdown_ends_what_is_under_way_on_both_sides(checkpoint, running, lab, policy, half_way, under_way):
+    model, *_ = policy
     async with running(checkpoint("qwen3"), LONG) as worker:
         await worker.refit_async(model)
         generating = asyncio.create_task(consumed(worker, lab))
         await under_way(worker, len(lab.PROMPTS))
         updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
+        waiting = asyncio.create_task(worker.refit_async(model))
         async with half_way(worker) as trainer, asyncio.timeout(HUNG_S):
-            os.kill(pid_of(worker, "EngineCore"), signal.SIGKILL)
+            assert await worker.shutdown()
 
-            with pytest.raises(EngineDiedError, match="was killed by SIGKILL"):
-                await updating
-            with pytest.raises(EngineDiedError, match="was killed by SIGKILL"):
+            with pytest.raises(GenerationAbortedError, match="generation was aborted: the worker was shut down"):
                 await generating
-            await worker.shutdown()
+            for refit in (updating, waiting):
+                with pytest.raises(EngineDiedError, match="the engine was shut down meanwhile"):
+                    await refit
             trainer.go_on()
-            assert "died or closed its socket half-way" in await trainer.says()
-
-    async with running(checkpoint("qwen3"), LONG) as worker:
-        async with asyncio.timeout(HUNG_S):
-            await worker.refit_async(model)
-            outcome = lab.same_tokens(await greedy(worker, lab), reference)
-        assert outcome.passed, outcome
-        generating = asyncio.create_task(consumed(worker, lab))
-        await under_way(worker, len(lab.PROMPTS))
-        await _a_shutdown_ends_what_is_under_way(worker, generating, model, half_way)
+            ended = await trainer.says()
+            assert "given up while waiting" in ended or "died or closed its socket half-way" in ended
+            assert await worker.shutdown()
 
 
 async def test_an_engine_killed_over_http_is_named_in_every_reply(checkpoint, running, tmp_path):
@@ -261,20 +221,3 @@ async def test_an_engine_killed_over_http_is_named_in_every_reply(checkpoint, ru
         assert death in error
         assert done == "data: [DONE]"
     assert (health.status_code, health.content) == (503, b"")
-
-
-async def _a_shutdown_ends_what_is_under_way(worker, generating, model, half_way):
-    updating = asyncio.create_task(worker.update_weights_via_ipc_zmq_async())
-    waiting = asyncio.create_task(worker.refit_async(model))
-    async with half_way(worker) as trainer, asyncio.timeout(HUNG_S):
-        assert await worker.shutdown()
-
-        with pytest.raises(GenerationAbortedError, match="generation was aborted: the worker was shut down"):
-            await generating
-        for refit in (updating, waiting):
-            with pytest.raises(EngineDiedError, match="the engine was shut down meanwhile"):
-                await refit
-        trainer.go_on()
-        ended = await trainer.says()
-        assert "given up while waiting" in ended or "died or closed its socket half-way" in ended
-        assert await worker.shutdown()

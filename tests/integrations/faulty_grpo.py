@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import runpy
 from pathlib import Path
@@ -24,9 +23,6 @@ def plant(trainer, fault):
     send = generation._iter_named_params
     if fault == "unmerged":  # what is sent is the base, at every step
         trainer.model.merge_adapter = trainer.model.unmerge_adapter = lambda: None
-    elif fault == "frozen":
-        base = copy.deepcopy(trainer.model)
-        generation._iter_named_params = lambda: ((name, one.data) for name, one in base.named_parameters())
     elif fault == "stale":  # from the third update on, the second
         sent = []
 
@@ -50,7 +46,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("log", type=Path)
-    parser.add_argument("fault", choices=["none", "unmerged", "frozen", "stale", "unsent"])
+    parser.add_argument("fault", choices=["none", "unmerged", "stale", "unsent"])
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--fp16", action="store_true")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -151,14 +150,6 @@ def test_an_installed_quirk_goes_the_way_of_every_engine_process(applied):
 def test_a_quirk_that_cannot_be_put_into_force_is_an_error(applied, engine, quirk_context, overrides, model, error, words):
     with pytest.raises(error, match=words):
         applied(engine(**overrides), quirk_context(model)).__enter__()
-
-
-def test_equal_requests_share_one_tiny_checkpoint(tiny_checkpoint):
-    first, second, other = tiny_checkpoint("qwen3"), tiny_checkpoint("qwen3"), tiny_checkpoint("qwen3", seed=1)
-
-    assert first == second != other
-    assert json.loads((first / "config.json").read_text())["model_type"] == "qwen3"
-    assert (first / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
 
 
 def test_the_plugins_of_pytest_import_nothing_but_themselves(python):

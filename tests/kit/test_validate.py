@@ -115,16 +115,8 @@ def test_only_third_parties_are_checked_by_default(validated: Any) -> None:
              "kit-x", "kit-y"]  # fmt: skip
 
     assert [row["name"] for row in validated["distributions"]] == names
-    assert validated["distributions"][1] == {
-        "name": "kit-good",
-        "version": "1.2",
-        "plugins": ["kit-good/one"],
-        "quirks": ["kit-good/one"],
-    }
-
-
-def test_a_good_distribution_has_nothing_to_mend(findings: Any) -> None:
-    assert findings("kit-good") == []
+    assert (validated["distributions"][1]["version"], validated["distributions"][1]["quirks"]) == ("1.2", ["kit-good/one"])
+    assert [row for row in validated["findings"] if row["distribution"] == "kit-good"] == []  # nothing to mend
 
 
 @pytest.mark.parametrize("number", range(len(BROKEN)), ids=list(BROKEN))

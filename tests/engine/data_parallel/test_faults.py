@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from patience import HUNG_S, until
 from worker import WorkerGroup
 from worker.engine import leftovers
 from worker.errors import RankError
-from worker.group.ranks import Rank, Ranks
+from worker.group.ranks import Ranks
 from worker.lab.kit.lab import configuration
 
 _MOE = {
@@ -153,22 +152,6 @@ async def test_a_rank_that_never_comes_up_is_named_without_leftovers(checkpoint,
 
     until(is_over, "the end of the actors and engines that were started")
     assert not any(map(os.path.exists, (rank.folder for rank in ranks)))
-
-
-async def test_a_port_that_somebody_takes_first_is_named(checkpoint, lean, monkeypatch):
-    group = WorkerGroup(configuration(checkpoint("qwen3_moe"), lean(_MOE)))
-    connect = Rank.connect
-    with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
-
-        async def meeting_there(rank):
-            await connect(rank)
-            rank.port = port
-
-        monkeypatch.setattr(Rank, "connect", meeting_there)
-        await refused(group, rf"rank 0: .* Address already in use .*:{port}")
-
-    assert group._ranks.all == ()
 
 
 async def test_a_node_with_another_plan_is_refused(checkpoint, lean, monkeypatch):

@@ -71,39 +71,6 @@ def test_every_engine_of_a_script_with_llm_has_its_own_plan(programs, checkpoint
     )
 
 
-#: Without a guard, which works only where processes are forked. The CPU platform asks for spawned ones while it checks the
-#: configuration, so the script asks for forked ones after that.
-FORKED = """
-import json, os, sys
-from vllm import EngineArgs, SamplingParams
-from vllm.v1.engine.llm_engine import LLMEngine
-
-options = {"max_model_len": 128, "num_gpu_blocks_override": 64, "enforce_eager": True, "load_format": "dummy"}
-config = EngineArgs(model=sys.argv[1], **options).create_engine_config()
-os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-engine = LLMEngine.from_vllm_config(config)
-engine.add_request("1", "once upon", SamplingParams(max_tokens=4, ignore_eos=True))
-while engine.has_unfinished_requests():
-    outputs = engine.step()
-print("RESULT", len(outputs[0].outputs[0].token_ids), flush=True)
-"""
-
-
-def test_forked_processes_have_the_plan_with_forced_patches(programs, checkpoint, receipts):
-    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": str(receipts.file), "OMP_NUM_THREADS": "1"}
-    variables["MODEL_QUIRKS_FORCE"] = "throughput"
-
-    ended = programs.script(FORKED, checkpoint("qwen3"), **variables)
-
-    assert ended.result() == 4
-    (engine,) = receipts().engines
-    (front_end,) = receipts().front_ends
-    assert {one.digest for one in (*engine.processes, front_end)} == {engine.digest}
-    assert len({one.pid for one in (*engine.processes, front_end)}) == len(engine.processes) + 1
-    assert engine.processes[-1].engine["engine.logprobs_mode"] == "processed_logprobs"
-    assert patched(receipts()) >= THROUGHPUT
-
-
 DOOR = """
 import asyncio, json, os, sys
 
@@ -145,47 +112,6 @@ def test_the_library_door_proves_the_plan_that_it_applies(programs, checkpoint, 
     assert [name for name in result["changed"] if "QUIRKS" in name or "RAY" in name] == []
 
 
-RAY = """
-import asyncio, json, os, sys
-import ray
-
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True)
-
-@ray.remote(num_cpus=1, runtime_env={"env_vars": {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_RECEIPT": sys.argv[2]}})
-class Actor:
-    def run(self, model):
-        return asyncio.run(generate(model))
-
-async def generate(model):
-    from vllm import AsyncEngineArgs, SamplingParams
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    options = {"max_model_len": 128, "num_gpu_blocks_override": 64, "enforce_eager": True, "load_format": "dummy"}
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **options))
-    try:
-        async for output in engine.generate("once upon", SamplingParams(max_tokens=4, ignore_eos=True), "1"):
-            pass
-        return len(output.outputs[0].token_ids), engine.vllm_config.model_config.logprobs_mode
-    finally:
-        engine.shutdown()
-
-if __name__ == "__main__":
-    found = ray.get(Actor.remote().run.remote(sys.argv[1]))
-    ray.shutdown()
-    print("RESULT", json.dumps(found), flush=True)
-"""
-
-
-def test_an_engine_in_a_ray_actor_has_the_actors_plan(programs, checkpoint, receipts, worker_in_core):
-    """Its environment decides."""
-    ended = programs.script(RAY, checkpoint("qwen3"), receipts.file, **worker_in_core)
-
-    assert ended.result() == [4, "processed_logprobs"]
-    (engine,) = receipts().engines
-    assert {one.digest for one in (*engine.processes, *receipts().front_ends)} == {engine.digest}
-    assert any("a sign of a trainer: load_format=dummy" in line for line in ended.said)
-
-
 def test_a_batch_of_vllms_own_command_has_the_plan(programs, vllm, checkpoint, receipts, tmp_path, worker_in_core):
     model = str(checkpoint("qwen3"))
     body = {"model": model, "messages": [{"role": "user", "content": "once upon"}], "max_tokens": 4}
@@ -214,17 +140,24 @@ if __name__ == "__main__":
 """
 
 
-def test_an_engine_that_starts_ends_with_its_killed_front_end(programs, checkpoint, tmp_path):
-    script = tmp_path / "started.py"
+def test_an_engine_that_no_quirk_changes_ends_with_its_front_end(programs, checkpoint, receipts, tmp_path):
+    """It is reported like any other; what it started ends also if the front end is killed."""
+    script, off = tmp_path / "started.py", "cpu-seeded-chunked-prefill,logprob-token-ids-rows"
     script.write_text(STARTED, encoding="utf-8")
+    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": off, "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
 
-    with programs.running(sys.executable, script, checkpoint("qwen3"), MODEL_QUIRKS="on") as started:
+    with programs.running(sys.executable, script, checkpoint("qwen3"), **variables) as started:
         # Core and worker have loaded the weights, and go on.
-        until(lambda: any(line.startswith("receipt: ") for line in started.said), f"a receipt in {started.log}")
+        until(lambda: receipts.file.exists() and receipts().engines, f"a receipt; the output is in {started.log}")
+        (found,) = receipts().engines
         engine = psutil.Process(started.program.pid).children(recursive=True)
         started.program.kill()
         _, left = psutil.wait_procs(engine, timeout=120)
+        (line,) = started.said
 
+    assert ", none changes anything; " in line
+    assert line.endswith("; switched off: cpu-seeded-chunked-prefill, logprob-token-ids-rows")
+    assert (found.changes, found.processes[-1].engine["engine.model_runner"]) == ({}, "v1")
     assert len(engine) > 1
     assert left == []
 
@@ -270,27 +203,3 @@ def test_a_headless_node_makes_the_same_plan_as_the_head(programs, vllm, checkpo
     assert [len(one.engines) for one in found] == [1, 1]
     assert len({one.engines[0].digest for one in found}) == 1
     assert len({one.engines[0].processes[0].pid for one in found}) == 2
-
-
-PLAIN = """
-import sys
-from vllm import LLM, SamplingParams
-
-llm = LLM(model=sys.argv[1], max_model_len=128, enforce_eager=True, num_gpu_blocks_override=64)
-print("RESULT", len(llm.generate(["once upon"], SamplingParams(max_tokens=4, ignore_eos=True))[0].outputs[0].token_ids))
-"""
-
-
-def test_an_engine_that_no_quirk_changes_is_still_reported(programs, checkpoint, receipts, worker_in_core):
-    off = "cpu-seeded-chunked-prefill,logprob-token-ids-rows"
-    variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": off, "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
-
-    ended = programs.script(PLAIN, checkpoint("qwen3"), **variables, **worker_in_core)
-
-    assert ended.result() == 4
-    (line,) = ended.said
-    assert ", none changes anything; " in line
-    assert line.endswith("; switched off: cpu-seeded-chunked-prefill, logprob-token-ids-rows")
-    (engine,) = receipts().engines
-    assert engine.changes == {}
-    assert [one.engine["engine.model_runner"] for one in engine.processes] == ["v1"]  # of the worker, which is the core here

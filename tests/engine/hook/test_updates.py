@@ -72,16 +72,13 @@ def test_requests_after_an_update_use_no_block_of_older_weights(programs, models
 
 
 RAW = """
-import json, math, sys
+import json, sys
 from safetensors.torch import load_file
 from vllm import LLM, SamplingParams
 
 def sampled(llm):
     sampling = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=0)
-    try:
-        (row,) = llm.generate([{"prompt_token_ids": list(range(5, 30))}], sampling, use_tqdm=False)
-    except Exception as error:
-        return str(error)
+    (row,) = llm.generate([{"prompt_token_ids": list(range(5, 30))}], sampling, use_tqdm=False)
     return {"logprobs": [next(iter(entry.values())).logprob for entry in row.outputs[0].logprobs]}
 
 if __name__ == "__main__":
@@ -91,17 +88,12 @@ if __name__ == "__main__":
     def load(weights):
         llm.apply_model(lambda running: len(running.load_weights(list(weights.items()))))
 
-    right = load_file(third + "/model.safetensors")
-    for weights in (load_file(second + "/model.safetensors"), right):
-        load(weights)
+    for model in (second, third):
+        load(load_file(model + "/model.safetensors"))
     found = {"raw": sampled(llm)}
     for name, model in (("second", second), ("third", third)):
         llm.collective_rpc("reload_weights", kwargs={"weights_path": model})
         found[name] = sampled(llm)
-    spoilt = {**right, "model.norm.weight": right["model.norm.weight"].clone().fill_(math.nan)}
-    for name, weights in (("spoilt", spoilt), ("spoilt again", spoilt), ("mended", right)):
-        load(weights)
-        found[name] = [sampled(llm) for _ in range(2)]
     print("RESULT", json.dumps(found), flush=True)
 """
 
@@ -118,7 +110,7 @@ def _shortened(model: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize(("kind", "is_padded"), [("llama_tied", False), ("llama", True)])
 def test_raw_updates_are_whole_with_the_next_request(programs, checkpoint, worker_in_core, tmp_path, kind, is_padded):
-    """Also two updates without a request between them; one that is refused is mended by the next."""
+    """Also two updates without a request between them."""
     models = [checkpoint(kind, seed=seed) for seed in range(3)]
     if is_padded:
         models = [_shortened(model, tmp_path / str(seed)) for seed, model in enumerate(models)]
@@ -127,6 +119,3 @@ def test_raw_updates_are_whole_with_the_next_request(programs, checkpoint, worke
 
     assert _difference(result["raw"], result["third"]) < 1e-4
     assert _difference(result["second"], result["third"]) > 0.1
-    for name in ("spoilt", "spoilt again"):
-        assert "left NaN or infinite values" in result[name][1]
-    assert all(_difference(mended, result["third"]) < 1e-4 for mended in result["mended"])

@@ -7,22 +7,6 @@ import pytest
 from .conftest import HELLO, NAME, raw
 
 
-async def test_each_turns_prompt_extends_the_turn_before(client, served):
-    """Through the official client."""
-    messages, seen, retokenised = list(HELLO), [], False
-    for turn in range(5):
-        message = (await client.chat.completions.create(model=NAME, messages=messages)).choices[0].message
-
-        assert message.prompt_token_ids[: len(seen)] == seen
-        seen = message.prompt_token_ids + message.generation_token_ids
-        again = served.llm.get_tokenizer().encode(message.content, add_special_tokens=False)
-        retokenised |= again != message.generation_token_ids
-        messages += [message.model_dump(exclude_none=True), {"role": "user", "content": f"go on {turn}"}]
-
-    assert retokenised  # otherwise the test says nothing
-    assert len(messages) == 11
-
-
 async def test_carried_and_explicit_ids_begin_the_same_prompt(client, http):
     """On every route."""
     message = (await client.chat.completions.create(model=NAME, messages=HELLO)).choices[0].message
@@ -44,18 +28,6 @@ async def test_carried_and_explicit_ids_begin_the_same_prompt(client, http):
     tail = kept[len(seen) :]
     assert tail[0] == 1  # the model was cut off by its length, so the template ends its turn
     assert rendered[-len(tail) :] == tail
-
-
-async def test_ids_stay_where_the_template_strips_reasoning(http, served):
-    encode = served.llm.get_tokenizer().encode
-    thought = {"role": "assistant", "content": "<think>a very long thought about it</think>yes"}
-    history = [*HELLO, thought, {"role": "user", "content": "why"}]
-    # " yes" in pieces that the tokenizer would not choose, and the end of the turn that the model chose itself.
-    seen = [*encode("<bos>user\nhello there<eos>\n<bos>assistant\n<think>hm</think>"), *(encode(x)[0] for x in "yes"), 1]
-
-    tokens = (await http.post("/tokenize", json={"messages": history, "required_prefix_token_ids": seen})).json()["tokens"]
-
-    assert tokens == seen + encode("\n<bos>user\nwhy<eos>\n<bos>assistant\n", add_special_tokens=False)
 
 
 @pytest.mark.parametrize("tail", [1, 3])

@@ -103,14 +103,15 @@ async def test_no_nan_outlives_weights_that_were_accepted(worker, policies, lab)
         changed(policies.b, "model.layers.0.self_attn.v_proj.weight", with_value(math.nan, 2)), version="nan"
     )
     assert worker.last_refit.not_finite == {"model.layers.0.self_attn.v_proj.weight": 2}
+    assert {verdict.kind for verdict in worker.last_refit.verdicts} == {"not-finite"}
     assert "the weights 'nan' are not finite: model.layers.0.self_attn.v_proj.weight (2 values)" in worker.warnings[before]
     for _ in range(20):
         spoilt = await lab.greedy(worker)
     assert all(math.isnan(row.logprobs[0]) for row in spoilt)
 
-    await worker.refit_async(policies.b.model, clear_cache=False)  # does not clean, and the next one must all the same
-    await worker.refit_async(policies.b.model, clear_cache=True)
+    await worker.refit_async(policies.b.model)
 
+    assert worker.last_refit.verdicts == ()
     for _ in range(20):
         rows = await lab.greedy(worker)
         assert [row.tokens for row in rows] == [row.tokens for row in policies.b.tokens]
