@@ -52,17 +52,6 @@ def test_the_worst_verdict_of_each_metric_speaks_for_it(faulty):
     assert [verdict.level for verdict in over] == sorted((verdict.level for verdict in over), key=["fail", "warn"].index)
 
 
-def test_the_ablation_is_ordered_from_cures_to_errors(faulty):
-    assert [(item.step.setting, item.effect) for item in tried(faulty)] == [
-        ("engine.logprobs_mode", "restores"),
-        ("refit.clear_cache", "restores"),
-        ("train.head_dtype", "worsens"),
-        ("engine.enforce_eager", "none"),
-        ("engine.enable_prefix_caching", "none"),
-        ("engine.kv_cache_dtype", "error"),
-    ]
-
-
 def test_a_setting_that_breaks_another_scenario_is_no_cure(make_report, make_result):
     change = {"setting": "engine.dtype", "before": None, "after": "float32"}
     step = Step(**change, how="restart", results=(make_result("a"),))
