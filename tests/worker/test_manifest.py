@@ -84,11 +84,6 @@ def test_exactly_the_wrong_lines_of_an_announcement_are_named(value):
         Manifest.parse({})
 
 
-@given(SPECS)
-def test_a_manifest_survives_the_way_to_another_process(specs):
-    assert Manifest.decode(Manifest(specs).encode()) == Manifest(specs)
-
-
 @given(SPECS, st.integers(1, 4000))
 def test_chunks_cover_every_tensor_once_within_the_buffer(specs, wanted):
     whole = Manifest(specs)
