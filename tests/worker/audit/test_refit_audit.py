@@ -146,6 +146,8 @@ def audited(monkeypatch):
 
 
 COVERED = record([hazard(n, planned=(), covered_by=("acme-scale",)) for n in range(3)], PLANNED)
+OPEN = "hazards [b]odd[/]"
+LEFT_WRONG = f"{OPEN}: a refit leaves something"
 STAYS = [hazard(planned=("plan",), after=("parameters", "state_dict")), hazard(7, name="norm", kind="parameter")]
 
 
@@ -158,37 +160,20 @@ STAYS = [hazard(planned=("plan",), after=("parameters", "state_dict")), hazard(7
             0,
             "covered [b]odd[/]: with the plan in force everything is right (acme-scale)",
             (
-                "model.layers.0.scale (3 of them)",
-                "buffer [1] of Layer",
-                "in the checkpoint: model.layers.0.scale",
-                "covered by acme-scale\n",
+                "scale (3 of them): buffer [1] of Layer\n",
+                "in the checkpoint: model.layers.0.scale\n    covered by acme-scale\n",
             ),
         ),
         (
             record([hazard()]),
             1,
-            "hazards [b]odd[/]: nothing covers 1 of 1",
-            ("no quirk covers it", "a refit of the state dict restores it"),
+            f"{OPEN}: nothing covers 1 of 1",
+            ("no quirk covers it; a refit of the state dict restores it",),
         ),
-        (
-            record(STAYS, PLANNED),
-            1,
-            "hazards [b]odd[/]: nothing covers 2 of 2",
-            ("it stays with the plan in force", "parameter [1] of Layer"),
-        ),
-        (
-            record(refits=REFUSED),
-            1,
-            "hazards [b]odd[/]: a refit leaves something",
-            ("refused after refit 'parameters': nothing for [x]",),
-        ),
-        (covered_but(differs=("x",)), 1, "hazards [b]odd[/]: a refit leaves something", ()),
-        (
-            covered_but(refused="no"),
-            1,
-            "hazards [b]odd[/]: a refit leaves something",
-            ("refused after refit 'plan again': no",),
-        ),
+        (record(STAYS, PLANNED), 1, f"{OPEN}: nothing covers 2 of 2", ("it stays with the plan in force",)),
+        (record(refits=REFUSED), 1, LEFT_WRONG, ("refused after refit 'parameters': nothing for [x]",)),
+        (covered_but(differs=("x",)), 1, LEFT_WRONG, ()),
+        (covered_but(refused="no"), 1, LEFT_WRONG, ("refused after refit 'plan again': no",)),
     ],
     ids=["clean", "covered", "open", "stays", "refused", "the plan brings one in", "refused with the plan"],
 )
