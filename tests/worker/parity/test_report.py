@@ -41,12 +41,13 @@ def test_a_scenario_that_is_not_sound_gives_its_reason(faulty, shown):
 
 
 def test_the_ablation_is_ordered_from_cures_to_errors(faulty, shown):
+    """A setting that breaks another scenario is no cure."""
     lines = shown(faulty, width=None).partition("\nablation")[2].splitlines()[1:13]
 
     assert [(step.split(":")[0], effect.split(" (")[0]) for step, effect in zip(lines[::2], lines[1::2], strict=True)] == [
         ("  engine.logprobs_mode", "    restores temperature"),
         ("  refit.clear_cache", "    restores in-flight-kept"),
-        ("  train.head_dtype", "    worsens cold-start"),
+        ("  train.head_dtype", "    restores top-p-top-k; worsens cold-start"),
         ("  engine.enforce_eager", "    no effect"),
         ("  engine.enable_prefix_caching", "    no effect"),
         ("  engine.kv_cache_dtype", "    not tried: EngineStartError: no fp8"),
