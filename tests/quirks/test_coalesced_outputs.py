@@ -42,18 +42,6 @@ def step():
 
 
 @pytest.fixture
-def lists():
-    """One step's logprobs: ids, logprobs and ranks of `rows` requests."""
-    from vllm.v1.outputs import LogprobsLists
-
-    def make(rows, columns=1, value=0.0):
-        shape = (rows, columns)
-        return LogprobsLists(np.zeros(shape, np.int32), np.full(shape, value, np.float32), np.ones(rows, np.int32))
-
-    return make
-
-
-@pytest.fixture
 def request_of():
     """A request as the scheduler has it, with sampling parameters changed."""
     from vllm import SamplingParams
@@ -112,10 +100,12 @@ def test_each_client_gets_its_own_unless_it_ended_the_request(step, request_of):
     assert held.release() == {}
 
 
-def test_long_requests_keep_no_arrays_of_their_steps_alive(step, request_of, lists):
+def test_long_requests_keep_no_arrays_of_their_steps_alive(step, request_of):
+    from vllm.v1.outputs import LogprobsLists
+
     held, arrays = HeldOutputs(), []
     for number in range(300):
-        made = lists(1, columns=4, value=float(number))
+        made = LogprobsLists(np.zeros((1, 4), np.int32), np.full((1, 4), number, np.float32), np.ones(1, np.int32))
         arrays.append(weakref.ref(made.logprobs))
         step(held, {"a": request_of()}, logprobs=made)
         del made

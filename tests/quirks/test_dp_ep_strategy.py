@@ -6,12 +6,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import pytest
-
 from quirks_core import ModelFlag, RunContext, yes
-from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.resolve import resolve
-from quirks_core.plugins.registry import Registry
 from quirks_plugins.runs import parallel
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -82,13 +78,8 @@ def violations(run: Run) -> Iterator[str]:
             yield "replica-on-one-node"
 
 
-@pytest.fixture(scope="module")
-def rules(registry: Registry) -> tuple[Loaded, ...]:
-    """The built-in quirks of the flag."""
-    return tuple(item for item in registry.loaded if item.quirk.flag == ModelFlag.DP_EP_STRATEGY)
-
-
-def test_every_run_of_a_grid_is_judged_by_all_rules(rules, refused_by):
+def test_every_run_of_a_grid_is_judged_by_all_rules(registry, refused_by):
+    rules = [item for item in registry.loaded if item.quirk.flag == ModelFlag.DP_EP_STRATEGY]
     strategies = (None, "actors", "engine", "independent")
     sizes = itertools.product(KINDS, [True, False], [1, 2], [1, 2, 3], [1], [None, 1, 2, 4, 6], [None, True, False], strategies)
     clusters = itertools.product(

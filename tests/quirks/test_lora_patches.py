@@ -28,17 +28,10 @@ def adapter(tmp_path):
     return Request(1, str(tmp_path))
 
 
-@pytest.fixture
-def loads():
-    """A runner whose ``add_lora`` tells whether it was asked to load in place."""
+def test_an_adapter_whose_files_are_as_before_is_not_read_again(adapter):
     runner, add = SimpleNamespace(), wrap_add_lora(lambda _self, request: request.load_inplace)
-    return lambda request: add(runner, request)
 
-
-def test_an_adapter_whose_files_are_as_before_is_not_read_again(loads, adapter):
-    loads(adapter)
-
-    assert loads(adapter) is False
+    assert [add(runner, adapter) for _ in range(2)] == [True, False]
 
 
 def test_an_adapter_that_failed_to_load_is_read_again(adapter):

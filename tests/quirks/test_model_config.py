@@ -8,6 +8,7 @@ OVERRIDES = "engine.hf_overrides"
 LENGTH = "engine.max_model_len"
 QWEN3 = {"model_type": "qwen3", "rope_theta": 1e6, "max_position_embeddings": 32768}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+WHOLE = YARN | {"rope_theta": 1e6}
 THETA = {"rope_type": "default", "rope_theta": 1e6}
 BY_LAYER = {"full_attention": THETA, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
 GEMMA3 = {"model_type": "gemma3_text", "rope_parameters": BY_LAYER}
@@ -22,16 +23,12 @@ def overridden(plan):
 @pytest.mark.parametrize(
     ("model", "typed", "made"),
     [
-        (QWEN3, {"rope_parameters": YARN}, {"rope_parameters": YARN | {"rope_theta": 1e6}}),
-        (
-            {"model_type": "qwen3", "rope_parameters": THETA},
-            {"rope_scaling": YARN},
-            {"rope_scaling": YARN | {"rope_theta": 1e6}},
-        ),
+        (QWEN3, {"rope_parameters": YARN}, {"rope_parameters": WHOLE}),
+        ({"model_type": "qwen3", "rope_parameters": THETA}, {"rope_scaling": YARN}, {"rope_scaling": WHOLE}),
         (  # under its old names, and with nothing beside the factor
             QWEN3,
             {"rope_scaling": {"type": "yarn", "factor": 4.0}},
-            {"rope_scaling": YARN | {"type": "yarn", "rope_theta": 1e6}},
+            {"rope_scaling": WHOLE | {"type": "yarn"}},
         ),
         (
             QWEN3 | {"partial_rotary_factor": 0.5},
@@ -48,7 +45,7 @@ def overridden(plan):
         (
             QWEN3 | {"rope_scaling": YARN},
             {"rope_theta": 5e6},
-            {"rope_theta": 5e6, "rope_parameters": YARN | {"rope_theta": 5e6}},
+            {"rope_theta": 5e6, "rope_parameters": WHOLE | {"rope_theta": 5e6}},
         ),
         (QWEN3, {"rope_parameters": YARN | {"rope_theta": 3.0}, "rope_theta": 5e6}, None),  # what is typed inside counts
         (QWEN3, {"hidden_size": 64}, None),

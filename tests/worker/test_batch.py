@@ -66,16 +66,17 @@ def test_samples_come_back_in_order_padded_on_the_right():
     assert batch["weight_versions"] == [[("a", 0, 1)], [("a", 0, 1), ("b", 1, 2)]]
 
 
-def test_every_sample_stops_at_any_of_the_stop_strings():
-    data = {"stop_strings": [["\n", "END"], None, [], ["END", "?"]]}
-
-    assert stop_strings(data, 4, configured=("</s>", "?")) == ("\n", "</s>", "?", "END")
-
-
-@pytest.mark.parametrize("data", [{}, {"stop_strings": None}, {"stop_strings": [None, None]}])
-def test_configured_stop_strings_count_without_others(data):
-    assert stop_strings(data, 2, configured=("b", "a", "b")) == ("a", "b")
-    assert stop_strings(data, 2) == ()
+@pytest.mark.parametrize(
+    ("data", "configured", "strings"),
+    [
+        ({"stop_strings": [["\n", "END"], [], ["END", "?"]]}, ("</s>", "?"), ("\n", "</s>", "?", "END")),
+        ({"stop_strings": [None, None, None]}, ("b", "a", "b"), ("a", "b")),
+        ({"stop_strings": None}, ("a",), ("a",)),
+        ({}, (), ()),
+    ],
+)
+def test_every_sample_stops_at_any_of_the_stop_strings(data, configured, strings):
+    assert stop_strings(data, 3, configured=configured) == strings
 
 
 @pytest.mark.parametrize("given", ["ab", [None], [["a"], "b"], [["a"], [1]], [["a"], [""]]])

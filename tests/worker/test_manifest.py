@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import given
@@ -46,26 +48,22 @@ CHECKPOINT = Manifest(manifest(w=("bfloat16", (4, 1, 2)), packed=("int32", (2,))
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "shape"),
+    ("name", "dtype", "shape", "fits"),
     [
-        ("w", "int32", (4, 1, 2)),
-        ("w", "bfloat16", (5, 1, 2)),
-        ("packed", "int64", (2,)),
-        ("packed", "float32", (2,)),
-        ("new", "int64", (2,)),
+        ("w", "int32", (4, 1, 2), False),
+        ("w", "bfloat16", (5, 1, 2), False),
+        ("w", "float32", (4, 2), True),
+        ("w", "bfloat16", (2, 4), True),
+        ("packed", "int64", (2,), False),
+        ("packed", "float32", (2,), False),
+        ("packed", "int32", (2,), True),
+        ("new", "int64", (2,), False),
+        ("new", "float16", (9,), True),
     ],
 )
-def test_a_tensor_unlike_the_checkpoint_s_is_rejected(name, dtype, shape):
-    with pytest.raises(RefitRejectedError, match=f"{name} "):
+def test_a_tensor_may_differ_from_the_checkpoint_s_in_form_alone(name, dtype, shape, fits):
+    with nullcontext() if fits else pytest.raises(RefitRejectedError, match=f"{name} "):
         manifest(**{name: (dtype, shape)}).check(CHECKPOINT)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "shape"),
-    [("w", "float32", (4, 2)), ("w", "bfloat16", (2, 4)), ("packed", "int32", (2,)), ("new", "float16", (9,))],
-)
-def test_a_tensor_may_differ_in_form_from_the_checkpoint_s(name, dtype, shape):
-    manifest(**{name: (dtype, shape)}).check(CHECKPOINT)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +82,6 @@ def test_exactly_the_wrong_lines_of_an_announcement_are_named(value):
     assert "'fine'" not in str(caught.value)
     with pytest.raises(RefitRejectedError, match="announces no tensors"):
         Manifest.parse({})
-
-
-@given(SPECS)
-def test_a_manifest_survives_the_way_to_another_process(specs):
-    assert Manifest.decode(Manifest(specs).encode()) == Manifest(specs)
 
 
 @given(SPECS, st.integers(1, 4000))

@@ -104,6 +104,7 @@ async def hangs_on_the_way_out(lab):
 """
 )
 _WITH = {"MODEL_QUIRKS_FORCE": "acme-limit"}
+_UNDECLARED = "an error that the quirk does not declare (crash=…)"
 
 
 @pytest.fixture
@@ -201,29 +202,20 @@ def test_the_callers_own_switches_do_not_reach_a_scenario(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "crash", "got", "died_of"),
+    ("name", "crash", "declared", "words", "died_of"),
     [
-        ("engine_error_with_a_cause", "NotImplementedError", "UsageError: server.nonsense", ""),
-        ("dies", "SIGSEGV", "it died of SIGSEGV", "SIGSEGV"),
+        ("engine_error_with_a_cause", "NotImplementedError", True, "UsageError: server.nonsense", ""),
+        ("dies", "SIGSEGV", True, "it died of SIGSEGV", "SIGSEGV"),
+        ("engine_error", "", False, f"{_UNDECLARED}: UsageError: server.nonsense", ""),
+        ("dies", "another error", False, f"{_UNDECLARED}: it died of SIGSEGV", ""),
     ],
-    ids=["logged by another process", "a signal"],
+    ids=["logged by another process", "a signal", "none is declared", "another one is declared"],
 )
-def test_the_error_that_a_quirk_declares_is_an_outcome(run, name, crash, got, died_of):
+def test_only_the_error_that_a_quirk_declares_is_an_outcome(run, name, crash, declared, words, died_of):
     found = run(name, crash=crash)
 
-    assert (found.passed, found.crash) == (False, died_of)
-    assert found.outcome.got.startswith(got)
-
-
-@pytest.mark.parametrize(
-    ("name", "crash", "got"),
-    [("engine_error", "", "UsageError: server.nonsense"), ("dies", "another error", "it died of SIGSEGV")],
-)
-def test_an_error_that_the_quirk_does_not_declare_is_no_evidence(run, name, crash, got):
-    found = run(name, crash=crash)
-
-    assert (found.outcome, found.crash) == (None, "")
-    assert found.error.startswith(f"an error that the quirk does not declare (crash=…): {got}")
+    assert (found.outcome is not None, found.passed, found.crash) == (declared, False, died_of)
+    assert (found.outcome.got if declared else found.error).startswith(words)
 
 
 @pytest.mark.parametrize(

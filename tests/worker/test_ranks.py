@@ -8,7 +8,6 @@ import signal
 import socket
 
 import pytest
-import pytest_asyncio
 import ray
 
 from quirks_core.configuration.sections import ClusterSection
@@ -59,24 +58,19 @@ def joined(monkeypatch):
     return connect
 
 
-@pytest_asyncio.fixture
-async def listening():
-    """An address where somebody answers, as Ray's head would."""
-    async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
 async def test_a_ray_of_our_own_has_room_for_all(joined):
     """Left open, Ray joins the cluster that was started last on this machine."""
     assert await joined() == ("local", max(70, os.cpu_count()))
     assert await joined(cpus_per_engine=1.01) == ("local", max(71, os.cpu_count()))
 
 
-async def test_the_configured_address_wins_over_the_environment(joined, listening, monkeypatch):
+async def test_the_configured_address_wins_over_the_environment(joined, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "auto")
 
     assert await joined() == ("auto", None)
-    assert await joined(address=listening) == (listening, None)
+    async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:  # as Ray's head
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await joined(address=address) == (address, None)
 
 
 async def test_a_cluster_that_does_not_answer_is_named_at_once(joined):

@@ -10,7 +10,6 @@ from quirks_core import Affected, Default, Require, model_type
 from worker.lab.attribution.coverage import covering
 from worker.lab.parity.records import Change
 
-PROCESSED = "rollout-logprobs-processed"
 MODE = ("engine.logprobs_mode", "processed_logprobs")
 TRIED = Change(setting=MODE[0], before=None, after=MODE[1])
 

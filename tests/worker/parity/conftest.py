@@ -77,8 +77,8 @@ def _report(**fields: Any) -> Report:
     quirk = Coverage(id="rollout-logprobs-processed", state="disabled", because="switched off by --disable")
     attributions = (
         _moves(mode, raw, "mean_abs_delta", restores=("temperature",), quirks=(quirk,)),
+        _moves(head, cold, "max_abs_delta", restores=("top-p-top-k",), worsens=("cold-start",)),
         _moves(cleared, stale, "max_abs_delta", restores=("in-flight-kept",)),
-        _moves(head, cold, "max_abs_delta", worsens=("cold-start",)),
     )
     settings = {"engine.dtype": "float32", "refit.clear_cache": False, "sampling.temperature": 0.7, "train.dtype": None}
     values: dict[str, Any] = {

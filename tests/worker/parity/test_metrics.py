@@ -59,20 +59,6 @@ def test_metrics_of_two_tokens_are_those_worked_out_by_hand() -> None:
     )
 
 
-@pytest.mark.parametrize(("side", "bad"), [("rollout", NAN), ("trainer", -math.inf)])
-def test_a_logprob_that_is_no_number_is_listed_not_measured(bad: float, side: str) -> None:
-    good, broken = [-1.0, -2.0, -3.0], [-1.0, bad, -3.5]
-    row = sample(broken, good) if side == "rollout" else sample(good, broken)
-
-    found = measured([row])
-
-    assert found.metrics["nonfinite"] == 1
-    assert found.metrics["tokens"] == 2
-    assert found.metrics["max_abs_delta"] == 0.5
-    assert [token.position for token in found.worst] == [1, 2, 0]
-    assert sum(part.tokens for part in found.by_position) == 2
-
-
 @pytest.mark.parametrize("rows", [[], [sample([], [])], [sample([NAN], [NAN])]], ids=["no sample", "no token", "only NaN"])
 def test_metrics_without_a_finite_token_are_those_of_equal_sides(rows: list[Sample]) -> None:
     nothing, equal = measured(rows), measured([sample([-1.0], [-1.0])])
@@ -123,11 +109,15 @@ def test_the_trainers_probabilities_fall_into_fixed_bins() -> None:
 
 
 def test_the_worst_tokens_are_the_ten_furthest_apart() -> None:
+    """Those that are no numbers come first."""
     far = sample([-1.0, -1.0], [-1.0, -4.0], prompt=range(100, 130), note="rank 1")
     rows = [sample([-1.0] * 12, [-1.0 - 0.01 * position for position in range(12)]), far]
+    broken = [sample([-1.0, -1.0, NAN], [-1.0, -math.inf, -1.0])]
 
+    *nonfinite, first = measured([*broken, far]).worst[:3]
     worst = measured(rows, decode=lambda tokens: "".join(f"<{token}>" for token in tokens)).worst
 
+    assert [(token.sample, token.position) for token in (*nonfinite, first)] == [(0, 1), (0, 2), (1, 1)]
     assert len(worst) == 10
     first = worst[0]
     assert (first.sample, first.position, first.token, first.note) == (1, 1, 11, "rank 1")

@@ -1,11 +1,11 @@
-"""What a report comes to: the headline, and the ablation with its effects."""
+"""What a report comes to: the headline."""
 
 from __future__ import annotations
 
 import pytest
 
-from worker.lab.parity.records import Attribution, Result, Step, Verdict
-from worker.lab.parity.summary import crossed, headline, tried
+from worker.lab.parity.records import Result, Step, Verdict
+from worker.lab.parity.summary import crossed, headline
 
 
 def test_the_headline_names_the_strongest_cure_of_what_is_broken(faulty):
@@ -50,24 +50,3 @@ def test_the_worst_verdict_of_each_metric_speaks_for_it(faulty):
 
     assert [verdict.threshold for verdict in over if verdict.metric == "mean_abs_delta"] == ["stale-weights"]
     assert [verdict.level for verdict in over] == sorted((verdict.level for verdict in over), key=["fail", "warn"].index)
-
-
-def test_the_ablation_is_ordered_from_cures_to_errors(faulty):
-    assert [(item.step.setting, item.effect) for item in tried(faulty)] == [
-        ("engine.logprobs_mode", "restores"),
-        ("refit.clear_cache", "restores"),
-        ("train.head_dtype", "worsens"),
-        ("engine.enforce_eager", "none"),
-        ("engine.enable_prefix_caching", "none"),
-        ("engine.kv_cache_dtype", "error"),
-    ]
-
-
-def test_a_setting_that_breaks_another_scenario_is_no_cure(make_report, make_result):
-    change = {"setting": "engine.dtype", "before": None, "after": "float32"}
-    step = Step(**change, how="restart", results=(make_result("a"),))
-    both = {"scenario": "a", "metric": "kl_k3", "value_before": 1.0, "value_after": 0.0, "restores": ("a",), "worsens": ("b",)}
-
-    (item,) = tried(make_report(results=(make_result("a", 1.0),), steps=(step,), attributions=(Attribution(**change, **both),)))
-
-    assert (item.effect, item.says) == ("worsens", "restores a; worsens b")
