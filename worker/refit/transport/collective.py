@@ -161,10 +161,13 @@ class CollectiveStream:
     Attributes:
         manifest: What the trainer will send; every rank has accepted it.
         packing: What one broadcast after the other holds.
+        plan: Where tensors are copied; None if they are not.
         complete: Whether everything was yielded.
+        lasts: Tensors have memory of their own.
     """
 
     complete = False
+    lasts = True
 
     def __init__(
         self,
@@ -192,7 +195,7 @@ class CollectiveStream:
                 self.manifest.check(expected)
             except RefitRejectedError as error:
                 problem = error
-            self._plan = copies = plan(self.manifest) if problem is None else None
+            self.plan = copies = plan(self.manifest) if problem is None else None
             wanted = copies.wanted if copies is not None and not copies.is_checked else None  # a comparison needs whole tensors
             is_refused = problem is not None
             is_agreed, self._exchange = agree(group, self.manifest, wanted, is_sender=False, is_refused=is_refused)
@@ -207,27 +210,21 @@ class CollectiveStream:
         """Whether this rank receives the parts that it wants, where they go."""
         return self._exchange is not None
 
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields names and tensors, in memory of their own.
-
-        Raises:
-            TransferError: The trainer died or took too long.
-        """
-        for tensors in self.borrowed():
-            yield from tensors
-
     def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yields the same, broadcast by broadcast.
+        """Yields names and tensors, broadcast by broadcast.
 
         What the plan copies as it is is received in its place, but for the first broadcast, by which the trainer shows that it
         sends at all; it is yielded where the copies are compared. Of parts nothing is, but an empty list before the first.
+
+        Raises:
+            TransferError: The trainer died or took too long.
         """
         if self._exchange is not None:
             yield []
             yield from ([pair] for pair in self._exchange.run())
             self._end()
             return
-        plan, has_begun = self._plan, False
+        plan, has_begun = self.plan, False
         for chunk in self.packing.chunks():
             room = plan.room_for(chunk) if plan is not None and has_begun else None
             memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
