@@ -118,12 +118,9 @@ class CollectiveSender:
                 packing = group.packing = replace(packing, manifest=manifest)
             return packing
         known = group.packing
-        if known is not None and known.manifest is manifest and known.buffer_bytes == buffer_bytes:
-            packing = known
-        else:
-            made = Packing.of(manifest, buffer_bytes, in_place.places)
-            packing = known if known is not None and known == made else made
-        return group.announce(packing)
+        if known is None or known.manifest is not manifest or known.buffer_bytes != buffer_bytes:
+            known = Packing.of(manifest, buffer_bytes, in_place.places)
+        return group.announce(known)
 
     def _memory(
         self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace

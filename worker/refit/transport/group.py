@@ -117,7 +117,7 @@ class Group(Ranks):
         self.agreed: tuple[object, Any] | None = None
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
-        place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
+        place = self.gather_json([self.device.type, free_port(ip)] if rank == SOURCE else None)[SOURCE]
         if place[0] != self.device.type:
             self.close()
             raise TransferError(
@@ -140,16 +140,13 @@ class Group(Ranks):
         Args:
             packing: What is sent, on rank 0.
         """
-        message: dict[str, Any] | None = None
-        if packing is not None:
-            message = {"again": True} if packing is self.packing else packing.encode()
-        message = self.broadcast_json(message)
-        if packing is None:
-            packing = self.packing if "again" in message else Packing.decode(message)
-        if packing is None:
+        message = None if packing is None or packing == self.packing else packing.encode()
+        message = self.gather_json(message)[SOURCE]
+        if message is not None:
+            self.packing = packing or Packing.decode(message)
+        if self.packing is None:
             raise TransferError("refit: the trainer reuses a packing that this process has not received")
-        self.packing = packing
-        return packing
+        return self.packing
 
     def broadcast_weights(self, memory: torch.Tensor) -> None:
         """Starts to broadcast rank 0's bytes; `wait` returns when they have arrived.
@@ -161,7 +158,7 @@ class Group(Ranks):
             TransferError: A rank died or took too long.
         """
         if self._nccl is None:
-            self._broadcast(memory)
+            self._do(lambda group: [group.broadcast(memory, SOURCE)])
             return
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream()
@@ -216,16 +213,6 @@ class Group(Ranks):
         """Has `wait` wait for an event, too."""
         self._started.append(event)
 
-    def broadcast_json(self, value: Any = None) -> Any:
-        """Gives every rank the JSON value of rank 0."""
-        payload = _encoded(value)
-        size = torch.tensor([len(payload)])
-        self._broadcast(size)
-        if self.rank != SOURCE:
-            payload = torch.empty(int(size), dtype=torch.uint8)
-        self._broadcast(payload)
-        return _decoded(payload)
-
     def close(self) -> None:
         """Leaves the group."""
         nccl, self._nccl = self._nccl, None
@@ -234,9 +221,6 @@ class Group(Ranks):
             nccl.destroy()
         self.forget()
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
-
-    def _broadcast(self, tensor: torch.Tensor) -> None:
-        self._do(lambda group: [group.broadcast(tensor, SOURCE)])
 
 
 def _encoded(value: Any) -> torch.Tensor:

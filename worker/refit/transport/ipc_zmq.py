@@ -94,7 +94,7 @@ def send(
         hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
         if source is not None and shared is not None:
             peers.send({**hello, "memory": shared.key})
-            _explain(peers, manifest, lambda: [source.table(shared)])
+            _explain(peers, manifest, lambda: [source.table(device)])
         else:
             peers.send({**hello, "manifest": manifest.encode()} if pool is None else {**hello, "by_pieces": False})
             peers.receive()

@@ -190,12 +190,12 @@ class Source:
         found = {name: place for name, place in own.items() if place is not None and _can_be_shared(storages[place.address])}
         return Shared(uuid.uuid4().hex, found) if (bool(found) if is_whole else len(found) == len(own)) else None
 
-    def table(self, shared: Shared) -> dict[str, Any]:
+    def table(self, device: torch.device) -> dict[str, Any]:
         """Returns JSON values with which engine processes open what `shared` describes (`worker.refit.weights.pool.Opened`)."""
-        index: dict[int, int] = {}
+        shared, index = self.shared(device), dict[int, int]()
         rows = [
             [name, index.setdefault(address, len(index)), *box, list(region.stride), region.offset]
-            for name, (box, address, region) in shared.places.items()
+            for name, (box, address, region) in (shared.places.items() if shared is not None else ())
         ]
         storages = _storages(self.model)
         return {"memory": [share_memory(storages[address]) for address in index], "held": rows}
