@@ -215,8 +215,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             For every tensor that differs, what is different about it.
         """
         with self._stream(update_info) as stream:
-            plan = self._plan
-            if plan is not None and plan.fits(stream.manifest, self.model) and not plan.reloaded and not plan.unloaded:
+            plan = self._copying(stream.manifest)
+            if plan is not None and not plan.reloaded and not plan.unloaded:
                 differing = {name for tensors in stream.borrowed() for name in plan.differing(self.model, tensors)}
                 found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
             else:
@@ -238,8 +238,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._resident = None
         if plan:
             self._plan = None
-            if self._group is not None:
-                self._group.forget()
 
     def shutdown(self) -> None:
         """Leaves the collective, if one was joined."""

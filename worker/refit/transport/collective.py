@@ -118,7 +118,7 @@ class CollectiveSender:
                 packing = group.packing = replace(packing, manifest=manifest)
             return packing
         known = group.packing
-        if known is None or known.manifest is not manifest or known.buffer_bytes != buffer_bytes:
+        if known.manifest is not manifest or known.buffer_bytes != buffer_bytes:
             known = Packing.of(manifest, buffer_bytes, in_place.places)
         return group.announce(known)
 
@@ -127,7 +127,7 @@ class CollectiveSender:
     ) -> Iterator[torch.Tensor]:
         """Yields what is broadcast: the tensors' own memory where they lie in it as they are sent, else a buffer."""
         others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if in_place.places.get(name) is None)
-        for chunk in packing.chunks():
+        for chunk in packing.chunks:
             if (memory := in_place.memory(chunk)) is None:
                 # On all of the trainer's ranks, for tensors may have to be gathered.
                 parts = [self._part(spec, in_place, others) for spec, _ in chunk]
@@ -145,10 +145,9 @@ class CollectiveSender:
 
 def _unlike(own: Manifest, first: Manifest, rank: int) -> str:
     """Returns how what a trainer's rank would send differs from what rank 0 does; empty if it does not."""
-    if own is first or own == first:
+    if own == first:
         return ""
-    others = {spec.name: spec for spec in first.tensors}
-    different = [spec.name for spec in own.tensors if others.pop(spec.name, None) != spec] + list(others)
+    different = sorted({spec.name for spec in set(own.tensors) ^ set(first.tensors)})
     return f"rejected: the model of the trainer's rank {rank} is not rank 0's: {listed(different or ['the order of tensors'])}"
 
 
@@ -157,7 +156,6 @@ class CollectiveStream:
 
     Attributes:
         manifest: What the trainer will send; every rank has accepted it.
-        packing: What one broadcast after the other holds.
         plan: Where tensors are copied; None if they are not.
         complete: Whether everything was yielded.
         lasts: Tensors have memory of their own.
@@ -185,8 +183,8 @@ class CollectiveStream:
         """
         self._group = group
         try:
-            self.packing = group.announce()
-            self.manifest = self.packing.manifest
+            self._packing = group.announce()
+            self.manifest = self._packing.manifest
             problem = None
             try:
                 self.manifest.check(expected)
@@ -222,7 +220,7 @@ class CollectiveStream:
             self._end()
             return
         plan, has_begun = self.plan, False
-        for chunk in self.packing.chunks():
+        for chunk in self._packing.chunks:
             room = plan.room_for(chunk) if plan is not None and has_begun else None
             memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
             self._group.broadcast_weights(memory)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import free_port
+from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.packing import Packing
 
 #: Rank that sends.
@@ -113,7 +114,7 @@ class Group(Ranks):
             ) from error
         super().__init__(group, torch.device("cpu"), timeout_s)
         self.rank, self.device = rank, torch.empty(0, device=device).device  # with its number
-        self.packing: Packing | None = None
+        self.packing = Packing(Manifest(()), 0, ())
         self.agreed: tuple[object, Any] | None = None
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
@@ -130,10 +131,6 @@ class Group(Ranks):
             with torch.cuda.device(self.device):
                 self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
 
-    def forget(self) -> None:
-        """Has the next refit find out again what goes where."""
-        self.agreed = None
-
     def announce(self, packing: Packing | None = None) -> Packing:
         """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
 
@@ -144,8 +141,6 @@ class Group(Ranks):
         message = self.gather_json(message)[SOURCE]
         if message is not None:
             self.packing = packing or Packing.decode(message)
-        if self.packing is None:
-            raise TransferError("refit: the trainer reuses a packing that this process has not received")
         return self.packing
 
     def broadcast_weights(self, memory: torch.Tensor) -> None:
@@ -219,7 +214,7 @@ class Group(Ranks):
         if nccl is not None:
             self._started.clear()
             nccl.destroy()
-        self.forget()
+        self.agreed = None
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
 
 

@@ -111,14 +111,13 @@ class Source:
             known = _described[model] = _Description(model, self.scope)
         self._known = known
         self.shards = known.shards
-        self.manifest: Manifest = known.once("manifest", self._manifest)
+        self.manifest: Manifest = known.once(
+            "manifest", lambda: Manifest.of(self._state.items()) if known.shards is None else known.shards.manifest
+        )
 
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
         yield from self.shards.gathered(self.model) if self.shards is not None else gathered(self._state)
-
-    def _manifest(self) -> Manifest:
-        return self.shards.manifest if self.shards is not None else Manifest.of(self._state.items())
 
     def in_place(self, device: torch.device) -> InPlace:
         """Returns which of them lie whole in the model's own memory on a device."""
