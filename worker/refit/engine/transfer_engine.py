@@ -349,7 +349,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def _look_at(self, plan: CopyPlan) -> None:
         """Looks at the tensors that were copied to; at the copies, which can be thousands, if one of those is not finite."""
         found = NotFinite(self.model_config.dtype)
-        found.look(plan.filled())
+        found.look(plan.destinations.items())
         if found or found.beyond:
             self._not_finite.look(plan.written())
 

@@ -45,10 +45,10 @@ class Ranks:
 
     def gather_json(self, value: Any) -> list[Any]:
         """Gives every rank the JSON values of all, in their order."""
-        payload = _encoded(value)
+        payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         sizes = self._numbers(len(payload))
         rows = self._gathered(torch.nn.functional.pad(payload, (0, max(sizes) - len(payload))))
-        return [_decoded(row[:size]) for row, size in zip(rows, sizes, strict=True)]
+        return [json.loads(bytes(row[:size].numpy())) for row, size in zip(rows, sizes, strict=True)]
 
     def agree(self, vote: int) -> int:
         """Returns the least that any rank votes for; 0 is no."""
@@ -216,11 +216,3 @@ class Group(Ranks):
             nccl.destroy()
         self.agreed = None
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
-
-
-def _encoded(value: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-
-
-def _decoded(payload: torch.Tensor) -> Any:
-    return json.loads(bytes(payload.numpy()))
