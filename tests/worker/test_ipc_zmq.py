@@ -38,7 +38,7 @@ def stranger(address):
 def receive(path: Path, expected: Manifest | None = None, timeout_s: float = FOREVER_S) -> dict[str, torch.Tensor]:
     """The engine's end, whole."""
     with IpcZmqStream(path, expected, device=CPU, timeout_s=timeout_s) as stream:
-        return dict(stream)
+        return {name: tensor.clone() for tensors in stream.borrowed() for name, tensor in tensors}
 
 
 def send(addresses, value: dict[str, torch.Tensor], *, timeout_s: float = FOREVER_S, **options: object) -> None:

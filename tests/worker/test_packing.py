@@ -45,7 +45,7 @@ def test_tensors_are_put_together_up_to_the_size_of_a_buffer(monkeypatch, sizes,
 
     packed = Packing.of(manifest(**sizes), buffer_bytes, places)
 
-    assert [[(spec.name, offset) for spec, offset in chunk] for chunk in packed.chunks()] == expected
+    assert [[(spec.name, offset) for spec, offset in chunk] for chunk in packed.chunks] == expected
     assert Packing.decode(packed.encode()) == packed
 
 

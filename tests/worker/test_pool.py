@@ -112,7 +112,7 @@ def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch)
 
     def receive():
         with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: Plan(sharded)) as stream:
-            return dict(stream)
+            return {name: tensor.clone() for tensors in stream.borrowed() for name, tensor in tensors}
 
     receiving = background(receive)
     send_ipc_zmq(Source(sharded, "parameters"), [address], timeout_s=FOREVER_S)

@@ -42,7 +42,7 @@ if how == "ipc_zmq":
 else:
     port, rank, size = map(int, where)
     stream = CollectiveStream(Group("127.0.0.1", port, rank=rank, world_size=size, timeout_s=3600), None)
-next(iter(stream))
+next(stream.borrowed())
 print("half-way", flush=True)
 time.sleep(3600)
 """
@@ -131,7 +131,7 @@ def wired(request, opened):
 def receive(wire, rank: int = 0, expected: Manifest | None = None) -> dict[str, torch.Tensor]:
     """An engine's end, whole."""
     with wire.stream(rank, expected) as stream:
-        return dict(stream)
+        return {name: tensor.clone() for tensors in stream.borrowed() for name, tensor in tensors}
 
 
 def test_every_tensor_arrives_as_it_was(background, wired):
@@ -189,7 +189,7 @@ def test_a_refit_that_one_process_rejects_ends_for_all(background, wired):
 
     def receive_some():
         with wire.stream(0) as stream:
-            got.extend(stream)
+            got.extend(stream.borrowed())
 
     manifest = Manifest.of(many(2).items())
     accepting, rejecting = background(receive_some), background(receive, wire, 1, Manifest.of(many(3).items()))
@@ -267,7 +267,7 @@ def test_a_receiver_that_fails_ends_the_refit_on_both_sides(background, wired, i
 
     def break_down():
         with wire.stream(**{"plan": no_plan} if is_early else {}) as stream:
-            next(iter(stream))
+            next(stream.borrowed())
             no_plan(stream)
 
     receiving = background(break_down)

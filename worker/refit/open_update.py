@@ -27,12 +27,15 @@ class UpdateSteps:
         self._refitting = refitting
         self._engine = engine
         self._warn = warn
-        self._open: OpenUpdate | None = None
+        #: Has the engine paused, and carries out the steps of an update, which is open as long as this runs.
+        self._refit: asyncio.Task[None] | None = None
+        self._steps: asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]] = asyncio.Queue()
+        self._last: asyncio.Future[None] | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether an update is open; the engine is paused then, and cannot be queried while it waits for a part."""
-        return self._open is not None and not self._open.is_over
+        return self._refit is not None and not self._refit.done()
 
     def check_closed(self) -> None:
         """Makes sure that no update is open.
@@ -69,9 +72,11 @@ class UpdateSteps:
             RefitError: The weights sleep, or the engine cannot begin.
         """
         self.check_closed()
-        self._open = update = OpenUpdate(self._refitting, self._engine, draft=draft)
-        update.refit.add_done_callback(partial(self._closed, update))
-        await update.step(receiving.begin, draft=draft)
+        self._steps, self._last = asyncio.Queue(), None
+        work = partial(self._refitting.update, partial(self._take, draft), None)
+        self._refit = refit = asyncio.create_task(self._refitting.lock.run(work))
+        refit.add_done_callback(self._closed)
+        await self._step(refit, receiving.begin, draft=draft)
 
     async def take_part(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Takes a part of the open update.
@@ -80,13 +85,13 @@ class UpdateSteps:
             UpdateOrderError: None is open.
             RefitError: It could not be taken, and the update has ended; the message says what the engine holds now.
         """
-        update, refitting = self._opened(), self._refitting
+        refit, refitting = self._opened(), self._refitting
         refitting.last = "http"
         if refitting.backend == BACKEND and isinstance(update_info, dict):
             section = refitting.sender.section
             finite = section.finite or bool(update_info.get("finite"))
             update_info = {**update_info, "finite": finite, "dummy": refitting.dummy, "timeout_s": section.timeout_s}
-        await update.step(receiving.part, update_info=update_info)
+        await self._step(refit, receiving.part, update_info=update_info)
 
     async def finish(self, version: str | None = None) -> None:
         """Puts the weights of the open update in force.
@@ -98,91 +103,56 @@ class UpdateSteps:
             UpdateOrderError: No update is open, or it still takes a part.
             RefitError: The weights could not be put in force; the message says what the engine holds now.
         """
-        await self._opened().end(version)
+        refit = self._opened()
+        if self._last is not None and not self._last.done():
+            raise UpdateOrderError("a step of the weight update is under way: finish it when update_weights has returned")
+        await self._step(refit, receiving.end, version=version)
 
-    def _opened(self) -> OpenUpdate:
-        if self._open is None or self._open.is_over:
-            error = None if self._open is None else _problem(self._open.refit)
+    def _opened(self) -> asyncio.Task[None]:
+        if self._refit is None or self._refit.done():
+            error = None if self._refit is None else _problem(self._refit)
             last = "" if error is None else f": the last one failed ({error})"
             raise UpdateOrderError(f"no weight update is open{last}; start one with start_weight_update")
-        return self._open
+        return self._refit
 
-    def _closed(self, update: OpenUpdate, refit: asyncio.Task[None]) -> None:
-        update.is_over = True
+    def _closed(self, refit: asyncio.Task[None]) -> None:
         if isinstance(getattr(error := _problem(refit), "__cause__", None), TransferError):  # the trainer may be gone
             self._warn(str(error))
 
-
-class OpenUpdate:
-    """The steps of one update, from the callers to the refit that waits for them.
-
-    Args:
-        refitting: What pauses the engine and puts weights in force.
-        engine: The engine.
-        draft: The update is for the draft model.
-
-    Attributes:
-        refit: The task that has the engine paused, and carries out the steps.
-        is_over: No further step is taken; the next update may begin, and waits for the end of the task.
-    """
-
-    def __init__(self, refitting: Refitting, engine: Engine, *, draft: bool) -> None:
-        self._engine = engine
-        self._draft = draft
-        self._section = refitting.sender.section
-        self._steps: asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]] = asyncio.Queue()
-        self._last: asyncio.Future[None] | None = None
-        self.is_over = False
-        self.refit = asyncio.create_task(refitting.lock.run(lambda: refitting.update(self._take, None)))
-
-    async def step(self, function: Callable[..., Any], **named: Any) -> None:
-        """Has every worker make a step; returns once they have.
-
-        Raises:
-            RefitError: The step failed, which ended the update.
-            EngineDiedError: A process of the engine died.
-        """
+    async def _step(self, refit: asyncio.Task[None], function: Callable[..., Any], **named: Any) -> None:
+        """Has every worker make a step; returns once they have, or once the update has ended, with the error that ended it."""
         self._last = made = asyncio.get_running_loop().create_future()
         self._steps.put_nowait((function, named, made))
-        await asyncio.wait((made, self.refit), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((made, refit), return_when=asyncio.FIRST_COMPLETED)
         if not made.done():
-            self.refit.result()  # raises why it has ended
+            refit.result()
 
-    async def end(self, version: str | None) -> None:
-        """Ends the update; returns once the weights are in force. Errors as for `step`, and `UpdateOrderError` during one."""
-        if self._last is not None and not self._last.done():
-            raise UpdateOrderError("a step of the weight update is under way: finish it when update_weights has returned")
-        await self.step(receiving.end, version=version)
-        await asyncio.shield(self.refit)
-
-    async def _take(self) -> tuple[list[dict[str, Any]], str | None] | None:
+    async def _take(self, draft: bool) -> tuple[list[dict[str, Any]], str | None] | None:
         """Carries out the steps; returns what each process answered, and the weights' label, or None if no weights came.
 
         Raises:
             TransferError: No step came for too long; the trainer is taken to be gone.
         """
-        came, limit = False, self._section.timeout_s
+        came, section = False, self._refitting.sender.section
         try:
             while True:
                 try:
-                    async with self._engine.watched(), asyncio.timeout(limit):
+                    async with self._engine.watched(), asyncio.timeout(section.timeout_s):
                         function, named, made = await self._steps.get()
                 except TimeoutError:
                     raise TransferError(
-                        f"the weight update was given up: no call came for {limit:g} s (refit.timeout_s)"
+                        f"the weight update was given up: no call came for {section.timeout_s:g} s (refit.timeout_s)"
                     ) from None
                 if function is receiving.end:
-                    answers = await self._engine.call(receiving.end, draft=self._draft, finite=self._section.finite)
-                    return (answers, named["version"]) if came and not self._draft else None
+                    answers = await self._engine.call(receiving.end, draft=draft, finite=section.finite)
+                    return (answers, named["version"]) if came and not draft else None
                 await self._engine.call(function, **named)
                 came = came or function is receiving.part
-                if not made.done():
-                    made.set_result(None)
+                made.set_result(None)
         except Exception:
-            self.is_over = True
             await self._engine.call(receiving.abandon)
             raise
 
 
 def _problem(refit: asyncio.Task[None]) -> BaseException | None:
-    return None if refit.cancelled() or not refit.done() else refit.exception()
+    return None if refit.cancelled() else refit.exception()

@@ -150,11 +150,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         """
         tensors, manifest = self._tensors()
         if not self.is_sender:
-            if self._collective is not None:
-                self._send(tensors, manifest, given_up=lambda: False)
-                return
-            for _ in tensors():  # a sharded tensor is gathered on all ranks together
-                pass
+            self._send(tensors, manifest, given_up=lambda: False)
             return
         info = self._info
         update_info = {
@@ -200,7 +196,7 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
         info = self._info
         if self._collective is not None:
             self._collective.send(tensors, manifest=manifest, buffer_bytes=info.buffer_bytes, given_up=given_up)
-        if self._folder is not None:
+        elif self._folder is not None:
             ipc_zmq.send(
                 tensors,
                 [str(socket_path(self._folder, rank)) for rank in range(info.engine_ranks)],
@@ -210,6 +206,9 @@ class RefitTrainer(TrainerWeightTransferEngine[RefitTrainerInitInfo]):  # type: 
                 timeout_s=info.timeout_s,
                 given_up=given_up,
             )
+        else:
+            for _ in tensors():  # a sharded tensor is gathered on all ranks together
+                pass
 
 
 def _pairs(source: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

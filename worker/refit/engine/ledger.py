@@ -228,7 +228,11 @@ class Ledger:
         def _load_adapter(request: Any) -> Any:
             adapter = load(request)
             with self._guarded():
-                self._add_adapter(manager._adapter_manager, request, adapter)
+                start = time.perf_counter()
+                if (found := self._adapters.add(manager._adapter_manager, request, adapter)) is not None:
+                    self._number += 1
+                    found |= {"number": self._number, "rank": self._rank, "sampled": not self._whole}
+                    self._add(Entry(**found, seconds=round(time.perf_counter() - start, 4)))
             return adapter
 
         manager._load_adapter = _load_adapter
@@ -302,14 +306,6 @@ class Ledger:
 
     def _forms(self, held: Mapping[str, str]) -> dict[str, str]:
         return {name: self._standing.forms[name] for name in held if not name.endswith(COMPUTES)}
-
-    def _add_adapter(self, manager: Any, request: Any, adapter: Any) -> None:
-        start = time.perf_counter()
-        if (found := self._adapters.add(manager, request, adapter)) is None:
-            return
-        self._number += 1
-        found |= {"number": self._number, "rank": self._rank, "sampled": not self._whole}
-        self._add(Entry(**found, seconds=round(time.perf_counter() - start, 4)))
 
     def _add(self, entry: Entry) -> None:
         self.last = entry

@@ -58,8 +58,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._model = model
         self._live = {name: tensor for name, tensor in slots(model) if tensor is not None}
-        self._known: set[int] = set()
-        self._alive: list[StorageWeakRef] = []  # while one is there, no other memory gets the same identity
+        self._alive: dict[int, StorageWeakRef] = {}  # while one is there, no other memory gets the same identity
         self._names: dict[int, list[str]] = defaultdict(list)
         for name, tensor in self._live.items():
             self._names[self._memory(tensor)].append(name)
@@ -277,9 +276,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     def _memory(self, tensor: torch.Tensor) -> int:
         """Returns the identity of a tensor's memory, and keeps it from being given to another."""
         identity = _identity(tensor)
-        if identity not in self._known:
-            self._known.add(identity)
-            self._alive.append(StorageWeakRef(tensor.untyped_storage()))
+        if identity not in self._alive:
+            self._alive[identity] = StorageWeakRef(tensor.untyped_storage())
         return identity
 
 

@@ -215,13 +215,13 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             For every tensor that differs, what is different about it.
         """
         with self._stream(update_info) as stream:
-            plan = self._plan
-            if plan is not None and plan.fits(stream.manifest, self.model) and not plan.reloaded and not plan.unloaded:
+            plan = self._copying(stream.manifest)
+            if plan is not None and not plan.reloaded and not plan.unloaded:
                 differing = {name for tensors in stream.borrowed() for name in plan.differing(self.model, tensors)}
                 found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
             else:
                 fresh = verify.fresh_model(self.vllm_config, self.device)
-                fresh.load_weights(_begun(stream))
+                fresh.load_weights(_lasting(stream, _begun(stream.borrowed())))
                 _check_end(stream)
                 process_weights_after_loading(fresh, self.model_config, self.device)
                 found = verify.differences(self.model, fresh, self.model_config.dtype)
@@ -238,8 +238,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._resident = None
         if plan:
             self._plan = None
-            if self._group is not None:
-                self._group.forget()
 
     def shutdown(self) -> None:
         """Leaves the collective, if one was joined."""
@@ -253,9 +251,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         raise NotImplementedError("send with worker.refit: send_ipc_zmq, or CollectiveSender")
 
     def _copying(self, manifest: Manifest) -> CopyPlan | None:
-        """Returns the plan by which a refit is copied; None if it is loaded."""
-        plan = self._plan
-        return plan if plan is not None and plan.copied and plan.fits(manifest, self.model) else None
+        """Returns the plan by which a refit is copied; None if it is loaded, and recorded."""
+        return self._plan if self._plan is not None and self._plan.fits(manifest, self.model) else None
 
     def _stream(self, info: RefitUpdateInfo, plan: Callable[[Manifest], CopyPlan | None] = lambda _: None) -> Stream:
         if info.manifest != self._announced[0]:
@@ -286,16 +283,50 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             self._resident = stream.memory if info.keep_memory else None
 
     def _load(self, stream: Stream, info: RefitUpdateInfo) -> Reload | None:
-        """Loads every tensor; returns the reload that is to be closed, if there is one."""
-        self._plan = plan = self._plan if self._plan is not None and self._plan.fits(stream.manifest, self.model) else None
-        if plan is not None and plan.copied:
-            reload = self._copy(stream, plan, info)
-            plan.uses += 1
-        else:
+        """Copies what a plan copies, and has the loaders take the rest; returns the reload that is to be closed, if any.
+
+        Without a plan that is everything, recorded so that some can be copied from the next refit on.
+        """
+        if (plan := stream.plan) is not None:
+            plan.begin()
+        buffers = _begun(stream.borrowed())
+        self.copied, self.touched, self._plan = plan, plan is not None, None  # no plan, unless all goes well
+        reload: Reload | None = None
+        if plan is None:
             # A quantised model is not examined: its layers compute.
-            reload = self._reload_all(stream, info, is_recorded=plan is None and self.model_config.quantization is None)
+            reload = Reload(self.model, self.model_config, is_recorded=self.model_config.quantization is None)
+        elif plan.reloaded:
+            reload = Reload(self.model, self.model_config, plan.modules)
+        unloaded = [] if plan is None else list(plan.unloaded)
+        with self._opened(reload) if reload is not None else nullcontext():
+            rest = _lasting(stream, buffers if plan is None else (plan.take(self.model, some) for some in buffers))
+            if reload is not None:
+                self._reload(reload, rest)
+            else:
+                deque(rest, maxlen=0)
+            if plan is not None:
+                # Not before all is there: some of it may have been received in its place.
+                self._look_at(plan)
+            _check_end(stream)
+            self._check_finite(info)
+            if plan is None and reload is not None:
+                unloaded = reload.unloaded()
+            if info.dummy and not self._complete_once and unloaded:
+                raise RefitError(
+                    "refit: the engine started from dummy weights, and the trainer sends nothing for "
+                    f"{', '.join(unloaded[:8])} ({len(unloaded)} in all); send them, or set engine.load_format=auto"
+                )
+        if plan is not None:
+            plan.uses += 1
         self._plan = plan
-        self.ways["bytes"] = stream.manifest.nbytes
+        self.ways = {
+            "copied": 0 if plan is None else len(plan.copied),
+            "reloaded": len(stream.manifest.tensors if plan is None else plan.reloaded),
+            "layers": sorted(plan.modules) if plan is not None and plan.copied else [],
+            "unloaded": unloaded,
+            "by_pieces": stream.by_pieces,
+            "bytes": stream.manifest.nbytes,
+        }
         return reload
 
     def _check_finite(self, info: RefitUpdateInfo) -> None:
@@ -306,51 +337,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 f"refit: the trainer's weights are not finite, {with_counts(self._not_finite)}{lost}; correct the trainer's "
                 "model, or set refit.finite: false to take them"
             )
-
-    def _reload_all(self, stream: Stream, info: RefitUpdateInfo, *, is_recorded: bool) -> Reload:
-        """Loads every tensor through the layerwise reload; recorded, so that some can be copied from the next refit on."""
-        tensors = _begun(stream)
-        reload = Reload(self.model, self.model_config, is_recorded=is_recorded)
-        with self._opened(reload):
-            self._reload(reload, tensors)
-            _check_end(stream)
-            self._check_finite(info)
-            unloaded = reload.unloaded()
-            if info.dummy and not self._complete_once and unloaded:
-                raise RefitError(
-                    "refit: the engine started from dummy weights, and the trainer sends nothing for "
-                    f"{', '.join(unloaded[:8])} ({len(unloaded)} in all); send them, or set engine.load_format=auto"
-                )
-        self.ways = {"copied": 0, "reloaded": len(stream.manifest.tensors), "layers": [], "unloaded": unloaded}
-        return reload
-
-    def _copy(self, stream: Stream, plan: CopyPlan, info: RefitUpdateInfo) -> Reload | None:
-        """Copies what can be copied, and loads the rest through the layerwise reload of its own layers."""
-        plan.begin()
-        self.copied = plan
-        buffers = _begun(stream.borrowed())
-        self.ways = {
-            "copied": len(plan.copied),
-            "reloaded": len(plan.reloaded),
-            "layers": sorted(plan.modules),
-            "unloaded": list(plan.unloaded),
-            "by_pieces": stream.by_pieces,
-        }
-        self.touched, self._plan = True, None  # unless all goes well
-        reload = Reload(self.model, self.model_config, plan.modules) if plan.reloaded else None
-        with self._opened(reload) if reload is not None else nullcontext():
-            taken = (plan.take(self.model, tensors) for tensors in buffers)
-            # A buffer is valid until the next is requested.
-            rest = ((name, tensor.clone()) for some in taken for name, tensor in some)
-            if reload is not None:
-                self._reload(reload, rest)
-            else:
-                deque(rest, maxlen=0)
-            # Not before all is there: some of it may have been received in its place.
-            self._look_at(plan)
-            _check_end(stream)
-            self._check_finite(info)
-        return reload
 
     def _reload(self, reload: Reload, tensors: Tensors) -> None:
         try:
@@ -363,7 +349,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def _look_at(self, plan: CopyPlan) -> None:
         """Looks at the tensors that were copied to; at the copies, which can be thousands, if one of those is not finite."""
         found = NotFinite(self.model_config.dtype)
-        found.look(plan.filled())
+        found.look(plan.destinations.items())
         if found or found.beyond:
             self._not_finite.look(plan.written())
 
@@ -383,6 +369,11 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
             reload.abandon()
             raise
+
+
+def _lasting(stream: Stream, buffers: Iterable[Tensors]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields tensors that a loader may keep until its layer is complete; a buffer is valid until the next is requested."""
+    return ((name, tensor if stream.lasts else tensor.clone()) for tensors in buffers for name, tensor in tensors)
 
 
 def _begun(coming: Iterable[_T]) -> Iterator[_T]:

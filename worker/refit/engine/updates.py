@@ -308,7 +308,7 @@ class _Copied:
                 self._came.add(name)
             fitting = [pair for pair in pairs if pair[0] not in others]
             for name, _ in fitting:
-                written |= self.plan.destinations(name)
+                written |= self.plan.goes_to(name)
                 self._copied += name in self.plan.copied
             reloaded = self.plan.take(self._model, fitting)
             for pair in chain(reloaded, (pair for pair in pairs if pair[0] in others)):
@@ -329,8 +329,12 @@ class _Copied:
     def _open_layers(self) -> None:
         """Makes the layers ready to be loaded that are more than copies."""
         if self._reload is None:
-            names = {name for name, layer in self._model.named_modules() if _has_tensors(layer)} - self.plan.plain
-            reload = Reload(self._model, self._config, {"", *names})
+            names = {
+                name
+                for name, layer in self._model.named_modules()  # those that have tensors, or had some when they were loaded
+                if layer._parameters or layer._buffers or any(get_layerwise_info(layer).restore_metadata)
+            }
+            reload = Reload(self._model, self._config, {"", *names - self.plan.plain})
             reload.open()
             self._reload = reload
 
@@ -340,8 +344,3 @@ class _Uncloned(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         return args[0] if func is torch.Tensor.clone else func(*args, **(kwargs or {}))
-
-
-def _has_tensors(layer: nn.Module) -> bool:
-    """Returns whether a layer has tensors now, or had some when it was loaded."""
-    return bool(layer._parameters or layer._buffers or any(get_layerwise_info(layer).restore_metadata))

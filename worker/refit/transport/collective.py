@@ -118,19 +118,16 @@ class CollectiveSender:
                 packing = group.packing = replace(packing, manifest=manifest)
             return packing
         known = group.packing
-        if known is not None and known.manifest is manifest and known.buffer_bytes == buffer_bytes:
-            packing = known
-        else:
-            made = Packing.of(manifest, buffer_bytes, in_place.places)
-            packing = known if known is not None and known == made else made
-        return group.announce(packing)
+        if known.manifest is not manifest or known.buffer_bytes != buffer_bytes:
+            known = Packing.of(manifest, buffer_bytes, in_place.places)
+        return group.announce(known)
 
     def _memory(
         self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace
     ) -> Iterator[torch.Tensor]:
         """Yields what is broadcast: the tensors' own memory where they lie in it as they are sent, else a buffer."""
         others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if in_place.places.get(name) is None)
-        for chunk in packing.chunks():
+        for chunk in packing.chunks:
             if (memory := in_place.memory(chunk)) is None:
                 # On all of the trainer's ranks, for tensors may have to be gathered.
                 parts = [self._part(spec, in_place, others) for spec, _ in chunk]
@@ -148,10 +145,9 @@ class CollectiveSender:
 
 def _unlike(own: Manifest, first: Manifest, rank: int) -> str:
     """Returns how what a trainer's rank would send differs from what rank 0 does; empty if it does not."""
-    if own is first or own == first:
+    if own == first:
         return ""
-    others = {spec.name: spec for spec in first.tensors}
-    different = [spec.name for spec in own.tensors if others.pop(spec.name, None) != spec] + list(others)
+    different = sorted({spec.name for spec in set(own.tensors) ^ set(first.tensors)})
     return f"rejected: the model of the trainer's rank {rank} is not rank 0's: {listed(different or ['the order of tensors'])}"
 
 
@@ -160,11 +156,13 @@ class CollectiveStream:
 
     Attributes:
         manifest: What the trainer will send; every rank has accepted it.
-        packing: What one broadcast after the other holds.
+        plan: Where tensors are copied; None if they are not.
         complete: Whether everything was yielded.
+        lasts: Tensors have memory of their own.
     """
 
     complete = False
+    lasts = True
 
     def __init__(
         self,
@@ -185,14 +183,14 @@ class CollectiveStream:
         """
         self._group = group
         try:
-            self.packing = group.announce()
-            self.manifest = self.packing.manifest
+            self._packing = group.announce()
+            self.manifest = self._packing.manifest
             problem = None
             try:
                 self.manifest.check(expected)
             except RefitRejectedError as error:
                 problem = error
-            self._plan = copies = plan(self.manifest) if problem is None else None
+            self.plan = copies = plan(self.manifest) if problem is None else None
             wanted = copies.wanted if copies is not None and not copies.is_checked else None  # a comparison needs whole tensors
             is_refused = problem is not None
             is_agreed, self._exchange = agree(group, self.manifest, wanted, is_sender=False, is_refused=is_refused)
@@ -207,28 +205,22 @@ class CollectiveStream:
         """Whether this rank receives the parts that it wants, where they go."""
         return self._exchange is not None
 
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields names and tensors, in memory of their own.
-
-        Raises:
-            TransferError: The trainer died or took too long.
-        """
-        for tensors in self.borrowed():
-            yield from tensors
-
     def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yields the same, broadcast by broadcast.
+        """Yields names and tensors, broadcast by broadcast.
 
         What the plan copies as it is is received in its place, but for the first broadcast, by which the trainer shows that it
         sends at all; it is yielded where the copies are compared. Of parts nothing is, but an empty list before the first.
+
+        Raises:
+            TransferError: The trainer died or took too long.
         """
         if self._exchange is not None:
             yield []
             yield from ([pair] for pair in self._exchange.run())
             self._end()
             return
-        plan, has_begun = self._plan, False
-        for chunk in self.packing.chunks():
+        plan, has_begun = self.plan, False
+        for chunk in self._packing.chunks:
             room = plan.room_for(chunk) if plan is not None and has_begun else None
             memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
             self._group.broadcast_weights(memory)

@@ -91,7 +91,10 @@ class Exchange:
             TransferError: A rank died or took too long.
         """
         wholes = Wholes(self._group.device)
-        sizes = {peer: _largest(found) for peer, found in self._peers.items()}
+        sizes = {
+            peer: max((message.nbytes for message in found if message.direct is None), default=0)
+            for peer, found in self._peers.items()
+        }
         with _Lanes(self._group, sizes, is_sender=self._is_sender) as lanes:
             for number in range(max(map(len, self._peers.values()), default=0)):
                 coming = [(peer, found[number]) for peer, found in self._peers.items() if number < len(found)]
@@ -184,10 +187,6 @@ def _pieces(
     # A broadcast passes from rank to rank, so that its sender sends everything once, after it has gathered what it lacks.
     times = 2.0 if len(sent) > 1 else 1.1
     return mine if max(sent.values(), default=0) <= everything * times else None
-
-
-def _largest(found: Sequence[_Message]) -> int:
-    return max((message.nbytes for message in found if message.direct is None), default=0)
 
 
 class _Lanes:

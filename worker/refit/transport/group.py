@@ -15,6 +15,7 @@ import torch.distributed as dist
 from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import free_port
+from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.packing import Packing
 
 #: Rank that sends.
@@ -44,10 +45,10 @@ class Ranks:
 
     def gather_json(self, value: Any) -> list[Any]:
         """Gives every rank the JSON values of all, in their order."""
-        payload = _encoded(value)
+        payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         sizes = self._numbers(len(payload))
         rows = self._gathered(torch.nn.functional.pad(payload, (0, max(sizes) - len(payload))))
-        return [_decoded(row[:size]) for row, size in zip(rows, sizes, strict=True)]
+        return [json.loads(bytes(row[:size].numpy())) for row, size in zip(rows, sizes, strict=True)]
 
     def agree(self, vote: int) -> int:
         """Returns the least that any rank votes for; 0 is no."""
@@ -113,11 +114,11 @@ class Group(Ranks):
             ) from error
         super().__init__(group, torch.device("cpu"), timeout_s)
         self.rank, self.device = rank, torch.empty(0, device=device).device  # with its number
-        self.packing: Packing | None = None
+        self.packing = Packing(Manifest(()), 0, ())
         self.agreed: tuple[object, Any] | None = None
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
-        place = self.broadcast_json([self.device.type, free_port(ip)] if rank == SOURCE else None)
+        place = self.gather_json([self.device.type, free_port(ip)] if rank == SOURCE else None)[SOURCE]
         if place[0] != self.device.type:
             self.close()
             raise TransferError(
@@ -130,26 +131,17 @@ class Group(Ranks):
             with torch.cuda.device(self.device):
                 self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
 
-    def forget(self) -> None:
-        """Has the next refit find out again what goes where."""
-        self.agreed = None
-
     def announce(self, packing: Packing | None = None) -> Packing:
         """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
 
         Args:
             packing: What is sent, on rank 0.
         """
-        message: dict[str, Any] | None = None
-        if packing is not None:
-            message = {"again": True} if packing is self.packing else packing.encode()
-        message = self.broadcast_json(message)
-        if packing is None:
-            packing = self.packing if "again" in message else Packing.decode(message)
-        if packing is None:
-            raise TransferError("refit: the trainer reuses a packing that this process has not received")
-        self.packing = packing
-        return packing
+        message = None if packing is None or packing == self.packing else packing.encode()
+        message = self.gather_json(message)[SOURCE]
+        if message is not None:
+            self.packing = packing or Packing.decode(message)
+        return self.packing
 
     def broadcast_weights(self, memory: torch.Tensor) -> None:
         """Starts to broadcast rank 0's bytes; `wait` returns when they have arrived.
@@ -161,7 +153,7 @@ class Group(Ranks):
             TransferError: A rank died or took too long.
         """
         if self._nccl is None:
-            self._broadcast(memory)
+            self._do(lambda group: [group.broadcast(memory, SOURCE)])
             return
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream()
@@ -216,32 +208,11 @@ class Group(Ranks):
         """Has `wait` wait for an event, too."""
         self._started.append(event)
 
-    def broadcast_json(self, value: Any = None) -> Any:
-        """Gives every rank the JSON value of rank 0."""
-        payload = _encoded(value)
-        size = torch.tensor([len(payload)])
-        self._broadcast(size)
-        if self.rank != SOURCE:
-            payload = torch.empty(int(size), dtype=torch.uint8)
-        self._broadcast(payload)
-        return _decoded(payload)
-
     def close(self) -> None:
         """Leaves the group."""
         nccl, self._nccl = self._nccl, None
         if nccl is not None:
             self._started.clear()
             nccl.destroy()
-        self.forget()
+        self.agreed = None
         self._group = None  # its end closes the connections; its `shutdown` leaves them open
-
-    def _broadcast(self, tensor: torch.Tensor) -> None:
-        self._do(lambda group: [group.broadcast(tensor, SOURCE)])
-
-
-def _encoded(value: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-
-
-def _decoded(payload: torch.Tensor) -> Any:
-    return json.loads(bytes(payload.numpy()))

@@ -94,7 +94,7 @@ def send(
         hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
         if source is not None and shared is not None:
             peers.send({**hello, "memory": shared.key})
-            _explain(peers, manifest, lambda: [source.table(shared)])
+            _explain(peers, manifest, lambda: [source.table(device)])
         else:
             peers.send({**hello, "manifest": manifest.encode()} if pool is None else {**hello, "by_pieces": False})
             peers.receive()
@@ -184,12 +184,15 @@ class IpcZmqStream:
     Attributes:
         manifest: What the trainer will send; it has been accepted.
         memory: The trainer's memory that this process has open; None if it has none.
+        plan: Where tensors are copied; None if they are not.
         by_pieces: Whether this process reads what it holds in the memory of all of the trainer's ranks.
         complete: Whether everything was yielded.
+        lasts: Tensors have memory of their own.
     """
 
     complete = False
     by_pieces = False
+    lasts = False
 
     def __init__(
         self,
@@ -228,10 +231,11 @@ class IpcZmqStream:
                 self.memory = self._opened(hello, known)
             self.manifest = self.memory.manifest if self.memory is not None else Manifest.decode(hello["manifest"])
             self.manifest.check(expected)
+            self.plan = plan(self.manifest)
             if self.memory is not None and "buffers" in hello:
                 self._in_place = self.memory.tensors
             elif self.memory is not None:
-                hello = self._offered(self.memory, plan(self.manifest))
+                hello = self._offered(self.memory)
             self._buffers = [open_memory(handle, device) for handle in hello.get("buffers", ())]
             self._buffer_bytes = int(hello.get("buffer_bytes", 0))
             self._peer.send({})
@@ -239,21 +243,13 @@ class IpcZmqStream:
             self.close(error)
             raise
 
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields names and tensors on this process' device, in memory of their own.
+    def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Yields names and tensors on this process' device where they are, valid until the next are requested.
+
+        By pieces it yields an empty list first, and then those alone that do not go where a plan has them.
 
         Raises:
             TransferError: The trainer died, gave up or took too long.
-        """
-        for tensors in self.borrowed():
-            # A loader may keep what it is given until its layer is complete, so the tensors must outlive the buffer.
-            for name, tensor in tensors:
-                yield name, tensor.clone()
-
-    def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yields names and tensors where they are, valid until the next are requested; errors as above.
-
-        By pieces it yields an empty list first, and then those alone that do not go where a plan has them.
         """
         if self.by_pieces and self._copies is not None:
             yield []
@@ -282,11 +278,11 @@ class IpcZmqStream:
         is_pool = "buffers" not in hello
         return Opened(key, reply["ranks"], Manifest.decode(reply["manifest"]), self._device, elsewhere=is_pool)
 
-    def _offered(self, memory: Opened, plan: CopyPlan | None) -> dict[str, Any]:
+    def _offered(self, memory: Opened) -> dict[str, Any]:
         """Answers whether this process reads by pieces; returns the trainer's decision."""
         with suppress(LookupError):  # the ranks hold some of it not at all, so all of it is to come whole
-            if plan is not None and not plan.is_checked:  # a comparison needs whole tensors
-                self._copies = memory.copies(plan)
+            if self.plan is not None and not self.plan.is_checked:  # a comparison needs whole tensors
+                self._copies = memory.copies(self.plan)
         self._peer.send({"by_pieces": self._copies is not None})
         decision = self._peer.receive()
         self.by_pieces = bool(decision["by_pieces"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -48,15 +48,11 @@ class SharedPool:
             TransferError: Another rank's shards cannot be described, or a rank died or took too long.
         """
         ranks, known = Ranks(dist.group.WORLD, device, timeout_s), source.pools
-        with _failing_together(ranks):
-            own = source.shared(device)
-        keys = _gathered(ranks, own.key if own is not None else "")
-        if own is None or "" in keys:
+        keys = _gathered(ranks, lambda: own.key if (own := source.shared(device)) is not None else "")
+        if "" in keys:
             return None
         if device not in known or known[device][0] != keys:
-            with _failing_together(ranks):
-                table = source.table(own)
-            known[device] = keys, _gathered(ranks, table)
+            known[device] = keys, _gathered(ranks, lambda: source.table(device))
         return cls(ranks, ".".join(keys), known[device][1])
 
     @contextmanager
@@ -84,18 +80,14 @@ class SharedPool:
         return vote == BY_PIECES
 
 
-@contextmanager
-def _failing_together(ranks: Ranks) -> Iterator[None]:
-    """Shows the other ranks, which gather next, that this one has failed."""
+def _gathered(ranks: Ranks, find: Callable[[], Any]) -> list[Any]:
+    """Returns what each rank finds; all fail where one does."""
     try:
-        yield
+        value = find()
     except BaseException:
         with suppress(TransferError):
             ranks.gather_json(None)
         raise
-
-
-def _gathered(ranks: Ranks, value: Any) -> list[Any]:
     found = ranks.gather_json(value)
     if None in found:
         raise _FailedElsewhereError

@@ -90,6 +90,7 @@ class CopyPlan:
         reloaded: Names of those that must go through the layerwise reload: their layers compute something after loading.
         modules: Names of those layers.
         unloaded: Parameters of the model that get no value.
+        destinations: The engine's tensors that are copied to, by name.
         plain: Names of the layers that loading does nothing to but copy, and write constants.
         uses: How often it was used.
         check_every: After how many uses the copies are compared with the model's loaders, beside the first; 0 for that alone.
@@ -133,7 +134,7 @@ class CopyPlan:
             self._copies[source].append(_Target(taken, written, destination, written.data_ptr(), linear))
         self.copied = frozenset(self._copies)
         names = {target.destination for targets in self._copies.values() for target in targets}
-        self._destinations = {name: held[name].detach() for name in names}
+        self.destinations = {name: held[name].detach() for name in names}
 
     def fits(self, manifest: Manifest, model: nn.Module) -> bool:
         """Returns whether the trainer sends what it sent, and the model has its tensors where they were."""
@@ -143,7 +144,7 @@ class CopyPlan:
         """Returns whether the model has the tensors that are written to where they were."""
         return self._snapshot.holds(model)
 
-    def destinations(self, name: str) -> set[str]:
+    def goes_to(self, name: str) -> set[str]:
         """Returns the names of the engine's tensors that one of the trainer's is copied to."""
         return {target.destination for target in self._copies.get(name, ())}
 
@@ -263,10 +264,6 @@ class CopyPlan:
                 "the next refit goes through vLLM's reload"
             )
         return ((name, tensor) for name, tensor in tensors if name in self.reloaded)
-
-    def filled(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields the names of the engine's tensors that are copied to, and those tensors."""
-        return iter(self._destinations.items())
 
     def written(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields the engine's memory for every copy, each with the name of the trainer's tensor."""

@@ -6,7 +6,7 @@ a large tensor. Small tensors are laid into a buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Self
@@ -25,12 +25,12 @@ class Packing:
     Attributes:
         manifest: All tensors.
         buffer_bytes: Size above which tensors are not put together.
-        offsets: For each broadcast where its tensors start, in bytes; the tensors are those of the manifest, in order.
+        chunks: For each broadcast its tensors with their offsets in bytes; the tensors are those of the manifest, in order.
     """
 
     manifest: Manifest
     buffer_bytes: int
-    offsets: tuple[tuple[int, ...], ...]
+    chunks: Sequence[Chunk]
 
     @classmethod
     def of(cls, manifest: Manifest, buffer_bytes: int, places: Mapping[str, Place | None]) -> Self:
@@ -46,23 +46,19 @@ class Packing:
         for alone, group in groupby(_runs(manifest, buffer_bytes, places), lambda run: size_of(run) >= large):
             runs = list(group)
             chunks += runs if alone else Manifest(tuple(spec for run in runs for spec, _ in run)).chunks(buffer_bytes)
-        return cls(manifest, buffer_bytes, tuple(tuple(offset for _, offset in chunk) for chunk in chunks))
+        return cls(manifest, buffer_bytes, chunks)
 
     @classmethod
     def decode(cls, value: Mapping[str, Any]) -> Self:
         """Undoes `encode`."""
-        offsets = tuple(tuple(int(offset) for offset in row) for row in value["offsets"])
-        return cls(Manifest.decode(value["manifest"]), int(value["buffer_bytes"]), offsets)
+        manifest = Manifest.decode(value["manifest"])
+        specs = iter(manifest.tensors)
+        return cls(manifest, value["buffer_bytes"], [[(next(specs), offset) for offset in row] for row in value["offsets"]])
 
     def encode(self) -> dict[str, Any]:
         """Returns JSON values."""
-        return {"manifest": self.manifest.encode(), "buffer_bytes": self.buffer_bytes, "offsets": self.offsets}
-
-    def chunks(self) -> Iterator[Chunk]:
-        """Yields for each broadcast its tensors with their offsets in bytes."""
-        specs = iter(self.manifest.tensors)
-        for row in self.offsets:
-            yield [(next(specs), offset) for offset in row]
+        offsets = [[offset for _, offset in chunk] for chunk in self.chunks]
+        return {"manifest": self.manifest.encode(), "buffer_bytes": self.buffer_bytes, "offsets": offsets}
 
 
 def _runs(manifest: Manifest, buffer_bytes: int, places: Mapping[str, Place | None]) -> Iterator[Chunk]:

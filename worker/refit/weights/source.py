@@ -111,14 +111,13 @@ class Source:
             known = _described[model] = _Description(model, self.scope)
         self._known = known
         self.shards = known.shards
-        self.manifest: Manifest = known.once("manifest", self._manifest)
+        self.manifest: Manifest = known.once(
+            "manifest", lambda: Manifest.of(self._state.items()) if known.shards is None else known.shards.manifest
+        )
 
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
         yield from self.shards.gathered(self.model) if self.shards is not None else gathered(self._state)
-
-    def _manifest(self) -> Manifest:
-        return self.shards.manifest if self.shards is not None else Manifest.of(self._state.items())
 
     def in_place(self, device: torch.device) -> InPlace:
         """Returns which of them lie whole in the model's own memory on a device."""
@@ -190,12 +189,12 @@ class Source:
         found = {name: place for name, place in own.items() if place is not None and _can_be_shared(storages[place.address])}
         return Shared(uuid.uuid4().hex, found) if (bool(found) if is_whole else len(found) == len(own)) else None
 
-    def table(self, shared: Shared) -> dict[str, Any]:
+    def table(self, device: torch.device) -> dict[str, Any]:
         """Returns JSON values with which engine processes open what `shared` describes (`worker.refit.weights.pool.Opened`)."""
-        index: dict[int, int] = {}
+        shared, index = self.shared(device), dict[int, int]()
         rows = [
             [name, index.setdefault(address, len(index)), *box, list(region.stride), region.offset]
-            for name, (box, address, region) in shared.places.items()
+            for name, (box, address, region) in (shared.places.items() if shared is not None else ())
         ]
         storages = _storages(self.model)
         return {"memory": [share_memory(storages[address]) for address in index], "held": rows}
