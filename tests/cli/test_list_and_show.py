@@ -5,25 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from declarations import declared
+
 from quirks_core import Kind
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
 BUILT_IN = "gemma-normalizer-dummy-load"
 RAISES = "raise RuntimeError('imported')\n"
-PATCHES_PLUGGY = """
-import functools
-from quirks_core import Default, Patch, Quirk, Require, Severity, model_type, report, typed
-QUIRK = Quirk(
-    id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-    adjustments=[
-        Patch("pluggy:PluginManager.register", wrapper="acme:make", expects="0" * 12),
-        Require("engine.block_size", at_most=32, when=~typed("engine.seed")),
-        Default("engine.seed", functools.partial(int, "7")),
-    ],
-    references=report("https://example.org"),
-)
-"""
+#: What another package's quirk asks for.
+ADJUSTMENTS = """[
+    Patch("pluggy:PluginManager.register", wrapper="acme:make", expects="0" * 12),
+    Require("engine.block_size", at_most=32, when=~typed("engine.seed")),
+    Default("engine.seed", lambda _: 7),
+]"""
 
 
 def test_list_names_the_origin_of_every_quirk_without_an_import(quirks, install):
@@ -40,7 +35,7 @@ def test_list_names_the_origin_of_every_quirk_without_an_import(quirks, install)
 
 
 def test_list_says_what_each_quirk_is_about_without_an_import(quirks, install):
-    install("acme-patch", PATCHES_PLUGGY.replace('title="t"', 'title="Too " "slow"') + RAISES)
+    install("acme-patch", f"QUIRK = Quirk(title='Too ' 'slow', flag='runtime')\n{RAISES}")
     install("acme-hook", {"acme-hook": "acme_hook"}, acme_hook=RAISES)
     install("acme-odd", "QUIRK = Quirk(title=f'{1}', flag=other.SLEEP, *QUIRK)\n")
     install("acme-unreadable", "QUIRK = (\n")
@@ -89,7 +84,7 @@ def test_show_says_what_a_quirk_declares(quirks):
 
 
 def test_a_third_partys_quirk_is_shown_with_its_distribution(quirks, install):
-    install("acme-patch", PATCHES_PLUGGY)
+    install("acme-patch", declared("acme-patch", adjustments=ADJUSTMENTS))
 
     record = quirks("show", "acme-patch", "--json").json
 

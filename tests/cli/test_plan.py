@@ -89,20 +89,13 @@ def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
 
 
 @needs_vllm
-def test_a_trainer_may_start_the_server_of_a_command_line(quirks, model):
-    trained = quirks("plan", "--trainer", "verl", "--", "vllm", "serve", model())
-
-    assert ", purpose rollout, for verl, plan " in trained.out
-
-
-@needs_vllm
 def test_trl_starts_an_engine_in_its_process_or_a_server(quirks, model):
     ways = ("--model", model()), ("--", "vllm", "serve", model())
 
-    settings = [quirks("plan", "--trainer", "trl", "--json", *way).json["context"]["settings"] for way in ways]
+    runs = [quirks("plan", "--trainer", "trl", "--json", *way).json["context"] for way in ways]
 
-    backends = [one.get("engine.distributed_executor_backend") for one in settings]
-    assert backends == ["external_launcher", None]
+    assert [run["settings"].get("engine.distributed_executor_backend") for run in runs] == ["external_launcher", None]
+    assert [run["purpose"] for run in runs] == ["rollout"] * 2
 
 
 @needs_vllm

@@ -67,15 +67,6 @@ def test_beyond_the_newest_release_that_was_read_the_plan_warns(quirks, model):
     assert [line.format(text) in shown for text, shown in plans.items()] == [False, True]
 
 
-def test_one_version_makes_the_plan_that_assumes_it(quirks, model):
-    alone, assumed = (
-        quirks("plan", "--model", model(GEMMA), *more, "--json") for more in (("--vllm", "0.9.1"), ("--assume", "vllm==0.9.1"))
-    )
-
-    assert alone.json == assumed.json
-    assert alone.json["context"]["packages"]["vllm"] == "0.9.1"
-
-
 @needs_vllm
 def test_a_table_has_a_column_for_each_version_with_a_legend(quirks, model):
     line = ["plan", "--model", model(GEMMA), *DUMMY, "--vllm", "0.9.0,0.9.1,0.32", "--disable", "logprobs"]

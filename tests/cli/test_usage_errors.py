@@ -49,6 +49,7 @@ OF_COMMANDS = [
     ("plan --model MODEL --disable ''", "an empty name in the command line (--disable); name a quirk, a flag"),
     ("plan --model MODEL --disable v1-runtme", "'v1-runtme' in the command line (--disable); did you mean 'v1-runtime'?"),
     ("plan --model MODEL --locked ''", "cannot be read"),
+    ("plan --model MODEL --locked newer.lock", "newer.lock is no lock file; 'quirks lock' writes one"),
     ("plan --model MODEL --assume vllm", "write package==version, for example vllm==0.9.1, platform==cpu"),
     ("explain v1-runtime --model MODEL --disable v1-runtme", "(--disable); did you mean 'v1-runtime'?"),
     ("explain v1-runtme --model MODEL", "no quirk 'v1-runtme'; did you mean 'v1-runtime'?"),
@@ -120,6 +121,7 @@ ROWS = [
 #: What they read.
 FILES = {
     "prompts.jsonl": '{"prompt_token_ids": [1, 2]}\n',
+    "newer.lock": '{"format": 2, "quirks": []}',
     "empty.yaml": "",
     "open.yaml": "engine: [",
     "twice.yaml": "engine:\n  seed: 1\nengine: {}\n",

@@ -314,15 +314,6 @@ def test_arguments_that_vllm_does_not_take_are_all_in_one_error(gather):
     )
 
 
-@needs_vllm
-def test_assumptions_replace_what_is_installed(gather):
-    context = gather(engine={"no_such_argument": 1, "seed": 3}, assume=["vllm==0.9.1", "platform==rocm"])
-
-    assert (context.packages["vllm"], context.platform, context.assumed) == ("0.9.1", "rocm", {"vllm"})
-    assert [context.source_known(name) for name in ("vllm", "torch", "gone")] == [False, True, False]
-    assert (context.value("engine.no_such_argument"), context.unchecked) == (1, ("engine.no_such_argument",))
-
-
 def test_what_an_engine_takes_is_known_unless_it_is_assumed(make_context, write_modules):
     arguments = "class EngineArgs:\n    block_size: int = 1\n"
     envs = 'table = {\n    "VLLM_PORT": lambda: 1,\n}\n'
