@@ -10,14 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from declarations import declared
 from installed import needs_vllm
 from patience import HUNG_S, until
 
 #: Built-in quirks; the commands below look for them in MODEL_QUIRKS_DISABLE.
 X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "v1-runtime"
 OFF = "import os, sys, time; off = set(os.environ.get('MODEL_QUIRKS_DISABLE', '').split(','));"
-THIRD_PARTY = declared("acme-seed", match='purpose("rollout")', adjustments='Default("engine.seed", 1)')
 
 
 def command(code):
@@ -110,9 +108,8 @@ def test_a_quirk_that_is_disabled_already_stays_disabled(bisected, monkeypatch):
 
 
 @needs_vllm
-def test_the_candidates_of_a_run_are_the_quirks_in_force_for_it(bisected, model, install, tmp_path):
+def test_the_candidates_of_a_run_are_the_quirks_in_force_for_it(bisected, model, tmp_path):
     file = tmp_path / "ran"
-    install("acme-seed", THIRD_PARTY)
 
     of_a_run = bisected("pass", "--model", model("gemma3_text")).json["candidates"]
     nothing = bisected(f"open({str(file)!r}, 'w')", "--model", model(), "--disable", "all")

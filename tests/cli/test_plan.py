@@ -124,21 +124,14 @@ def test_a_plan_for_a_trainer_names_what_tells_a_run_with_lora(quirks, model):
     assert "advised: trl-merge-drift" in merged
 
 
-def test_a_verbose_plan_says_what_decides_each_quirk(quirks, model):
-    arguments = (*SERVE[1:], model())
-
-    whole, planned = quirks("plan", "--verbose", *arguments).out, quirks("plan", "--json", *arguments).json
+def test_a_verbose_plan_says_once_what_decides_or_costs_each_quirk(quirks, model):
+    short, whole = (quirks(*SERVE, model(), *more).out for more in ([], ["--verbose"]))
+    planned = quirks(*SERVE, model(), "--json").json
 
     undecided = [note for note in planned["warnings"] if note["kind"].startswith("undecided")]
     assert planned["undecided"].keys() == {fact for note in undecided for fact in note["about"]}
     assert [whole.count(note["text"]) for note in undecided] == [1] * len(undecided)
     assert "\nundecided: --set train.sequence_parallel=…: decides cp-sequence-parallel\n" in whole
-
-
-def test_a_verbose_plan_says_once_what_each_quirk_in_force_costs(quirks, model):
-    short, whole = (quirks("plan", "--model", model(), *more).out for more in ([], ["--verbose"]))
-    planned = quirks("plan", "--model", model(), "--json").json
-
     in_force = {name for entry in planned["in_force"] for name in entry["quirks"]}
     costs = [verdict["cost"] for verdict in planned["verdicts"] if verdict["id"] in in_force and verdict["cost"]]
     assert costs
@@ -148,7 +141,7 @@ def test_a_verbose_plan_says_once_what_each_quirk_in_force_costs(quirks, model):
 
 @pytest.mark.parametrize(
     ("assumed", "platform", "gpu"),
-    [(["gpu==8.0"], "cuda", 80), (["platform==cuda"], "cuda", 90), (["cpu==avx2"], "cpu", None)],
+    [(["gpu==8.0"], "cuda", 80), (["platform==cuda"], "cuda", 90), (["cpu == amx"], "cpu", None)],
 )
 def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model, monkeypatch, assumed, platform, gpu):
     """Where none is seen, an H100."""
@@ -156,7 +149,7 @@ def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model, monkeypatch, a
 
     context = quirks("plan", "--model", model(), "--assume", *assumed, "--json").json["context"]
 
-    assert (context["platform"], context["gpu"]) == (platform, gpu)
+    assert (context["platform"], context["gpu"], bool(context["cpu"])) == (platform, gpu, platform == "cpu")
 
 
 def test_a_plan_advises_only_what_is_not_put_into_force(quirks, model):

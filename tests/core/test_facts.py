@@ -285,24 +285,6 @@ def test_names_of_facts_are_distinguished_from_other_names():
     assert not any(map(is_known_fact, ("engine.hf_token.a", "typed.engine.hf_overrides.a", "refit.scope.a")))
 
 
-def test_a_context_holds_only_variables_that_may_matter(gather):
-    environ = dict.fromkeys(("NCCL_DEBUG", "NRL_X", "VLLM_USE_V1", "OMP_NUM_THREADS", "ASKED", "TYPED", "OTHER", "HOME"), "1")
-
-    context = gather(environ, fact_names=["env.ASKED", "typed.env.TYPED", "engine.seed"], env={"OWN": "2", "NRL_X": "2"})
-
-    expected = dict.fromkeys(("ASKED", "NCCL_DEBUG", "TYPED", "VLLM_USE_V1"), "1") | {"OWN": "2", "NRL_X": "2"}
-    assert (context.environment, list(context.environment)) == (expected, sorted(expected))
-
-
-@pytest.mark.parametrize("name", ["VLLM_API_KEY", "NRL_TOKEN", "VLLM_SECRET_X", "NCCL_PASSWORD", "HF_TOKEN", "PATH"])
-def test_neither_secrets_nor_search_paths_reach_a_context(gather, name):
-    engine = {"hf_token": "s3cr3t"}
-
-    context = gather({name: "s3cr3t"}, fact_names=[f"env.{name}", f"typed.env.{name}"], env={name: "s3cr3t"}, engine=engine)
-
-    assert "s3cr3t" not in context.model_dump_json() + gather(engine={"vllm_kwargs": engine}).model_dump_json()
-
-
 @needs_vllm
 def test_arguments_that_vllm_does_not_take_are_all_in_one_error(gather):
     with pytest.raises(UsageError) as caught:
