@@ -21,20 +21,7 @@ ADJUSTMENTS = """[
 ]"""
 
 
-def test_list_names_the_origin_of_every_quirk_without_an_import(quirks, install):
-    install("acme-broken", RAISES)
-
-    listed, rows = quirks("list"), quirks("list", "--json").json
-
-    assert listed.code == 0
-    assert all(item.name in listed.out for item in discover())
-    unknown = {"title": None, "flag": None, "kind": None}
-    broken = {"id": "acme-broken", "distribution": "acme-broken", "version": "1.2", "entry_point": "acme_broken:QUIRK"}
-    assert broken | unknown in rows
-    assert {row["distribution"] for row in rows} == {"model-quirks", "acme-broken"}
-
-
-def test_list_says_what_each_quirk_is_about_without_an_import(quirks, install):
+def test_list_says_where_each_quirk_is_from_and_what_it_is_about_without_an_import(quirks, install):
     install("acme-patch", f"QUIRK = Quirk(title='Too ' 'slow', flag='runtime')\n{RAISES}")
     install("acme-hook", {"acme-hook": "acme_hook"}, acme_hook=RAISES)
     install("acme-odd", "QUIRK = Quirk(title=f'{1}', flag=other.SLEEP, *QUIRK)\n")
@@ -43,8 +30,12 @@ def test_list_says_what_each_quirk_is_about_without_an_import(quirks, install):
     install("acme-rule", "QUIRK = Quirk(title='Never', kind=Kind.RULE)\n")
     keys = ("title", "flag", "kind")
 
-    listed, rows = quirks("list"), {row["id"]: tuple(row[key] for key in keys) for row in quirks("list", "--json").json}
+    listed, found = quirks("list"), {row["id"]: row for row in quirks("list", "--json").json}
 
+    rows = {name: tuple(row[key] for key in keys) for name, row in found.items()}
+    origin = {"id": "acme-hook", "distribution": "acme-hook", "version": "1.2", "entry_point": "acme_hook"}
+    assert found["acme-hook"] == origin | dict.fromkeys(keys)
+    assert all(item.name in listed.out and item.name in rows for item in discover())
     declared = {item.quirk.id: tuple(getattr(item.quirk, key) for key in keys) for item in Registry.load().loaded}
     assert declared.items() <= rows.items()
     assert rows["acme-patch"] == ("Too slow", "runtime", "workaround")

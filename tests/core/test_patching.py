@@ -40,15 +40,6 @@ PATCHES = """
 def wrap(original):
     return lambda *args: f"patched {original(*args)}"
 
-def wrap_a(original):
-    return lambda *args: f"a({original(*args)})"
-
-def wrap_b(original):
-    return lambda *args: f"b({original(*args)})"
-
-def wrap_c(original):
-    return lambda *args: f"c({original(*args)})"
-
 def added(self):
     return "added"
 
@@ -58,6 +49,7 @@ def new():
 def fail(original):
     raise RuntimeError("cannot make it")
 """
+PATCHES += "".join(f"def wrap_{one}(original):\n    return lambda *args: f'{one}({{original(*args)}})'\n" for one in "abc")
 EARLY = "from fake_engine.module import top as original_top\n\ndef new():\n    return f'new {original_top()}'\n"
 MODULE = "fake_engine.module"
 

@@ -97,9 +97,6 @@ def test_equal_proposals_are_credited_to_all_who_made_them(plan_of, kind):
         *(([kind(LENGTH, at_most=8)], value, value, [SAME]) for kind in (Default, Require) for value in (4, 8)),
         ([Default(LENGTH, at_most=8)], 32, 32, [KEPT]),
         ([Require(LENGTH, at_most=8)], 32, 32, [REFUSED]),
-        *(([kind(ANY, at_most=0.5)], 0, 0, [SAME]) for kind in (Default, Require)),
-        *(([kind(TIMEOUT, at_least=600.0)], 900.0, 900.0, [SAME]) for kind in (Default, Require)),
-        ([Require(TIMEOUT, at_least=600.0)], 30.0, 30.0, [REFUSED]),
         ([Require(ANY, "auto", instead_of="dummy")], "sharded", "sharded", [KEPT]),  # which serves as well
         ([Require(ANY, "auto", instead_of="dummy")], "dummy", "dummy", [REFUSED]),
         ([Require(ANY, "auto", instead_of="dummy"), Require(ANY, "auto")], "sharded", "sharded", [REFUSED, REFUSED]),
