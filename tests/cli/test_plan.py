@@ -12,9 +12,6 @@ from installed import needs_vllm
 from worker import GenerationConfig
 
 GEMMA = "gemma3_text"
-OLD = ("--assume", "vllm==0.9.1")
-NEW = ("--assume", "vllm==0.32.0")
-DUMMY = ("--set", "engine.load_format=dummy")
 
 
 @needs_vllm
@@ -39,7 +36,7 @@ def test_a_plain_plan_fits_a_screen(quirks, model):
 
 
 def test_a_verbose_plan_groups_all_by_what_became_of_it(quirks, model):
-    planned = quirks("plan", "--model", model(GEMMA), *NEW, "--disable", "logprobs", "--verbose").out
+    planned = quirks("plan", "--model", model(GEMMA), "--vllm", "0.32.0", "--disable", "logprobs", "--verbose").out
 
     found = dict(re.findall(r"^([a-z][a-z ]+)(?::.*)?\n((?:  .*\n)+)", planned, re.M))
     assert list(found) == ["in force", "dormant", "superseded", "disabled"]
@@ -164,9 +161,9 @@ def test_a_plan_advises_only_what_is_not_put_into_force(quirks, model):
 
 
 def test_a_refused_plan_shows_every_reason_with_its_ways_out(quirks, model):
-    train = ("--set", "train.context_parallel_size=2", "--set", "train.sequence_packing=true")
+    settings = ("train.context_parallel_size=2", "train.sequence_packing=true", "engine.load_format=dummy")
 
-    planned = quirks("plan", "--model", model(GEMMA), *DUMMY, *OLD, *train)
+    planned = quirks("plan", "--model", model(GEMMA), "--vllm", "0.9.1", *(word for one in settings for word in ("--set", one)))
 
     assert planned.code == 1
     for quirk in ("gemma-normalizer-dummy-load", "cp-gemma3", "cp-sequence-packing"):
@@ -177,12 +174,11 @@ def test_a_refused_plan_shows_every_reason_with_its_ways_out(quirks, model):
 
 # ---- forms to paste, and command lines of servers
 
-UNSENT = ("--set", "refit.scope=parameters", "--set", "engine.load_format=dummy")
-
 
 def test_nothing_of_a_refused_run_or_of_several_can_be_pasted(quirks, model):
     paste = ("plan", "--model", model("gemma4"), "--format", "vllm-args")
-    refused, several = quirks(*paste, *UNSENT), quirks(*paste, "--vllm", "0.9,0.32")
+    unsent = ("--set", "refit.scope=parameters", "--set", "engine.load_format=dummy")
+    refused, several = quirks(*paste, *unsent), quirks(*paste, "--vllm", "0.9,0.32")
 
     assert (several.code, "--format prints one plan" in several.err) == (2, True)
     assert (refused.code, refused.out) == (1, "")

@@ -5,13 +5,30 @@ from __future__ import annotations
 import sys
 
 import pytest
-from declarations import declared
 
 from quirks_core.base.errors import UsageError
 from quirks_core.plan.records import State
 from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.lock import Lock
 from quirks_core.plugins.registry import Registry
+
+#: A file with a quirk; `%` stands for its id.
+QUIRK = '''"""A file of one quirk."""
+from quirks_core import *
+QUIRK = Quirk(
+    id="%",
+    title="Something goes wrong",
+    flag=ModelFlag.SLEEP,
+    match=purpose("rollout"),
+    adjustments=Default("engine.enforce_eager", True),
+    severity=Severity.SLOW,
+    references=report("https://example.org/1"),
+)
+'''
+#: A file with two, and with what is none.
+ROWS = (
+    "".join(QUIRK.replace("QUIRK", name.upper()).replace("%", name) for name in ("one", "two")) + 'THREE = dict(id="three")\n'
+)
 
 
 @pytest.fixture
@@ -29,9 +46,9 @@ def package(fake_distribution, find_fakes, monkeypatch):
     return install
 
 
-def quirk(quirk_id, **more):
+def quirk(name):
     """The source of a file with the quirk of that id."""
-    return declared(quirk_id, match='purpose("rollout")', **more)
+    return QUIRK.replace("%", name)
 
 
 def load(found, *off):
@@ -47,7 +64,7 @@ def test_each_file_of_a_package_is_a_quirk_by_its_name(package):
         "fake_pack/sub/fake_two": quirk("fake-dist/fake-two"),  # a third party's id may begin with its distribution
         "fake_pack/sub/fake_v1_5": quirk("fake-v1.5"),
         "fake_pack/loud": loud,
-        "fake_pack/rules": quirk("one", name="ONE") + quirk("two", name="TWO") + 'THREE = dict(id="three")\n',
+        "fake_pack/rules": ROWS,
         "fake_pack/helper": 'QUIRKS = 1\nother = [Quirk(id="three")]\n',
         "fake_pack/_private": loud,
         "fake_pack/fake_patches": loud,
@@ -90,11 +107,11 @@ def test_a_package_with_a_hook_is_one_plugin_as_before(package):
 @pytest.mark.parametrize("method", ["facts", "model_types"])
 def test_a_match_whose_facts_cannot_be_read_breaks_its_plugin(package, method):
     own = f"class Own(Match):\n    def trace(self, facts): ...\n    def {method}(self): raise OSError('nothing')\n"
-    bad = declared("fake-bad", before=own, match="Own()")
+    bad = quirk("fake-bad").replace('purpose("rollout")', "Own()").replace("QUIRK = ", f"{own}QUIRK = ")
 
     registry, _ = load(package(**{"fake_pack/fake_bad": bad, "fake_pack/fake_one": quirk("fake-one")}))
 
-    assert [row.error for row in registry.broken] == ["fake_pack/fake_bad.py:23: OSError: nothing"]
+    assert [row.error for row in registry.broken] == ["fake_pack/fake_bad.py:5: OSError: nothing"]
     assert [item.quirk.id for item in registry.loaded] == ["fake-one"]
 
 
@@ -105,7 +122,7 @@ def test_a_match_whose_facts_cannot_be_read_breaks_its_plugin(package, method):
             ("fake_pack/fake_one", "fake_pack/sub/fake_one"),
             "fake_pack/fake_one.py and fake_pack/sub/fake_one.py both declare the quirk 'fake-one': rename one of them",
         ),
-        (("fake_pack/fake_two",), "fake_pack/fake_two.py:23: the file is named 'fake-two' but the quirk's id is 'fake-one'"),
+        (("fake_pack/fake_two",), "fake_pack/fake_two.py:3: the file is named 'fake-two' but the quirk's id is 'fake-one'"),
     ],
 )
 def test_a_wrong_name_is_one_error_with_its_place(package, files, error):
@@ -116,9 +133,7 @@ def test_a_wrong_name_is_one_error_with_its_place(package, files, error):
 
 def test_a_quirk_that_is_off_by_its_name_is_not_imported(package, make_context):
     """It keeps its verdict, from what its source states."""
-    stated = quirk("fake-one", before="del DECLARATION['title'], DECLARATION['flag']")
-    stated = stated.replace("Quirk(**", "Quirk(title='Something goes wrong', flag=ModelFlag.SLEEP, **")
-    found = package(**{"fake_pack/fake_one": stated, "fake_pack/fake_two": quirk("fake-two")})
+    found = package(**{f"fake_pack/{name}": quirk(name.replace("_", "-")) for name in ("fake_one", "fake_two")})
     locked = Lock.of(load(found)[0])
     del sys.modules["fake_pack.fake_one"]
 

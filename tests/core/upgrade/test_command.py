@@ -14,7 +14,6 @@ from quirks_core.upgrade.catalogue import Kind, check_catalogue
 from tests.cli.test_schemas import check
 
 CPU = ("--assume", "platform==cpu")
-TARGET = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts.apply"
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_the_catalogue_names_every_quirk_that_changes(command):
     kinds = {(item["quirk"], item["kind"]): item for item in work.json["items"]}
     drift = kinds["cpu-moe-expert-parallel", "drift"]
     assert (work.code, none.code, page.code, work.json["work"]) == (1, 0, 1, 1)
-    assert drift["message"].startswith(f"{TARGET} is not the source this patch was written against")
+    assert "cpu_moe:CPUUnquantizedExperts.apply is not the source this patch was written against" in drift["message"]
     assert len(drift["fingerprint"]) == 12
     assert any(line.startswith("+    ") for line in drift["lines"])
     assert ("cohere2-sliding-window", "ends") in kinds
