@@ -23,7 +23,7 @@ ADJUSTMENTS = """[
 
 def test_list_says_where_each_quirk_is_from_and_what_it_is_about_without_an_import(quirks, install):
     install("acme-patch", f"QUIRK = Quirk(title='Too ' 'slow', flag='runtime')\n{RAISES}")
-    install("acme-hook", {"acme-hook": "acme_hook"}, acme_hook=RAISES)
+    install("acme-hook", {"acme-pack": "acme_hook"}, acme_hook=RAISES)
     install("acme-odd", "QUIRK = Quirk(title=f'{1}', flag=other.SLEEP, *QUIRK)\n")
     install("acme-unreadable", "QUIRK = (\n")
 
@@ -33,16 +33,16 @@ def test_list_says_where_each_quirk_is_from_and_what_it_is_about_without_an_impo
     listed, found = quirks("list"), {row["id"]: row for row in quirks("list", "--json").json}
 
     rows = {name: tuple(row[key] for key in keys) for name, row in found.items()}
-    origin = {"id": "acme-hook", "distribution": "acme-hook", "version": "1.2", "entry_point": "acme_hook"}
-    assert found["acme-hook"] == origin | dict.fromkeys(keys)
+    origin = {"id": "acme-pack", "distribution": "acme-hook", "version": "1.2", "entry_point": "acme_hook"}
+    assert found["acme-pack"] == origin | dict.fromkeys(keys)
     assert all(item.name in listed.out and item.name in rows for item in discover())
     declared = {item.quirk.id: tuple(getattr(item.quirk, key) for key in keys) for item in Registry.load().loaded}
     assert declared.items() <= rows.items()
     assert rows["acme-patch"] == ("Too slow", "runtime", "workaround")
     assert rows["acme-rule"] == ("Never", None, "rule")
-    assert {rows[name] for name in ("acme-hook", "acme-odd", "acme-unreadable")} == {(None, None, None)}
+    assert {rows[name] for name in ("acme-pack", "acme-odd", "acme-unreadable")} == {(None, None, None)}
     assert re.search(r"^  acme-patch +workaround  Too slow \(runtime\)$", listed.out, re.M)
-    assert re.search(r"^  acme-hook +\?           declared by acme_hook$", listed.out, re.M)
+    assert re.search(r"^  acme-pack +\?           declared by acme_hook$", listed.out, re.M)
 
 
 def test_list_counts_the_quirks_of_each_kind(quirks):

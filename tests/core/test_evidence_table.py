@@ -36,12 +36,16 @@ def _record(quirk, *found):
 
 
 def test_a_new_row_replaces_that_of_the_same_installation(quirk, site):
-    """Each model runner, kind of CPU and mode is another installation."""
-    other = ({"vllm": "0.9.2"}, {"graphs": True}, {"runner": "v2"}, {"cpu": "amx"}, {"platform": "cuda"})
-    older, *others = (_PROVED.model_copy(update=one) for one in other)
-    later = _PROVED.model_copy(update={"conclusion": "NOT NEEDED", "date": date(2026, 11, 2)})
+    """So is one of which less was recorded. Each model runner, kind of CPU and mode is another installation."""
 
-    assert _record(quirk(), _PROVED, *reversed(others), later, older) == (older, later, *others)
+    def row(**more):
+        return _PROVED.model_copy(update=more)
+
+    older, gpu, graphs, less = row(vllm="0.9.2"), row(platform="cuda"), row(graphs=True), row(runner="v2")
+    v1, avx2, amx = row(runner="v1"), row(runner="v2", cpu="avx2"), row(runner="v2", cpu="amx")
+    later = row(runner="v1", conclusion="NOT NEEDED", date=date(2026, 11, 2))
+
+    assert _record(quirk(), _PROVED, v1, gpu, graphs, less, avx2, amx, later, older) == (older, graphs, later, amx, avx2, gpu)
     assert len((site / "fake_quirks" / "evidence.csv").read_text("utf-8").splitlines()) == 7  # with the heading
 
 
