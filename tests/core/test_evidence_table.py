@@ -43,9 +43,9 @@ def test_a_new_row_replaces_that_of_the_same_installation(quirk, site):
 
     older, gpu, graphs, less = row(vllm="0.9.2"), row(platform="cuda"), row(graphs=True), row(runner="v2")
     v1, avx2, amx = row(runner="v1"), row(runner="v2", cpu="avx2"), row(runner="v2", cpu="amx")
-    later = row(runner="v1", conclusion="NOT NEEDED", date=date(2026, 11, 2))
+    later = row(graphs=True, conclusion="NOT NEEDED", date=date(2026, 11, 2))
 
-    assert _record(quirk(), _PROVED, v1, gpu, graphs, less, avx2, amx, later, older) == (older, graphs, later, amx, avx2, gpu)
+    assert _record(quirk(), _PROVED, v1, gpu, graphs, less, avx2, amx, later, older) == (older, later, v1, amx, avx2, gpu)
     assert len((site / "fake_quirks" / "evidence.csv").read_text("utf-8").splitlines()) == 7  # with the heading
 
 
