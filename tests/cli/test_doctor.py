@@ -26,7 +26,6 @@ def test_a_sound_installation_has_no_errors(quirks):
     examined, shown = quirks("doctor", "--json"), quirks("doctor")
 
     assert (examined.code, subjects(examined, "error"), shown.code) == (0, [], 0)
-    assert all(finding.keys() == {"level", "subject", "message"} for finding in examined.json["findings"])
     assert {"vllm", "platform", "plugins"} <= set(subjects(examined, "ok"))
     assert "no longer needed here" in found_about(examined, "gemma-normalizer-dummy-load")[0]
     of_patches = found_about(examined, "cpu-moe-expert-parallel")

@@ -32,6 +32,9 @@ OF_THE_PARSER = [
 OF_COMMANDS = [
     ("plan", "no model: give --model FOLDER_OR_HUB_ID, or a configuration with a 'model' key"),
     ("plan --model /no/such/folder", "model folder '/no/such/folder' does not exist"),
+    ("plan --model '~/no-such-folder'", "model folder '~/no-such-folder' does not exist"),
+    ("plan --model a/b/c", "model folder 'a/b/c' does not exist"),
+    ("plan --model prompts.jsonl", "is a file"),
     ("plan --model list", "list/config.json must hold a JSON object, not a list"),
     ("plan --model cut", "cut/config.json is not valid JSON"),
     ("plan --model .", "has no config.json; point --model at the folder that holds it"),
@@ -87,6 +90,7 @@ OF_ENGINES = [
     ("plan --model MODEL --set engine.block_size=big", "engine.block_size takes a whole number, not 'big'"),
     ("plan --trainer worker -- vllm serve MODEL", "leave one of them out"),
     ("audit", "no model: give --model"),
+    ("audit MODEL", "or start from random weights with --set engine.load_format=dummy"),
     ("audit here --assume vllm==0.26.0", "this command runs the installed one"),
     ("parity explain --model MODEL", "how the trainer computes is unknown: set train.dtype"),
     *(("parity compare" + " here" * number, "takes two dumps") for number in (0, 1, 3)),

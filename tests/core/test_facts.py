@@ -16,7 +16,7 @@ from quirks_core.configuration.slots import SLOTS
 from quirks_core.facts import context
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
 from quirks_core.facts.fact_table import FACTS, FAMILIES, always_known, assumed_as, is_known_fact
-from quirks_core.facts.model import ModelFacts, require_weights, unreachable
+from quirks_core.facts.model import ModelFacts, unreachable
 from quirks_core.facts.model_runner import Runner
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.formats import option_for
@@ -100,12 +100,6 @@ def test_a_model_is_also_of_the_type_of_its_architecture(make_context, config, t
     assert [model_type(name).trace(run).answer for name in (*several, "qwen3")] == ["yes"] * len(several) + ["no"]
 
 
-@pytest.mark.parametrize(("path", "words"), [("~/no-such-folder", "does not"), ("a/b/c", "does not"), (__file__, "is a file")])
-def test_what_is_no_model_folder_is_an_error_without_a_request(path, words):
-    with pytest.raises(UsageError, match=words):
-        ModelFacts.read(path)
-
-
 def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path, monkeypatch):
     """By all files together, and nobody waits for it to come back; what its cache has is read from there."""
     hub = pytest.importorskip("huggingface_hub.utils")
@@ -135,17 +129,6 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path, monkeypatch):
         ModelFacts.read("acme/other")
     assert len(asked) == 1
     unreachable.cache_clear()
-
-
-def test_a_folder_without_weights_is_an_error_with_a_remedy(model):
-    folder = model()
-    with pytest.raises(UsageError, match=r"--set engine\.load_format=dummy"):
-        require_weights(str(folder))
-
-    (folder / "model.safetensors").touch()
-
-    assert require_weights(str(folder)) is None
-    assert require_weights("Qwen/Qwen3-0.6B") is None  # a hub id is the engine's business
 
 
 def experts(count):

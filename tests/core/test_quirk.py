@@ -72,6 +72,7 @@ def test_an_id_is_lower_case_words_with_at_most_one_slash(make_quirk):
     ("declaration", "words"),
     [
         *(({"id": name}, f"quirk {name!r}: the id is a word of the switches") for name in ("all", "third-party", "logprobs")),
+        *(({"flag": name}, f"unknown flag '{name}'") for name in ("dist:", "dist:Upper Case")),
         ({"crash": "it ends"}, "it names the error of a crash, but its severity is slow"),
         ({"severity": Severity.CRASH, "crash": "("}, "crash is no regular expression: missing"),
         *(
