@@ -12,12 +12,6 @@ NORMALIZER = "gemma-normalizer-dummy-load"
 DUMMY = ("--set", "engine.load_format=dummy")
 
 
-def states(outcome, quirk):
-    """The states of a quirk by version."""
-    (row,) = [row for row in outcome.json["rows"] if row["id"] == quirk]
-    return {version: cell["state"] for version, cell in row["cells"].items()}
-
-
 def test_every_version_gets_the_state_that_its_own_plan_has(quirks, model):
     versions = ["0.32", "0.9.1", "0.9.2rc1", "0.9.2", "0.1.dev1"]
 
@@ -27,15 +21,14 @@ def test_every_version_gets_the_state_that_its_own_plan_has(quirks, model):
 
     assert outcome.code == 0
     assert [column["version"] for column in outcome.json["columns"]] == versions
-    assert states(outcome, NORMALIZER) == dict(
-        zip(versions, ["dormant", "active", "active", "dormant", "unknown"], strict=True)
-    )
+    rows = {row["id"]: row["cells"] for row in outcome.json["rows"]}
+    states = [rows[NORMALIZER][version]["state"] for version in versions]
+    assert states == ["dormant", "active", "active", "dormant", "unknown"]
     for column in outcome.json["columns"]:
         plan = quirks("plan", "--model", model(GEMMA), "--assume", f"vllm=={column['version']}", "--json").json
         assert (column["digest"], column["warnings"]) == (plan["digest"], plan["warnings"])
         alone = {verdict["id"]: {"state": verdict["state"], "because": verdict["because"]} for verdict in plan["verdicts"]}
-        cells = {row["id"]: row["cells"][column["version"]] for row in outcome.json["rows"]}
-        assert cells == alone
+        assert {name: cells[column["version"]] for name, cells in rows.items()} == alone
 
 
 def test_a_version_that_nobody_examined_is_not_called_unaffected(quirks, model, install):

@@ -25,12 +25,12 @@ from quirks_core.plugins.registry import Registry
 
 @pytest.fixture
 def gather(model):
-    """Gathers the facts of a run with the given environment, of which quirks ask for nothing unless they are named."""
+    """Gathers the facts of a run in an empty environment, of which quirks ask for nothing unless they are named."""
     folder = str(model())
 
-    def make(environ=(), *, fact_names=(), assume=(), **sections):
+    def make(*, fact_names=(), assume=(), **sections):
         config = GenerationConfig.parse({"model": folder, **sections})
-        return RunContext.gather(config, fact_names=fact_names, assume=assume, environ=dict(environ))
+        return RunContext.gather(config, fact_names=fact_names, assume=assume, environ={})
 
     return make
 
