@@ -6,9 +6,7 @@ import pytest
 from declarations import declared
 from installed import needs_vllm
 
-RAISES = "raise RuntimeError('imported')\n"
-TARGET = "pluggy._manager:PluginManager.register"
-PATCH = f'Patch("{TARGET}", wrapper="acme:make", expects="000000000000")'
+PATCH = 'Patch("pluggy._manager:PluginManager.register", wrapper="acme:make", expects="000000000000")'
 
 
 def subjects(examined, level):
@@ -35,7 +33,7 @@ def test_a_sound_installation_has_no_errors(quirks):
 
 def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install, monkeypatch):
     """A broken plugin sets the exit code, and keeps nothing from the other rows."""
-    install("zzz-broken", RAISES)
+    install("zzz-broken", "raise RuntimeError('imported')\n")
     monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")
 
     short, whole, examined = quirks("doctor"), quirks("doctor", "--verbose"), quirks("doctor", "--json")

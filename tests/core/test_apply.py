@@ -20,10 +20,6 @@ pytestmark = pytest.mark.usefixtures("own_environment")
 VARIABLE = "NCCL_NVLS_ENABLE"
 
 
-class Config:
-    """An engine's configuration without a value; the engine is there as long as it is."""
-
-
 @pytest.fixture
 def plan(plan_of):
     """A plan that sets one variable."""
@@ -62,7 +58,7 @@ def test_one_block_at_a_time_has_a_plan_in_force(plan, make_plan):
 
 def test_no_block_begins_beside_an_engine_of_this_process(plan):
     """The end of the block would undo the engine's plan."""
-    config = Config()
+    config = type("Config", (), {})()  # of an engine that is there as long as it is
     engine_config.check(plan.for_processes.model_copy(update={"adjustments": (), "changes": {}}), config)
     before = dict(os.environ)
 

@@ -10,10 +10,9 @@ from quirks_core.cli.bisect import bisect
 
 NAMES = tuple(f"q{number:02}" for number in range(12))
 CAUSES = st.lists(st.frozensets(st.sampled_from(NAMES), min_size=1, max_size=4), min_size=1, max_size=3)
-laws = settings(max_examples=200)
 
 
-@laws
+@settings(max_examples=200)
 @given(causes=CAUSES, passes=st.booleans())
 def test_what_is_found_is_minimal_and_turns_the_outcome(causes, passes):
     asked = []
