@@ -52,6 +52,7 @@ def test_the_other_variables_are_read():
     ("name", "value", "message"),
     [
         ("MODEL_QUIRKS_LOG", "quite", "did you mean 'quiet'"),
+        ("MODEL_QUIRKS_TRAINER", "tlr", "did you mean 'trl'"),
         ("MODEL_QUIRKS_REQUIRE_RECEIPT", "yes", "it takes 0, 1"),
         ("MODEL_QUIRKS_SET", "refit.scop=parameters", "unknown slot 'refit.scop'; did you mean 'refit.scope'"),
         ("MODEL_QUIRKS_SET", "refit.scope=everything", "refit.scope takes one of parameters, state_dict"),
