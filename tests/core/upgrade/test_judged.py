@@ -72,7 +72,7 @@ def answers(sources, tmp_path_factory):
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.chdir(folder)
     for source in (sources[version] for version in READ):
-        lines = [tuple(shlex.split(line)) for line in LINES]
+        lines = [tuple(shlex.split(line)) for line in sorted(LINES)]
         answer = judge(source, [Run(words=("M", *line), model=_MODEL) for line in lines])
         assert not answer.failure
         found[source] = dict(zip(lines, answer.lines, strict=True))
