@@ -176,7 +176,7 @@ def messages(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., No
 def model(tmp_path: Path) -> Callable[..., Path]:
     """Makes a model folder that holds a ``config.json`` and nothing else."""
 
-    def make(model_type: str = "qwen3", **config: Any) -> Path:
+    def make(model_type: str = "qwen3", /, **config: Any) -> Path:
         folder = tmp_path / model_type
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps({"model_type": model_type, **config}), encoding="utf-8")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from declarations import declared
 from installed import needs_vllm
-from patience import HUNG_S, until
 
 #: Built-in quirks; the commands below look for them in MODEL_QUIRKS_DISABLE.
 X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "v1-runtime"
 OFF = "import os, sys, time; off = set(os.environ.get('MODEL_QUIRKS_DISABLE', '').split(','));"
-THIRD_PARTY = declared("acme-seed", match='purpose("rollout")', adjustments='Default("engine.seed", 1)')
 
 
 def command(code):
@@ -63,25 +58,13 @@ def test_the_time_limit_is_a_failure(bisected, model):
     assert [run["status"] for run in outcome.json["runs"]] == [None, 0, None, 0]
 
 
-def test_ctrl_c_ends_the_command_with_the_place_of_its_output(tmp_path):
-    file = tmp_path / "pid"
-    stubborn = (
-        f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); open({str(file)!r}, 'w').write(f'{{os.getpid()}}\\n');"
-    )
-    line = [sys.executable, "-m", "quirks_core.cli", "bisect", *command(stubborn + "time.sleep(600)")]
+def test_ctrl_c_ends_with_the_place_of_the_output(quirks, monkeypatch):
+    """`tests/core/test_child_process.py` has the end of the command."""
+    monkeypatch.setattr("quirks_core.base.child_process.run", Mock(side_effect=KeyboardInterrupt))
 
-    with subprocess.Popen(
-        line, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        until(lambda: file.exists() and file.read_text(encoding="utf-8").endswith("\n"), "the start of the command")
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=HUNG_S)
+    outcome = quirks("bisect", *command("pass"))
 
-    assert process.returncode == 130
-    assert b"output of every run: " in out
-    assert b"Traceback" not in err
-    stat = Path(f"/proc/{int(file.read_text(encoding='utf-8'))}/stat")
-    assert not stat.exists() or ") Z " in stat.read_text(encoding="utf-8")  # a zombie that nobody reaps has ended, too
+    assert (outcome.code, "output of every run: " in outcome.out) == (130, True)
 
 
 def test_the_output_is_kept_in_a_log_for_each_run(program, tmp_path):
@@ -110,9 +93,8 @@ def test_a_quirk_that_is_disabled_already_stays_disabled(bisected, monkeypatch):
 
 
 @needs_vllm
-def test_the_candidates_of_a_run_are_the_quirks_in_force_for_it(bisected, model, install, tmp_path):
+def test_the_candidates_of_a_run_are_the_quirks_in_force_for_it(bisected, model, tmp_path):
     file = tmp_path / "ran"
-    install("acme-seed", THIRD_PARTY)
 
     of_a_run = bisected("pass", "--model", model("gemma3_text")).json["candidates"]
     nothing = bisected(f"open({str(file)!r}, 'w')", "--model", model(), "--disable", "all")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from declarations import declared
 from programs import run_python
 
 from quirks_core.cli.command import BUILT_IN, find_commands, load_command
@@ -100,3 +101,28 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(words):
         complaint = process.stderr.read()
 
     assert (complaint, process.returncode) == ("", 141)
+
+
+LOUD = declared(
+    "acme-loud",
+    before='import os\nprint("at import")\nos.write(1, b"past Python\\n")\nos.system("echo in a child process")',
+    match='purpose("rollout")',
+)
+SAID = ("at import", "past Python", "in a child process")
+
+
+@pytest.mark.parametrize("command", ["plan", "list", "show acme-loud"])
+def test_standard_output_is_one_json_document(program, install, site, model, command):
+    install("acme-loud", LOUD)
+    more = ["--model", model()] if command == "plan" else []
+
+    done = program(*command.split(), *more, "--json", PYTHONPATH=str(site))
+
+    assert json.loads(done.stdout)
+    assert command == "list" or all(f"{text}\n" in done.stderr for text in SAID)  # it loads no plugin
+
+
+def test_the_command_alone_prints_the_first_steps(quirks):
+    outcome = quirks()
+
+    assert (outcome.code, outcome.err, len(outcome.out.splitlines())) == (0, "", 5)

@@ -6,9 +6,7 @@ import pytest
 from declarations import declared
 from installed import needs_vllm
 
-RAISES = "raise RuntimeError('imported')\n"
-TARGET = "pluggy._manager:PluginManager.register"
-PATCH = f'Patch("{TARGET}", wrapper="acme:make", expects="000000000000")'
+PATCH = 'Patch("pluggy._manager:PluginManager.register", wrapper="acme:make", expects="000000000000")'
 
 
 def subjects(examined, level):
@@ -26,7 +24,6 @@ def test_a_sound_installation_has_no_errors(quirks):
     examined, shown = quirks("doctor", "--json"), quirks("doctor")
 
     assert (examined.code, subjects(examined, "error"), shown.code) == (0, [], 0)
-    assert all(finding.keys() == {"level", "subject", "message"} for finding in examined.json["findings"])
     assert {"vllm", "platform", "plugins"} <= set(subjects(examined, "ok"))
     assert "no longer needed here" in found_about(examined, "gemma-normalizer-dummy-load")[0]
     of_patches = found_about(examined, "cpu-moe-expert-parallel")
@@ -34,11 +31,14 @@ def test_a_sound_installation_has_no_errors(quirks):
     assert "quirks loaded, 0 plugins broken" in shown.out
 
 
-def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install):
-    install("zzz-broken", RAISES)
+def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install, monkeypatch):
+    """A broken plugin sets the exit code, and keeps nothing from the other rows."""
+    install("zzz-broken", "raise RuntimeError('imported')\n")
+    monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")
 
     short, whole, examined = quirks("doctor"), quirks("doctor", "--verbose"), quirks("doctor", "--json")
 
+    assert (short.code, examined.code, subjects(examined, "error")) == (3, 3, ["zzz-broken"])
     problem, *notes, summary, count = [row.split(maxsplit=1) for row in short.out.splitlines()]
     assert [problem[0], summary[0], count[0]] == ["error:", "ok:", "ok:"]
     assert {row[0] for row in notes} <= {"note:"}  # patches that no run on this kind of CPU needs
@@ -48,20 +48,6 @@ def test_the_doctor_lists_problems_first_then_counts_what_is_ok(quirks, install)
     assert [finding["level"] for finding in examined.json["findings"]] == sorted(
         finding["level"] for finding in examined.json["findings"]
     )
-
-
-@needs_vllm
-@pytest.mark.parametrize("source", [RAISES, "import sys\nsys.exit(5)\n"], ids=repr)
-def test_a_broken_plugin_is_one_error_with_exit_code_3(quirks, install, monkeypatch, source):
-    install("acme-broken", source)
-    monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")  # which does not keep the doctor from the other rows
-
-    examined, shown = quirks("doctor", "--json"), quirks("doctor")
-
-    assert (examined.code, shown.code) == (3, 3)
-    assert (subjects(examined, "error"), "vllm" in subjects(examined, "ok")) == (["acme-broken"], True)
-    assert found_about(examined, "acme-broken")[0].startswith("plugin 'acme-broken' of acme-broken 1.2 (")
-    assert "acme-broken" in shown.out
 
 
 @pytest.mark.parametrize(

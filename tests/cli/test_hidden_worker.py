@@ -14,8 +14,6 @@ from quirks_core.apply.handed_down import FOLDER_VARIABLE, HOOK_VARIABLE, PLAN_V
 from quirks_core.facts.installation import in_the_way
 from quirks_core.plan.records import ProcessPlan
 
-BOOTSTRAP = "from quirks_core import bootstrap; bootstrap.bootstrap()"
-REGISTER = "from quirks_plugins.vllm_hook import register_transfer; register_transfer(); print('registered')"
 ROOT = Path(__file__).parents[2]
 
 
@@ -57,14 +55,14 @@ def test_a_process_of_a_workers_engine_does_not_start_with_it(python, trainer, t
     (tmp_path / "run").mkdir()
     variables = {PLAN_VARIABLE: plan, FOLDER_VARIABLE: str(tmp_path / "run"), HOOK_VARIABLE: "rollout"}
 
-    done = python("-c", BOOTSTRAP, **variables)
+    done = python("-c", "from quirks_core import bootstrap; bootstrap.bootstrap()", **variables)
 
     assert done.returncode == 1
     assert f"HiddenPackageError: {trainer!s} is imported" in done.stderr.splitlines()[-1]
 
 
 def test_an_engine_without_a_plan_starts_without_our_transfer(python, trainer):
-    done = python("-c", REGISTER)
+    done = python("-c", "from quirks_plugins.vllm_hook import register_transfer; register_transfer(); print('registered')")
 
     (line,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (0, "registered\n")

@@ -5,58 +5,44 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from declarations import declared
+
 from quirks_core import Kind
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 
 BUILT_IN = "gemma-normalizer-dummy-load"
 RAISES = "raise RuntimeError('imported')\n"
-PATCHES_PLUGGY = """
-import functools
-from quirks_core import Default, Patch, Quirk, Require, Severity, model_type, report, typed
-QUIRK = Quirk(
-    id="acme-patch", title="t", flag="runtime", match=model_type("acme"), severity=Severity.NOISE,
-    adjustments=[
-        Patch("pluggy:PluginManager.register", wrapper="acme:make", expects="0" * 12),
-        Require("engine.block_size", at_most=32, when=~typed("engine.seed")),
-        Default("engine.seed", functools.partial(int, "7")),
-    ],
-    references=report("https://example.org"),
-)
-"""
+#: What another package's quirk asks for.
+ADJUSTMENTS = """[
+    Patch("pluggy:PluginManager.register", wrapper="acme:make", expects="0" * 12),
+    Require("engine.block_size", at_most=32, when=~typed("engine.seed")),
+    Default("engine.seed", lambda _: 7),
+]"""
 
 
-def test_list_names_the_origin_of_every_quirk_without_an_import(quirks, install):
-    install("acme-broken", RAISES)
-
-    listed, rows = quirks("list"), quirks("list", "--json").json
-
-    assert listed.code == 0
-    assert all(item.name in listed.out for item in discover())
-    unknown = {"title": None, "flag": None, "kind": None}
-    broken = {"id": "acme-broken", "distribution": "acme-broken", "version": "1.2", "entry_point": "acme_broken:QUIRK"}
-    assert broken | unknown in rows
-    assert {row["distribution"] for row in rows} == {"model-quirks", "acme-broken"}
-
-
-def test_list_says_what_each_quirk_is_about_without_an_import(quirks, install):
-    install("acme-patch", PATCHES_PLUGGY.replace('title="t"', 'title="Too " "slow"') + RAISES)
-    install("acme-hook", {"acme-hook": "acme_hook"}, acme_hook=RAISES)
+def test_list_says_where_each_quirk_is_from_and_what_it_is_about_without_an_import(quirks, install):
+    install("acme-patch", f"QUIRK = Quirk(title='Too ' 'slow', flag='runtime')\n{RAISES}")
+    install("acme-hook", {"acme-pack": "acme_hook"}, acme_hook=RAISES)
     install("acme-odd", "QUIRK = Quirk(title=f'{1}', flag=other.SLEEP, *QUIRK)\n")
     install("acme-unreadable", "QUIRK = (\n")
 
     install("acme-rule", "QUIRK = Quirk(title='Never', kind=Kind.RULE)\n")
     keys = ("title", "flag", "kind")
 
-    listed, rows = quirks("list"), {row["id"]: tuple(row[key] for key in keys) for row in quirks("list", "--json").json}
+    listed, found = quirks("list"), {row["id"]: row for row in quirks("list", "--json").json}
 
+    rows = {name: tuple(row[key] for key in keys) for name, row in found.items()}
+    origin = {"id": "acme-pack", "distribution": "acme-hook", "version": "1.2", "entry_point": "acme_hook"}
+    assert found["acme-pack"] == origin | dict.fromkeys(keys)
+    assert all(item.name in listed.out and item.name in rows for item in discover())
     declared = {item.quirk.id: tuple(getattr(item.quirk, key) for key in keys) for item in Registry.load().loaded}
     assert declared.items() <= rows.items()
     assert rows["acme-patch"] == ("Too slow", "runtime", "workaround")
     assert rows["acme-rule"] == ("Never", None, "rule")
-    assert {rows[name] for name in ("acme-hook", "acme-odd", "acme-unreadable")} == {(None, None, None)}
+    assert {rows[name] for name in ("acme-pack", "acme-odd", "acme-unreadable")} == {(None, None, None)}
     assert re.search(r"^  acme-patch +workaround  Too slow \(runtime\)$", listed.out, re.M)
-    assert re.search(r"^  acme-hook +\?           declared by acme_hook$", listed.out, re.M)
+    assert re.search(r"^  acme-pack +\?           declared by acme_hook$", listed.out, re.M)
 
 
 def test_list_counts_the_quirks_of_each_kind(quirks):
@@ -89,7 +75,7 @@ def test_show_says_what_a_quirk_declares(quirks):
 
 
 def test_a_third_partys_quirk_is_shown_with_its_distribution(quirks, install):
-    install("acme-patch", PATCHES_PLUGGY)
+    install("acme-patch", declared("acme-patch", adjustments=ADJUSTMENTS))
 
     record = quirks("show", "acme-patch", "--json").json
 

@@ -12,9 +12,6 @@ from installed import needs_vllm
 from worker import GenerationConfig
 
 GEMMA = "gemma3_text"
-OLD = ("--assume", "vllm==0.9.1")
-NEW = ("--assume", "vllm==0.32.0")
-DUMMY = ("--set", "engine.load_format=dummy")
 
 
 @needs_vllm
@@ -39,7 +36,7 @@ def test_a_plain_plan_fits_a_screen(quirks, model):
 
 
 def test_a_verbose_plan_groups_all_by_what_became_of_it(quirks, model):
-    planned = quirks("plan", "--model", model(GEMMA), *NEW, "--disable", "logprobs", "--verbose").out
+    planned = quirks("plan", "--model", model(GEMMA), "--vllm", "0.32.0", "--disable", "logprobs", "--verbose").out
 
     found = dict(re.findall(r"^([a-z][a-z ]+)(?::.*)?\n((?:  .*\n)+)", planned, re.M))
     assert list(found) == ["in force", "dormant", "superseded", "disabled"]
@@ -89,20 +86,13 @@ def test_a_plan_shows_only_what_a_run_of_that_trainer_gets(quirks, model):
 
 
 @needs_vllm
-def test_a_trainer_may_start_the_server_of_a_command_line(quirks, model):
-    trained = quirks("plan", "--trainer", "verl", "--", "vllm", "serve", model())
-
-    assert ", purpose rollout, for verl, plan " in trained.out
-
-
-@needs_vllm
 def test_trl_starts_an_engine_in_its_process_or_a_server(quirks, model):
     ways = ("--model", model()), ("--", "vllm", "serve", model())
 
-    settings = [quirks("plan", "--trainer", "trl", "--json", *way).json["context"]["settings"] for way in ways]
+    runs = [quirks("plan", "--trainer", "trl", "--json", *way).json["context"] for way in ways]
 
-    backends = [one.get("engine.distributed_executor_backend") for one in settings]
-    assert backends == ["external_launcher", None]
+    assert [run["settings"].get("engine.distributed_executor_backend") for run in runs] == ["external_launcher", None]
+    assert [run["purpose"] for run in runs] == ["rollout"] * 2
 
 
 @needs_vllm
@@ -131,21 +121,14 @@ def test_a_plan_for_a_trainer_names_what_tells_a_run_with_lora(quirks, model):
     assert "advised: trl-merge-drift" in merged
 
 
-def test_a_verbose_plan_says_what_decides_each_quirk(quirks, model):
-    arguments = (*SERVE[1:], model())
-
-    whole, planned = quirks("plan", "--verbose", *arguments).out, quirks("plan", "--json", *arguments).json
+def test_a_verbose_plan_says_once_what_decides_or_costs_each_quirk(quirks, model):
+    short, whole = (quirks(*SERVE, model(), *more).out for more in ([], ["--verbose"]))
+    planned = quirks(*SERVE, model(), "--json").json
 
     undecided = [note for note in planned["warnings"] if note["kind"].startswith("undecided")]
     assert planned["undecided"].keys() == {fact for note in undecided for fact in note["about"]}
     assert [whole.count(note["text"]) for note in undecided] == [1] * len(undecided)
     assert "\nundecided: --set train.sequence_parallel=…: decides cp-sequence-parallel\n" in whole
-
-
-def test_a_verbose_plan_says_once_what_each_quirk_in_force_costs(quirks, model):
-    short, whole = (quirks("plan", "--model", model(), *more).out for more in ([], ["--verbose"]))
-    planned = quirks("plan", "--model", model(), "--json").json
-
     in_force = {name for entry in planned["in_force"] for name in entry["quirks"]}
     costs = [verdict["cost"] for verdict in planned["verdicts"] if verdict["id"] in in_force and verdict["cost"]]
     assert costs
@@ -155,7 +138,7 @@ def test_a_verbose_plan_says_once_what_each_quirk_in_force_costs(quirks, model):
 
 @pytest.mark.parametrize(
     ("assumed", "platform", "gpu"),
-    [(["gpu==8.0"], "cuda", 80), (["platform==cuda"], "cuda", 90), (["cpu==avx2"], "cpu", None)],
+    [(["gpu==8.0"], "cuda", 80), (["platform==cuda"], "cuda", 90), (["cpu == amx"], "cpu", None)],
 )
 def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model, monkeypatch, assumed, platform, gpu):
     """Where none is seen, an H100."""
@@ -163,7 +146,7 @@ def test_a_gpu_that_is_not_here_can_be_planned_for(quirks, model, monkeypatch, a
 
     context = quirks("plan", "--model", model(), "--assume", *assumed, "--json").json["context"]
 
-    assert (context["platform"], context["gpu"]) == (platform, gpu)
+    assert (context["platform"], context["gpu"], "amx" in (context["cpu"] or ())) == (platform, gpu, platform == "cpu")
 
 
 def test_a_plan_advises_only_what_is_not_put_into_force(quirks, model):
@@ -178,9 +161,9 @@ def test_a_plan_advises_only_what_is_not_put_into_force(quirks, model):
 
 
 def test_a_refused_plan_shows_every_reason_with_its_ways_out(quirks, model):
-    train = ("--set", "train.context_parallel_size=2", "--set", "train.sequence_packing=true")
+    settings = ("train.context_parallel_size=2", "train.sequence_packing=true", "engine.load_format=dummy")
 
-    planned = quirks("plan", "--model", model(GEMMA), *DUMMY, *OLD, *train)
+    planned = quirks("plan", "--model", model(GEMMA), "--vllm", "0.9.1", *(word for one in settings for word in ("--set", one)))
 
     assert planned.code == 1
     for quirk in ("gemma-normalizer-dummy-load", "cp-gemma3", "cp-sequence-packing"):
@@ -191,12 +174,11 @@ def test_a_refused_plan_shows_every_reason_with_its_ways_out(quirks, model):
 
 # ---- forms to paste, and command lines of servers
 
-UNSENT = ("--set", "refit.scope=parameters", "--set", "engine.load_format=dummy")
-
 
 def test_nothing_of_a_refused_run_or_of_several_can_be_pasted(quirks, model):
     paste = ("plan", "--model", model("gemma4"), "--format", "vllm-args")
-    refused, several = quirks(*paste, *UNSENT), quirks(*paste, "--vllm", "0.9,0.32")
+    unsent = ("--set", "refit.scope=parameters", "--set", "engine.load_format=dummy")
+    refused, several = quirks(*paste, *unsent), quirks(*paste, "--vllm", "0.9,0.32")
 
     assert (several.code, "--format prints one plan" in several.err) == (2, True)
     assert (refused.code, refused.out) == (1, "")

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quirks_core.base.errors import UsageError
-from quirks_core.base.text import printable
+from quirks_core.base.text import listed, printable
 from quirks_core.reporting.terminal import Screen, line, lines
 
 #: A window title, a link, cleared screen, 8-bit CSI, reversed writing, hidden letters, and a line as if it were ours.
@@ -106,6 +106,10 @@ def test_markup_characters_in_a_text_are_shown_as_they_are(text, around):
     shown = Screen().render_str(around.format(line(text)))
 
     assert shown.plain == re.sub(r"\[(bold|dim|/)\]", "", around).format(text)
+
+
+def test_a_message_names_the_first_and_counts_the_others():
+    assert [listed("abc", most) for most in (2, 3)] == ["a, b and 1 more", "a, b, c"]
 
 
 def test_a_pipe_gets_every_line_whole(capsys, monkeypatch):

@@ -20,10 +20,6 @@ pytestmark = pytest.mark.usefixtures("own_environment")
 VARIABLE = "NCCL_NVLS_ENABLE"
 
 
-class Config:
-    """An engine's configuration without a value; the engine is there as long as it is."""
-
-
 @pytest.fixture
 def plan(plan_of):
     """A plan that sets one variable."""
@@ -42,19 +38,14 @@ def test_a_plan_in_force_leaves_nothing_behind(plan, tmp_path, monkeypatch):
     assert (dict(os.environ), list(tmp_path.glob("model-quirks-*"))) == (before, [])
 
 
-def test_the_log_of_a_block_has_the_lines_of_the_hook(plan_of, caplog):
-    wanted = Default("engine.seed", 1, reason="it is better"), Default("request.timeout_s", 7.0, reason="it may hang")
-    careful = Advise("careful", when=setting("refit.scope").one_of("parameters"))
-    plan = plan_of(*wanted, careful, undeclared=frozenset({"refit.scope"}))
+def test_the_log_of_a_block_has_the_lines_of_its_plan(plan_of, caplog):
+    plan = plan_of(Advise("careful", when=setting("refit.scope").one_of("parameters")), undeclared=frozenset({"refit.scope"}))
 
     with caplog.at_level(logging.INFO, "model_quirks"), in_force(plan):
         pass
 
-    assert [record.getMessage() for record in caplog.records] == [
-        "advised: q1: request.timeout_s = 7.0: OpenAI(timeout=7), or asyncio.timeout(7) around engine.generate (it may hang)",
-        "in force: q0: Something goes wrong (engine.seed = 1)",
-        "undecided: q2: Something goes wrong; decided by refit.scope",
-    ]
+    (record,) = caplog.records
+    assert record.getMessage() == "undecided: q0: Something goes wrong; decided by refit.scope"  # as a program gives it
 
 
 def test_one_block_at_a_time_has_a_plan_in_force(plan, make_plan):
@@ -67,7 +58,7 @@ def test_one_block_at_a_time_has_a_plan_in_force(plan, make_plan):
 
 def test_no_block_begins_beside_an_engine_of_this_process(plan):
     """The end of the block would undo the engine's plan."""
-    config = Config()
+    config = type("Config", (), {})()  # of an engine that is there as long as it is
     engine_config.check(plan.for_processes.model_copy(update={"adjustments": (), "changes": {}}), config)
     before = dict(os.environ)
 
@@ -89,18 +80,16 @@ def test_a_refused_plan_changes_nothing(plan_of, tmp_path):
     assert (dict(os.environ), list(tmp_path.glob("model-quirks-*"))) == (before, [])
 
 
-@pytest.mark.parametrize("names", ["", "lora", "model_quirks", "lora,model_quirks_transfer"])
+@pytest.mark.parametrize("names", ["", "lora,model_quirks_transfer"])
 def test_plugins_of_vllm_that_leave_ours_out_are_an_error(plan, names, monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", names)
     before = dict(os.environ)
 
-    with pytest.raises(UsageError, match="keeps quirks out of the engine's processes; set VLLM_PLUGINS=") as error:
+    with pytest.raises(UsageError, match=r"out of the engine's processes; set VLLM_PLUGINS='[^']*model_quirks"):
         in_force(plan).__enter__()
 
-    proposed = str(error.value).partition("set VLLM_PLUGINS='")[2].partition("'")[0]
-    assert set(proposed.split(",")) == {*filter(None, names.split(",")), "model_quirks", "model_quirks_transfer"}
     assert dict(os.environ) == before
-    monkeypatch.setenv("VLLM_PLUGINS", proposed)
+    monkeypatch.setenv("VLLM_PLUGINS", "lora,model_quirks,model_quirks_transfer")
     with in_force(plan):
         pass
 

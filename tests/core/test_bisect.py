@@ -10,47 +10,37 @@ from quirks_core.cli.bisect import bisect
 
 NAMES = tuple(f"q{number:02}" for number in range(12))
 CAUSES = st.lists(st.frozensets(st.sampled_from(NAMES), min_size=1, max_size=4), min_size=1, max_size=3)
-laws = settings(max_examples=200)
 
 
-class Oracle:
-    """An attempt that remembers what it was asked."""
-
-    def __init__(self, answer):
-        self.answer = answer
-        self.asked = []
-
-    def __call__(self, disabled):
-        """Notes the question, and answers it."""
-        self.asked.append(disabled)
-        return self.answer(disabled)
-
-
-def is_minimal(part, holds):
-    """It holds for the part, and not for the part without any one."""
-    return holds(frozenset(part)) and not any(holds(frozenset(part) - {name}) for name in part)
-
-
-@laws
+@settings(max_examples=200)
 @given(causes=CAUSES, passes=st.booleans())
 def test_what_is_found_is_minimal_and_turns_the_outcome(causes, passes):
-    outcome = Oracle(lambda disabled: any(cause <= disabled for cause in causes) is not passes)
+    asked = []
 
-    finding = bisect(NAMES, outcome)
+    def attempt(disabled):
+        asked.append(disabled)
+        return any(cause <= disabled for cause in causes) is not passes
 
-    assert finding.passes is passes
-    assert frozenset(finding.explanation) in causes
-    assert is_minimal(finding.explanation, lambda off: outcome.answer(off) is finding.passes_without)
+    finding = bisect(NAMES, attempt)
+
     # No set is attempted twice, but the base ones once more at the end.
-    assert outcome.asked[-2:] == [frozenset(), frozenset(NAMES)]
-    assert len(outcome.asked) == len(set(outcome.asked)) + 2
+    assert asked[-2:] == [frozenset(), frozenset(NAMES)]
+    assert len(asked) == len(set(asked)) + 2
+    assert (finding.passes, finding.passes_without) == (passes, not passes)
+    found = frozenset(finding.explanation)
+    assert found in causes
+    assert [attempt(off) for off in (found, *(found - {name} for name in found))] == [not passes, *[passes] * len(found)]
 
 
 def test_a_single_cause_among_many_takes_few_runs():
-    oracle = Oracle(lambda off: "q617" in off)
+    asked = []
 
-    assert bisect([f"q{number}" for number in range(1000)], oracle).explanation == ("q617",)
-    assert len(oracle.asked) <= 4 + 2 * 10
+    def attempt(disabled):
+        asked.append(disabled)
+        return "q617" in disabled
+
+    assert bisect([f"q{number}" for number in range(1000)], attempt).explanation == ("q617",)
+    assert len(asked) <= 4 + 2 * 10
 
 
 @pytest.mark.parametrize("liar", [frozenset(), frozenset(NAMES)], ids=["nothing disabled", "everything disabled"])

@@ -27,9 +27,7 @@ QUIRK = Quirk(
 '''
 #: A file with two, and with what is none.
 ROWS = (
-    QUIRK.replace("QUIRK", "ONE").replace("%", "one")
-    + QUIRK.replace("QUIRK", "TWO").replace("%", "two")
-    + 'THREE = dict(id="three")\n'
+    "".join(QUIRK.replace("QUIRK", name.upper()).replace("%", name) for name in ("one", "two")) + 'THREE = dict(id="three")\n'
 )
 
 

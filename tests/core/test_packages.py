@@ -9,7 +9,7 @@ import pytest
 from installed import needs_vllm
 
 from quirks_core.base.errors import UsageError
-from quirks_core.facts.assumptions import Assumptions, parse_assumptions
+from quirks_core.facts.assumptions import parse_assumptions
 from quirks_core.facts.context import Installation
 from quirks_core.facts.installation import needs
 from quirks_core.facts.packages import (
@@ -23,21 +23,6 @@ from quirks_core.facts.packages import (
     installed_versions,
 )
 from quirks_core.facts.unknown import UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("texts", "found"),
-    [
-        ([], Assumptions({})),
-        (["vllm==0.9.1", "torch == 2.8.0", "platform==cuda"], Assumptions({"vllm": "0.9.1", "torch": "2.8.0"}, "cuda")),
-        (["xformers==0.0.28"], Assumptions({"xformers": "0.0.28"})),
-        (["gpu==8.0"], Assumptions({}, "cuda", gpu=80)),
-        (["model.is_moe == true"], Assumptions({}, facts={"model.is_moe": True})),
-        (["platform==cpu", "cpu==avx2"], Assumptions({}, "cpu", frozenset())),
-    ],
-)
-def test_assumptions_describe_an_installation(texts, found):
-    assert parse_assumptions(texts, more=["xformers"]) == found
 
 
 @pytest.mark.parametrize(

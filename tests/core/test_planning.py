@@ -72,15 +72,19 @@ def test_a_plan_is_held_against_the_lock_file_that_won(config, tmp_path):
 
 
 def test_the_plan_is_made_of_what_its_quirks_ask_for(config, fake_distribution, load_fakes):
+    """Nothing else of the environment reaches it; the configuration's variables do, and override the shell's."""
     fake_distribution("xformers", "0.0.27")
-    match = "package('xformers', fixed='0.0.28') & environment('FAKE_SWITCH').is_set()"
+    match = "package('xformers', fixed='0.0.28') & environment('FAKE_SWITCH').is_set() & typed('env.FAKE_TYPED')"
     registry = load_fakes(fake_one=f"QUIRK = make('fake-one', match={match}, adjustments=Default('env.FAKE_OTHER', '1'))")
-    environ = {"FAKE_SWITCH": "1", "FAKE_OTHER": "0", "UNRELATED": "s3cr3t", "NCCL_X": "1", "VLLM_API_KEY": "s3cr3t"}
-    run = config(engine={"hf_token": "s3cr3t"}, env={"HF_TOKEN": "s3cr3t"}, server={"api_key": "s3cr3t"})
+    environ = dict.fromkeys(("FAKE_SWITCH", "FAKE_TYPED", "NCCL_X", "VLLM_X"), "1") | {"FAKE_OTHER": "0"}
+    environ |= dict.fromkeys(("UNRELATED", "VLLM_API_KEY", "NCCL_PASSWORD"), "s3cr3t")
+    engine = {"hf_token": "s3cr3t", "vllm_kwargs": {"hf_token": "s3cr3t"}}
+    run = config(engine=engine, env={"HF_TOKEN": "s3cr3t", "VLLM_X": "2", "OWN": "2"}, server={"api_key": "s3cr3t"})
 
     plan = make_plan(run, PlanOptions(), registry=registry, environ=environ)
 
-    assert plan.context.environment == {"FAKE_OTHER": "0", "FAKE_SWITCH": "1", "NCCL_X": "1"}
+    asked, own = {"FAKE_OTHER": "0", "FAKE_SWITCH": "1", "FAKE_TYPED": "1", "NCCL_X": "1"}, {"OWN": "2", "VLLM_X": "2"}
+    assert list(plan.context.environment.items()) == list((asked | own).items())
     assert plan.context.packages["xformers"] == "0.0.27"
     assert ([verdict.id for verdict in plan.active], plan.value("env.FAKE_OTHER")) == (["fake-one"], "0")
     assert "s3cr3t" not in plan.to_json()

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 
 import pytest
+from programs import run_python
 
 from quirks_core.base import private_folder, whole_file
 from quirks_core.base.errors import QuirksError
-
-#: Makes a folder, says where, and waits.
-_OWNER = """
-import sys, time
-from quirks_core.base import private_folder
-print(private_folder.make("acme-", sys.argv[1]), flush=True)
-time.sleep(600)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -27,23 +17,10 @@ def own_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-@pytest.fixture
-def owner(tmp_path):
-    """A process that has made a folder, and the folder's name."""
-    process = subprocess.Popen([sys.executable, "-c", _OWNER, tmp_path], stdout=subprocess.PIPE, text=True)
-    yield process, tmp_path / os.path.basename(process.stdout.readline().strip())  # noqa: PTH119 - a name
-    process.kill()
-    process.communicate()
-
-
-def test_a_folder_is_removed_only_once_its_owner_was_killed(owner):
-    process, folder = owner
-
-    assert list(private_folder.abandoned(["acme-"])) == []
-    assert folder.is_dir()
-
-    process.kill()
-    process.wait()
+def test_a_folder_whose_owner_has_ended_is_removed(tmp_path):
+    """`tests/worker/test_leftovers.py` has one that was killed."""
+    run_python("-c", f"from quirks_core.base import private_folder; private_folder.make('acme-', {str(tmp_path)!r})")
+    (folder,) = tmp_path.iterdir()
 
     assert list(private_folder.abandoned(["other-"])) == []
     assert list(private_folder.abandoned(["acme-"])) == [folder]

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from declarations import declared
 
 from quirks_core import (
     Advise,
@@ -71,6 +72,7 @@ def test_an_id_is_lower_case_words_with_at_most_one_slash(make_quirk):
     ("declaration", "words"),
     [
         *(({"id": name}, f"quirk {name!r}: the id is a word of the switches") for name in ("all", "third-party", "logprobs")),
+        *(({"flag": name}, f"unknown flag '{name}'") for name in ("dist:", "dist:Upper Case")),
         ({"crash": "it ends"}, "it names the error of a crash, but its severity is slow"),
         ({"severity": Severity.CRASH, "crash": "("}, "crash is no regular expression: missing"),
         *(
@@ -110,20 +112,6 @@ def test_a_single_item_or_a_list_will_do_for_a_tuple(make_quirk):
     assert [make_quirk(adjustments=one).adjustments for one in (Advise("x"), [Advise("x")])] == [(Advise("x"),)] * 2
 
 
-DECLARATION = """
-from quirks_core import *
-
-QUIRK = Quirk(
-    id="far",
-    title="Far",
-    flag="logprobs",
-    match=purpose("rollout"),
-    adjustments=Advise("look"),
-    severity=Severity.NOISE,
-    references=report("https://example.org"),
-"""
-
-
 def test_the_location_is_the_line_of_the_declaration(write_modules):
     """The name of its folder is its flag, if it names none."""
     here = Quirk(  # the location is this line
@@ -131,27 +119,26 @@ def test_the_location_is_the_line_of_the_declaration(write_modules):
         severity=Severity.NOISE, references=report("https://example.org"),
     )  # fmt: skip
     packages = dict.fromkeys(("fake_far/__init__.py", "fake_far/sleep/__init__.py"), "")
-    without_flag = DECLARATION.replace('    flag="logprobs",\n', "")
-    write_modules({**packages, "fake_far/sleep/quirk.py": without_flag + ")\n"})
+    write_modules({**packages, "fake_far/sleep/quirk.py": declared("far", before="del DECLARATION['flag']")})
 
     far = importlib.import_module("fake_far.sleep.quirk").QUIRK
 
-    assert (str(far.location), far.location.module, far.flag) == ("fake_far/sleep/quirk.py:4", "fake_far.sleep.quirk", "sleep")
+    assert (str(far.location), far.location.module, far.flag) == ("fake_far/sleep/quirk.py:22", "fake_far.sleep.quirk", "sleep")
     assert "the location is this line" in Path(__file__).read_text(encoding="utf-8").splitlines()[here.location.line - 1]
 
 
 @pytest.mark.parametrize(
     ("evidence", "runs", "probes"),
     [
-        ("", ["fake_quirk:scenario"], 0),
+        ("()", ["fake_quirk:scenario"], 0),
         ("PairedRun('other:run')", ["other:run"], 0),
         ("[PairedRun('other:run'), SymbolProbe('vllm.envs', True)]", ["other:run"], 1),
         ("SymbolProbe('vllm.envs', True)", ["fake_quirk:scenario"], 1),
     ],
 )
 def test_a_scenario_is_the_paired_run_of_a_quirk_that_names_none(write_modules, evidence, runs, probes):
-    given = f"    evidence={evidence},\n)\n" if evidence else ")\n"
-    write_modules({"fake_quirk.py": f"{DECLARATION}{given}\nasync def scenario(lab):\n    return None\n"})
+    quirk = declared("far", evidence=evidence)
+    write_modules({"fake_quirk.py": f"{quirk}\nasync def scenario(lab):\n    return None\n"})
 
     quirk = importlib.import_module("fake_quirk").QUIRK
 

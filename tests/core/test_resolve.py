@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from quirks_core import Advise, Affected, Default, Fact, Refuse, Require, StaticProbe, environment, model_type, setting, typed
+from quirks_core import Advise, Affected, Default, Fact, Refuse, Require, environment, model_type, setting, typed
 from quirks_core.declaration.match import Match
 from quirks_core.declaration.probes import Probe
 from quirks_core.declaration.trace import Answer
@@ -214,12 +214,3 @@ def test_a_third_partys_probe_that_fails_settles_nothing(make_plan, make_quirk, 
     setattr(Own, method, _ends_the_program)
 
     assert make_plan(quirk, context=context).verdicts[0].state is State.UNKNOWN
-
-
-def test_an_assumed_source_build_stays_unknown(make_plan, make_quirk, make_context):
-    probe = StaticProbe("quirks_core", "import", found_means_affected=True)
-    quirk = make_quirk(affected=Affected("quirks-core", fixed="0.9.2"), evidence=probe)
-    source_build = {"packages": {"quirks-core": "0.1.dev1"}}
-    contexts = [make_context(assumed=frozenset(names), **source_build) for names in ((), ("quirks-core",))]
-
-    assert [make_plan(quirk, context=one).verdicts[0].state for one in contexts] == [State.ACTIVE, State.UNKNOWN]

@@ -43,13 +43,6 @@ def test_a_patch_on_the_source_it_was_written_against_is_planned(plan_patches):
     assert (plan.refusals, plan.warnings) == ((), ())
 
 
-@pytest.mark.parametrize("target", [f"{CLASS}.stop", f"{MODULE}:new", "fake_engine:new"])
-def test_a_patch_that_adds_what_is_not_there_is_planned(plan_patches, target):
-    plan = plan_patches(patch_of("adds", target))
-
-    assert ([(patch.target, patch.fingerprint) for patch in plan.patches], plan.refusals) == ([(target, "")], ())
-
-
 @pytest.mark.parametrize(
     ("patch", "words"),
     [

@@ -7,14 +7,6 @@ import pytest
 from quirks_core.base.errors import UsageError, nearest
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.slots import SLOTS, Place, Slot, checked_value, find_slot, is_slot, placed, slot_named
-from quirks_core.declaration.flags import flag_name
-
-
-@pytest.mark.parametrize("name", ["LOAD_FROMAT", "", "dist:", "dist:Upper Case"])
-def test_an_unknown_flag_is_an_error_with_the_nearest_name(name):
-    with pytest.raises(UsageError, match="did you mean 'load_format'" if "FROMAT" in name else "unknown flag"):
-        flag_name(name)
-    assert flag_name("LOAD_FORMAT") == "load_format"
 
 
 def test_the_listed_slots_are_the_fields_of_the_sections():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import hashlib
 import sys
 import textwrap
@@ -76,36 +75,6 @@ def test_the_source_of_an_attribute_is_found_without_an_import():
     assert [name for name in sys.modules if name.startswith("fake_read")] == []
 
 
-@pytest.fixture
-def switching():
-    """Threads change places as often as they can, also within a garbage collection."""
-    before = sys.getswitchinterval()
-
-    def at_a_collection(*_):
-        for _ in range(50):
-            pass
-
-    sys.setswitchinterval(1e-6)
-    gc.callbacks.append(at_a_collection)
-    yield
-    gc.callbacks.remove(at_a_collection)
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("switching")
-def test_threads_parse_at_once_while_garbage_is_collected():
-    """Also the packaging library, which parses the texts in a marker as Python."""
-    parse = type(INSTALLED).parsed.__wrapped__
-    need = 'torch==2.13.0; platform_machine == "x86_64" and python_version > "3.9"'
-
-    with ThreadPoolExecutor(2) as pool:
-        trees = [pool.submit(parse, INSTALLED, "argparse") for _ in range(60)]
-        while not all(tree.done() for tree in trees):
-            assert len(list(read_requirements([need]))) == 1
-
-    assert len({len(tree.result().body) for tree in trees}) == 1
-
-
 @pytest.mark.parametrize(
     "reads",
     [
@@ -116,6 +85,7 @@ def test_threads_parse_at_once_while_garbage_is_collected():
     ],
 )
 def test_nothing_is_parsed_without_the_lock(monkeypatch, reads):
+    """A garbage collection of one thread would meet another's parse."""
     parse, is_free = ast.parse, []
 
     def watched(*args, **more):

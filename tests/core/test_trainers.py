@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from installed import needs_vllm
 
 from quirks_core.base.errors import UsageError
-from quirks_core.configuration.config import GenerationConfig
 from quirks_core.configuration.sections import Framework
 from quirks_core.configuration.slots import SLOTS, checked_value
 from quirks_core.facts.trainers import TRAINERS, VARIABLE, find, numerics
-from quirks_core.plugins.planning import make_plan
 
 
 def test_a_configuration_may_name_each_trainer():
@@ -53,17 +50,3 @@ def test_a_trainer_is_found_by_its_variable_or_its_modules(name):
     assert all(find({VARIABLE: ""}, {"vllm": 1, module: 1}) is trainer for module in trainer.modules)
     assert all(find({}, {"trl": 1, module: 1}) is trainer for module in trainer.modules)
     assert (find({}, {"vllm"}), find({}, {"verl", "openrlhf"})) == (None, None)
-
-
-@needs_vllm
-@pytest.mark.parametrize(("name", "asked"), [("verl", None), ("openrlhf", "state_dict")])
-def test_what_a_trainer_sends_decides_what_a_quirk_requests(name, asked, model):
-    """Gemma-4 after a dummy start: a refit of parameters alone leaves its buffers as noise."""
-    config = GenerationConfig.parse({"model": str(model("gemma4")), "engine": {"load_format": "dummy"}})
-
-    config = config.overridden(TRAINERS[name].facts)
-    plan = make_plan(config)
-
-    assert config.typed_slots() == {"engine.load_format"}
-    assert plan.refusals == ()
-    assert plan.changes.get("refit.scope") == asked

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from declared import models
 from family_pages import Planner, families
 
 from quirks_core.plugins.registry import Registry
@@ -66,3 +69,10 @@ def test_the_table_of_versions_counts_the_cures_of_a_model(planner):
     }
 
     assert counts == {"gemma4": ["1"] * 4, "llama": ["0"] * 4, "cohere2": ["0", "1", "1", "1"]}
+
+
+def test_no_page_names_models_by_a_regular_expression():
+    named = {name for item in Registry.load().loaded for name in models(item.quirk)}
+
+    assert "any if its name is that of a GGUF file" in named
+    assert [name for name in named if re.search(r"[\\$^*+?|]", name)] == []

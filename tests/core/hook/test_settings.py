@@ -51,7 +51,6 @@ def test_the_other_variables_are_read():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("MODEL_QUIRKS", "rolout", "did you mean 'rollout'"),
         ("MODEL_QUIRKS_LOG", "quite", "did you mean 'quiet'"),
         ("MODEL_QUIRKS_TRAINER", "tlr", "did you mean 'trl'"),
         ("MODEL_QUIRKS_REQUIRE_RECEIPT", "yes", "it takes 0, 1"),

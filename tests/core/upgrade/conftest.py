@@ -57,16 +57,9 @@ def sources(releases):
 
 
 @pytest.fixture
-def checkpoint(tmp_path):
+def checkpoint(model):
     """Makes a model folder: one of `MODELS`, or with a configuration of one's own."""
-
-    def make(name, **config):
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        (folder / "config.json").write_text(json.dumps({**MODELS.get(name, {}), **config}), encoding="utf-8")
-        return folder
-
-    return make
+    return lambda name, **config: model(name, **{**MODELS.get(name, {}), **config})
 
 
 @pytest.fixture

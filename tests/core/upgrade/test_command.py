@@ -14,7 +14,6 @@ from quirks_core.upgrade.catalogue import Kind, check_catalogue
 from tests.cli.test_schemas import check
 
 CPU = ("--assume", "platform==cpu")
-TARGET = "vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts.apply"
 
 
 @pytest.fixture
@@ -31,12 +30,10 @@ def command(quirks, releases):
 def test_the_verdict_sets_the_exit_code_even_with_changes(command, checkpoint):
     run = ("--model", checkpoint("qwen3_moe"))
 
-    unknown = command("0.30.0", "0.31.0", *run)
     changes = command("0.26.0", "0.33.0", *run, "--set", "engine.calculate_kv_scales=true")
     stop = command("0.26.0", "0.33.0", *run, "--set", "engine.mamba_cache_mode=all")
 
-    assert (changes.code, stop.code, unknown.code) == (3, 2, 3)
-    assert "\nunknown: 1 thing is not decided, see below\n" in unknown.out
+    assert (changes.code, stop.code) == (3, 2)
     assert "\nunknown: 1 thing is not decided, see below, and with these changes:\n" in changes.out
     assert "\n  delete engine.calculate_kv_scales from the configuration\n" in changes.out
     assert "\nstop, because" in stop.out
@@ -64,7 +61,7 @@ def test_the_catalogue_names_every_quirk_that_changes(command):
     kinds = {(item["quirk"], item["kind"]): item for item in work.json["items"]}
     drift = kinds["cpu-moe-expert-parallel", "drift"]
     assert (work.code, none.code, page.code, work.json["work"]) == (1, 0, 1, 1)
-    assert drift["message"].startswith(f"{TARGET} is not the source this patch was written against")
+    assert "cpu_moe:CPUUnquantizedExperts.apply is not the source this patch was written against" in drift["message"]
     assert len(drift["fingerprint"]) == 12
     assert any(line.startswith("+    ") for line in drift["lines"])
     assert ("cohere2-sliding-window", "ends") in kinds

@@ -151,7 +151,6 @@ def test_a_broken_wheel_is_refused(wheel, cache):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("newest", "neither a version of vLLM nor a wheel"),
         ("./nowhere", "does not exist"),
         ("missing.whl", "does not exist"),
         (os.curdir + os.sep, "holds no source of vLLM"),
