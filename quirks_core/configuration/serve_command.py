@@ -61,11 +61,7 @@ class ServeCommand:
 
         It is what the hook in the server's own process plans for: what was typed counts as typed, and nothing else does; what
         was left open is vLLM's choice (the weights are loaded, whatever the purpose). An engine owns its data-parallel ranks
-        (``parallel.dp_strategy``), unless it is one of them.
-
-        Args:
-            purpose: What the server is for.
-            settings: Texts of the form ``slot=value``, laid over it: facts of the trainer, for example.
+        (``parallel.dp_strategy``), unless it is one of them. Settings (``slot=value``: the trainer's facts, say) are laid over.
 
         Raises:
             UsageError: Something in it is wrong, a value of an argument for example.

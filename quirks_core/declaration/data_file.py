@@ -81,14 +81,8 @@ def updated(
 ) -> DataFile:
     """Returns the data file of a distribution, updated from sources.
 
-    It drops sources that no quirk expects any more, and adds those of `source` that are expected.
-
-    Args:
-        known: The current content.
-        quirks: Every quirk of the distribution.
-        release: The current release.
-        versions: The versions of packages whose source is read instead of the installed one; only these are looked at.
-        source: What is read.
+    It drops sources that no quirk expects any more, and adds those of `source` that are expected. With `versions`, only the
+    packages that have one there are looked at.
     """
     return DataFile(
         since={quirk.id: known.since.get(quirk.id, release) for quirk in sorted(quirks, key=lambda quirk: quirk.id)},

@@ -84,14 +84,10 @@ class EngineArguments:
 
     @lru_cache(maxsize=512)
     def nested(self, name: str) -> Mapping[str, EngineArgument]:
-        """Reads the fields of the configuration that an argument holds, those of configurations in it included.
-
-        Args:
-            name: The argument.
+        """Reads the fields of the configuration that an argument holds, if it does, those of configurations in it included.
 
         Returns:
-            The fields by their dotted names (``compilation_config.pass_config.fuse_norm_quant``); empty for an argument that
-            holds none.
+            The fields by their dotted names (``compilation_config.pass_config.fuse_norm_quant``).
         """
         node = (self._fields() or {}).get(name)
         return MappingProxyType({} if node is None else dict(self._nested(name, node.annotation, _MODULE)))

@@ -202,11 +202,7 @@ class SourceTree:
             yield from root.rglob("*.py")
 
     def fingerprint(self, target: str) -> str | None:
-        """Returns the fingerprint of a target's source; None if it does not exist.
-
-        Args:
-            target: ``package.module:Class.attribute``.
-        """
+        """Returns the fingerprint of a target's source (`attribute_source`); None if it does not exist."""
         source = self.attribute_source(target)
         return None if source is None else hashlib.sha256(source.encode()).hexdigest()[:DIGITS]
 

@@ -94,9 +94,7 @@ class IsolatedRegistry:
         except UsageError as error:
             raise UsageError(f"{error}; {_HOW}") from None
 
-    def resolve(
-        self, context: RunContext, switches: Switches | None = None, *, disable: Sequence[str] = (), force: Sequence[str] = ()
-    ) -> Plan:
+    def resolve(self, context: RunContext, *, disable: Sequence[str] = (), force: Sequence[str] = ()) -> Plan:
         """Makes the plan for a run; the environment's switches do not count.
 
         Raises:
@@ -104,8 +102,7 @@ class IsolatedRegistry:
         """
         if not self._plugins:
             raise UsageError(f"this registry is empty, because it does not look at what is installed; {_HOW}")
-        names = SwitchNames(disable, force)
-        return self._registry.resolve(context, switches or Switches.gather(call=names, environ={}))
+        return self._registry.resolve(context, Switches.gather(call=SwitchNames(disable, force), environ={}))
 
     def observe(self, plan: Plan, receipt: Any) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""
