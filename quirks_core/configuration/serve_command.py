@@ -139,7 +139,7 @@ def _model_among(words: Iterable[str]) -> dict[str, Any] | None:
 
 def _hints(words: Iterable[str], source: VllmSource) -> str:
     """The options nearest to those that do not exist."""
-    names = [name for option in source.options() or () for name in (*option.names, *option.inverse) if name.startswith("--")]
+    names = [name for option in source.options() or () for name in option.names if name.startswith("--")]
     typed = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--") and "." not in word]
     wrong = [one for one in typed if not any(name.startswith(one.replace("--no-", "--", 1)) for name in names)]
     close = [get_close_matches(one, [name for name in names if not _are_contrary(one, name)], 1, _CLOSE) for one in wrong]
