@@ -109,11 +109,7 @@ def _metadata() -> Iterator[Finding]:
 
 def _reads_engine(item: object) -> bool:
     """Returns whether a probe, or a patch, is about the source of the engine, or of what comes with it."""
-    try:
-        module = item.target if isinstance(item, Patch) else item.source() if isinstance(item, Probe) else ""
-        return module.partition(":")[0].partition(".")[0] in _WITH_ENGINE
-    except Exception:  # a probe of a third party's kind
-        return False
+    return isinstance(item, Patch | Probe) and item.package in _WITH_ENGINE
 
 
 def _twice() -> Iterator[Finding]:

@@ -30,10 +30,13 @@ def run_fingerprint(options: argparse.Namespace) -> int:
     """
     if bool(options.target) is bool(options.write):
         raise UsageError("give a TARGET, or --write DIST")
-    return _write(options) if options.write else _print(options)
-
-
-def _print(options: argparse.Namespace) -> int:
+    if options.write:
+        path, changed = bring_up_to_date(Registry.load(strict=True), options.write)
+        if options.json:
+            print_json({"file": str(path), "changed": changed})
+        else:
+            show_written(path, changed)
+        return 0
     module, colon, path = options.target.partition(":")
     if not (module and colon and path):
         raise UsageError(f"{options.target!r} is not of the form package.module:Class.attribute")
@@ -43,15 +46,6 @@ def _print(options: argparse.Namespace) -> int:
         print_json({"target": options.target, "fingerprint": found})
     else:
         print(f'expects=("{found}",),')
-    return 0
-
-
-def _write(options: argparse.Namespace) -> int:
-    path, changed = bring_up_to_date(Registry.load(strict=True), options.write)
-    if options.json:
-        print_json({"file": str(path), "changed": changed})
-    else:
-        show_written(path, changed)
     return 0
 
 

@@ -26,7 +26,6 @@ from quirks_core.upgrade.archive import PACKAGE
 from quirks_core.upgrade.catalogue import Catalogue, check_catalogue
 from quirks_core.upgrade.finding import Comparison, Level, Verdict, verdict_of
 from quirks_core.upgrade.patch_changes import check_patches
-from quirks_core.upgrade.recipes import check_recipes
 from quirks_core.upgrade.release import Release, find_release, installed_release
 from quirks_core.upgrade.report import Upgrade
 
@@ -55,10 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--patches", metavar="PACKAGE|PATH",
         help="without a run: which monkey-patches of vLLM that a package, a folder or a file makes still do their work on that "
         "release; its source is read, and none of its code runs",
-    )  # fmt: skip
-    one.add_argument(
-        "--recipes", metavar="FOLDER",
-        help="without a run: which variables and options of scripts, Dockerfiles, Markdown and YAML that release does not know",
     )  # fmt: skip
     one.add_argument("--runs", metavar="FILE", help="all runs of a repository, each with its pin, in one report")
     what.add_argument(
@@ -96,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--json and --markdown are two forms of one report; choose one of them")
     if options.write and not options.catalogue:
         raise UsageError("--write belongs to --catalogue")
-    for name in ("catalogue", "patches", "recipes", "runs"):
+    for name in ("catalogue", "patches", "runs"):
         if getattr(options, name) and (options.cmd or options.model or options.config):
             raise UsageError(f"--{name} needs no run: leave out --model, --config and the command")
     if options.runs:
@@ -115,10 +110,7 @@ def _show(options: argparse.Namespace, found: Runs | Catalogue | Comparison) -> 
 
 
 def _compare(options: argparse.Namespace) -> Comparison:
-    """Compares two releases for a run, for the patches of a package, or for recipes."""
-    if options.recipes:
-        start = _before(options) if options.start else None
-        return check_recipes(options.recipes, _after(options, start), start)
+    """Compares two releases for a run, or for the patches of a package."""
     before = _before(options)
     after = _after(options, before)
     if options.patches:
@@ -139,7 +131,7 @@ def _before(options: argparse.Namespace) -> Release:
     return find_release(spec, prefer=_preferred(options, None), notify=progress(options))
 
 
-def _after(options: argparse.Namespace, before: Release | None) -> Release:
+def _after(options: argparse.Namespace, before: Release) -> Release:
     if not options.to:
         raise UsageError("name the release in question with --to")
     return find_release(options.to, prefer=_preferred(options, before), notify=progress(options))
@@ -198,7 +190,7 @@ def _catalogue(options: argparse.Namespace) -> Catalogue:
 
 #: What a file gives to the runs that name nothing of their own.
 _SHARED = ("from", "to", "assume")
-_KEYS = (*_SHARED, "command", "config", "model", "purpose", "set", "patches", "recipes")
+_KEYS = (*_SHARED, "command", "config", "model", "purpose", "set", "patches")
 
 
 @dataclass(frozen=True, slots=True)

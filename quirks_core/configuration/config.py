@@ -133,11 +133,7 @@ class GenerationConfig(Section):
         return frozenset()
 
     def adjusted(self, changes: Mapping[str, Any]) -> Self:
-        """Returns the configuration with the values that a plan gives to slots.
-
-        Args:
-            changes: Checked values by slot, as `quirks_core.plan.records.Plan.changes` has them.
-        """
+        """Returns the configuration with the values that a plan gives to slots, as its ``changes`` has them."""
         sections: dict[str, dict[str, Any]] = {}
         for slot, value in changes.items():
             section, _, key = slot.partition(".")
@@ -151,10 +147,9 @@ class GenerationConfig(Section):
         return self.model_copy(update=update)
 
     def overridden(self, values: Mapping[str, Any]) -> Self:
-        """Returns the configuration with values that a program puts there itself: they do not count as typed.
+        """Returns the configuration with checked values that a program puts there itself, by slot of a section.
 
-        Args:
-            values: Checked values by slot of a section; they take the place also of what the user typed.
+        They take the place also of what the user typed, and do not count as typed.
         """
         found = self.adjusted(values)
         for slot in values:

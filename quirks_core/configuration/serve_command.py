@@ -61,11 +61,7 @@ class ServeCommand:
 
         It is what the hook in the server's own process plans for: what was typed counts as typed, and nothing else does; what
         was left open is vLLM's choice (the weights are loaded, whatever the purpose). An engine owns its data-parallel ranks
-        (``parallel.dp_strategy``), unless it is one of them.
-
-        Args:
-            purpose: What the server is for.
-            settings: Texts of the form ``slot=value``, laid over it: facts of the trainer, for example.
+        (``parallel.dp_strategy``), unless it is one of them. Settings (``slot=value``: the trainer's facts, say) are laid over.
 
         Raises:
             UsageError: Something in it is wrong, a value of an argument for example.
@@ -143,7 +139,7 @@ def _model_among(words: Iterable[str]) -> dict[str, Any] | None:
 
 def _hints(words: Iterable[str], source: VllmSource) -> str:
     """The options nearest to those that do not exist."""
-    names = [name for option in source.options() or () for name in (*option.names, *option.inverse) if name.startswith("--")]
+    names = [name for option in source.options() or () for name in option.names if name.startswith("--")]
     typed = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--") and "." not in word]
     wrong = [one for one in typed if not any(name.startswith(one.replace("--no-", "--", 1)) for name in names)]
     close = [get_close_matches(one, [name for name in names if not _are_contrary(one, name)], 1, _CLOSE) for one in wrong]

@@ -220,10 +220,7 @@ def installed_slot(name: str, source: VllmSource = INSTALLED) -> Slot | None:
     """Returns an engine argument's slot as vLLM has it; None if it does not, or there is no vLLM."""
     slot = slot_named(name)
     argument = source.arguments.find(slot.key) if slot.place is Place.ARGUMENT else None
-    if argument is None:
-        return None
-    default = argument.default if json_values.problem(argument.default) is None else None
-    return Slot(name, argument.type, argument.help, default)
+    return None if argument is None else Slot(name, argument.type)
 
 
 def engine_problem(name: str, value: Any = None, source: VllmSource = INSTALLED) -> str | None:

@@ -11,6 +11,7 @@ from quirks_core.base.errors import DeclarationError, problem_of_text, shown
 from quirks_core.configuration.slots import Slot, problem_of_name, slot_named
 from quirks_core.declaration.match import Match
 from quirks_core.facts.packages import distribution_of
+from quirks_core.source.source_tree import DIGITS
 
 if TYPE_CHECKING:
     from quirks_core.facts.context import RunContext
@@ -235,8 +236,10 @@ class Patch:
     when: Match | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.expects, str):
-            object.__setattr__(self, "expects", (self.expects,))
+        expects = (self.expects,) if isinstance(self.expects, str) else self.expects
+        if wrong := [item for item in expects if not isinstance(item, str) or len(item) < DIGITS]:
+            raise DeclarationError(f"Patch of {shown(self.target)}: {shown(wrong[0])} in expects is no fingerprint")
+        object.__setattr__(self, "expects", tuple(item[:DIGITS] for item in expects))
         if [bool(self.wrapper), bool(self.replacement), bool(self.adds)].count(True) != 1:
             raise DeclarationError(f"Patch of {shown(self.target)}: give one of a wrapper, a replacement and adds=")
         for name, text in (("target", self.target), ("wrapper, replacement or adds", self.source)):
@@ -252,8 +255,6 @@ class Patch:
                 f"Patch of {self.target}: name the fingerprints it was written against (quirks fingerprint {self.target})"
             )
         _check_texts(self)
-        if wrong := [item for item in self.expects if not isinstance(item, str) or len(item) < _SHORTEST]:
-            raise DeclarationError(f"Patch of {self.target}: {shown(wrong[0])} in expects is no fingerprint")
 
     @property
     def source(self) -> str:
@@ -265,8 +266,5 @@ class Patch:
         """The package that it patches, under the name that version ranges use."""
         return distribution_of(self.target.partition(":")[0].partition(".")[0])
 
-
-#: Number of hexadecimal digits that a fingerprint needs to identify a source.
-_SHORTEST = 12
 
 Adjustment = Default | Require | Refuse | Advise | Patch

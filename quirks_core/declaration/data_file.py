@@ -18,7 +18,6 @@ from quirks_core.base.record import Record
 from quirks_core.declaration.adjustments import Patch
 from quirks_core.declaration.quirk import Quirk
 from quirks_core.facts.packages import distribution_of, installed_version
-from quirks_core.source import fingerprints
 from quirks_core.source.vllm_source import INSTALLED, VllmSource
 
 NAME = "model_quirks.json"
@@ -49,9 +48,7 @@ class DataFile(Record):
     def versions(self, target: str, expected: tuple[str, ...]) -> list[str]:
         """Returns the versions that have one of the expected sources of a target, as far as they are known."""
         known = self.fingerprints.get(target, {}).items()
-        return [
-            version for digits, one in known for version in one.versions if any(fingerprints.same(digits, e) for e in expected)
-        ]
+        return [version for digits, one in known for version in one.versions if digits in expected]
 
 
 def path_for(quirk: Quirk) -> Path | None:
@@ -84,14 +81,8 @@ def updated(
 ) -> DataFile:
     """Returns the data file of a distribution, updated from sources.
 
-    It drops sources that no quirk expects any more, and adds those of `source` that are expected.
-
-    Args:
-        known: The current content.
-        quirks: Every quirk of the distribution.
-        release: The current release.
-        versions: The versions of packages whose source is read instead of the installed one; only these are looked at.
-        source: What is read.
+    It drops sources that no quirk expects any more, and adds those of `source` that are expected. With `versions`, only the
+    packages that have one there are looked at.
     """
     return DataFile(
         since={quirk.id: known.since.get(quirk.id, release) for quirk in sorted(quirks, key=lambda quirk: quirk.id)},
@@ -148,10 +139,10 @@ def _sources(
     known: DataFile, target: str, wanted: tuple[str, ...], versions: Mapping[str, str] | None, source: VllmSource
 ) -> dict[str, KnownSource]:
     before = known.fingerprints.get(target, {})
-    found = {digits: before[digits] for one in wanted if (digits := one[: fingerprints.DIGITS]) in before}
+    found = {digits: before[digits] for digits in wanted if digits in before}
     package = distribution_of(target.partition(":")[0].partition(".")[0])
     here = source.fingerprint(target) if versions is None or package in versions else None
-    if here is not None and any(fingerprints.same(here, one) for one in wanted):
+    if here is not None and here in wanted:
         seen = before.get(here, KnownSource()).versions
         present = installed_version(package) if versions is None else versions[package]
         known_for = seen if present is None or present in seen else (*seen, present)

@@ -49,11 +49,7 @@ class Kind(StrEnum):
     FEATURE = auto()  #: throughput, or a default of our own configuration
 
     def conclusion(self, word: str) -> str:
-        """Returns what evidence of this kind of quirk concludes: a workaround is NEEDED, a rule or feature HOLDS.
-
-        Args:
-            word: The conclusion, in the words of any kind.
-        """
+        """Returns a conclusion of any kind in the words of this one: a workaround is NEEDED, a rule or feature HOLDS."""
         ours, others = (0, 1) if self is Kind.WORKAROUND else (1, 0)
         return {pair[others]: pair[ours] for pair in _CONCLUSIONS}.get(word, word)
 

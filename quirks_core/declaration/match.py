@@ -66,13 +66,7 @@ class Match(ABC):
 
 
 def described(match: Match, holds: str, contrary: str) -> Match:
-    """Returns a condition that pages show in these words instead of its parts; it decides as before.
-
-    Args:
-        match: The condition.
-        holds: What it means, as a clause.
-        contrary: What its negation means.
-    """
+    """Returns a condition that pages show in these words instead of its parts (`Words`); it decides as before."""
     whole = match if isinstance(match, All | AnyOf | Condition) else All((match,))
     return replace(whole, words=Words(holds, contrary))
 

@@ -33,9 +33,7 @@ class Assumptions:
 def parse_assumptions(texts: Iterable[str], more: Iterable[str] = ()) -> Assumptions:
     """Reads ``--assume`` values: ``package==version``, ``platform==name``, ``cpu==kind``, ``gpu==8.0`` or ``fact==value``.
 
-    Args:
-        texts: The values.
-        more: Packages that may be named besides those of `PACKAGES`.
+    Packages are those of `PACKAGES` and `more`.
 
     Raises:
         UsageError: A value cannot be read, or is not what the fact takes; a name is unknown; or a GPU is of another platform.

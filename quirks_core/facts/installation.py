@@ -102,9 +102,7 @@ def hidden(file: str) -> str:
 def needs(error: ModuleNotFoundError, *, engine: bool) -> str | None:
     """Returns which package an import lacks, and what brings it; None if it is there, so that the error is another one.
 
-    Args:
-        error: The error.
-        engine: What was imported needs an engine, too.
+    With `engine`, what was imported needs an engine, too.
     """
     name = (error.name or "").partition(".")[0]
     if not name or name in (_PACKAGE, __name__.partition(".")[0]) or _is_there(name):

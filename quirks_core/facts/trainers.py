@@ -2,8 +2,8 @@
 
 Quirks about refits need to know whether a trainer sends the parameters alone or its whole state dict, and whether caches of
 older weights are dropped. A trainer does not pass this to an engine that it starts itself; these presets do. Each was read in
-the source that its `Trainer.source` names, and holds for what its `Trainer.holds_for` names. Facts of a preset count as typed:
-nothing in the engine changes what a trainer sends. What the user sets is stronger.
+the source that its `Trainer.source` names; docs/trainers.md says for which of its backends it holds. Facts of a preset count as
+typed: nothing in the engine changes what a trainer sends. What the user sets is stronger.
 
 A fact that a trainer's own configuration decides is in no preset: none sets ``refit.transport`` (each trainer has several), and
 those that may keep the KV cache of requests in flight leave ``refit.clear_cache`` open.
@@ -29,7 +29,6 @@ class Trainer:
         name: Its name, as the variable takes it.
         modules: Its top-level packages: whoever imports vLLM has imported one of them.
         facts: Values by slot.
-        holds_for: Where they hold.
         source: Repository, and version or commit, that they were read in.
         window: The versions of vLLM that it declares to support, as pip writes them; empty if it declares none.
         numerics: How it computes unless its own configuration sets otherwise, by slot; empty if that depends on the model. They
@@ -43,7 +42,6 @@ class Trainer:
     name: str
     modules: tuple[str, ...]
     facts: Mapping[str, Any]
-    holds_for: str
     source: str
     window: str = ""
     numerics: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +64,6 @@ _TRAINERS = (
         "trl",
         ("trl",),
         {**_PARAMETERS, **_CLEARED},
-        "DeepSpeed, FSDP 1 and 2, one process; colocate and server mode. In 1.10 FSDP 2 still sent the state dict",
         "huggingface/trl 1.16.0",
         ">=0.22.0,<=0.31.0",
         _UNDER_AUTOCAST,
@@ -78,7 +75,6 @@ _TRAINERS = (
         "verl",
         ("verl",),
         {**_STATE_DICT, **_CLEARED},
-        "FSDP 1 and 2 (the default) and automodel; with Megatron set refit.scope=parameters",
         "verl-project/verl 1dda039b9c6311889a9c9a26040677e1254814f9",
         numerics=_UNDER_AUTOCAST,
         engine_defaults=_ENGINE_IN_BFLOAT16,
@@ -89,8 +85,6 @@ _TRAINERS = (
         "nemo-rl",
         ("nemo_rl",),
         _STATE_DICT,
-        "DTensor workers, both versions; with Megatron set refit.scope=parameters. Whether caches are dropped depends on "
-        "grpo.async_grpo.in_flight_weight_updates and recompute_kv_cache_after_weight_updates",
         "NVIDIA-NeMo/RL 7ea279abfbeb698b092856d0dab61e7cf39bc909",
         numerics=_UNDER_AUTOCAST,
         engine_defaults=_ENGINE_IN_BFLOAT16,
@@ -101,7 +95,6 @@ _TRAINERS = (
         "openrlhf",
         ("openrlhf",),
         _PARAMETERS,
-        "DeepSpeed, its only backend. Whether caches are dropped depends on train.partial_rollout_enable, which keeps requests",
         "OpenRLHF/OpenRLHF 3c3be6234e0cb353e76bb8019947db9dfe99fca7",
         numerics={"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "model"},
         engine_defaults=_ENGINE_IN_BFLOAT16,
@@ -112,8 +105,6 @@ _TRAINERS = (
         "skyrl",
         ("skyrl", "skyrl_train"),
         _STATE_DICT,
-        "FSDP (the default); with Megatron set refit.scope=parameters. Whether caches are dropped depends on "
-        "trainer.fully_async.clear_kv_cache_on_weight_sync",
         "NovaSky-AI/SkyRL a9564572eb8e91076be43c1bd5e4615e3de17265",
         numerics=_UNDER_AUTOCAST,
         engine_defaults=_ENGINE_IN_BFLOAT16,
@@ -122,8 +113,6 @@ _TRAINERS = (
         "prime-rl",
         ("prime_rl",),
         {**_STATE_DICT, "train.backend": "fsdp2"},
-        "all three transports (filesystem, nccl, nixl). Requests in flight keep their cache; prefixes are not shared between "
-        "weights, as each policy version has a cache salt of its own",
         "PrimeIntellect-ai/prime-rl 559b44772e471d1538537b8805cc77f3824a5e64",
         numerics=_UNDER_AUTOCAST,
     ),
@@ -131,7 +120,6 @@ _TRAINERS = (
         "ms-swift",
         ("swift",),
         {**_PARAMETERS, **_CLEARED},
-        "DeepSpeed, FSDP 2 and one process; colocate and server mode; with Megatron the bridge's export",
         "modelscope/ms-swift 3602360a562313afbf2ef6065fdf61f271a2c5b9",
         engine_defaults=_ENGINE_IN_BFLOAT16,
         float16="--torch_dtype float16 with LoRA, DeepSpeed or FSDP (the scaler refuses full weights in float16 without them)",
@@ -140,8 +128,6 @@ _TRAINERS = (
         "pipeline-rl",
         ("pipelinerl",),
         {**_PARAMETERS, "refit.clear_cache": False},
-        "DeepSpeed and FSDP: tensors are loaded one by one into the running model; requests in flight and prefixes keep their "
-        "cache",
         "ServiceNow/PipelineRL 58d393458625ad63ed539f2dcd072c85700c557f",
         numerics={"train.dtype": "bfloat16", "train.autocast": "none", "train.head_dtype": "float32"},
         engine_defaults=_ENGINE_IN_BFLOAT16,

@@ -87,10 +87,6 @@ def in_force(plan: Plan, variables: Mapping[str, str] | None = None) -> Iterator
     Enter it before the first ``import vllm`` if the plan sets variables, some of which vLLM reads while it is imported. Start
     the engine from arguments that carry the plan, and shut it down, inside of the block.
 
-    Args:
-        plan: The plan.
-        variables: Further variables of the environment.
-
     Raises:
         RefusedError: The plan holds refusals; nothing was changed.
         UsageError: vLLM is set not to load our plugins in its processes; nothing was changed.

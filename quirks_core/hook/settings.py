@@ -106,10 +106,9 @@ class HookSettings:
 
 
 def read_given(text: str, problems: list[str]) -> dict[str, Any]:
-    """Reads ``slot=value;slot=value``, values in YAML; `problems` gets a line for everything that is wrong.
+    """Reads checked values by slot, and ``purpose`` and ``recipe``, from ``slot=value;slot=value``, values in YAML.
 
-    Returns:
-        Checked values by slot, and ``purpose`` and ``recipe``.
+    `problems` gets a line for everything that is wrong.
     """
     found: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in text.split(";"))):

@@ -21,16 +21,10 @@ _PACKAGE = "worker."
 
 
 def call(wrapper: Any, function: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Calls a function of ours with a worker; all arguments and answers are plain values.
+    """Calls a function of ours, ``package.module:name``, with a worker; all arguments and answers are plain values.
 
     What goes wrong is part of the answer: at the first worker that raises, vLLM stops to read answers, and takes those of the
     other workers for answers to its next question.
-
-    Args:
-        wrapper: VLLM's ``WorkerWrapperBase``.
-        function: ``package.module:name``.
-        arguments: What it gets after the worker.
-        named: What it gets by name.
 
     Returns:
         ``value``; or ``error``, with the name of its class as ``kind``.

@@ -64,10 +64,7 @@ class Judge:
         self._labelled: dict[str, Mapping[str, str]] = {}  # what came, by label, the newest last
 
     def add(self, rows: Sequence[Entry]) -> list[Verdict]:
-        """Judges one update.
-
-        Args:
-            rows: Its entries, one of each process that had it.
+        """Judges one update by its entries, one of each process that had it.
 
         Returns:
             The verdicts that were not reported yet. A problem that is over can be reported again.

@@ -31,7 +31,7 @@ def drift_of(patch: Patch, quirk: Quirk | None, source: VllmSource) -> Drift | N
         if here is not None:
             return Drift(f"{patch.target} exists by now, and the patch was written to add it")
         return None if source.has_owner(patch.target) else Drift(source.missing(patch.target))
-    if source.is_expected(patch.target, patch.expects):
+    if here in patch.expects:
         return None
     if here is None:
         return Drift(source.missing(patch.target))

@@ -25,7 +25,6 @@ from quirks_core.plan.evaluate import Evaluated
 from quirks_core.plan.loaded import Loaded
 from quirks_core.plan.merge import Proposal
 from quirks_core.plan.records import Contributor, Note, NoteKind, PlannedPatch, Refusal
-from quirks_core.source import fingerprints
 
 
 @dataclass(slots=True)
@@ -132,7 +131,7 @@ def _propose_patch(context: RunContext, item: Loaded, patch: Patch, found: Propo
         target=patch.target,
         source=patch.source,
         flag=item.quirk.flag,
-        fingerprint=(found_here or "")[: fingerprints.DIGITS],
+        fingerprint=found_here or "",
         entry_point=item.entry_point,
         quirk=item.contributor(patch.reason),
     )

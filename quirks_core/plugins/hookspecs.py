@@ -40,9 +40,6 @@ def quirks_declare() -> Iterable[Quirk]:
 def quirks_facts(context: RunContext) -> Mapping[str, object]:
     """Adds facts that matchers can read as ``distribution.name``.
 
-    Args:
-        context: The facts so far.
-
     Returns:
         JSON values by name; the distribution's name is put in front.
     """
@@ -51,10 +48,5 @@ def quirks_facts(context: RunContext) -> Mapping[str, object]:
 
 @hookspec
 def quirks_observe(plan: Plan, receipt: Receipt) -> None:
-    """Sees what was planned and what every process has; for metrics and logs. Errors are caught and shown.
-
-    Args:
-        plan: The plan that was applied.
-        receipt: What every process acknowledged.
-    """
+    """Sees the plan that was applied and what every process acknowledged; for metrics and logs. Errors are caught and shown."""
     raise NotImplementedError

@@ -72,17 +72,9 @@ _REPORT = TypeAdapter(list[Seen])
 
 
 def look(plugins: Iterable[Discovered], *, hash_seed: str | None = None, limit_s: float = LIMIT_S) -> list[Seen]:
-    """Loads plugins, those of a distribution in one process, and validates their declarations.
+    """Loads plugins in order of their distributions, those of one in one process, and validates their declarations.
 
     If anything is wrong with a distribution's plugins, each is loaded alone, so that none is blamed for another.
-
-    Args:
-        plugins: The plugins, in order of their distributions.
-        hash_seed: The processes' PYTHONHASHSEED; that of this process if None.
-        limit_s: Seconds that a process may take.
-
-    Returns:
-        What was seen, one per plugin.
     """
     seen: list[Seen] = []
     for _, group in groupby(plugins, key=lambda item: item.distribution):

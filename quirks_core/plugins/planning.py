@@ -84,16 +84,9 @@ def make_plan(
     registry: Registry | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Makes the plan for a run.
+    """Makes the plan for a run. Refusals are part of it; `Plan.check` raises them.
 
-    Args:
-        config: The configuration.
-        options: What it is made with; the options of environment and configuration if None.
-        registry: The quirks, if they are loaded already.
-        environ: The process environment; `os.environ` if None.
-
-    Returns:
-        The plan. Refusals are part of it; `Plan.check` raises them.
+    Without options, those of environment and configuration count; without a registry, the plugins are loaded.
 
     Raises:
         UsageError: Something in the configuration or the options is wrong.

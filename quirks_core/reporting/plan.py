@@ -95,10 +95,7 @@ def _assumed(package: str) -> str:
 def findings(plan: Plan, ways: Ways = COMMAND_LINE, *, whole: bool = False) -> Iterator[Finding]:
     """Yields what a plan means, what has to be done first.
 
-    Args:
-        plan: The plan.
-        ways: How the user supplies facts, and sees everything.
-        whole: Every row with its reason and cost, everything that cannot be decided, and every warning.
+    The `whole` is every row with its reason and cost, everything that cannot be decided, and every warning.
     """
     yield from map(refused, plan.refusals)
     found = list(rows(plan))

@@ -82,12 +82,9 @@ class Screen(Console):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     def say(self, text: str, *, indent: int = 0, hang: int = 2) -> None:
-        """Prints markup, wrapped between words.
+        """Prints markup, wrapped between words: `hang` columns more are in front of the lines that wrapping makes.
 
-        Args:
-            text: The markup; put what is not ours through `line` or `lines`.
-            indent: Columns in front of it.
-            hang: Columns more in front of the lines that wrapping makes.
+        Put what is not ours through `line` or `lines`.
         """
         for part in self.render_str(text).split(allow_blank=True):
             for number, piece in enumerate(_wrapped(part, self.width - indent - hang)):
@@ -96,13 +93,9 @@ class Screen(Console):
     def findings(
         self, found: Iterable[Finding], headings: Mapping[str, str] = _NO_HEADINGS, *, indent: int = 0, most: int | None = None
     ) -> None:
-        """Prints findings, each with its level in front, and the lines that show it below.
+        """Prints findings, each with its level in front, and the lines that show it below, `most` of them.
 
-        Args:
-            found: The findings.
-            headings: By level, what follows it in a heading; those of one level then share it.
-            indent: Columns in front of them.
-            most: Lines of one finding that are printed; all if None.
+        Those of one level share a heading if `headings` has what follows the level in it.
         """
         for level, group in groupby(found, key=lambda one: one.level):
             name = f"[{_COLOURS.get(level, 'yellow')}]{line(level.replace('_', ' '))}[/]"

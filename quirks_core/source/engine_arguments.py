@@ -10,8 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from operator import or_
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
@@ -21,7 +20,7 @@ _MODULE = "vllm.engine.arg_utils"
 _CLASSES = ("EngineArgs", "AsyncEngineArgs")
 _PLAIN: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, dict, float, int, list, set, str, tuple)} | {"None": None}
 _GENERIC = ("dict", "list", "set", "tuple")
-#: Names that lead from one to another before one is given up: aliases of aliases.
+#: Imports that lead from one to another before a name is given up.
 _DEEPEST = 8
 #: The value by which vLLM chooses another one itself.
 _AUTO = "auto"
@@ -34,7 +33,7 @@ class EngineArgument:
     Attributes:
         name: Its name.
         type: What it takes, by the source; ``Any`` where it does not state it.
-        default: Its default; None also where the source does not give it as a literal.
+        default: Its default; None also where the source does not give it as a plain literal.
         help: What it sets; empty if the source does not state it.
         owner: The configuration class that keeps it in the engine (``CacheConfig``); empty if the source does not state it.
         attribute: Its name there.
@@ -85,29 +84,21 @@ class EngineArguments:
 
     @lru_cache(maxsize=512)
     def nested(self, name: str) -> Mapping[str, EngineArgument]:
-        """Reads the fields of the configuration that an argument holds, those of configurations in it included.
-
-        Args:
-            name: The argument.
+        """Reads the fields of the configuration that an argument holds, if it does, those of configurations in it included.
 
         Returns:
-            The fields by their dotted names (``compilation_config.pass_config.fuse_norm_quant``); empty for an argument that
-            holds none.
+            The fields by their dotted names (``compilation_config.pass_config.fuse_norm_quant``).
         """
         node = (self._fields() or {}).get(name)
-        return MappingProxyType({} if node is None else dict(self._nested(name, node.annotation, _MODULE, frozenset())))
+        return MappingProxyType({} if node is None else dict(self._nested(name, node.annotation, _MODULE)))
 
-    def _nested(
-        self, path: str, annotation: ast.expr, module: str, inside: frozenset[tuple[str, str]]
-    ) -> Iterator[tuple[str, EngineArgument]]:
-        owner = self._configuration(annotation, module)
-        if owner is None or (owner[0], owner[1].name) in inside:
-            return
-        home, definition = owner
-        for place, node in self._own_fields(home, definition).values():
-            name = f"{path}.{ast.unparse(node.target)}"
-            yield name, self._read(name, node, place)
-            yield from self._nested(name, node.annotation, place, inside | {(home, definition.name)})
+    def _nested(self, path: str, annotation: ast.expr, module: str) -> Iterator[tuple[str, EngineArgument]]:
+        if (owner := self._configuration(annotation, module)) is not None:
+            home, definition = owner
+            for field, node in _fields_of(definition):
+                name = f"{path}.{field}"
+                yield name, self._read(name, node, home)
+                yield from self._nested(name, node.annotation, home)
 
     def _configuration(self, annotation: ast.expr, module: str) -> tuple[str, ast.ClassDef] | None:
         """Finds the class of vLLM's configuration that an annotation names, with the module that it is in."""
@@ -121,52 +112,19 @@ class EngineArguments:
                     return home, found
         return None
 
-    def _own_fields(self, module: str, definition: ast.ClassDef) -> dict[str, tuple[str, ast.AnnAssign]]:
-        """The fields of a class and of its bases in vLLM, each with the module that it is in."""
-        found: dict[str, tuple[str, ast.AnnAssign]] = {}
-        for base in definition.bases:
-            home, parent = self._look_up(module, base.id) if isinstance(base, ast.Name) else (module, None)
-            if isinstance(parent, ast.ClassDef):
-                found |= self._own_fields(home, parent)
-        for node in definition.body:
-            match node:
-                case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if "ClassVar" not in ast.unparse(kind):
-                    if not name.startswith("_"):
-                        found[name] = module, node
-        return found
-
     def _read(self, name: str, node: ast.AnnAssign, module: str) -> EngineArgument:
         owner, attribute = _home(node.value)
         declared = self._class_field(module, owner, attribute) if owner else None
         home, field = declared or (module, node)
-        default = self._default(field.value, home)
         return EngineArgument(
             name=name,
             type=self.annotated_type(node.annotation, module),
-            default=_literal_value(default),
+            default=_literal_value(field.value),
             help=self._help(module, node) or (self._help(*declared) if declared else ""),
             owner=owner,
             attribute=attribute or name,
             place=f"{home}:{field.lineno}",
         )
-
-    def _default(self, value: ast.expr | None, module: str) -> ast.expr | None:
-        """The expression of a default, without the limits beside it; the value of a constant of vLLM's."""
-        for _ in range(_DEEPEST):
-            match value:
-                case ast.Call(func=ast.Name(id="Field" | "field"), args=[first, *_]):
-                    value = first
-                case ast.Call(func=ast.Name(id="Field" | "field"), keywords=keywords):
-                    given = {item.arg: item.value for item in keywords}
-                    value = given.get("default") or _made(given.get("default_factory"))
-                case ast.Name(id=name):
-                    home, found = self._look_up(module, name)
-                    if not isinstance(found, ast.Assign | ast.AnnAssign) or found.value is None:
-                        break
-                    module, value = home, found.value
-                case _:
-                    break
-        return value
 
     @lru_cache(maxsize=8)
     def _fields(self) -> Mapping[str, ast.AnnAssign] | None:
@@ -174,9 +132,7 @@ class EngineArguments:
         if tree is None:
             return None
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in _CLASSES]
-        found = [node for one in classes for node in one.body if isinstance(node, ast.AnnAssign)]
-        named = {node.target.id: node for node in found if isinstance(node.target, ast.Name)}
-        return MappingProxyType({name: node for name, node in named.items() if not name.startswith("_")})
+        return MappingProxyType({name: node for one in classes for name, node in _fields_of(one)})
 
     def _class_field(self, module: str, owner: str, attribute: str) -> tuple[str, ast.AnnAssign] | None:
         """Finds a field of a class that a module defines or imports, with the module that it is in."""
@@ -204,43 +160,45 @@ class EngineArguments:
                         return " ".join(text.split())
         return ""
 
-    def annotated_type(self, node: ast.expr, module: str, depth: int = 0) -> Any:
+    def annotated_type(self, node: ast.expr, module: str) -> Any:
         """Returns what an annotation in a module of vLLM stands for; ``Any`` where the source does not name it."""
-        if depth > _DEEPEST:
-            return Any
         match node:
             case ast.Constant(value=None):
                 return None
             case ast.Constant(value=str(text)):  # a forward reference
                 (expression,) = parse(text.strip()).body
-                return self.annotated_type(expression.value, module, depth + 1) if isinstance(expression, ast.Expr) else Any
+                return self.annotated_type(expression.value, module) if isinstance(expression, ast.Expr) else Any
             case ast.Name(id=name) if name in _PLAIN:
                 return _PLAIN[name]
             case ast.Name(id=name):
                 home, alias = self._look_up(module, name)
                 value = alias.value if isinstance(alias, ast.Assign | ast.AnnAssign) else None
-                return self.annotated_type(value, home, depth + 1) if value is not None else Any
+                return self.annotated_type(value, home) if value is not None else Any
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-                return _union(self.annotated_type(left, module, depth + 1), self.annotated_type(right, module, depth + 1))
+                one, other = self.annotated_type(left, module), self.annotated_type(right, module)
+                return Any if Any in (one, other) else one | other
             case ast.Subscript(value=ast.Name(id="Literal"), slice=members):
-                return self._literal(members, module, depth + 1)
+                return self._literal(members, module)
             case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[first, *_])):
-                return self.annotated_type(first, module, depth + 1)
-            case ast.Subscript(value=ast.Name(id="Optional"), slice=member):
-                return _union(self.annotated_type(member, module, depth + 1), None)
-            case ast.Subscript(value=ast.Name(id="Union"), slice=ast.Tuple(elts=members)):
-                return _union(*(self.annotated_type(member, module, depth + 1) for member in members))
+                return self.annotated_type(first, module)
             case ast.Subscript(value=ast.Name(id=name)) if name in _GENERIC:
                 return _PLAIN[name]  # what is in it is vLLM's to check
         return Any
 
-    def _literal(self, members: ast.expr, module: str, depth: int) -> Any:
+    def _literal(self, members: ast.expr, module: str) -> Any:
         """The values of a ``Literal``, those of other literals in it included."""
         every = members.elts if isinstance(members, ast.Tuple) else [members]
-        found = [
-            Literal[one.value] if isinstance(one, ast.Constant) else self.annotated_type(one, module, depth) for one in every
-        ]
+        found = [Literal[one.value] if isinstance(one, ast.Constant) else self.annotated_type(one, module) for one in every]
         return Literal[tuple(found)] if all(get_origin(one) is Literal for one in found) else Any
+
+
+def _fields_of(definition: ast.ClassDef) -> Iterator[tuple[str, ast.AnnAssign]]:
+    """The fields of a class, by name; in no release does a configuration inherit some."""
+    for node in definition.body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if "ClassVar" not in ast.unparse(kind):
+                if not name.startswith("_"):
+                    yield name, node
 
 
 def _home(value: ast.expr | None) -> tuple[str, str]:
@@ -253,24 +211,8 @@ def _home(value: ast.expr | None) -> tuple[str, str]:
     return "", ""
 
 
-def _made(factory: ast.expr | None) -> ast.expr | None:
-    """The expression of what a factory returns."""
-    match factory:
-        case ast.Name(id="dict"):
-            return ast.Dict(keys=[], values=[])
-        case ast.Name(id="list"):
-            return ast.List(elts=[], ctx=ast.Load())
-        case ast.Lambda(body=made):
-            return made
-    return None if factory is None else ast.Call(func=factory, args=[], keywords=[])
-
-
 def _literal_value(node: ast.expr | None) -> Any:
     try:
         return None if node is None else ast.literal_eval(node)
     except ValueError:
         return None
-
-
-def _union(*kinds: Any) -> Any:
-    return Any if Any in kinds else reduce(or_, (type(None) if kind is None else kind for kind in kinds))

@@ -112,13 +112,7 @@ class Run:
 def judge(source: SourceTree, runs: Sequence[Run], *, notify: Callable[[str], None] = lambda _: None) -> Answer:
     """Lets a vLLM read runs with its own parser, dataclasses and checks.
 
-    Args:
-        source: The vLLM. Its code runs, unless the cache has every answer.
-        runs: The runs.
-        notify: Called before its code runs.
-
-    Returns:
-        The judgements, or why there are none.
+    Its code runs, unless the cache has every answer; `notify` is called before.
     """
     root = next((place.absolute() for place in source.places("vllm") if (place / "__init__.py").is_file()), None)
     if root is None:

@@ -38,18 +38,16 @@ class ServeOption:
     """One option.
 
     Attributes:
-        names: Its names as they are typed, with their dashes.
+        names: Its names as they are typed, with their dashes; since vLLM 0.33 ``--disable-x`` of ``--enable-x`` among them.
         argument: The engine argument that it sets; None for an option of the server alone.
         type: What its value is; ``Any`` if the source does not name it.
         shape: How many words it takes.
-        inverse: Further names for the contrary: ``--disable-x`` of ``--enable-x``, since vLLM 0.33.
     """
 
     names: tuple[str, ...]
     argument: str | None
     type: Any
     shape: Shape
-    inverse: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -60,7 +58,7 @@ class ServeOption:
     def spellings(self) -> tuple[str, ...]:
         """All names, those of the contrary included."""
         flags = (name for name in self.names if self.shape is Shape.FLAG and name.startswith("--"))
-        return *self.names, *self.inverse, *(f"--no-{name.removeprefix('--')}" for name in flags)
+        return *self.names, *(f"--no-{name.removeprefix('--')}" for name in flags)
 
 
 def read_options(arguments: EngineArguments) -> tuple[ServeOption, ...] | None:
@@ -78,7 +76,7 @@ def read_options(arguments: EngineArguments) -> tuple[ServeOption, ...] | None:
 def _with_inverse(option: ServeOption) -> ServeOption:
     pairs = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
     found = [other + name.removeprefix(one) for name in option.names for one, other in pairs if name.startswith(one)]
-    return replace(option, inverse=tuple(found)) if option.shape is Shape.FLAG else option
+    return replace(option, names=(*option.names, *found)) if option.shape is Shape.FLAG else option
 
 
 def members(type_: Any) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
 import re
 import textwrap
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from quirks_core.source import fingerprints
-
 _VLLM = "vllm"
+#: Hexadecimal digits of a fingerprint: the first ones of the SHA-256 of a source text, so that no copy of it is needed.
+DIGITS = 12
 #: Names that lead from one to another before one is given up: imports of imports, base classes of base classes.
 _DEEPEST = 12
 #: Held while Python source is parsed, also around a library that parses some: where a garbage collection of one thread meets
@@ -201,18 +202,9 @@ class SourceTree:
             yield from root.rglob("*.py")
 
     def fingerprint(self, target: str) -> str | None:
-        """Returns the fingerprint of a target's source, `fingerprints.DIGITS` hexadecimal digits; None if it does not exist.
-
-        Args:
-            target: ``package.module:Class.attribute``.
-        """
+        """Returns the fingerprint of a target's source (`attribute_source`); None if it does not exist."""
         source = self.attribute_source(target)
-        return None if source is None else fingerprints.fingerprint(source)
-
-    def is_expected(self, target: str, expected: Iterable[str]) -> bool:
-        """Returns whether a target has one of the expected fingerprints."""
-        found = self.fingerprint(target)
-        return found is not None and any(fingerprints.same(found, known) for known in expected)
+        return None if source is None else hashlib.sha256(source.encode()).hexdigest()[:DIGITS]
 
     def has_owner(self, target: str) -> bool:
         """Returns whether the module or class of a target exists, so that an attribute can be added to it."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.metadata import EntryPoint
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 import pytest
@@ -92,8 +93,8 @@ class QuirkContract:
 
     def test_every_process_makes_the_same_plan(self, seen_in_isolation: tuple[Seen, ...]) -> None:
         """Two processes with different hash seeds get the same declaration and the same plan for each example."""
-        one, other = (seen.quirks for seen in seen_in_isolation)
-        for number, (here, there) in enumerate(zip(one, other, strict=True)):
+        one, other = (next(row for row in seen.quirks if row.id == self.quirk.id) for seen in seen_in_isolation)
+        for number, (here, there) in enumerate(zip_longest(one.digests, other.digests)):
             if here != there:
                 what = f"plan for example {number}" if number else f"declaration of {self.quirk.id}"
                 pytest.fail(

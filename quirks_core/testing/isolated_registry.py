@@ -42,12 +42,7 @@ class IsolatedRegistry:
     _registry: Registry = field(default_factory=lambda: Registry.load([]))
 
     def add(self, *plugins: Quirk | object, distribution: str = "tests", version: str = "0") -> IsolatedRegistry:
-        """Adds quirks, or plugins with hooks.
-
-        Args:
-            *plugins: Quirks, or modules and objects with hooks.
-            distribution: The distribution that they count as part of.
-            version: Its version.
+        """Adds quirks, or modules and objects with hooks, as parts of a distribution.
 
         Raises:
             DeclarationError: One of them is broken, as it would be when it is installed.
@@ -65,12 +60,7 @@ class IsolatedRegistry:
         return self
 
     def load(self, value: str, *, distribution: str = "tests", version: str = "0") -> IsolatedRegistry:
-        """Imports and adds a plugin, as an installed entry point would.
-
-        Args:
-            value: ``package.module:QUIRK``, or ``package.module`` of a module with hooks.
-            distribution: The distribution that it counts as part of.
-            version: Its version.
+        """Imports and adds ``package.module:QUIRK``, or a module with hooks, as an installed entry point would.
 
         Raises:
             DeclarationError: It is broken.
@@ -94,9 +84,7 @@ class IsolatedRegistry:
         except UsageError as error:
             raise UsageError(f"{error}; {_HOW}") from None
 
-    def resolve(
-        self, context: RunContext, switches: Switches | None = None, *, disable: Sequence[str] = (), force: Sequence[str] = ()
-    ) -> Plan:
+    def resolve(self, context: RunContext, *, disable: Sequence[str] = (), force: Sequence[str] = ()) -> Plan:
         """Makes the plan for a run; the environment's switches do not count.
 
         Raises:
@@ -104,8 +92,7 @@ class IsolatedRegistry:
         """
         if not self._plugins:
             raise UsageError(f"this registry is empty, because it does not look at what is installed; {_HOW}")
-        names = SwitchNames(disable, force)
-        return self._registry.resolve(context, switches or Switches.gather(call=names, environ={}))
+        return self._registry.resolve(context, Switches.gather(call=SwitchNames(disable, force), environ={}))
 
     def observe(self, plan: Plan, receipt: Any) -> list[str]:
         """Shows plan and receipt to every observer; returns what went wrong in words."""

@@ -30,16 +30,12 @@ def quirk_context() -> Callable[..., RunContext]:
 
         context = quirk_context("acme", {"engine.load_format": "dummy"}, vllm="0.32.0", platform="cuda")
 
-    Settings count as typed by the user; ``typed=()`` makes them the configuration's defaults.
+    Settings count as typed by the user; ``defaults={…}`` has those that are the configuration's.
     """
-    from quirks_core.configuration.slots import find_slot
     from quirks_core.declaration.examples import unknown
 
-    def build(model: Any = None, settings: Any = None, *, typed: Any = None, **run: Any) -> RunContext:
-        context = unknown(model, settings, **run).context()
-        if typed is None:
-            return context
-        return context.model_copy(update={"typed": frozenset(find_slot(name).name for name in typed)})
+    def build(model: Any = None, settings: Any = None, **run: Any) -> RunContext:
+        return unknown(model, settings, **run).context()
 
     return build
 

@@ -22,12 +22,9 @@ class IndexUnreachableError(UnreadableReleaseError):
 
 
 def unpack(wheel: Path | IO[bytes], name: str, folder: Path) -> None:
-    """Writes vLLM's Python files, and the metadata, from a wheel into a folder.
+    """Writes vLLM's Python files, and the metadata, from a wheel into a folder: ``vllm/…`` and ``….dist-info/METADATA``.
 
-    Args:
-        wheel: Its path, or its content.
-        name: What it is called.
-        folder: Gets ``vllm/…`` and ``….dist-info/METADATA``. What is in it after an error is worth nothing.
+    What is in it after an error is worth nothing.
 
     Raises:
         UnreadableReleaseError: It holds none, cannot be read, or is incomplete.

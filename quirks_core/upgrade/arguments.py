@@ -25,12 +25,10 @@ _MOST_SHOWN = 160
 
 
 @lru_cache(maxsize=8)
-def _arguments(source: VllmSource) -> Mapping[str, EngineArgument] | None:
-    """Every argument of a release, and every field of the configurations in them, by name; None if it cannot be read."""
-    names = source.arguments.names()
-    if names is None:
-        return None
-    found = {name: argument for name in sorted(names) if (argument := source.arguments.find(name)) is not None}
+def _arguments(source: VllmSource) -> Mapping[str, EngineArgument]:
+    """Every argument of a release, and every field of the configurations in them, by name; empty if it cannot be read."""
+    names = sorted(source.arguments.names() or ())
+    found = {name: argument for name in names if (argument := source.arguments.find(name)) is not None}
     nested = (source.arguments.nested(name) for name in tuple(found))
     return {**found, **{path: argument for fields in nested for path, argument in fields.items()}}
 
@@ -41,7 +39,7 @@ def suggestions(before: OnRelease, after: OnRelease, command: ServeCommand | Non
     A command line has a mapping typed as a whole.
     """
     old, new = _arguments(before.release.source), _arguments(after.release.source)
-    if old is None or new is None:
+    if not new:  # that it is not decided is a finding already
         return
     options = {name for option in after.release.source.options() or () for name in option.spellings}
     typed = dict(_typed(before))
@@ -76,15 +74,10 @@ def suggestions(before: OnRelease, after: OnRelease, command: ServeCommand | Non
 
 
 def source_findings(before: OnRelease, after: OnRelease) -> Iterator[Finding]:
-    """Yields what no parser of a release can show: arguments that a quirk sets there, and source that cannot be read."""
-    for side in (before, after):
-        if _arguments(side.release.source) is None:
-            message = f"the source of {side.release.name} has no vllm.engine.arg_utils that could be read"
-            yield Section.ARGUMENTS.finding(Level.UNKNOWN, "engine arguments", message)
-            return
-    known = after.release.source.arguments.names() or frozenset()
-    quirks = placed(Place.ARGUMENT, after.plan.changes).keys()
-    for name in sorted(quirks - dict(_typed(before)).keys() - known):
+    """Yields the arguments that a quirk sets and the release does not have, which no parser of it can show."""
+    known = after.release.source.arguments.names()
+    quirks = placed(Place.ARGUMENT, after.plan.changes).keys() - dict(_typed(before)).keys()
+    for name in sorted(quirks - known) if known is not None else ():
         message = f"a quirk sets it, and {after.release.label} has no such argument"
         yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{name}", message)
 
@@ -93,7 +86,7 @@ def read_findings(before: OnRelease, after: OnRelease, why: str) -> Iterator[Fin
     """Yields what source alone shows about the values of a run, and that it does not show more."""
     new = _arguments(after.release.source)
     for path, value in sorted(dict(_typed(before)).items()) if new else ():
-        now = new.get(path) if new else None
+        now = new.get(path)
         if now is not None and (problem := Slot(f"engine.{path}", now.type).problem(value)):
             lines = (_line(now),)
             yield Section.ARGUMENTS.finding(Level.STOP, f"engine.{path}", problem, lines)

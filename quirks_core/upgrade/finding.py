@@ -116,7 +116,7 @@ class Compared(Record):
 
 
 class Comparison(Compared):
-    """What is found for one run, a package of patches or a folder of recipes.
+    """What is found for one run, or for a package of patches.
 
     Attributes:
         findings: What changes.

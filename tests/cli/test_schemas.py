@@ -22,12 +22,11 @@ from quirks_core.reporting.finding import Finding
 from quirks_core.upgrade.catalogue import Catalogue
 from quirks_core.upgrade.finding import Report
 from quirks_core.upgrade.patch_changes import PatchReport
-from quirks_core.upgrade.recipes import RecipeReport
 
 FOLDER = Path(quirks_core.__path__[0]) / "schemas"
 #: Keywords that say nothing of the form, or forbid what a later version may add.
 LEFT_OUT = ("title", "description", "default", "additionalProperties")
-REPORTS = ("Report", "PatchReport", "RecipeReport")
+REPORTS = ("Report", "PatchReport")
 
 
 def plain(node, *, names=False):
@@ -60,7 +59,7 @@ def schemas():
     version, plan, summary = {"const": SCHEMA}, schema_of(Plan), schema_of(Summary)
     leaf = with_key({"type": "object", "properties": {}}, **{key: {} for key in Leaf._fields})
     plan["$defs"]["Verdict"]["properties"]["trace"]["items"] = leaf  # a serialiser writes it, which shows no form
-    doctor, upgrade = schema_of(list[Finding]), schema_of(Report | PatchReport | RecipeReport | Catalogue)
+    doctor, upgrade = schema_of(list[Finding]), schema_of(Report | PatchReport | Catalogue)
     types = upgrade["$defs"]
     del types["Finding"]["properties"]["change"], doctor["$defs"]["Finding"]["properties"]["change"]
     types["Finding"]["required"].remove("change")

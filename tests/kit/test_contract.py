@@ -83,6 +83,8 @@ BAD: list[tuple[str, dict[str, str], str]] = [
      "acme/bad cannot be loaded in a process of its own, as every engine process must: .*no pytest"),
     ("same_plan", {"before": "import os\nNOW = str(os.getpid())", "adjustments": "Default('engine.load_format', NOW)"},
      "the declaration of acme/bad differs from process to process: sort what comes from a set"),
+    ("same_plan", {"before": "import os\ndef value(context): return str(os.getpid())",
+                   "adjustments": "Default('engine.load_format', value)"}, "the plan for example 1 differs from process"),
     ("patches", {"adjustments": DRIFTED},
      "kit_engine:Engine.run is not the source .*\n.*'quirks fingerprint kit_engine:Engine.run' prints"),
     ("patches", {"before": RUN, "adjustments": PATCH.replace("patch:wrap", "patch:wraps")},

@@ -44,7 +44,7 @@ def test_a_context_has_what_the_test_gives_alone(quirk_context, monkeypatch):
 
     assert (context.model.model_type, context.typed, context.environment) == ("example", {"engine.load_format"}, {})
     with pytest.raises(QuirksError, match=r"did you mean 'refit\.scope'"):
-        quirk_context(typed=["refit.scop"])
+        quirk_context(settings={"refit.scop": "parameters"})
 
 
 def test_a_registry_holds_only_what_the_test_adds(quirk_registry, quirk_context):

@@ -152,7 +152,6 @@ def test_read_only_runs_no_code_of_a_release(quirks, checkpoint, releases, monke
     [
         ("--model", "MODEL", "--set", "engine.calculate_kv_scales=true"),
         ("--patches", "patches.py"),
-        ("--recipes", "."),
         ("--runs", "runs.yaml"),
         ("--catalogue",),
     ],
@@ -161,9 +160,30 @@ def test_read_only_runs_no_code_of_a_release(quirks, checkpoint, releases, monke
 def test_every_report_fits_its_schema(command, checkpoint, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "patches.py").write_text("import vllm.logger\nvllm.logger.init_logger = print\n")
-    (tmp_path / "serve.sh").write_text("VLLM_USE_V1=1 vllm serve m --swap-space 1\n")
-    (tmp_path / "runs.yaml").write_text("runs: {one: {recipes: .}, two: {patches: patches.py}}\n")
+    (tmp_path / "runs.yaml").write_text("runs: {one: {patches: patches.py}}\n")
 
     printed = command("0.31.0", "0.28.0", *(checkpoint("qwen3_moe") if word == "MODEL" else word for word in words), "--json")
 
     check("upgrade", printed.json)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("runs: {}", "write runs by name under 'runs'"),
+        ("runs: {a: [x]}", "write runs by name under 'runs'"),
+        ("runs: {a: {comand: x}}", "run 'a': a run has no key 'comand'; it takes from, to, assume, command,"),
+        ("runs: {a: {command: [vllm, serve]}}", "run 'a': command: write it as one text"),
+        ("runs: {a: vllm serve 'm}", "run 'a': No closing quotation"),
+        ("from: 0.26\nruns: {a: {patches: .}}", "runs.yaml: from: 0.26 is no text; write it in quotes"),
+        ("runs: {a: {patches: ., to: 0.30}}", "run 'a': to: 0.3 is no text; write it in quotes"),
+        ("to: '0.31'\nruns: {a: {patches: ./nowhere}}", "run 'a': ./nowhere: there is no such file, folder or"),
+        ("runs: {a: {patches: .}}", "run 'a': name the release in question with --to"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_runs_is_named(quirks, tmp_path, releases, text, message):
+    (tmp_path / "runs.yaml").write_text(text)
+
+    outcome = quirks("upgrade", "--runs", tmp_path / "runs.yaml")
+
+    assert (outcome.code, message in outcome.err, bool(releases)) == (4, True, True), outcome.err

@@ -68,7 +68,7 @@ def _lines(source):
         if option.argument in _LEFT_OUT or option.name in _LEFT_OUT:
             continue
         if option.shape in (Shape.FLAG, Shape.SWITCH):
-            yield from ((name,) for name in (*option.names, *option.inverse))
+            yield from ((name,) for name in option.names)
             yield from ((f"--no-{name[2:]}",) for name in option.names if option.shape is Shape.FLAG and name.startswith("--"))
             continue
         choices = [str(one) for kind in members(option.type) if get_origin(kind) is Literal for one in get_args(kind)]

