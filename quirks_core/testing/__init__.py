@@ -1,1 +1,1 @@
-"""The half of the test kit that needs no engine: contract, marker, fixtures and an isolated registry."""
+"""The half of the test kit that needs no engine: contract, fixtures and an isolated registry."""

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from quirks_core.hook.in_force import AppliedQuirks
     from quirks_core.testing.isolated_registry import IsolatedRegistry
 
-#: The marker ``@pytest.mark.quirk``.
-pytest_plugins = ("quirks_core.testing.marker",)
-
 
 @pytest.fixture
 def quirk_context() -> Callable[..., RunContext]:

@@ -1,11 +1,10 @@
-"""The kit on a real engine: a test with the marker `quirk` passes with the quirk and fails without it."""
+"""The kit's fixtures on a real engine."""
 
 from __future__ import annotations
 
 import pytest
 
 
-@pytest.mark.quirk("gemma4-layer-scalar")
 @pytest.mark.usefixtures("forked")
 async def test_a_refitted_gemma4_is_right(quirk_lab, tiny_checkpoint, quirk_engine, lean):
     model = tiny_checkpoint("gemma4")

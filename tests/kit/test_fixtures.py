@@ -155,13 +155,13 @@ def test_a_quirk_that_cannot_be_put_into_force_is_an_error(applied, engine, quir
 def test_the_plugins_of_pytest_import_nothing_but_themselves(python):
     code = (
         "import pytest, sys; before = set(sys.modules);"
-        "import quirks_core.testing.plugin, quirks_core.testing.marker, quirks_plugins.fixtures;"
+        "import quirks_core.testing.plugin, quirks_plugins.fixtures;"
         "new = set(sys.modules) - before; print(*sorted(n for n in new if n.startswith(('quirks_', 'worker'))));"
         "print(*{'pydantic', 'torch', 'vllm', 'ray', 'transformers'} & new)"
     )
 
     ours, heavy = python("-c", code).stdout.splitlines()
 
-    plugins = ["quirks_core", "quirks_core.testing", "quirks_core.testing.marker", "quirks_core.testing.plugin"]
+    plugins = ["quirks_core", "quirks_core.testing", "quirks_core.testing.plugin"]
     assert ours.split() == [*plugins, "quirks_plugins", "quirks_plugins.fixtures"]
     assert heavy == ""
