@@ -3,7 +3,7 @@
 vLLM finds cached blocks by the request's tokens and by its ``cache_salt``. These wrappers add the number of the weights, or of
 the adapter, to the salt of each request that comes after an update. Blocks of older weights are then never found by it, and no
 block has to be given up. A request that already has blocks keeps its salt. One that waits is hashed when its hashes are read,
-because a thousand that wait would hold up the engine: it lacks the attribute until then, and its class has ``__getattr__``.
+because a thousand that wait would hold up the engine: until then it lacks the attribute, and has a class with ``__getattr__``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
-from weakref import WeakSet
 
 if TYPE_CHECKING:
     import torch
@@ -31,9 +30,6 @@ _OF_DRAFT = {"start_weight_update": False, "start_draft_weight_update": True}
 _OUR_UPDATE = "worker.refit.engine.receiving:take"
 
 _loads = 0
-#: Requests without hashes. As long as there is one their class has ``__getattr__``, which makes each access to an attribute of
-#: any request 35 ns slower (CPython 3.11), of which a step of the scheduler has thousands.
-_unhashed: WeakSet[Any] = WeakSet()
 
 
 @dataclass(slots=True)
@@ -159,8 +155,6 @@ def wrap_add_request(original: Callable[..., None]) -> Callable[..., None]:
                 weights.reloads[adapter.lora_name, adapter.lora_int_id] += 1
             weights.first.setdefault(adapter.lora_name, adapter.lora_int_id)
         _salt(request, weights)
-        if not _unhashed and "__getattr__" in vars(type(request)):  # those that lacked hashes have gone
-            del type(request).__getattr__
         original(self, request, *args, **kwargs)
 
     return add_request
@@ -198,21 +192,30 @@ def _salt(request: Any, weights: _Weights) -> None:
     wanted = _salted(request.cache_salt, weights.salt(request.lora_request))
     if request.cache_salt != wanted:
         request.cache_salt = wanted
-        vars(request).setdefault(_OUTDATED, vars(request).pop("block_hashes", None))
-        _unhashed.add(request)
-        type(request).__getattr__ = _hash_when_read
+        if _OUTDATED not in vars(request):
+            vars(request)[_OUTDATED] = vars(request).pop("block_hashes", None)
+            kind: Any = type(request)
+            request.__class__ = _without_hashes(kind)
 
 
-def _hash_when_read(self: Any, name: str) -> Any:
-    if name != "block_hashes" or _OUTDATED not in vars(self):
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-    self.block_hashes = vars(self).pop(_OUTDATED)
-    self.block_hashes.clear()  # the same list: a KV connector may hold it
-    self.update_block_hashes()
-    _unhashed.discard(self)
-    if not _unhashed:
-        del type(self).__getattr__
-    return self.block_hashes
+@cache
+def _without_hashes(kind: Any) -> Any:
+    """Returns a class for requests without hashes.
+
+    On the class of all requests ``__getattr__`` would make each access to an attribute 35 ns slower (CPython 3.11), of which a
+    step of the scheduler has thousands; and CPython 3.13 is slow for good once a class has changed some hundred times.
+    """
+
+    def hash_when_read(self: Any, name: str) -> Any:
+        if name != "block_hashes":
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        self.__class__ = kind
+        self.block_hashes = vars(self).pop(_OUTDATED)
+        self.block_hashes.clear()  # the same list: a KV connector may hold it
+        self.update_block_hashes()
+        return self.block_hashes
+
+    return type(kind.__name__, (kind,), {"__getattr__": hash_when_read})
 
 
 def _salted(salt: str | None, weights: str) -> str | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from worker.engine.engine import Engine
 from worker.errors import TransferError, UpdateOrderError
 from worker.refit.engine import receiving
 from worker.refit.engine.transfer import BACKEND
 from worker.refit.refitting import Refitting
+
+#: What a worker is to do, its arguments, and what is done when it has.
+_Steps: TypeAlias = asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]]
 
 
 class UpdateSteps:
@@ -29,7 +32,7 @@ class UpdateSteps:
         self._warn = warn
         #: Has the engine paused, and carries out the steps of an update, which is open as long as this runs.
         self._refit: asyncio.Task[None] | None = None
-        self._steps: asyncio.Queue[tuple[Callable[..., Any], Mapping[str, Any], asyncio.Future[None]]] = asyncio.Queue()
+        self._steps: _Steps = asyncio.Queue()
         self._last: asyncio.Future[None] | None = None
 
     @property
@@ -73,7 +76,7 @@ class UpdateSteps:
         """
         self.check_closed()
         self._steps, self._last = asyncio.Queue(), None
-        work = partial(self._refitting.update, partial(self._take, draft), None)
+        work = partial(self._refitting.update, partial(self._take, self._steps, draft), None)
         self._refit = refit = asyncio.create_task(self._refitting.lock.run(work))
         refit.add_done_callback(self._closed)
         await self._step(refit, receiving.begin, draft=draft)
@@ -126,8 +129,10 @@ class UpdateSteps:
         await asyncio.wait((made, refit), return_when=asyncio.FIRST_COMPLETED)
         if not made.done():
             refit.result()
+            if function is not receiving.end:
+                raise UpdateOrderError("the weight update ended before this part was taken: send the part in another update")
 
-    async def _take(self, draft: bool) -> tuple[list[dict[str, Any]], str | None] | None:
+    async def _take(self, steps: _Steps, draft: bool) -> tuple[list[dict[str, Any]], str | None] | None:
         """Carries out the steps; returns what each process answered, and the weights' label, or None if no weights came.
 
         Raises:
@@ -138,7 +143,7 @@ class UpdateSteps:
             while True:
                 try:
                     async with self._engine.watched(), asyncio.timeout(section.timeout_s):
-                        function, named, made = await self._steps.get()
+                        function, named, made = await steps.get()
                 except TimeoutError:
                     raise TransferError(
                         f"the weight update was given up: no call came for {section.timeout_s:g} s (refit.timeout_s)"

@@ -119,6 +119,18 @@ async def test_what_a_trainer_aborts_is_an_error(served, trainer, idle, path):
     await idle()
 
 
+async def test_a_part_that_comes_after_the_end_is_refused(trainer, update):
+    assert (await step(trainer, "start_weight_update"))[0] == 200
+    assert (await update())[0] == 200
+
+    end = asyncio.create_task(step(trainer, "finish_weight_update"))
+    await asyncio.wait((end,), timeout=0.01)
+    late = await step(trainer, "update_weights", {"update_info": {}})
+
+    assert (await end)[0] == 200
+    assert late[0] == 409
+
+
 async def test_an_open_update_excludes_other_changes(served, trainer, update):
     assert (await step(trainer, "start_weight_update"))[0] == 200
 

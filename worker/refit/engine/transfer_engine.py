@@ -251,8 +251,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         raise NotImplementedError("send with worker.refit: send_ipc_zmq, or CollectiveSender")
 
     def _copying(self, manifest: Manifest) -> CopyPlan | None:
-        """Returns the plan by which a refit is copied; None if it is loaded, and recorded."""
-        return self._plan if self._plan is not None and self._plan.fits(manifest, self.model) else None
+        """Returns the plan by which a refit is copied; None if it is loaded."""
+        plan = self._plan
+        return plan if plan is not None and plan.copied and plan.fits(manifest, self.model) else None
 
     def _stream(self, info: RefitUpdateInfo, plan: Callable[[Manifest], CopyPlan | None] = lambda _: None) -> Stream:
         if info.manifest != self._announced[0]:
@@ -287,19 +288,35 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
 
         Without a plan that is everything, recorded so that some can be copied from the next refit on.
         """
-        if (plan := stream.plan) is not None:
+        plan, known = stream.plan, self._plan
+        if plan is not None:
             plan.begin()
+        elif known is not None and not known.fits(stream.manifest, self.model):
+            known = None  # else nothing can be copied, as was found out
         buffers = _begun(stream.borrowed())
-        self.copied, self.touched, self._plan = plan, plan is not None, None  # no plan, unless all goes well
+        self._plan = None  # unless all goes well
+        ways: dict[str, Any] = {
+            "copied": 0 if plan is None else len(plan.copied),
+            "reloaded": len(stream.manifest.tensors if plan is None else plan.reloaded),
+            "layers": [] if plan is None else sorted(plan.modules),
+            "unloaded": [] if plan is None else list(plan.unloaded),
+            "by_pieces": stream.by_pieces,
+            "bytes": stream.manifest.nbytes,
+        }
+        if plan is not None:
+            self.copied, self.touched, self.ways = plan, True, ways
         reload: Reload | None = None
         if plan is None:
             # A quantised model is not examined: its layers compute.
-            reload = Reload(self.model, self.model_config, is_recorded=self.model_config.quantization is None)
+            is_recorded = known is None and self.model_config.quantization is None
+            reload = Reload(self.model, self.model_config, is_recorded=is_recorded)
         elif plan.reloaded:
             reload = Reload(self.model, self.model_config, plan.modules)
-        unloaded = [] if plan is None else list(plan.unloaded)
         with self._opened(reload) if reload is not None else nullcontext():
-            rest = _lasting(stream, buffers if plan is None else (plan.take(self.model, some) for some in buffers))
+            if plan is None:
+                rest = _lasting(stream, buffers)
+            else:  # clones: what a loader keeps of a buffer would keep all of it
+                rest = ((name, one.clone()) for some in buffers for name, one in plan.take(self.model, some))
             if reload is not None:
                 self._reload(reload, rest)
             else:
@@ -310,23 +327,15 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             _check_end(stream)
             self._check_finite(info)
             if plan is None and reload is not None:
-                unloaded = reload.unloaded()
-            if info.dummy and not self._complete_once and unloaded:
+                ways["unloaded"] = reload.unloaded()
+            if info.dummy and not self._complete_once and (unloaded := ways["unloaded"]):
                 raise RefitError(
                     "refit: the engine started from dummy weights, and the trainer sends nothing for "
                     f"{', '.join(unloaded[:8])} ({len(unloaded)} in all); send them, or set engine.load_format=auto"
                 )
         if plan is not None:
             plan.uses += 1
-        self._plan = plan
-        self.ways = {
-            "copied": 0 if plan is None else len(plan.copied),
-            "reloaded": len(stream.manifest.tensors if plan is None else plan.reloaded),
-            "layers": sorted(plan.modules) if plan is not None and plan.copied else [],
-            "unloaded": unloaded,
-            "by_pieces": stream.by_pieces,
-            "bytes": stream.manifest.nbytes,
-        }
+        self._plan, self.ways = known, ways
         return reload
 
     def _check_finite(self, info: RefitUpdateInfo) -> None:
