@@ -60,6 +60,7 @@ OF_COMMANDS = [
     ("plan --model MODEL --set platform.gpu.capability=80", "it is a fact, no setting; write --assume gpu==…"),
     ("plan --model MODEL --vllm 0.9,new", "--vllm: 'new' is not a version"),
     ("plan --model MODEL --vllm 0.9 --assume vllm==0.9", "give the versions with --vllm"),
+    ("bisect -- /", "command '/' is not found, or is not executable"),
     ("bisect -- no-such-command", "command 'no-such-command' is not found, or is not executable"),
     ("bisect --disable v1-runtme -- true", "did you mean 'v1-runtime'?"),
     ("run", "no command; write it after --"),

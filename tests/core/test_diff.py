@@ -10,6 +10,8 @@ from quirks_core.plan.diff import diff
 def test_facts_show_both_values_under_their_path(make_context, make_plan):
     config = {"model_type": "gemma3", "text_config": {"layers": 2}}
     other = make_context(
+        purpose="eval",
+        platform="cuda",
         model=ModelFacts(name="tiny-gemma3", path="/elsewhere", config=config),
         packages={"torch": "2.13.0", "vllm": "0.33.0"},
         environment={"ANY_NAME": "1"},
@@ -27,6 +29,8 @@ def test_facts_show_both_values_under_their_path(make_context, make_plan):
         "model.config.text_config.layers": (None, 2),
         "model.name": ("tiny-qwen3", "tiny-gemma3"),
         "packages.vllm": ("0.32.0", "0.33.0"),
+        "platform": ("cpu", "cuda"),
+        "purpose": ("rollout", "eval"),
     }
 
 

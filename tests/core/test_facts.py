@@ -16,7 +16,7 @@ from quirks_core.configuration.slots import SLOTS
 from quirks_core.facts import context
 from quirks_core.facts.checkpoint import CHECKPOINT_FACTS
 from quirks_core.facts.fact_table import FACTS, FAMILIES, always_known, assumed_as, is_known_fact
-from quirks_core.facts.model import ModelFacts, unreachable
+from quirks_core.facts.model import ModelFacts, require_weights, unreachable
 from quirks_core.facts.model_runner import Runner
 from quirks_core.facts.unknown import UNKNOWN
 from quirks_core.plan.formats import option_for
@@ -318,3 +318,7 @@ def test_the_gpu_is_read_only_where_a_quirk_asks_for_it(gather, monkeypatch):
 
     assert [run.fact(fact) for run in runs] == [90, UNKNOWN, UNKNOWN]
     assert [run.gpu for run in runs] == [90, None, None]
+
+
+def test_weights_of_a_hub_id_are_the_engine_s_business():
+    assert require_weights("acme/tiny") is None

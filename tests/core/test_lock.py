@@ -8,6 +8,7 @@ import pytest
 
 from quirks_core.base.errors import DeclarationError
 from quirks_core.declaration.match import Match
+from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.lock import Lock, LockError
 from quirks_core.plugins.registry import Registry
 
@@ -44,3 +45,12 @@ def test_a_quirk_that_is_no_data_cannot_be_locked(registry):
 
     with pytest.raises(DeclarationError, match=r"one \(dist-a 1\.0, .*\) cannot be locked"):
         Lock.of(registry(("one", "dist-a", "1.0", {"match": Own()})))
+
+
+def test_a_quirk_that_is_switched_off_may_be_missing(fake_plugins, find_fakes):
+    for name in ("one", "two"):
+        fake_plugins(f"fake-{name}", **{f"fake_{name}": f'QUIRK = make("fake-{name}")'})
+    lock = Lock.of(Registry.load(find_fakes()))
+    off = Switches.gather(command_line=SwitchNames(["distribution:fake-one"]), environ={})
+
+    assert lock.differences(Registry.load(find_fakes(), switches=off)) == ()

@@ -77,7 +77,7 @@ def test_the_plan_is_made_of_what_its_quirks_ask_for(config, fake_distribution, 
     match = "package('xformers', fixed='0.0.28') & environment('FAKE_SWITCH').is_set() & typed('env.FAKE_TYPED')"
     registry = load_fakes(fake_one=f"QUIRK = make('fake-one', match={match}, adjustments=Default('env.FAKE_OTHER', '1'))")
     environ = dict.fromkeys(("FAKE_SWITCH", "FAKE_TYPED", "NCCL_X", "VLLM_X"), "1") | {"FAKE_OTHER": "0"}
-    environ |= dict.fromkeys(("UNRELATED", "VLLM_API_KEY", "NCCL_PASSWORD"), "s3cr3t")
+    environ |= dict.fromkeys(("UNRELATED", "VLLM_API_KEY", "NCCL_PASSWORD", "VLLM_PLUGINS"), "s3cr3t")
     engine = {"hf_token": "s3cr3t", "vllm_kwargs": {"hf_token": "s3cr3t"}}
     run = config(engine=engine, env={"HF_TOKEN": "s3cr3t", "VLLM_X": "2", "OWN": "2"}, server={"api_key": "s3cr3t"})
 

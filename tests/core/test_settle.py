@@ -96,6 +96,7 @@ def test_equal_proposals_are_credited_to_all_who_made_them(plan_of, kind):
         ([Default(LENGTH, at_most=16), Default(LENGTH, at_most=8)], None, 8, [OUTRANKED, APPLIED]),  # the stricter one wins
         *(([kind(LENGTH, at_most=8)], value, value, [SAME]) for kind in (Default, Require) for value in (4, 8)),
         ([Default(LENGTH, at_most=8)], 32, 32, [KEPT]),
+        ([Default(ANY, at_most=0.5)], 0, 0, [SAME]),
         ([Require(LENGTH, at_most=8)], 32, 32, [REFUSED]),
         ([Require(ANY, "auto", instead_of="dummy")], "sharded", "sharded", [KEPT]),  # which serves as well
         ([Require(ANY, "auto", instead_of="dummy")], "dummy", "dummy", [REFUSED]),

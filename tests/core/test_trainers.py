@@ -50,3 +50,7 @@ def test_a_trainer_is_found_by_its_variable_or_its_modules(name):
     assert all(find({VARIABLE: ""}, {"vllm": 1, module: 1}) is trainer for module in trainer.modules)
     assert all(find({}, {"trl": 1, module: 1}) is trainer for module in trainer.modules)
     assert (find({}, {"vllm"}), find({}, {"verl", "openrlhf"})) == (None, None)
+
+
+def test_verl_sends_its_state_dict_and_openrlhf_its_parameters():
+    assert [TRAINERS[name].facts["refit.scope"] for name in ("verl", "openrlhf")] == ["state_dict", "parameters"]

@@ -27,6 +27,14 @@ HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 ZEROS, ONES = torch.zeros(3, 2), torch.ones(3, 2)
 
 
+def test_xielu_gets_the_default_dtype():
+    made = []
+
+    wrap_init(lambda _self, *_, **options: made.append(options))(None, 0.8, 0.8)
+
+    assert made == [{"dtype": torch.get_default_dtype()}]
+
+
 @pytest.mark.parametrize(("arguments", "named"), [((), {"dtype": "int8"}), ((1, 2, 3, 4, "int8"), {})])
 def test_xielu_keeps_a_dtype_that_is_named(arguments, named):
     made = []

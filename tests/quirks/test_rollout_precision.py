@@ -113,3 +113,7 @@ def test_advice_has_the_words_of_the_trainer(planned, name):
 
     assert [words in text for text in advice(planned(train))] == [True] * bool(words)
     assert ("computes in nothing else" in advice(planned(train, dtype="float16"))[0]) == (not words)
+
+
+def test_a_typed_null_of_autocast_is_a_part_of_the_plan(planned):
+    assert planned({"dtype": "float32", "autocast": None}).context.settings["train.autocast"] == "none"

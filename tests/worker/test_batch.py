@@ -71,7 +71,7 @@ def test_samples_come_back_in_order_padded_on_the_right():
     [
         ({"stop_strings": [["\n", "END"], [], ["END", "?"]]}, ("</s>", "?"), ("\n", "</s>", "?", "END")),
         ({"stop_strings": [None, None, None]}, ("b", "a", "b"), ("a", "b")),
-        ({"stop_strings": None}, ("a",), ("a",)),
+        ({"stop_strings": None}, ("b", "a", "b"), ("a", "b")),
         ({}, (), ()),
     ],
 )

@@ -56,3 +56,8 @@ def test_no_proxy_gets_a_key_of_this_machine(heard, monkeypatch):
 
     Server(f"http://127.0.0.1:{port}").query("/version")
     assert keys == ["Bearer hush"]
+
+
+def test_a_program_that_is_no_vllm_serve_is_named(heard):
+    with pytest.raises(UsageError, match="is no vllm serve"):
+        Server(f"http://127.0.0.1:{heard[0]}").config()
