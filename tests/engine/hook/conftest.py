@@ -27,6 +27,7 @@ from patience import HUNG_S, until
 from programs import Outcome, free_port
 
 from quirks_core.facts.packages import installed_version
+from quirks_core.hook import receipts as file_of_receipts
 from quirks_core.hook.receipts import Receipts
 from worker.lab.kit.lab import Lab
 
@@ -263,7 +264,7 @@ def receipts(tmp_path: Path) -> Callable[..., Receipts]:
     """Reads a file of receipts; that of the test is the attribute ``file``."""
 
     def read(file: Path | None = None) -> Receipts:
-        return Receipts.model_validate_json((file or read.file).read_text(encoding="utf-8"))
+        return file_of_receipts.read(file or read.file)
 
     read.file = tmp_path / "receipts.json"
     return read
