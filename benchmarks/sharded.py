@@ -262,15 +262,16 @@ async def ours(way: str, folder: Path, trainers: Trainers, rounds: int, found: l
     from worker import VllmAsyncGenerationWorker
     from worker.refit.transport.channel import free_port
 
+    is_shared, is_quantized = way.endswith("IPC"), way.startswith("FP8")
     config = {
         "model": str(folder),
         "engine": {**engine_arguments(way), "vllm_kwargs": {"skip_tokenizer_init": True}},
-        "refit": {"transport": "ipc_zmq" if way.endswith("IPC") else "collective"},
+        "refit": {"transport": "ipc_zmq" if is_shared else "collective"},
     }
     worker = VllmAsyncGenerationWorker(config)
     await worker.post_init_async()
     try:
-        if way.endswith("IPC"):
+        if is_shared:
             await trainers.do("open IPC", await worker.report_refit_addresses_async())
             update = worker.update_weights_via_ipc_zmq_async
         else:
@@ -292,9 +293,9 @@ async def ours(way: str, folder: Path, trainers: Trainers, rounds: int, found: l
 
         for _ in range(2):  # the first records, the second compares what was recorded with the model's loaders
             await refit("gathered")
-        digested = await llm.collective_rpc(digests) if not way.startswith("FP8") else None
+        digested = await llm.collective_rpc(digests) if not is_quantized else None
         for how, title in (("gathered", "gathered and broadcast"), ("pieces", "by pieces")):
-            if way.startswith("FP8") and how == "pieces":
+            if is_quantized and how == "pieces":
                 continue
             await llm.collective_rpc(_peak, args=(True,))
             times = [await refit(how) for _ in range(rounds + 1)]

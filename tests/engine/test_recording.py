@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import operator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 from layers import Layer, Model, drawn, pack, reloadable
+from patience import HUNG_S
 from torch import nn
 
+from quirks_core.base import private_folder
+from worker.refit import send_ipc_zmq
+from worker.refit.transport.channel import socket_path
 from worker.refit.weights.manifest import Manifest
 
 CONFIG = SimpleNamespace(dtype=torch.float32)
@@ -123,23 +128,7 @@ def test_a_tensor_that_nobody_looks_at_goes_nowhere():
     assert (plan.copied, plan.reloaded) == ({"plain.weight"}, frozenset())
 
 
-class _Stream:
-    """What a transport brings to an engine."""
-
-    complete = by_pieces = False
-    lasts = True
-
-    def __init__(self, engine, values):
-        self._values = values
-        self.manifest = Manifest.of(values.items())
-        self.plan = engine._copying(self.manifest)
-
-    def borrowed(self):
-        yield list(self._values.items())
-        self.complete = True
-
-
-def test_everything_is_loaded_at_every_refit_once_a_loader_has_replaced_memory():
+def test_everything_is_loaded_at_every_refit_once_a_loader_has_replaced_memory(tmp_path):
     """Where the values went nobody knows: this does not show in what torch runs."""
     from worker.refit.engine.transfer_engine import RefitEngine, RefitUpdateInfo
 
@@ -154,14 +143,19 @@ def test_everything_is_loaded_at_every_refit_once_a_loader_has_replaced_memory()
 
     model = Replacing(plain=Layer(4, 4))
     model.bias = nn.Parameter(torch.ones(1), requires_grad=False)  # vLLM's reload leaves tensors of that name where they are
-    engine = RefitEngine.__new__(RefitEngine)
-    vars(engine).update(model=reloadable(model), model_config=SimpleNamespace(dtype=torch.float32, quantization=None))
-    vars(engine).update(_plan=None, _slots=(), _complete_once=False, see=None)
+    parallel = SimpleNamespace(world_size=1, rank=0, data_parallel_index=0, data_parallel_size=1)
+    config = SimpleNamespace(dtype=torch.float32, quantization=None)
+    vllm_config = SimpleNamespace(parallel_config=parallel, model_config=config)
+    engine = RefitEngine(None, vllm_config, torch.device("cpu"), reloadable(model))
+    folder = private_folder.make("tests-", tmp_path)
     for value in (0.0, 1.0, 2.0):
+        sent = {"plain.weight": torch.full((4, 4), value), "bias": torch.full((1,), value)}
+        update = RefitUpdateInfo(transport="ipc_zmq", location=str(folder), manifest=Manifest.of(sent.items()).encode())
         engine.start_weight_update()
-        stream = _Stream(engine, {"plain.weight": torch.full((4, 4), value), "bias": torch.full((1,), value)})
-
-        engine._put_in_force(engine._load(stream, RefitUpdateInfo(transport="any")), stream.manifest)
+        with ThreadPoolExecutor() as pool, torch.no_grad():
+            sending = pool.submit(send_ipc_zmq, sent.items, [socket_path(folder, 0)])
+            engine.receive_weights(update)
+            sending.result(HUNG_S)
 
         assert model.bias == value
         assert (model.plain.weight == value).all()

@@ -1,17 +1,11 @@
-"""What the message of a failed refit advises: only what can help; and a pause whose caller has gone."""
+"""What the message of a failed refit advises: only what can help."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
-
 import pytest
 
-from worker.engine.serial_lock import SerialLock
 from worker.errors import RefitError, RefitRejectedError, RefitUnsupportedError, TransferError
 from worker.refit.advice import kind_of, main_cause, way_back
-from worker.refit.refitting import Refitting
 
 AGAIN = "refit once more, completely"
 ALIKE = "further refits of this engine fail in the same way"
@@ -35,24 +29,3 @@ def test_the_error_that_explains_the_others_is_raised():
     assert main_cause([lost, ValueError()]) is lost
     kinds = [kind_of(error) for error in (lost, rejected, unsupported)]
     assert kinds == [RefitError, RefitRejectedError, RefitUnsupportedError]
-
-
-async def test_a_pause_whose_caller_is_cancelled_is_carried_out():
-    refitting, made = Refitting.__new__(Refitting), []
-
-    @asynccontextmanager
-    async def watched():
-        yield
-
-    async def pause(_):
-        await asyncio.sleep(0.01)
-        made.append("paused")
-
-    refitting.lock, refitting._engine = SerialLock(), SimpleNamespace(watched=watched)
-    calling = asyncio.create_task(refitting.between(pause))
-    await asyncio.sleep(0)
-    calling.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await calling
-
-    assert made == ["paused"]

@@ -154,6 +154,17 @@ async def test_a_refit_waits_for_the_requests_that_a_pause_lets_finish(worker, p
     assert {span for output in (await making).values() for span in output["weight_versions"][0]} == {("a", 0, NEW_TOKENS)}
 
 
+async def test_a_pause_whose_caller_is_cancelled_is_carried_out(worker):
+    pausing = asyncio.create_task(worker.pause_async())
+    await asyncio.sleep(0)
+    pausing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pausing
+
+    assert await paused(worker)
+    await worker.resume_async()
+
+
 async def test_waking_an_engine_that_is_awake_leaves_it_paused(worker):
     """A trainer may prepare for generation at any time; vLLM alone would resume the engine."""
     await worker.pause_async()

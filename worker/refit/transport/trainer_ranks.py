@@ -48,11 +48,11 @@ class SharedPool:
             TransferError: Another rank's shards cannot be described, or a rank died or took too long.
         """
         ranks, known = Ranks(dist.group.WORLD, device, timeout_s), source.pools
-        keys = _gathered(ranks, lambda: own.key if (own := source.shared(device)) is not None else "")
+        keys = _from_all(ranks, lambda: own.key if (own := source.shared(device)) is not None else "")
         if "" in keys:
             return None
         if device not in known or known[device][0] != keys:
-            known[device] = keys, _gathered(ranks, lambda: source.table(device))
+            known[device] = keys, _from_all(ranks, lambda: source.table(device))
         return cls(ranks, ".".join(keys), known[device][1])
 
     @contextmanager
@@ -80,7 +80,7 @@ class SharedPool:
         return vote == BY_PIECES
 
 
-def _gathered(ranks: Ranks, find: Callable[[], Any]) -> list[Any]:
+def _from_all(ranks: Ranks, find: Callable[[], Any]) -> list[Any]:
     """Returns what each rank finds; all fail where one does."""
     try:
         value = find()
