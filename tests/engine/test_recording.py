@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import operator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from layers import Layer, Model, drawn, pack, reloadable
+from layers import QKV, Layer, Model, drawn, pack, padded, reloadable, third
 from patience import HUNG_S
 from torch import nn
 
 from quirks_core.base import private_folder
+from worker.errors import RefitError
 from worker.refit import send_ipc_zmq
 from worker.refit.transport.channel import socket_path
 from worker.refit.weights.manifest import Manifest
@@ -44,16 +46,18 @@ def as_on_a_gpu(layer):
     replace_parameter(layer, "weight", layer.weight.contiguous(), prefer_copy=True)
 
 
-def recorded(model, values):
+def recorded(model, values, **options):
     """Refits a model through vLLM's layerwise reload; returns what can be copied the next time."""
     from worker.refit.engine.reload import Reload
 
-    reload = Reload(reloadable(model), CONFIG, is_recorded=True)
+    if not hasattr(model, "was_processed"):
+        reloadable(model)
+    reload = Reload(model, CONFIG, is_recorded=True)
     reload.open()
     with torch.no_grad():
         reload.load(model.load_weights, values.items())
         reload.close()
-    return reload.plan(Manifest.of(values.items()))
+    return reload.plan(Manifest.of(values.items()), **options)
 
 
 def test_weights_copied_onto_themselves_are_what_was_loaded():
@@ -87,6 +91,62 @@ def test_only_a_layer_that_does_more_than_copy_is_reloaded(layer):
     assert (plan.copied, plan.reloaded, plan.modules) == ({"plain.weight"}, sent.keys() - {"plain.weight"}, {"other"})
 
 
+def halve(layer):
+    """Quantises: another dtype in the place of the weight, and a scale."""
+    scale = layer.weight.abs().amax().reshape(1)
+    layer.register_parameter("weight", nn.Parameter((layer.weight / scale).half(), requires_grad=False))
+    layer.register_parameter("scale", nn.Parameter(scale, requires_grad=False))
+
+
+def layers():
+    made = Model(
+        qkv=Layer(6, 4, process=halve, loader=third, bias=True),
+        head=Layer(6, 4, process=shuffle, loader=padded),
+        other=Layer(4, 4, process=pack),
+        scaled=Layer(4, 4, process=halve, loader=scaled),
+        plain=Layer(4, 4),
+    )
+    reloadable(made)
+    for layer in made.children():
+        layer.quant_method.process_weights_after_loading(layer)
+    made.was_processed = True
+    return made
+
+
+def test_layers_that_compute_are_filled_and_processed():
+    shapes = QKV | dict.fromkeys(("other__weight", "scaled__weight", "plain__weight"), (4, 4)) | {"head__weight": (5, 4)}
+    first, later = drawn(**shapes), drawn(**shapes)
+    model, expected = layers(), layers()
+    memory = {name: tensor.data_ptr() for name, tensor in model.named_parameters()}
+    plan = recorded(model, first, prepares=True)
+    recorded(expected, later)
+
+    assert (plan.reloaded, plan.modules) == ({"scaled.weight"}, {"scaled"})
+    for values in (first, later):  # the first is compared with the loaders
+        for name in reversed(values):  # each layer is processed when its last tensor is there
+            assert list(plan.take(model, [(name, values[name])])) == [(name, values[name])] * (name == "scaled.weight")
+        plan.uses += 1
+
+    assert {name: tensor.data_ptr() for name, tensor in model.named_parameters()} == memory
+    for (name, tensor), wanted in zip(model.named_parameters(), expected.parameters(), strict=True):
+        assert name.startswith("scaled") or torch.equal(tensor, wanted), name
+    assert torch.equal(model.other.packed, expected.other.packed)
+
+
+def test_wrong_copies_into_a_layer_that_computes_leave_it_as_it_was():
+    model, values = Model(one=Layer(4, 4, process=halve)), drawn(one__weight=(4, 4))
+    plan = recorded(model, values, prepares=True)
+    before = model.one.weight.clone()
+    (write,) = plan.prepared._copies["one.weight"]
+    plan.prepared._copies["one.weight"] = [write._replace(taken=replace(write.taken, stride=(1, 4)))]
+
+    with pytest.raises(RefitError, match=r"what the model's loaders do, in one\.weight"):
+        plan.take(model, values.items())
+    plan.prepared.abandon()
+
+    assert torch.equal(model.one.weight, before)
+
+
 def test_a_tensor_for_two_layers_goes_the_slower_way():
     class Shared(Model):
         def load_weights(self, tensors):
@@ -95,7 +155,7 @@ def test_a_tensor_for_two_layers_goes_the_slower_way():
 
     model = Shared(one=Layer(4, 4), two=Layer(4, 4, process=pack))
 
-    plan = recorded(model, drawn(one__weight=(4, 4)))
+    plan = recorded(model, drawn(one__weight=(4, 4)), prepares=True)
 
     assert (plan.copied, plan.modules) == (frozenset(), {"one", "two"})
 

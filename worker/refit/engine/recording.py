@@ -4,30 +4,34 @@ In that reload every loader runs twice: on the ``meta`` device, where vLLM count
 from which the processed values are copied into the tensors that the engine runs on. The first shows which layer a tensor of
 the trainer belongs to; the second what becomes of its elements. A layer qualifies if all of its tensors are covered by copies,
 every element exactly once, nothing but a copy ever read or wrote them, and processing left the layer's attributes alone: no
-packing, no quantisation, no derived value.
+packing, no quantisation, no derived value. A layer that is packed or quantised can be prepared: copies alone filled the memory
+that vLLM gave it for loading, before anything else read it, and none of their sources belongs to another layer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
+from torch.compiler import set_stance
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from worker.refit.weights.box import Region
-from worker.refit.weights.copy_plan import CopyPlan, Write, slots
+from worker.refit.weights.copy_plan import CopyPlan, slots
 from worker.refit.weights.expected import common
 from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.prepared import PreparedLayers, ReloadedLayer, Write, covers
 
 _COPY = torch.ops.aten.copy_.default
 _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
@@ -63,18 +67,24 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         for name, tensor in self._live.items():
             self._names[self._memory(tensor)].append(name)
         self._emptied: dict[int, str] = {}
+        self._sizes: dict[str, int] = {}  # elements of the tensors that vLLM gives memory for loading
+        self._as_loaded: dict[int, int] = {}  # how many writes there were when something else read the memory first
         self._sources: dict[int, list[_Source]] = defaultdict(list)
         self._writes: dict[int, dict[Write, torch.Tensor | None]] = defaultdict(dict)
         self._filled: dict[str, list[Write]] = {}
         self._tainted: set[int] = set()
         self._tainted_sources: set[str] = set()
         self._goes_to: dict[str, set[str]] = defaultdict(set)
+        self._made: set[str] = set()  # by a loader, of something else than a source
         self._computed: set[str] = set()
         self._looked_at: set[str] = set()
         self._attributes = dict(_attributes(model))
         self._custom = _CustomOperators(self._taint)
 
     def __enter__(self) -> Self:
+        # A function that is called under a dispatch mode is not compiled, and torch never compiles it again.
+        self._stance = set_stance("force_eager")
+        self._stance.__enter__()
         super().__enter__()
         self._custom.__enter__()
         return self
@@ -82,12 +92,14 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     def __exit__(self, *error: object) -> None:
         self._custom.__exit__(*error)
         super().__exit__(*error)
+        self._stance.__exit__(*error)
 
     def opened(self) -> None:
         """Notes the tensors without memory that vLLM has put into the place of the model's."""
         for name, tensor in slots(self._model):
             if tensor is not None and tensor.is_meta:
                 self._emptied[self._memory(tensor)] = name
+                self._sizes[name] = tensor.numel()
 
     def see(self, name: str, tensor: torch.Tensor) -> None:
         """Knows a tensor of the trainer's from then on."""
@@ -98,22 +110,31 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if not tensor.is_contiguous():
             self._tainted_sources.add(name)
 
-    def plan(self, manifest: Manifest, unloaded: Sequence[str] = ()) -> CopyPlan:
+    def plan(
+        self,
+        manifest: Manifest,
+        unloaded: Sequence[str] = (),
+        reload: Callable[[str, nn.Module], ReloadedLayer] | None = None,
+    ) -> CopyPlan:
         """Returns what can be copied from now on; the rest goes through the reload.
 
         Args:
             manifest: What the trainer sent.
             unloaded: Parameters of the model that got no value.
+            reload: Reloads one layer, given its name; None if no layer is to be prepared.
         """
         plain = {name for name in self._filled if self._is_covered(name)}
-        if any(name not in self._names.get(_identity(tensor), ()) for name, tensor in self._live.items()):
+        is_moved = any(name not in self._names.get(_identity(tensor), ()) for name, tensor in self._live.items())
+        if is_moved:
             plain.clear()  # a loader has put other memory in the place of a tensor's
         # What a loader looks at and copies nowhere may have gone a way that is not recorded; what it leaves alone is not for
         # this process (another rank's experts).
         self._tainted_sources |= {name for name in self._looked_at - self._goes_to.keys() if not self._is_elsewhere(name)}
+        loads = self._loads(plain) if reload is not None and not is_moved else {}
         goes_to = dict(self._goes_to)
         # What a loader computes may come from any of the sources that a loader computed with.
-        goes_to |= {source: goes_to.get(source, set()) | self._computed for source in self._tainted_sources}
+        computed = self._made | {name for name in self._computed if _module(name) not in loads}
+        goes_to |= {source: goes_to.get(source, set()) | computed for source in self._tainted_sources}
         layers = {source: {_module(name) for name in names} for source, names in goes_to.items()}
         # A tensor that the reload wrote to, and that is not known to be nothing but copies, spoils its layer; a layer that is
         # spoilt takes all of its sources with it, and each of those all of its layers.
@@ -123,6 +144,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             before = self._attributes.get(key)
             if before is not value and not (isinstance(value, _PLAIN) and before == value):
                 spoilt.add(key[0])
+        prepared = spoilt & loads.keys()
+        spoilt -= prepared
         reloaded = set(self._tainted_sources)
         while True:
             spoilt = self._with_tied(spoilt | {layer for source in reloaded for layer in layers.get(source, ())})
@@ -130,10 +153,12 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             if not more:
                 break
             reloaded |= more
+        prepared -= spoilt
         writes = [
             write._replace(destination=name)
             for name in sorted(plain)
-            if _module(name) not in spoilt and name == self._names[_identity(self._live[name])][0]  # of tied tensors, once
+            if _module(name) not in spoilt | prepared
+            and name == self._names[_identity(self._live[name])][0]  # of tied tensors, once
             for write in self._filled[name]
         ]
         return CopyPlan(
@@ -143,6 +168,10 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             reloaded=reloaded,
             modules=self._with_tied({layer for source in reloaded for layer in layers.get(source, ())}),
             unloaded=unloaded,
+            prepared=PreparedLayers(
+                {name: reload(name, self._model.get_submodule(name)) for name in prepared} if reload is not None else {},
+                [write for name in sorted(prepared) for write in loads[name]],
+            ),
         )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -167,7 +196,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         found = self._source(source)
         if destination.is_meta:
             if name := self._emptied.get(_identity(destination)):
-                (self._goes_to[found.name] if found is not None else self._computed).add(name)
+                (self._goes_to[found.name] if found is not None else self._made).add(name)
             return
         if found is not None:
             self._written(destination, found, source)
@@ -228,9 +257,45 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             return
         if (found := self._source(tensor)) is not None:
             self._tainted_sources.add(found.name)
-        self._tainted.add(self._memory(tensor))
+        memory = self._memory(tensor)
+        self._tainted.add(memory)
+        self._as_loaded.setdefault(memory, len(self._writes[memory]))
 
     # ---- afterwards
+
+    def _loads(self, plain: Collection[str]) -> dict[str, list[Write]]:
+        """Returns for each layer that can be prepared all copies and constants that fill it."""
+        memories: dict[str, set[int]] = defaultdict(set)
+        for memory, writes in self._writes.items():
+            found = [self._goes_to[write.source] for write in writes if write.source]
+            if found and memory not in self._names and len(same := set.intersection(*found)) == 1:
+                memories[same.pop()].add(memory)
+        names_of: dict[str, set[str]] = defaultdict(set)
+        for name in chain(self._sizes, *self._goes_to.values()):
+            names_of[_module(name)].add(name)
+        shared = {name for names in self._goes_to.values() if len({_module(name) for name in names}) > 1 for name in names}
+        loads = {}
+        for layer, names in names_of.items():
+            # vLLM processes attention in another way, and after all other layers.
+            is_attention = hasattr(self._model.get_submodule(layer), "process_weights_after_loading")
+            if is_attention or names & (shared | self._made):
+                continue
+            filled = {name: self._load(name, memories[name]) if name in self._sizes else [] for name in names}
+            filled |= {name: self._filled[name] for name in names - self._sizes.keys() if name in plain}  # a bias
+            if all(filled.values()):
+                loads[layer] = [write._replace(destination=name) for name, writes in filled.items() for write in writes]
+        return loads
+
+    def _load(self, name: str, memories: Collection[int]) -> list[Write]:
+        """Returns what filled a tensor before it was processed; nothing if that is not known to be all."""
+        if len(memories) != 1:
+            return []
+        (memory,) = memories
+        writes = list(self._writes[memory])
+        is_all = self._as_loaded.get(memory, len(writes)) == len(writes)
+        is_plain = not any(write.source in self._tainted_sources for write in writes)
+        device = next(iter(self._live.values())).device
+        return writes if is_all and is_plain and covers(writes, self._sizes[name], device) else []
 
     def _is_covered(self, name: str) -> bool:
         """Returns whether copies and constants cover every element of a tensor exactly once, and no other tensor shares it."""
@@ -240,12 +305,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             return False
         if any(write.source in self._tainted_sources for write in writes):
             return False
-        times = torch.zeros(tensor.numel(), dtype=torch.uint8, device=tensor.device)
-        for write in writes:
-            if write.written.offset < 0:
-                return False
-            write.written.of(times).add_(1)
-        return bool((times == 1).all())
+        return covers(writes, tensor.numel(), tensor.device)
 
     def _is_elsewhere(self, name: str) -> bool:
         """Returns whether a source belongs to an expert that vLLM has on another rank: its loader may look at it."""

@@ -10,14 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload, layerwise
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.meta import materialize_layer
 
 from quirks_core.base.errors import words
 from quirks_core.base.text import listed
@@ -137,9 +139,16 @@ class Reload:
             self.abandon()
             raise
 
-    def plan(self, manifest: Manifest) -> CopyPlan | None:
-        """Returns what can be copied from now on, after `close`, of what a manifest describes; None if nothing was recorded."""
-        return None if self._recording is None else self._recording.plan(manifest, self.unloaded())
+    def plan(self, manifest: Manifest, *, prepares: bool = False) -> CopyPlan | None:
+        """Returns what can be copied from now on, after `close`, of what a manifest describes; None if nothing was recorded.
+
+        Args:
+            manifest: What came.
+            prepares: Layers that are processed after loading are filled by copies, too, where their loaders do nothing else.
+        """
+        if self._recording is None:
+            return None
+        return self._recording.plan(manifest, self.unloaded(), LayerReload if prepares else None)
 
     def abandon(self) -> None:
         """Gives every layer that is not complete its tensors of before back, so that another reload can start."""
@@ -169,6 +178,36 @@ class Reload:
 
     def _note(self, name: str, tensor: torch.Tensor) -> None:
         self.sent.append((name, tensor.dtype, tensor.shape))
+
+
+class LayerReload:
+    """One layer's reload by itself: its tensors have memory at once, and its loaders write into that."""
+
+    def __init__(self, name: str, layer: nn.Module) -> None:
+        self._name = name
+        self._layer = layer
+        self._root = SimpleNamespace(modules=lambda: [layer])
+
+    def open(self) -> dict[str, torch.Tensor]:
+        """Gives the layer memory to load into; returns its tensors by their names in the model."""
+        initialize_layerwise_reload(self._root)
+        materialize_layer(self._layer, get_layerwise_info(self._layer))
+        held = {name: held for name, held in slots(self._layer) if held is not None and "." not in name}
+        for tensor in held.values():
+            if hasattr(tensor, "weight_loader"):
+                tensor.weight_loader = layerwise._get_original_loader(tensor)
+        return {f"{self._name}.{name}": tensor.detach() for name, tensor in held.items()}
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def process(self) -> None:
+        """Processes what was loaded, and puts it in force where the engine reads it."""
+        info = get_layerwise_info(self._layer)
+        info.load_numel = info.load_numel_total
+        layerwise._layerwise_process(self._layer, info)
+
+    def abandon(self) -> None:
+        """Gives an open layer its tensors of before back."""
+        finalize_layerwise_reload(self._root, None)
 
 
 def lacking(model: nn.Module) -> Iterator[str]:

@@ -7,7 +7,7 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -198,7 +198,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             if reload is not None:
                 reload.close()
                 reload.check(self._slots)
-                self._plan = reload.plan(manifest) or self._plan
+                self._plan = reload.plan(manifest, prepares=True) or self._plan
             self._complete_once = True
         except QuirksError:
             raise
@@ -216,7 +216,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """
         with self._stream(update_info) as stream:
             plan = self._copying(stream.manifest)
-            if plan is not None and not plan.reloaded and not plan.unloaded:
+            if plan is not None and not (plan.reloaded or plan.unloaded or plan.prepared.sources):
                 differing = {name for tensors in stream.borrowed() for name in plan.differing(self.model, tensors)}
                 found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
             else:
@@ -307,16 +307,14 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             self.copied, self.touched, self.ways = plan, True, ways
         reload: Reload | None = None
         if plan is None:
-            # A quantised model is not examined: its layers compute.
-            is_recorded = known is None and self.model_config.quantization is None
-            reload = Reload(self.model, self.model_config, is_recorded=is_recorded)
+            reload = Reload(self.model, self.model_config, is_recorded=known is None)
         elif plan.reloaded:
             reload = Reload(self.model, self.model_config, plan.modules)
-        with self._opened(reload) if reload is not None else nullcontext():
+        with self._opened(reload) if reload is not None else nullcontext(), _whole_layers(plan):
             if plan is None:
                 rest = _lasting(stream, buffers)
             else:  # clones: what a loader keeps of a buffer would keep all of it
-                rest = ((name, one.clone()) for some in buffers for name, one in plan.take(self.model, some))
+                rest = ((name, one.clone()) for some in buffers for name, one in self._taken(plan, some))
             if reload is not None:
                 self._reload(reload, rest)
             else:
@@ -355,6 +353,10 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         except Exception as error:
             raise RefitError(f"refit: the engine's model does not take {reload.last}: {words(error)}") from error
 
+    def _taken(self, plan: CopyPlan, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        self._not_finite.look(pair for pair in tensors if pair[0] in plan.prepared.sources)
+        return plan.take(self.model, tensors)
+
     def _look_at(self, plan: CopyPlan) -> None:
         """Looks at the tensors that were copied to; at the copies, which can be thousands, if one of those is not finite."""
         found = NotFinite(self.model_config.dtype)
@@ -378,6 +380,17 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
             reload.abandon()
             raise
+
+
+@contextmanager
+def _whole_layers(plan: CopyPlan | None) -> Iterator[None]:
+    """Gives layers that are being filled their tensors of before back if an error ends the refit."""
+    try:
+        yield
+    except BaseException:
+        if plan is not None:
+            plan.prepared.abandon()
+        raise
 
 
 def _lasting(stream: Stream, buffers: Iterable[Tensors]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -22,6 +22,7 @@ from worker.errors import RefitError
 from worker.refit.weights.box import Box, Part, Region
 from worker.refit.weights.expected import common, engine_name
 from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
+from worker.refit.weights.prepared import PreparedLayers, Write
 from worker.refit.weights.snapshot import Snapshot
 
 #: Names and tensors.
@@ -32,24 +33,6 @@ _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.at
 #: Bytes below which tensors are copied together. Larger ones reach the memory's full speed alone, and the device starts with
 #: the first of them while the host is still at the others (on an H200, 16.4 GB in 399 tensors: 8.5 ms; all together 11.5 ms).
 _SMALL = 1 << 20
-
-
-class Write(NamedTuple):
-    """What a refit writes: a part of a tensor of the trainer's, or a constant such as the padding of a vocabulary.
-
-    Attributes:
-        source: Name of the trainer's tensor; empty for a constant.
-        taken: What is taken of it, which is contiguous; None for a constant.
-        destination: Name of the engine's parameter or buffer.
-        written: Where it goes.
-        value: The constant.
-    """
-
-    source: str
-    taken: Region | None
-    destination: str
-    written: Region
-    value: float = 0.0
 
 
 class _Target(NamedTuple):
@@ -87,6 +70,7 @@ class CopyPlan:
     Attributes:
         manifest: What the trainer sent; the plan is for exactly this.
         copied: Names of the trainer's tensors that are copied.
+        prepared: The layers that are processed once they are full of copies.
         reloaded: Names of those that must go through the layerwise reload: their layers compute something after loading.
         modules: Names of those layers.
         unloaded: Parameters of the model that get no value.
@@ -109,8 +93,10 @@ class CopyPlan:
         reloaded: Iterable[str],
         modules: Iterable[str],
         unloaded: Sequence[str] = (),
+        prepared: PreparedLayers | None = None,
     ) -> None:
         """Finds the tensors of the model; they are written to as long as the model has them."""
+        self.prepared = prepared or PreparedLayers({}, ())
         self.manifest = manifest
         self.reloaded = frozenset(reloaded)
         self.modules = frozenset(modules)
@@ -132,7 +118,7 @@ class CopyPlan:
                 continue
             linear = written.is_contiguous() and taken.stride == written.stride()
             self._copies[source].append(_Target(taken, written, destination, written.data_ptr(), linear))
-        self.copied = frozenset(self._copies)
+        self.copied = frozenset(self._copies) | self.prepared.sources
         names = {target.destination for targets in self._copies.values() for target in targets}
         self.destinations = {name: held[name].detach() for name in names}
 
@@ -258,11 +244,13 @@ class CopyPlan:
                 if name in self.hidden:
                     self.see(name, tensor)
         self.copy(tensors)
+        self.prepared.fill(tensors)
         if self.is_checked and (found := self.differing(model, tensors)):
             raise RefitError(
                 f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
                 "the next refit goes through vLLM's reload"
             )
+        self.prepared.process()
         return ((name, tensor) for name, tensor in tensors if name in self.reloaded)
 
     def written(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -279,7 +267,7 @@ class CopyPlan:
         """
         with _Comparison() as comparison:
             # The class' own: a quirk may have put a method onto the model that opens a reload.
-            type(model).load_weights(model, ((name, tensor) for name, tensor in tensors if name in self._copies))
+            type(model).load_weights(model, ((name, tensor) for name, tensor in tensors if name in self.copied))
         if not comparison.wrong:
             return []
         names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
