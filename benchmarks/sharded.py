@@ -262,7 +262,7 @@ async def ours(way: str, folder: Path, trainers: Trainers, rounds: int, found: l
     from worker import VllmAsyncGenerationWorker
     from worker.refit.transport.channel import free_port
 
-    is_shared, is_quantized = way.endswith("IPC"), way.startswith("FP8")
+    is_shared = way.endswith("IPC")
     config = {
         "model": str(folder),
         "engine": {**engine_arguments(way), "vllm_kwargs": {"skip_tokenizer_init": True}},
@@ -291,31 +291,28 @@ async def ours(way: str, folder: Path, trainers: Trainers, rounds: int, found: l
             print(f"{way}, {how}: {took:.1f} ms; {worker.last_refit}; by pieces {worker.last_refit.by_pieces}", file=sys.stderr)
             return took, memory
 
-        for _ in range(2):  # the first records, the second compares what was recorded with the model's loaders
-            await refit("gathered")
-        digested = await llm.collective_rpc(digests) if not is_quantized else None
+        await refit("gathered")  # by the model's loaders, and recorded
+        digested = await llm.collective_rpc(digests)
+        await refit("gathered")  # compared with what the loaders would write
         for how, title in (("gathered", "gathered and broadcast"), ("pieces", "by pieces")):
-            if is_quantized and how == "pieces":
-                continue
             await llm.collective_rpc(_peak, args=(True,))
             times = [await refit(how) for _ in range(rounds + 1)]
             peak = await llm.collective_rpc(_peak, args=(False,))
             found.append(row(f"{way}{ENGINES}: {title}", [took for took, _ in times[1:]]))
             print(f"{way}: {title}: GB above the weights: trainer {times[-1][1]}, engine {peak}", file=sys.stderr)
             print(found[-1], flush=True)
-        if digested is not None:
-            if not worker.last_refit.by_pieces:
-                _problems.append(f"{way}: the last refits were not by pieces")
-            await trainers.do("negate")
-            await refit("pieces")
-            other = await llm.collective_rpc(digests)
-            await trainers.do("negate")
-            await refit("pieces")
-            again = await llm.collective_rpc(digests)
-            same = sum(one[name] == two[name] for one, two in zip(digested, other, strict=True) for name in one)
-            if again != digested:
-                _problems.append(f"{way}: other bytes by pieces than gathered")
-            print(f"{way}: same bytes {again == digested}; {same} tensors alike after negation", file=sys.stderr)
+        if not worker.last_refit.by_pieces:
+            _problems.append(f"{way}: the last refits were not by pieces")
+        await trainers.do("negate")
+        await refit("pieces")
+        other = await llm.collective_rpc(digests)
+        await trainers.do("negate")
+        await refit("pieces")
+        again = await llm.collective_rpc(digests)
+        same = sum(one[name] == two[name] for one, two in zip(digested, other, strict=True) for name in one)
+        if again != digested:
+            _problems.append(f"{way}: other bytes by pieces than gathered")
+        print(f"{way}: same bytes {again == digested}; {same} tensors alike after negation", file=sys.stderr)
         await trainers.do("close")
     finally:
         await worker.shutdown()

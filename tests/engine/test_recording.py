@@ -106,6 +106,7 @@ def layers():
         scaled=Layer(4, 4, process=halve, loader=scaled),
         plain=Layer(4, 4),
     )
+    made.qkv.quant_method.__class__ = type("Fp8Method", (type(made.qkv.quant_method),), {})
     reloadable(made)
     for layer in made.children():
         layer.quant_method.process_weights_after_loading(layer)
@@ -137,8 +138,8 @@ def test_wrong_copies_into_a_layer_that_computes_leave_it_as_it_was():
     model, values = Model(one=Layer(4, 4, process=halve)), drawn(one__weight=(4, 4))
     plan = recorded(model, values, prepares=True)
     before = model.one.weight.clone()
-    (write,) = plan.prepared._copies["one.weight"]
-    plan.prepared._copies["one.weight"] = [write._replace(taken=replace(write.taken, stride=(1, 4)))]
+    ((layer, write, taken),) = plan.prepared._copies["one.weight"]
+    plan.prepared._copies["one.weight"] = [(layer, write, replace(taken, stride=(1, 4)))]
 
     with pytest.raises(RefitError, match=r"what the model's loaders do, in one\.weight"):
         plan.take(model, values.items())

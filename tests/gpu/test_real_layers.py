@@ -91,6 +91,7 @@ async def tokens(worker):
         pytest.param("Qwen3Next", {}, id="linear attention"),
         pytest.param("Qwen3Moe", {"enable_lora": True, "max_lora_rank": 16}, id="experts beside LoRA"),
         pytest.param("Qwen3", {"quantization": "fp8_per_block"}, id="FP8 blocks"),
+        pytest.param("Qwen3Moe", {"quantization": "fp8_per_block"}, id="experts in FP8 blocks"),
     ],
 )
 async def test_a_refit_of_dummy_weights_makes_the_checkpoint_s_tokens(models, name, values):

@@ -34,7 +34,7 @@ class Method:
         from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 
         if not issubclass(cls, QuantizeMethodBase):
-            cls = type("Method", (Method, QuantizeMethodBase), {})
+            cls = type("UnquantizedMethod", (Method, QuantizeMethodBase), {})
         return object.__new__(cls)
 
     def __init__(self, process):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.refit.weights.digest import Standing, digests
+from worker.refit.weights.digest import Digester, Standing, digests
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8, torch.bool]
 
@@ -66,6 +66,19 @@ def test_a_digest_does_not_depend_on_the_tensors_beside_it():
 
     assert together == {name: digest(tensor) for name, tensor in tensors.items()}
     assert together["0"] == "0" * 32
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("shape", [(70, 3, 8), (5, 200, 333), (3, 1024, 1537), (3, 7, 5), (4, 1)])
+def test_tensors_that_are_read_together_have_their_own_digests(shape, whole):
+    """Of neighbours, of neighbours with gaps, and of those in another dtype."""
+    memory = torch.randn(2 * shape[0], *shape[1:]).bfloat16()
+    tensors = [*memory, *memory[::2], *memory.float(), memory[0, 0]]
+    digester = Digester(whole=whole)
+
+    digester.add_all([(str(number), tensor) for number, tensor in enumerate(tensors)])
+
+    assert digester.result() == {str(number): digest(tensor, whole=whole) for number, tensor in enumerate(tensors)}
 
 
 @pytest.mark.parametrize("whole", [True, False])

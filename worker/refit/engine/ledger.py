@@ -177,7 +177,7 @@ class Ledger:
         self._open("transfer")
         engine: Any = getattr(self._worker, "weight_transfer_engine", None)
         if self._coming is not None and hasattr(engine, "ways"):
-            engine.see = self._coming.see
+            engine.see = self._coming.see_all
         yield
 
     @contextmanager

@@ -13,9 +13,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from worker.refit.weights.box import Region
-from worker.refit.weights.copy_plan import CopyPlan, slots
+from worker.refit.weights.copy_plan import CopyPlan, same_bytes, slots
 from worker.refit.weights.expected import common
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.prepared import PreparedLayers, ReloadedLayer, Write, covers
@@ -39,6 +39,8 @@ _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
 _MAKERS = (torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default, torch.ops.aten.new_empty_strided.default)
 #: Elements of each copy that are looked at again when the layer is complete: code that torch does not see may have moved them.
 _SAMPLES = 1024
+#: Names of the methods of layers that are not quantised begin with this.
+_AS_LOADED = "Unquantized"
 _LOCAL_EXPERT = "_map_global_expert_id_to_local_expert_id"
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -93,6 +95,35 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         self._custom.__exit__(*error)
         super().__exit__(*error)
         self._stance.__exit__(*error)
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Watches, but for the methods that quantise: compiled for speed, they give other bits while they are watched."""
+        modules = self._model.modules()
+        methods = {method for module in modules if (method := getattr(module, "quant_method", None)) is not None}
+        methods = {method for method in methods if not type(method).__name__.startswith(_AS_LOADED)}
+        for method in methods:
+            method.process_weights_after_loading = partial(self._unwatched, method.process_weights_after_loading)
+        try:
+            with self:
+                yield
+        finally:
+            for method in methods:
+                del method.process_weights_after_loading
+
+    def _unwatched(self, process: Callable[[nn.Module], None], layer: nn.Module) -> None:
+        held = [tensor for _, tensor in slots(layer) if tensor is not None]
+        self.__exit__(None, None, None)
+        try:
+            # Only a tensor whose memory is never replaced, a bias, may be as it was loaded afterwards.
+            kept = [(tensor, tensor.clone()) for tensor in held if _identity(tensor) in self._names]
+            process(layer)
+            same = [id(tensor) for tensor, before in kept if same_bytes(tensor, before)]
+        finally:
+            self.__enter__()
+        for tensor in held:
+            if id(tensor) not in same:
+                self._taint(tensor)
 
     def opened(self) -> None:
         """Notes the tensors without memory that vLLM has put into the place of the model's."""
@@ -154,13 +185,12 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
                 break
             reloaded |= more
         prepared -= spoilt
-        writes = [
-            write._replace(destination=name)
-            for name in sorted(plain)
-            if _module(name) not in spoilt | prepared
-            and name == self._names[_identity(self._live[name])][0]  # of tied tensors, once
-            for write in self._filled[name]
-        ]
+
+        def is_copied(name: str) -> bool:
+            names, layer = self._names[_identity(self._live[name])], _module(name)
+            return name == names[0] and layer not in spoilt and (len(names) > 1 or layer not in prepared)  # of tied ones, once
+
+        writes = [write._replace(destination=name) for name in sorted(plain) if is_copied(name) for write in self._filled[name]]
         return CopyPlan(
             self._model,
             manifest,
@@ -263,17 +293,24 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
 
     # ---- afterwards
 
-    def _loads(self, plain: Collection[str]) -> dict[str, list[Write]]:
+    def _loads(self, plain: set[str]) -> dict[str, list[Write]]:
         """Returns for each layer that can be prepared all copies and constants that fill it."""
         memories: dict[str, set[int]] = defaultdict(set)
         for memory, writes in self._writes.items():
             found = [self._goes_to[write.source] for write in writes if write.source]
             if found and memory not in self._names and len(same := set.intersection(*found)) == 1:
                 memories[same.pop()].add(memory)
+        # A tensor of several layers that stays where it is (a router's bias) is copied by itself.
+        tied = {name for name in plain - self._sizes.keys() if len(self._names[_identity(self._live[name])]) > 1}
         names_of: dict[str, set[str]] = defaultdict(set)
-        for name in chain(self._sizes, *self._goes_to.values()):
+        shared = set()
+        for name in self._sizes:
             names_of[_module(name)].add(name)
-        shared = {name for names in self._goes_to.values() if len({_module(name) for name in names}) > 1 for name in names}
+        for names in self._goes_to.values():
+            for name in names - tied:
+                names_of[_module(name)].add(name)
+            if len({_module(name) for name in names - tied}) > 1:
+                shared |= names
         loads = {}
         for layer, names in names_of.items():
             # vLLM processes attention in another way, and after all other layers.

@@ -101,7 +101,7 @@ class Reload:
         recording, self._recording = self._recording, None
         if threading.get_ident() != self._thread:
             recording = None
-        with recording or nullcontext():
+        with recording.loading() if recording is not None else nullcontext():
             found = load(passing(tensors if recording is None else passing(tensors, recording.see), self._note))
         if recording is not None and torch.accelerator.is_available():
             torch.accelerator.synchronize()  # the next tensors may come on another stream
@@ -133,7 +133,7 @@ class Reload:
             finalize: Does so; vLLM's own function if None.
         """
         try:
-            with self._recording or nullcontext():
+            with self._recording.loading() if self._recording is not None else nullcontext():
                 (finalize or partial(finalize_layerwise_reload, self._part, self._config))()
         except BaseException:
             self.abandon()

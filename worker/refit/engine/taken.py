@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -33,6 +33,14 @@ class Coming:
             self.dtypes.add(tensor.dtype)
             with _disable_current_modes():
                 self.digester.add(name, tensor)
+
+    def see_all(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Takes note of tensors that came together, and that are in memory as long as this takes."""
+        self.tensors += len(tensors)
+        self.bytes += sum(tensor.nbytes for _, tensor in tensors)
+        self.dtypes |= {tensor.dtype for _, tensor in tensors}
+        with _disable_current_modes():
+            self.digester.add_all(tensors)
 
     def passing(self, weights: Tensors) -> Tensors:
         """Passes tensors on as they are, a collection or a stream, and takes note of each."""

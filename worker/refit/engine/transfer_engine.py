@@ -7,7 +7,7 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +35,7 @@ from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
 from worker.refit.weights import checkpoint
-from worker.refit.weights.copy_plan import CopyPlan, See, Tensors, passing
+from worker.refit.weights.copy_plan import CopyPlan, SeeAll, Tensors, passing
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import Opened
 
@@ -119,7 +119,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         self._not_finite = NotFinite()
         self.touched = False
         self.ways: dict[str, Any] = {}
-        self.see: See | None = None
+        self.see: SeeAll | None = None
         self.copied: CopyPlan | None = None
 
     @property
@@ -179,7 +179,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             if self.rank >= update_info.ranks:  # the trainer does not send to this one
                 raise wrong
         if self._plan is not None:
-            self._plan.check_every, self._plan.see = update_info.verify_every, self.see
+            self._plan.check_every, self._plan.see, self._plan.look = update_info.verify_every, self.see, self._look_at
         with self._stream(update_info, self._copying) as stream:
             if wrong is not None:
                 raise wrong  # in the stream, so that the trainer gets the reason
@@ -314,14 +314,14 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             if plan is None:
                 rest = _lasting(stream, buffers)
             else:  # clones: what a loader keeps of a buffer would keep all of it
-                rest = ((name, one.clone()) for some in buffers for name, one in self._taken(plan, some))
+                rest = ((name, one.clone()) for some in buffers for name, one in plan.take(self.model, some))
             if reload is not None:
                 self._reload(reload, rest)
             else:
                 deque(rest, maxlen=0)
             if plan is not None:
                 # Not before all is there: some of it may have been received in its place.
-                self._look_at(plan)
+                self._look_at(plan.destinations.items(), plan.written())
             _check_end(stream)
             self._check_finite(info)
             if plan is None and reload is not None:
@@ -353,16 +353,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         except Exception as error:
             raise RefitError(f"refit: the engine's model does not take {reload.last}: {words(error)}") from error
 
-    def _taken(self, plan: CopyPlan, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        self._not_finite.look(pair for pair in tensors if pair[0] in plan.prepared.sources)
-        return plan.take(self.model, tensors)
-
-    def _look_at(self, plan: CopyPlan) -> None:
+    def _look_at(self, held: Tensors, came: Tensors) -> None:
         """Looks at the tensors that were copied to; at the copies, which can be thousands, if one of those is not finite."""
         found = NotFinite(self.model_config.dtype)
-        found.look(plan.destinations.items())
+        found.look(held)
         if found or found.beyond:
-            self._not_finite.look(plan.written())
+            self._not_finite.look(came)
 
     @contextmanager
     def _opened(self, reload: Reload) -> Iterator[None]:

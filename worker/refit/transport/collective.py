@@ -22,6 +22,7 @@ from worker.refit.transport.group import SOURCE, Group
 from worker.refit.weights.buffers import view
 from worker.refit.weights.manifest import Manifest, TensorSpec, in_order, size_of
 from worker.refit.weights.packing import Packing
+from worker.refit.weights.pieces import batches
 from worker.refit.weights.source import InPlace, Source
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class CollectiveStream:
         """
         if self._exchange is not None:
             yield []
-            yield from ([pair] for pair in self._exchange.run())
+            yield from batches(self._exchange.run())
             self._end()
             return
         plan, has_begun = self.plan, False

@@ -31,7 +31,7 @@ from worker.refit.transport.channel import Channel
 from worker.refit.transport.trainer_ranks import SharedPool
 from worker.refit.weights.buffers import open_memory, shared_buffer, view
 from worker.refit.weights.manifest import Manifest, in_order
-from worker.refit.weights.pieces import Wholes
+from worker.refit.weights.pieces import Wholes, batches
 from worker.refit.weights.pool import Copies, Opened
 from worker.refit.weights.source import Source
 
@@ -292,8 +292,7 @@ class IpcZmqStream:
         for memory, part in copies.parts:
             memory.copy_(part, non_blocking=True)
         wholes = Wholes(self._device)
-        for part in copies.wholes:
-            yield from ([pair] for pair in wholes.add(part, part.memory))
+        yield from batches(pair for part in copies.wholes for pair in wholes.add(part, part.memory))
         _wait_for(self._device)
 
     def close(self, error: BaseException | None = None) -> None:

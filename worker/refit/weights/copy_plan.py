@@ -29,6 +29,8 @@ from worker.refit.weights.snapshot import Snapshot
 Tensors: TypeAlias = Iterable[tuple[str, torch.Tensor]]
 #: Takes note of a tensor that came.
 See: TypeAlias = Callable[[str, torch.Tensor], None]
+#: Takes note of tensors that came together.
+SeeAll: TypeAlias = Callable[[Sequence[tuple[str, torch.Tensor]]], None]
 _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.aten.zero_.default)
 #: Bytes below which tensors are copied together. Larger ones reach the memory's full speed alone, and the device starts with
 #: the first of them while the host is still at the others (on an H200, 16.4 GB in 399 tensors: 8.5 ms; all together 11.5 ms).
@@ -78,11 +80,13 @@ class CopyPlan:
         plain: Names of the layers that loading does nothing to but copy, and write constants.
         uses: How often it was used.
         check_every: After how many uses the copies are compared with the model's loaders, beside the first; 0 for that alone.
-        see: Gets what is copied in another order than its own, which the model's bytes do not show, if set.
+        see: Gets what is copied and what the model's bytes do not show, if set.
+        look: Gets each layer that is full, before it is processed: its own tensors, and those of the trainer's, if set.
     """
 
     check_every = 0
-    see: See | None = None
+    see: SeeAll | None = None
+    look: Callable[[Tensors, Tensors], None] | None = None
 
     def __init__(
         self,
@@ -239,18 +243,22 @@ class CopyPlan:
             RefitError: The copies are compared with what the model's loaders would have written, and they differ: the plan is
                 wrong.
         """
-        if self.see is not None:
-            for name, tensor in tensors:
-                if name in self.hidden:
-                    self.see(name, tensor)
         self.copy(tensors)
-        self.prepared.fill(tensors)
+        others = self.prepared.fill(tensors)
+        if self.see is not None:
+            prepared = self.prepared.sources
+            self.see([*others, *(pair for pair in tensors if pair[0] in self.hidden and pair[0] not in prepared)])
         if self.is_checked and (found := self.differing(model, tensors)):
             raise RefitError(
                 f"refit: the recorded copies do not do what the model's loaders do, in {listed(found)}; "
                 "the next refit goes through vLLM's reload"
             )
-        self.prepared.process()
+        for full in self.prepared.full():
+            if self.see is not None:
+                self.see(full.came)
+            if self.look is not None:
+                self.look(full.held.items(), full.came)
+            full.layer.process()
         return ((name, tensor) for name, tensor in tensors if name in self.reloaded)
 
     def written(self) -> Iterator[tuple[str, torch.Tensor]]:

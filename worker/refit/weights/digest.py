@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
+
+from worker.refit.weights.pieces import as_one, at_equal_distances
 
 #: Rows that words are summed in; the sums are weighted by their place. Up to 128 KiB each word is a row.
 _ROWS = 2**14
@@ -30,6 +33,8 @@ _WORD = torch.int64.itemsize
 _MODULUS = 2**64
 #: Tensors whose rows are weighted together; each takes up to 256 KiB of memory twice meanwhile.
 _TOGETHER = 8
+#: Tensors that are alike and are read together; their sums take 8 MB.
+_ALIKE = 64
 #: Branches of a CUDA graph: one tensor's rows leave most of a GPU idle. Each branch keeps some 4 MB.
 _BRANCHES = 8
 
@@ -46,6 +51,7 @@ class Digester:
         self._whole = whole
         self._names: list[str] = []
         self._sums: dict[torch.device, list[tuple[str, torch.Tensor]]] = defaultdict(list)
+        self._totals: dict[torch.device, list[tuple[list[str], torch.Tensor]]] = defaultdict(list)
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Takes a tensor of any dtype, shape and strides; nothing is waited for."""
@@ -54,19 +60,45 @@ class Digester:
         else:
             self._names.append(name)
 
+    def add_all(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Takes several tensors; those that are alike and lie at equal distances are read by one kernel each time."""
+        for some in at_equal_distances([tensor for _, tensor in tensors]):
+            for first in range(some.start, some.stop, _ALIKE):
+                names, alike = zip(*tensors[first : min(first + _ALIKE, some.stop)], strict=True)
+                together = as_one(alike)
+                if (
+                    len(alike) > 1
+                    and alike[0].dim()
+                    and _is_plain(alike[0])
+                    and not together.stride(0) * together.itemsize % _WORD
+                ):
+                    words = together.flatten(1).view(torch.int64)
+                    self._names += names
+                    self._totals[words.device].append((list(names), _totals(_sums(_split(words, whole=self._whole)))))
+                else:
+                    for name, tensor in zip(names, alike, strict=True):
+                        self.add(name, tensor)
+
     def add_rows(self, name: str, rows: torch.Tensor) -> None:
         """Takes the sums of a tensor's rows, as int64 [rows]."""
         self._names.append(name)
         self._sums[rows.device].append((name, rows))
+        if len(self._sums[rows.device]) == _TOGETHER:
+            self._weigh(rows.device)
 
     def result(self) -> dict[str, str]:
         """Returns 32 hexadecimal digits by name, all zeros for a tensor without elements; each device is waited for once."""
+        for device in list(self._sums):
+            self._weigh(device)
         found = dict.fromkeys(self._names, "0" * 32)
-        for group in self._sums.values():
-            names, rows = zip(*group, strict=True)
-            totals = torch.cat([_totals(rows[start : start + _TOGETHER]) for start in range(0, len(rows), _TOGETHER)])
-            found |= _digits(names, totals)
+        for group in self._totals.values():
+            names, totals = zip(*group, strict=True)
+            found |= _digits(list(chain.from_iterable(names)), torch.cat(totals))
         return found
+
+    def _weigh(self, device: torch.device) -> None:
+        names, rows = zip(*self._sums.pop(device), strict=True)
+        self._totals[device].append((list(names), _totals(_padded(rows))))
 
 
 def digests(tensors: Iterable[tuple[str, torch.Tensor]], *, whole: bool = True) -> dict[str, str]:
@@ -155,7 +187,7 @@ class _Graph:
                     branch.wait_stream(start)
                 for number, first in enumerate(range(0, len(tensors), _TOGETHER)):
                     with torch.cuda.stream(branches[number % _BRANCHES]):
-                        totals.append(_totals([_sums(tables) for tables in tensors[first : first + _TOGETHER]]))
+                        totals.append(_totals(_padded([_sums(tables) for tables in tensors[first : first + _TOGETHER]])))
                 for branch in branches[1:]:
                     start.wait_stream(branch)
                 self._totals = torch.cat(totals)
@@ -175,9 +207,9 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _sums(tables: list[torch.Tensor]) -> torch.Tensor:
-    """Returns the sums of the words of each row, as int64 [rows]."""
-    sums = [table.sum(1) for table in tables]
-    return sums[0] if len(sums) == 1 else torch.cat(sums)
+    """Returns the sums of the words of each row, as int64 [..., rows]."""
+    sums = [table.sum(-1) for table in tables]
+    return sums[0] if len(sums) == 1 else torch.cat(sums, -1)
 
 
 def _tables(tensor: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
@@ -185,21 +217,8 @@ def _tables(tensor: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
     data = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
     if data.storage_offset() % _WORD:
         data = data.clone()
-    count = data.numel() // _WORD
-    words, rest = data[: count * _WORD].view(torch.int64), data[count * _WORD :]
-    if count <= _ROWS:
-        known, tables = count, [words[:, None]]
-    elif whole or count <= _SAMPLED:
-        known = count - count % _APART
-        tables = [words[:known].view(-1, _APART).t()]
-    else:
-        apart = count // (4 * _ROWS) + 1
-        while math.gcd(apart, _FACTORS) > 1:
-            apart += 1
-        known = count - count % (4 * apart)
-        tables = [words[:known].view(-1, 4 * apart)[:, : max(_FETCHED, 4 * apart * _SAMPLED // count)]]
-    if known < count:
-        tables.append(words[known:, None])
+    end = data.numel() // _WORD * _WORD
+    tables, rest = _split(data[:end].view(torch.int64), whole=whole), data[end:]
     if rest.numel():
         padded = rest.new_zeros(_WORD)
         padded[: rest.numel()] = rest
@@ -207,11 +226,32 @@ def _tables(tensor: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
     return tables
 
 
-def _totals(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns the sum of each tensor's rows, and their sum weighted by position, as int64 [tensors, 2]."""
-    padded = pad_sequence(list(rows), batch_first=True).mul_(_ODD)
-    padded ^= padded >> 32
-    return torch.stack([padded.sum(1), (padded * torch.arange(padded.shape[1], device=padded.device)).sum(1)], 1)
+def _split(words: torch.Tensor, *, whole: bool) -> list[torch.Tensor]:
+    """Returns the rows of words [..., words], as int64 [..., rows, words]; each word behind the last row is one more."""
+    count = words.shape[-1]
+    if count <= _ROWS:
+        return [words.unsqueeze(-1)]
+    if whole or count <= _SAMPLED:
+        known = count - count % _APART
+        tables = [words[..., :known].unflatten(-1, (-1, _APART)).transpose(-1, -2)]
+    else:
+        apart = count // (4 * _ROWS) + 1
+        while math.gcd(apart, _FACTORS) > 1:
+            apart += 1
+        known = count - count % (4 * apart)
+        tables = [words[..., :known].unflatten(-1, (-1, 4 * apart))[..., : max(_FETCHED, 4 * apart * _SAMPLED // count)]]
+    return [*tables, words[..., known:].unsqueeze(-1)] if known < count else tables
+
+
+def _padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    return pad_sequence(list(rows), batch_first=True)
+
+
+def _totals(rows: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of each tensor's rows, and their sum weighted by position, as int64 [tensors, 2]; `rows` may be lost."""
+    mixed = rows.mul_(_ODD)
+    mixed ^= mixed >> 32
+    return torch.stack([mixed.sum(1), (mixed * torch.arange(mixed.shape[1], device=mixed.device)).sum(1)], 1)
 
 
 def _digits(names: Sequence[str], totals: torch.Tensor) -> dict[str, str]:

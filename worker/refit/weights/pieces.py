@@ -94,6 +94,9 @@ class Wholes:
     def add(self, part: Part, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """Lays a part beside the others; yields the tensor with its last one."""
         spec = part.spec
+        if values is part.memory and part.nbytes == spec.nbytes:  # the trainer's own memory, which lasts
+            yield spec.name, values
+            return
         whole, came = self._begun.pop(spec.name, (None, 0))
         if whole is None:
             whole = torch.empty(spec.shape, dtype=spec.torch_dtype, device=self._device)
@@ -102,6 +105,19 @@ class Wholes:
             yield spec.name, whole
         else:
             self._begun[spec.name] = whole, came + part.nbytes
+
+
+def batches(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Yields tensors in batches of a buffer's size, for what is done with several of them takes little longer than with one."""
+    batch, nbytes = [], 0
+    for name, tensor in tensors:
+        batch.append((name, tensor))
+        nbytes += tensor.nbytes
+        if nbytes >= BUFFER_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
 
 
 def split(part: Part) -> Iterator[Part]:

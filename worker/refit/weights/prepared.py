@@ -6,7 +6,7 @@ The loaders take far longer than the copies: a refit copies into the memory that
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -45,8 +45,22 @@ class ReloadedLayer(Protocol):
         """Gives an open layer its tensors of before back."""
 
 
+class FullLayer(NamedTuple):
+    """A layer whose memory is full.
+
+    Attributes:
+        layer: The layer.
+        held: Its tensors as they are loaded, by their names in the model.
+        came: Those of the trainer's tensors that lie in it byte for byte, in the order of its memory.
+    """
+
+    layer: ReloadedLayer
+    held: Mapping[str, torch.Tensor]
+    came: list[tuple[str, torch.Tensor]]
+
+
 class PreparedLayers:
-    """Such layers of one model, each processed as soon as it is full.
+    """Such layers of one model.
 
     Attributes:
         sources: Names of the trainer's tensors that fill them.
@@ -56,54 +70,71 @@ class PreparedLayers:
         """Takes layers by name, and all that fills them."""
         self._layers = layers
         self._constants: dict[str, list[Write]] = defaultdict(list)
-        self._copies: dict[str, list[Write]] = defaultdict(list)
+        self._copies: dict[str, list[tuple[str, Write, Region]]] = defaultdict(list)
         self._wanted: dict[str, set[str]] = defaultdict(set)
         for write in writes:
             layer = write.destination.rpartition(".")[0]
             if write.taken is None:
                 self._constants[layer].append(write)
             else:
-                self._copies[write.source].append(write)
+                self._copies[write.source].append((layer, write, write.taken))
                 self._wanted[layer].add(write.source)
         self.sources = frozenset(self._copies)
-        self._open: dict[str, Mapping[str, torch.Tensor]] = {}
+        self._open: dict[str, FullLayer] = {}
         self._missing: dict[str, set[str]] = {}
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def fill(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copies those of some tensors that fill layers; returns when the copies are queued on the device."""
-        written: list[torch.Tensor] = []
-        taken: list[torch.Tensor] = []
+    def fill(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+        """Copies those of some tensors that fill layers; returns when the copies are queued on the device.
+
+        Returns:
+            What was copied in another order or dtype than its own.
+        """
+        written, taken, others = [], [], []
         with torch._C.DisableTorchFunctionSubclass():  # vLLM's parameters pass each call through Python otherwise
             for name, tensor in tensors:
-                for write in self._copies.get(name, ()):
-                    layer = write.destination.rpartition(".")[0]
-                    held = self._open.get(layer) or self._opened(layer)
+                copies = self._copies.get(name, ())
+                for layer, write, region in copies:
+                    found = self._open.get(layer) or self._opened(layer)
                     self._missing[layer].discard(name)
-                    assert write.taken is not None  # noqa: S101 - a copy
-                    written.append(write.written.of(held[write.destination]))
-                    taken.append(write.taken.of(tensor))
+                    written.append(write.written.of(found.held[write.destination]))
+                    taken.append(region.of(tensor))
+                if copies:
+                    if len(copies) == 1 and _is_whole(written[-1], taken[-1], tensor):
+                        found.came.append((name, written[-1]))
+                    else:
+                        others.append((name, tensor))
             if written:
                 torch._foreach_copy_(written, taken)
+        return others
 
-    def process(self) -> None:
-        """Has the layers processed that are full."""
-        for layer in [layer for layer, missing in self._missing.items() if not missing]:
-            del self._open[layer], self._missing[layer]
-            self._layers[layer].process()
+    def full(self) -> Iterator[FullLayer]:
+        """Yields the layers that are full, once each; whoever gets them has them processed."""
+        for name in [name for name, missing in self._missing.items() if not missing]:
+            del self._missing[name]
+            found = self._open.pop(name)
+            found.came.sort(key=lambda pair: pair[1].data_ptr())
+            yield found
 
     def abandon(self) -> None:
         """Gives layers that are not full their tensors of before back."""
-        for layer in self._open:
-            self._layers[layer].abandon()
+        for found in self._open.values():
+            found.layer.abandon()
         self._open, self._missing = {}, {}
 
-    def _opened(self, layer: str) -> Mapping[str, torch.Tensor]:
-        held = self._open[layer] = self._layers[layer].open()
-        self._missing[layer] = set(self._wanted[layer])
-        for write in self._constants[layer]:
-            write.written.of(held[write.destination]).fill_(write.value)
-        return held
+    def _opened(self, name: str) -> FullLayer:
+        layer = self._layers[name]
+        found = self._open[name] = FullLayer(layer, layer.open(), [])
+        self._missing[name] = set(self._wanted[name])
+        for write in self._constants[name]:
+            write.written.of(found.held[write.destination]).fill_(write.value)
+        return found
+
+
+def _is_whole(written: torch.Tensor, taken: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Returns whether all bytes of a tensor are written in their order."""
+    is_whole: bool = taken.numel() == tensor.numel() and written.dtype == tensor.dtype
+    return is_whole and written.is_contiguous() and taken.is_contiguous()
 
 
 def covers(writes: Sequence[Write], elements: int, device: torch.device) -> bool:
