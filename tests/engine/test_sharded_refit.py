@@ -128,11 +128,7 @@ async def test_each_engine_rank_receives_what_it_holds(worker, checkpoint, lab, 
                 assert await worker.verify_refit_async(lab.trainer(path)) == {}
 
     assert ways[2:] == [True] * 3
-    # This platform packs experts, so that they are loaded; each rank loads those that it has.
-    config = lab.trainer(path).config
-    assert worker.last_refit.reloaded == (
-        config.num_experts // 2 * 3 * config.num_hidden_layers if worker.kind == "qwen3_moe" else 0
-    )
+    assert worker.last_refit.reloaded == 0  # experts, too, which this platform packs
     assert lab.same_tokens(await lab.greedy(worker), lab.reference(path)).passed
 
 
