@@ -133,9 +133,9 @@ def test_a_value_that_a_plugin_may_add_is_doubted():
 
     assert engine_doubt("engine.format", "dumy").startswith(doubt)
     assert [engine_doubt("engine.format", value) for value in ("dummy", None)] == [None, None]
-    assert [engine_doubt(name, "dumy") for name in ("engine.model", "engine.cache_dtype", "engine.gone", "engine.async_engine")] == [
-        None
-    ] * 4
+    assert [
+        engine_doubt(name, "dumy") for name in ("engine.model", "engine.cache_dtype", "engine.gone", "engine.async_engine")
+    ] == [None] * 4
     assert (engine_problem("engine.format", "dumy"), "int8" in engine_problem("engine.cache_dtype", "dumy")) == (None, True)
 
 
