@@ -302,7 +302,7 @@ def _arguments(config: GenerationConfig, platform: str) -> dict[str, Any]:
     """Returns the arguments of `LLM`, with what a small machine needs, or several engines on one GPU."""
     given = config.engine.model_dump(mode="json", include=config.engine.model_fields_set, exclude_none=True)
     given |= config.engine.model_extra or {}
-    known = {name: value for name, value in given.items() if name not in ("runtime", "async_engine", "weight_transfer_config")}
+    known = {name: value for name, value in given.items() if name not in ("async_engine", "weight_transfer_config")}
     if known.get("distributed_executor_backend") == "mp":
         known["distributed_executor_backend"] = "uni"  # one process
     if platform == "cuda":

@@ -76,7 +76,7 @@ def _started(options: argparse.Namespace, config: GenerationConfig) -> Generatio
             own.setdefault(key, value)
     values = {"purpose": "serve" if trainer is None else "rollout", **values}
     server = {"async_engine": True} if trainer is None else {}
-    values["engine"] = {"runtime": "v1", "load_format": "auto", **server, **values.get("engine", {})}
+    values["engine"] = {"load_format": "auto", **server, **values.get("engine", {})}
     values["parallel"] = {"dp_strategy": "engine", **values.get("parallel", {})}
     return EngineRun.given(values, {*config.typed_slots(), *sources}, sources)
 

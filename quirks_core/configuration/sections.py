@@ -56,7 +56,6 @@ class EngineSection(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    runtime: Literal["v0", "v1"] = Field("v1", description="vLLM's runtime; V0 exists only before vLLM 0.11")
     async_engine: bool = Field(True, description="asynchronous engine (AsyncLLM) instead of the synchronous one")
     async_scheduling: bool | None = Field(None, description="plan the next step while the device works on this one")
     load_format: str | None = Field(

@@ -73,7 +73,7 @@ class ServeCommand:
         for text in settings:
             lay_over(values, text)
         typed_slots = GenerationConfig.parse(values).typed_slots()
-        values["engine"] = {"runtime": "v1", "async_engine": True, "load_format": "auto", **values["engine"]}
+        values["engine"] = {"async_engine": True, "load_format": "auto", **values["engine"]}
         if not any(engine.get(name) not in (None, False) for name in _RANKS):
             values["parallel"] = {"dp_strategy": "engine", **values.get("parallel", {})}
         return EngineRun.given(values, typed_slots)

@@ -42,7 +42,7 @@ class Place(Enum):
 
 
 #: The fields of the section ``engine`` that are no arguments of vLLM.
-_NO_ARGUMENTS = {"head_dtype": Place.OVERRIDE} | dict.fromkeys(("async_engine", "generate_from_dummy", "runtime"), Place.WORKER)
+_NO_ARGUMENTS = {"head_dtype": Place.OVERRIDE} | dict.fromkeys(("async_engine", "generate_from_dummy"), Place.WORKER)
 
 
 @dataclass(frozen=True)

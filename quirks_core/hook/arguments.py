@@ -33,7 +33,7 @@ def engine_run(arguments: Any, settings: HookSettings, purpose: str) -> EngineRu
     left_open = {name for name, value in of_trainer.items() if plain(getattr(arguments, name, None)) == value}
     names = (typed_in(arguments).names - left_open) | given
     values: dict[str, Any] = {"parallel": {"dp_strategy": "engine"}}
-    values["engine"] = {"runtime": "v1", "async_engine": _is_asynchronous(arguments), **_engine_values(arguments, names)}
+    values["engine"] = {"async_engine": _is_asynchronous(arguments), **_engine_values(arguments, names)}
     preset = _of_trainer(settings, purpose, arguments)
     for slot, value in {**{slot: one.value for slot, one in preset.items()}, **settings.given}.items():
         if (family := slot_named(slot).family) != "engine":

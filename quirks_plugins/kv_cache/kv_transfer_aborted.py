@@ -7,7 +7,7 @@ end in the same step, the first one frees the request, and the second one looks 
 When it can go: when vLLM passes over requests that are gone. Read in 0.22.0, 0.24.0, 0.26.0, 0.28.0, 0.30.0 and 0.33.0, which
 are alike. prime-rl patches the method.
 
-Evidence: that code, and the analysis beside prime-rl's patch; it needs two engines with GPUs, and was not run by us.
+Evidence: that code and the reports; it needs two engines with GPUs, and was not run by us.
 """
 
 from quirks_core import Advise, Affected, Fact, Quirk, Severity, described, no, purpose, report, unknown, yes
@@ -31,7 +31,7 @@ QUIRK = Quirk(
         "them, also around weight updates (/pause?mode=keep), and give clients no time limit of their own"
     ),
     severity=Severity.CRASH,
-    references=report("https://github.com/PrimeIntellect-ai/prime-rl/blob/main/src/prime_rl/inference/patches.py"),
+    references=[report("vllm-project/vllm#46240"), report("PrimeIntellect-ai/prime-rl/pull/2843")],
     examples=[
         yes("qwen3", {_CONNECTOR: _NIXL}, vllm="0.28.0", advises="mode=keep"),
         yes(

@@ -2,13 +2,14 @@
 
 What happens: PyTorch cannot fill a memory pool from expandable segments (vllm-project/vllm#14189). Trainers ask for them, and
 their engines inherit the variable. ``CuMemAllocator`` refused to start with them, and from 0.20.1 on turns them off while it
-fills its pool (vllm-project/vllm#40812), until 0.30 with faults of its own.
+fills its pool (vllm-project/vllm#40812), until 0.30 under one name of the variable alone. Until then it also drops the other
+settings of the allocator beside them (vllm-project/vllm#54351), which no quirk reports.
 
 When it can go: row by row, when its last affected vLLM is no longer supported. ``cumem.py`` was read in 0.16.0, 0.19.1, 0.20.0,
 0.20.2, 0.21.0, 0.30.0, 0.31.0 and 0.33.0; no engine with a GPU was run.
 """
 
-from quirks_core import Advise, Affected, Default, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes
+from quirks_core import Affected, Default, Quirk, Refuse, RunContext, Severity, StaticProbe, no, report, unknown, yes
 from quirks_core.declaration.match import environment, setting
 
 _READ, _ALIAS = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
@@ -64,26 +65,5 @@ ALLOCATOR_ALIAS = Quirk(
         no("qwen2", _ASLEEP, env={_ALIAS: _WANTED, _READ: "max_split_size_mb:128"}, vllm="0.30.0"),
         no("qwen2", env={_ALIAS: _WANTED}, vllm="0.30.0"),
         unknown("qwen2", _ASLEEP, env={_ALIAS: _WANTED}),
-    ],
-)
-
-# What vLLM hands the allocator before and after replaces all its settings.
-ALLOCATOR_SETTINGS_LOST = Quirk(
-    id="allocator-settings-lost",
-    title="With sleep mode and expandable segments, vLLM drops the other settings of PyTorch's allocator",
-    match=_asleep & _segments & environment(_READ).matches(","),
-    affected=Affected("vllm", introduced="0.20.1", fixed="0.31.0"),
-    adjustments=Advise(
-        f"this vLLM keeps {_WANTED} of {_READ} and drops the rest: leave expandable segments out if the others matter more, or "
-        "install vLLM 0.31 or newer"
-    ),
-    severity=Severity.NOISE,
-    references=report("vllm-project/vllm/pull/54351"),
-    evidence=StaticProbe(_MODULE, r'_set_allocator_settings\("expandable_segments:True"\)'),
-    examples=[
-        yes("qwen2", _ASLEEP, env=_MORE, vllm="0.30.0", advises="0.31"),
-        no("qwen2", _ASLEEP, env=_SEGMENTS, vllm="0.30.0"),
-        no("qwen2", _ASLEEP, env=_MORE, vllm="0.31.0"),
-        unknown("qwen2", _ASLEEP, env=_MORE),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from installed import needs_vllm
 
 #: Built-in quirks; the commands below look for them in MODEL_QUIRKS_DISABLE.
-X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "v1-runtime"
+X, Y, Z = "cp-gemma3", "rollout-logprobs-processed", "double-bos"
 OFF = "import os, sys, time; off = set(os.environ.get('MODEL_QUIRKS_DISABLE', '').split(','));"
 
 

@@ -75,7 +75,7 @@ def test_commands_of_other_packages_have_a_group_of_their_own(quirks, install):
 def test_a_command_imports_only_what_it_needs(model):
     runs = {
         "list": ["list", "--json"],
-        "show": ["show", "v1-runtime"],
+        "show": ["show", "double-bos"],
         "lock": ["lock", "--output", "/dev/null"],
         "doctor": ["doctor"],
         "fingerprint": ["fingerprint", "pluggy._manager:PluginManager"],

@@ -37,7 +37,7 @@ def test_what_is_broken_cannot_be_locked(quirks, install, tmp_path):
     assert not (tmp_path / "quirks.lock").exists()
 
 
-@pytest.mark.parametrize("verb", [("plan",), ("explain", "v1-runtime")], ids=lambda verb: verb[0])
+@pytest.mark.parametrize("verb", [("plan",), ("explain", "double-bos")], ids=lambda verb: verb[0])
 def test_a_run_is_held_against_plugins_and_lock_where_asked(quirks, model, install, tmp_path, verb):
     """What is switched off need be neither sound nor locked."""
     lock, run = tmp_path / "quirks.lock", (*verb, "--model", model())

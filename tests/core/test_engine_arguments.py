@@ -111,7 +111,7 @@ def test_the_slot_of_an_argument_takes_what_its_type_takes():
     slot = installed_slot("engine.cache_dtype")
     problems = {
         ("engine.block_size", 16): None,
-        ("engine.runtime", "v1"): None,  # ours, and nothing that vLLM has by that name
+        ("engine.async_engine", True): None,  # ours, and nothing that vLLM has by that name
         ("refit.scope", "parameters"): None,
         ("engine.block_size", "16"): "engine.block_size takes a whole number, not '16'",
         ("engine.several", 1.5): "engine.several takes a whole number or a text, not 1.5",
@@ -133,9 +133,9 @@ def test_a_value_that_a_plugin_may_add_is_doubted():
 
     assert engine_doubt("engine.format", "dumy").startswith(doubt)
     assert [engine_doubt("engine.format", value) for value in ("dummy", None)] == [None, None]
-    assert [engine_doubt(name, "dumy") for name in ("engine.model", "engine.cache_dtype", "engine.gone", "engine.runtime")] == [
-        None
-    ] * 4
+    assert [
+        engine_doubt(name, "dumy") for name in ("engine.model", "engine.cache_dtype", "engine.gone", "engine.async_engine")
+    ] == [None] * 4
     assert (engine_problem("engine.format", "dumy"), "int8" in engine_problem("engine.cache_dtype", "dumy")) == (None, True)
 
 

@@ -13,7 +13,7 @@ from quirks_core.plugins.lock import Lock, LockError
 from quirks_core.plugins.planning import LOCKED_VARIABLE, STRICT_VARIABLE, PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 
-QUIRK = "v1-runtime"
+QUIRK = "double-bos"
 
 
 @pytest.fixture

@@ -87,13 +87,13 @@ def test_an_id_that_two_third_parties_declare_breaks_both(load_fakes):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_an_id_of_ours_stays_ours_whoever_loads_first(load_fakes, order):
-    load_fakes(v1_runtime='QUIRK = make("v1-runtime")')
+    load_fakes(double_bos='QUIRK = make("double-bos")')
 
-    registry = Registry.load([item for item in discover() if item.name == "v1-runtime"][::order])
+    registry = Registry.load([item for item in discover() if item.name == "double-bos"][::order])
 
     assert [item.distribution for item in registry.loaded] == ["model-quirks"]
     assert [row.plugin.distribution for row in registry.broken] == ["fake-dist"]
-    assert "quirk id 'v1-runtime' is taken by model-quirks" in registry.broken[0].error
+    assert "quirk id 'double-bos' is taken by model-quirks" in registry.broken[0].error
 
 
 def test_a_switch_may_name_a_broken_plugin_but_not_nothing(load_fakes, make_context):

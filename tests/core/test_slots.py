@@ -85,7 +85,7 @@ def test_a_slot_knows_what_its_type_allows():
 
     assert [slot.is_number for slot in slots] == [True, True, False, False, True, False]
     assert [slot.is_list for slot in slots] == [False, False, False, True, True, False]
-    assert (find_slot("engine.runtime").choices, find_slot("engine.load_format").choices) == (("v0", "v1"), ())
+    assert (find_slot("refit.scope").choices, find_slot("engine.load_format").choices) == (("parameters", "state_dict"), ())
     assert [slot.name for slot in SLOTS.values() for choice in slot.choices if slot.problem(choice)] == []
     assert (type(find_slot("request.timeout_s").plain(600)), type(find_slot("engine.seed").plain(600))) == (float, int)
 

@@ -8,7 +8,7 @@ from programs import run_python
 
 
 def test_a_live_quirk_is_needed(tmp_path):
-    done = run_python("-m", "quirks_core.cli", "prove", "ep-dense", "--json", "--output", tmp_path / "report.json")
+    done = run_python("-m", "quirks_core.cli", "prove", "dp-environment", "--json", "--output", tmp_path / "report.json")
 
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

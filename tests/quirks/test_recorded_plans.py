@@ -46,7 +46,6 @@ _MODELS: dict[str, dict[str, Any]] = {
     "unknown experts": {"model_type": "acme_moe"},
     "qwen3 in float32": {**_QWEN3, "dtype": "float32"},
     "qwen3_next in float32": {"model_type": "qwen3_next", "num_experts": 8, "dtype": "float32"},
-    "deepscaler": {"model_type": "qwen2", "tie_word_embeddings": False},
 }
 _VERSIONS = ("0.16.0", "0.26.0", "0.32.0", "0.1.dev1+g123")
 _PLATFORMS = ("cpu", "cuda")
@@ -117,18 +116,12 @@ _RUNS = {
     "PP2 synchronous": _parallel(pipeline_parallel_size=2, async_engine=False),
     "TP16 on nodes of 8": Run({**_engine(tensor_parallel_size=16), "cluster": {"num_nodes": 2, "gpus_per_node": 8}}),
     "DP8 TP4 on 16 GPUs": Run({**_engine(tensor_parallel_size=4, data_parallel_size=8), "cluster": {"gpus_per_node": 16}}),
-    "DP2 seeds typed": Run({**_engine(data_parallel_size=2, seed=7), "parallel": {"distinct_seeds": False}}),
-    "V0": Run(_engine(runtime="v0")),
-    "V0, synchronous": Run(_engine(runtime="v0", async_engine=False)),
-    "V0 by the shell": Run({}, {"NRL_VLLM_USE_V1": "0"}),
     "VLLM_USE_V1 by the shell": Run({}, {"VLLM_USE_V1": "1"}),
-    "VLLM_USE_V1 typed": Run({"env": {"VLLM_USE_V1": "0"}, **_engine(runtime="v0", async_engine=False)}),
+    "VLLM_USE_V1 typed": Run({"env": {"VLLM_USE_V1": "0"}, **_engine(async_engine=False)}),
     "VLLM_DP_SIZE": Run({}, {"VLLM_DP_SIZE": "2"}),
     "timeout by the shell": Run({}, {"NRL_VLLM_ASYNC_TIMEOUT_SECONDS": "90"}),
     "timeout by the shell, unusable": Run({}, {"NRL_VLLM_ASYNC_TIMEOUT_SECONDS": "soon"}),
     "timeout typed": Run({"request": {"timeout_s": 30}}, {"NRL_VLLM_ASYNC_TIMEOUT_SECONDS": "90"}),
-    "recipe": Run({"recipe": "grpo-deepscaler-1.5b"}),
-    "eager off": Run({"recipe": "deepscaler", **_engine(enforce_eager=False)}),
     "other slots": Run(
         _engine(
             gpu_memory_utilization=0.5, max_num_seqs=4, compilation_config={"mode": 0}, vllm_kwargs={"block_size": 32},
@@ -137,7 +130,7 @@ _RUNS = {
     ),
     "all off": Run(_engine(load_format="dummy"), disable=("all",)),
     "a flag off": Run(_engine(load_format="dummy"), disable=("weight_sync", "load_format")),
-    "forced": Run({}, force=("deepscaler-eager", "gemma4-layer-scalar")),
+    "forced": Run({}, force=("recurrent-state-float32", "gemma4-layer-scalar")),
 }  # fmt: skip
 #: What settings are tried on: a model, a version and a platform.
 _PLACES = (

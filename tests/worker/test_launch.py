@@ -107,14 +107,15 @@ def test_dummy_weights_that_may_generate_need_no_refit(launch, purpose):
     assert "generate_from_dummy" not in found.arguments
 
 
-def test_quirks_change_what_the_user_did_not_type(launch):
-    found = launch(recipe="deepscaler").arguments
-    typed = launch(recipe="deepscaler", engine={"logprobs_mode": "raw_logprobs", "compilation_config": {"mode": 0}}).arguments
+def test_quirks_change_what_the_user_did_not_type(launch, model):
+    folder = model("deepseek_v3")
+    found = launch(folder).arguments
+    typed = launch(folder, engine={"logprobs_mode": "raw_logprobs", "hf_overrides": {"max_window_layers": 5}}).arguments
 
     assert found["logprobs_mode"] == "processed_logprobs"
-    assert found["compilation_config"] == {"backend": "eager", "custom_ops": ["all", "-rotary_embedding"]}
+    assert found["hf_overrides"] == {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
     assert typed["logprobs_mode"] == "raw_logprobs"
-    assert typed["compilation_config"] == {"mode": 0, **found["compilation_config"]}
+    assert typed["hf_overrides"] == {"max_window_layers": 5, **found["hf_overrides"]}
 
 
 @pytest.mark.parametrize(

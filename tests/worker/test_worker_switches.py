@@ -25,14 +25,14 @@ def plan(model):
 
 
 def test_the_plan_says_what_a_call_switches(plan):
-    made = plan(disable=[QUIRK], force=["deepscaler-eager"])
+    made = plan(disable=[QUIRK], force=["recurrent-state-float32"])
 
     verdicts = {item.id: item for item in made.verdicts}
     assert verdicts[QUIRK].state is State.DISABLED
     assert made.value("engine.logprobs_mode") is None
-    assert made.value("engine.compilation_config")["backend"] == "eager"
+    assert made.value("engine.mamba_ssm_cache_dtype") == "float32"
     assert verdicts[QUIRK].because == f"switched off by {QUIRK!r} in the call (disable=)"
-    assert verdicts["deepscaler-eager"].because.startswith("forced by 'deepscaler-eager' in the call (force=)")
+    assert verdicts["recurrent-state-float32"].because.startswith("forced by 'recurrent-state-float32' in the call (force=)")
 
 
 def test_a_lock_file_is_held_against_what_is_installed(plan, tmp_path):

@@ -62,6 +62,6 @@ def test_a_server_or_an_evaluation_without_quirks_gets_one_line(model, shell, mo
 
     assert f", purpose {purpose} (no sign of a trainer" in line
     assert "no change, checked: 0 quirks for vLLM " in line
-    assert re.search(r" \d+ plugins \(.*apertus-xielu-bfloat16 and \d+ more\) were not loaded", line)
+    assert re.search(r" \d+ plugins \(.*apertus-xielu-buffers and \d+ more\) were not loaded", line)
     assert line.endswith("were not loaded: switched off by 'all' in the environment (MODEL_QUIRKS_DISABLE)")
     assert "dtypes" not in line

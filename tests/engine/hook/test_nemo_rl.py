@@ -50,7 +50,7 @@ async def main():
     }
     worker.SamplingParams, worker.routed_experts_dtype = vllm.SamplingParams, torch.int16
     worker._create_engine(dict(
-        model=sys.argv[1], load_format="auto", enable_sleep_mode="sleep" in sys.argv, max_model_len=128, enforce_eager=True,
+        model=sys.argv[1], load_format="auto", max_model_len=128, enforce_eager=True,
         dtype="float32", num_gpu_blocks_override=64, trust_remote_code=True,
     ))
     data = BatchedDataDict({"input_ids": torch.tensor([[5, 6, 7, 0]]), "input_lengths": torch.tensor([3])})
@@ -121,8 +121,8 @@ def test_a_planned_engine_answers_with_nemo_rl_s_batch(programs, source, checkpo
 
 def test_a_configuration_that_cannot_work_starts_no_engine(programs, source, checkpoint):
 
-    ended = programs.script(BEGIN + ENGINE, checkpoint("qwen3"), "sleep", PYTHONPATH=source)
+    ended = programs.script(BEGIN + ENGINE, checkpoint("qwen3"), PYTHONPATH=source, VLLM_DP_SIZE="2")
 
     assert ended.code != 0
-    assert "sleep-on-cpu" in ended.text, ended.text[-3000:]
+    assert "dp-environment" in ended.text, ended.text[-3000:]
     assert "receipt: plan " not in ended.text

@@ -123,7 +123,7 @@ def test_transformers_loads_the_model_before_an_engine_starts(model, capsys):
         asyncio.run(audit(GenerationConfig.parse({"model": str(folder)}), notify=steps.append))
 
     assert steps == ["loading the model with transformers"]
-    assert main(["audit", str(folder)]) == main(["audit", str(folder), "--set", "engine.runtime=v0"]) == 2
+    assert main(["audit", str(folder)]) == main(["audit", str(folder), "--set", "env.VLLM_DP_SIZE=2"]) == 2
     assert "error:" in capsys.readouterr().err
 
 

@@ -21,7 +21,7 @@ def _dump(rows: tuple[Row, ...] | None = None, *, scored_for: Dump | None = None
     values: dict[str, Any] = {
         "date": "2026-11-21T20:00:00+00:00", "model": "tiny", "model_type": "qwen3", "config_digest": "c",
         "platform": "cpu", "versions": {"vllm": "0.30.0", "torch": "2.13.0"}, "plan": "p",
-        "quirks": ("v1-runtime",), "receipt": {"digest": "p", "processes": ()},
+        "quirks": ("double-bos",), "receipt": {"digest": "p", "processes": ()},
         "settings": {"engine.dtype": "float32", "sampling.temperature": 0.7},
         "effective": {
             "cache_config.enable_prefix_caching": True, "compilation_config.mode": "NONE",

@@ -17,7 +17,7 @@ def test_a_comparison_is_shown_in_lines_of_one_thing_each(dumped, screened):
         for item in a.rows
     )
     b = dumped(
-        rows, scored_for=a, versions={"vllm": "0.32.0", "torch": "2.13.0"}, quirks=("v1-runtime", "acme/one"),
+        rows, scored_for=a, versions={"vllm": "0.32.0", "torch": "2.13.0"}, quirks=("double-bos", "acme/one"),
         settings={"engine.dtype": "bfloat16", "sampling.temperature": 0.7}, effective=effective,
     )  # fmt: skip
     differing = compare(a, b)

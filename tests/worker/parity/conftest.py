@@ -84,7 +84,7 @@ def _report(**fields: Any) -> Report:
     values: dict[str, Any] = {
         "date": "2026-11-21T20:00:00+00:00", "model": "tiny-qwen3", "model_type": "qwen3", "platform": "cpu",
         "versions": {"vllm": "0.32.0", "torch": "2.13.0", "transformers": "5.19.0", "model-quirks": "0.1.0"},
-        "settings": settings, "active_quirks": ("v1-runtime", "cpu-tied-head-refit"),
+        "settings": settings, "active_quirks": ("double-bos", "cpu-tied-head-refit"),
         "plan": "0123456789abcdef0123456789abcdef", "profile": "float32",
         "results": results, "steps": steps, "attributions": attributions, "warnings": ("the prompts are built in",),
     }  # fmt: skip
