@@ -218,11 +218,6 @@ class RefitSection(Section):
     buffer_mb: int = Field(
         512, ge=1, description="size of a transfer's buffers in MiB; there are two, and they grow to the largest tensor"
     )
-    keep_memory: bool | None = Field(
-        None,
-        description="ipc_zmq: keep the trainer's memory open between refits, which is faster; memory that the trainer frees "
-        "meanwhile is not given back. If left open: yes, unless engine.enable_sleep_mode is set",
-    )
     verify_every: int = Field(
         0,
         ge=0,
@@ -232,9 +227,6 @@ class RefitSection(Section):
     finite: bool = Field(
         True,
         description="refuse weights that hold NaN or infinite values; if false they are taken, with a warning that names them",
-    )
-    socket_dir: str | None = Field(
-        None, description="folder for the sockets of ipc_zmq, of mode 0700 and with a short path; a temporary one if left open"
     )
 
 

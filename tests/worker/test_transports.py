@@ -1,6 +1,6 @@
 """What transports of a refit keep to, over real processes, real memory and real deaths.
 
-What sockets and shared memory alone keep to is in `test_ipc_zmq`, the collective alone at the end, the file in `test_refit`.
+What sockets and shared memory alone keep to is in `test_ipc_zmq`, the collective alone at the end.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from transfers import FOREVER_S, error_of, many, same
 
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit import CollectiveSender, Manifest, Source, send_ipc_zmq
+from worker.refit.transport import collective
 from worker.refit.transport.channel import free_port
 from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
 from worker.refit.transport.ipc_zmq import IpcZmqStream
-from worker.refit.weights.packing import Packing
 
 IP = "127.0.0.1"
 #: Every tensor has its own buffer.
@@ -342,7 +342,7 @@ def test_a_model_described_once_is_sent_from_where_it_lies(background, opened, m
         return lambda *arguments: seen.append(arguments) or call(*arguments)
 
     monkeypatch.setattr(Group, "broadcast_weights", noting(Group.broadcast_weights, broadcast))
-    monkeypatch.setattr(Packing, "encode", noting(Packing.encode, described))
+    monkeypatch.setattr(Manifest, "encode", noting(Manifest.encode, described))
 
     for _ in range(2):
         receiving = background(receive, wire)
@@ -355,6 +355,25 @@ def test_a_model_described_once_is_sent_from_where_it_lies(background, opened, m
     assert len(described) == 1
     own = [tensor.data_ptr() for tensor in model.parameters()]
     assert [memory.data_ptr() for group, memory in broadcast if group.rank == 0] == own * 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "buffer_bytes", "expected"),
+    [
+        ({"a": 100, "b": 300, "c": 200}, 900, [[("a", 0), ("b", 256)], [("c", 0)]]),
+        ({"a": 100, "b": 500, "c": 200}, 1000, [[("a", 0)], [("b", 0)], [("c", 0)]]),
+        ({"a": 100, "b": 300, "c": 300}, 300, [[("a", 0)], [("b", 0)], [("c", 0)]]),
+    ],
+    ids=["small ones at aligned offsets", "a large one alone", "one as large as a buffer alone"],
+)
+def test_small_tensors_are_put_together_up_to_the_size_of_a_buffer(monkeypatch, sizes, buffer_bytes, expected):
+    """GPUs copy from aligned offsets fastest."""
+    monkeypatch.setattr(collective, "_LARGE", 500)
+    manifest = Manifest.of((name, torch.empty(size, dtype=torch.uint8)) for name, size in sizes.items())
+
+    found = collective.broadcasts(manifest, buffer_bytes)
+
+    assert [[(spec.name, offset) for spec, offset in chunk] for chunk in found] == expected
 
 
 @pytest.mark.parametrize("rank", [0, 1])

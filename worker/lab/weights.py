@@ -115,10 +115,10 @@ def of_process(pid: int) -> Weights:
 
 def _match(folder: Path, entries: Sequence[Entry], right: Expected) -> Match:
     found = compare(entries, right)
-    if (strange := [name for name in found.unknown if name.endswith((".weight", ".bias"))]) and not found.equal:
+    if (strange := [name for name in found.unknown if name.endswith((".weight", ".bias"))]) and not found.arrived:
         raise UsageError(
             f"{folder} is of another architecture than the server's model: no tensor is equal, and it has no "
             f"{listed(strange, 4)}"
         )
-    names = {"equal": found.equal, "different": found.different, "incomparable": found.incomparable}
+    names = {"equal": found.arrived, "different": found.missing, "incomparable": found.incomparable}
     return Match(folder=str(folder), status=found.status, **names)

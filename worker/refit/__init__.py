@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from quirks_core.plan.contract import Contract
     from worker.refit.agreement import agree
     from worker.refit.arrivals import Arrival, Arrivals
-    from worker.refit.trainer_engine import RefitTrainer, RefitTrainerInitInfo
     from worker.refit.transport.collective import CollectiveSender
     from worker.refit.transport.ipc_zmq import send as send_ipc_zmq
     from worker.refit.trl_callback import LedgerCallback
@@ -27,8 +26,6 @@ __all__ = [
     "LedgerCallback",
     "Manifest",
     "RefitScope",
-    "RefitTrainer",
-    "RefitTrainerInitInfo",
     "Source",
     "agree",
     "digest",
@@ -41,8 +38,6 @@ _LAZY = {
     "Arrivals": ("worker.refit.arrivals", "Arrivals"),
     "CollectiveSender": ("worker.refit.transport.collective", "CollectiveSender"),
     "Contract": ("quirks_core.plan.contract", "Contract"),
-    "RefitTrainer": ("worker.refit.trainer_engine", "RefitTrainer"),
-    "RefitTrainerInitInfo": ("worker.refit.trainer_engine", "RefitTrainerInitInfo"),
     "LedgerCallback": ("worker.refit.trl_callback", "LedgerCallback"),
     "Source": ("worker.refit.weights.source", "Source"),
     "agree": ("worker.refit.agreement", "agree"),

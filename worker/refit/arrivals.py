@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.text import listed
 from quirks_core.ledger.account import LEDGER_VARIABLE, Entry
-from worker.refit.weights.comparison import Comparison, Status, compare, origins
+from worker.refit.weights.comparison import Comparison, compare, origins
 from worker.refit.weights.expected import Expected
 
 #: How many of the trainer's states an engine's weights are looked for in, beyond those that it may have.
@@ -18,12 +18,11 @@ _OLDER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """What an engine has of its trainer's model.
+class Arrival(Comparison):
+    """What an engine has of its trainer's model: its tensors beside the trainer's, and what happened since the last look.
 
     Attributes:
         number: The engine's last update.
-        comparison: The engine's tensors beside the trainer's.
         changed_share: Which share of the engine's tensors changed since the comparison before; at the first, with its update.
             None if there was none.
         norms: By common name the L2 norm of the trainer's update since then, estimated from at most 4096 values of each.
@@ -31,37 +30,11 @@ class Arrival:
         verdict: What is wrong, in words; empty if nothing is.
     """
 
-    number: int
-    comparison: Comparison
+    number: int = 0
     changed_share: float | None = None
     norms: Mapping[str, float] = field(default_factory=dict)
     age: int | None = 0
     verdict: str = ""
-
-    @property
-    def status(self) -> Status:
-        """Whether the policy arrived; what cannot be compared did not."""
-        return self.comparison.status
-
-    @property
-    def arrived(self) -> tuple[str, ...]:
-        """Common names of the engine's tensors that are the trainer's."""
-        return self.comparison.equal
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Names of those that are not: an older value, or another one."""
-        return self.comparison.different
-
-    @property
-    def incomparable(self) -> tuple[str, ...]:
-        """Names of those that the engine lays out or computes in its own way, and of which no loader's input is known."""
-        return self.comparison.incomparable
-
-    @property
-    def share(self) -> float:
-        """Which share of the tensors arrived; NaN if there is none."""
-        return self.comparison.share
 
     @property
     def update_norm(self) -> float:
@@ -69,7 +42,7 @@ class Arrival:
         return math.hypot(*self.norms.values())
 
     def __str__(self) -> str:
-        return f"update {self.number} {self.status}: {self.comparison}"
+        return f"update {self.number} {self.status}: {Comparison.__str__(self)}"
 
 
 class Arrivals:
@@ -103,17 +76,18 @@ class Arrivals:
             )
         self._sent.appendleft(sent)
         tried = [compare(entries, one, self._same_bytes) for one in self._sent]
-        best = min(range(min(self._behind + 1, len(tried))), key=lambda age: (len(tried[age].different), age))
+        best = min(range(min(self._behind + 1, len(tried))), key=lambda age: (len(tried[age].missing), age))
         found = tried[best]
         number = max((entry.number for entry in entries), default=0)
         has_update = number > (self._number or 0)
         share = self._changed(entries)
-        age = best if not found.different else next((one for one, other in enumerate(tried) if not other.different), None)
-        verdict = _verdict(found, entries, self._sent[best], share, age, has_update=has_update) if found.different else ""
+        age = best if not found.missing else next((one for one, other in enumerate(tried) if not other.missing), None)
+        verdict = _verdict(found, entries, self._sent[best], share, age, has_update=has_update) if found.missing else ""
         self._same_bytes |= found.same_bytes
         self._number = number
         norms = sent.norms(self._sent[1]) if len(self._sent) > 1 else {}
-        return Arrival(number, found, share, norms, age, verdict)
+        compared = {one.name: getattr(found, one.name) for one in fields(found)}
+        return Arrival(**compared, number=number, changed_share=share, norms=norms, age=age, verdict=verdict)
 
     def _changed(self, entries: Sequence[Entry]) -> float | None:
         """Returns which share of the engine's tensors is not as at the comparison before, or before its first update."""
@@ -131,7 +105,7 @@ class Arrivals:
 def _verdict(
     found: Comparison, entries: Sequence[Entry], sent: Expected, share: float | None, age: int | None, *, has_update: bool
 ) -> str:
-    count = f"{len(found.different)} of {found.count} tensors"
+    count = f"{len(found.missing)} of {found.count} tensors"
     since = "yet" if share is None else "since the comparison before"
     if not has_update and share:
         reason = f"no update came {since}, and they changed: something writes past the engine's loaders"
@@ -145,8 +119,8 @@ def _verdict(
     elif age:
         steps = f"{age} step{'s' * (age > 1)}"
         reason = f"the engine has the trainer's weights of {steps} ago: the sync comes too early, or sends a stale copy"
-    elif others := sorted(set(origins(found.different, entries, sent))):
+    elif others := sorted(set(origins(found.missing, entries, sent))):
         reason = f"they have other names, or another order, than the trainer's: {listed(others, 4)}"
     else:
         reason = "what came is not the trainer's model: another copy, another layout, or an update that was cut short"
-    return f"{count} did not arrive: {listed(found.different)}; {reason}"
+    return f"{count} did not arrive: {listed(found.missing)}; {reason}"

@@ -130,8 +130,7 @@ class Refitting:
         config = engine.llm.vllm_config.weight_transfer_config
         self.backend = "none" if config is None else str(config.backend)
         self._clear_cache = bool(plan.value("refit.clear_cache"))
-        keeps = section.keep_memory
-        self._keep_memory = not plan.value("engine.enable_sleep_mode") if keeps is None else keeps
+        self._keep_memory = not plan.value("engine.enable_sleep_mode")
         self._abort = abort
         self._warn = warn
         self._ranks: list[int] | None = None
@@ -392,16 +391,9 @@ class Refitting:
         }
 
     def _socket_folder(self) -> Path:
-        """Makes a folder that no other user can enter, in one that is this user's alone if it is named."""
+        """Makes a folder that no other user can enter."""
         if self.sockets is None:
-            if (parent := self.sender.section.socket_dir) is not None:
-                folder = Path(parent)
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if not private_folder.is_private(folder):
-                    raise TransferError(
-                        f"refit.socket_dir {parent!r} must be this user's and closed to others: chmod 700 {parent}"
-                    )
-            self.sockets = private_folder.make(REFITS, parent)  # a short name: a socket's path has at most 107 bytes
+            self.sockets = private_folder.make(REFITS)  # a short name: a socket's path has at most 107 bytes
         return self.sockets
 
 

@@ -39,7 +39,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
 
         Args:
             trainer: TRL's ``GRPOTrainer``, or another that has ``vllm_generation``.
-            file: Where to write a line of JSON for each step; ``quirks weights FILE`` draws it.
+            file: Where to write a line of JSON for each step.
             on_difference: Whether a difference between the trainer's contract and the engine's ends the run, or is logged.
 
         Raises:

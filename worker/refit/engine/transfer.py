@@ -27,10 +27,7 @@ def register() -> None:
     global _registered
     if _registered:
         return
-    from vllm.distributed.weight_transfer import factory
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    factory.WeightTransferEngineFactory.register_engine(BACKEND, "worker.refit.engine.transfer_engine", "RefitEngine")
-    trainers = getattr(factory, "WeightTransferTrainerFactory", None)  # from 0.28 on
-    if trainers is not None:
-        trainers.register_engine(BACKEND, "worker.refit.trainer_engine", "RefitTrainer")
+    WeightTransferEngineFactory.register_engine(BACKEND, "worker.refit.engine.transfer_engine", "RefitEngine")
     _registered = True

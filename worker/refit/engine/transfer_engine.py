@@ -174,7 +174,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         if update_info.ranks not in (0, self.ranks):
             wrong = RefitRejectedError(
                 f"refit rejected, nothing was loaded: the trainer sends to {update_info.ranks} of the engine's processes "
-                f"(engine_ranks), and it has {self.ranks}: tensor-, pipeline- and data-parallel ranks together"
+                f"(ranks), and it has {self.ranks}: tensor-, pipeline- and data-parallel ranks together"
             )
             if self.rank >= update_info.ranks:  # the trainer does not send to this one
                 raise wrong
@@ -264,7 +264,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             if not private_folder.is_ours(folder):
                 raise RefitRejectedError(
                     f"refit rejected, nothing was loaded: the location {info.location!r} is no folder for this user's sockets: "
-                    "make it with quirks_core.base.private_folder.make, as RefitTrainer does"
+                    "make it with quirks_core.base.private_folder.make"
                 )
             path, limit = socket_path(folder, self.rank), info.timeout_s
             return IpcZmqStream(path, expected, device=self.device, timeout_s=limit, known=self._resident, plan=plan)

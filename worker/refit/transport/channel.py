@@ -7,20 +7,15 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from worker.errors import TransferError
 
-#: Longest path of a Unix socket, in bytes.
-_LONGEST_PATH = 107
 #: Milliseconds between two checks whether to wait on.
 _POLL_MS = 200
 #: Seconds between two looks for the other side's socket.
 _LOOK_S = 0.0005
-#: Bytes that are read at once.
-_READ = 1 << 20
 
 
 def socket_path(folder: Path, rank: int) -> Path:
@@ -62,8 +57,7 @@ class Channel:
         self._given_up = given_up
         self._listener: socket.socket | None = None
         self._connection: socket.socket | None = None
-        self._read = b""
-        self._first = b""  # what was sent, until the other side has shown that it is there
+        self._lines: BinaryIO
 
     @classmethod
     def bind(cls, path: Path, *, other: str, timeout_s: float) -> Channel:
@@ -78,10 +72,8 @@ class Channel:
             timeout_s: Seconds to wait for a message.
 
         Raises:
-            TransferError: The path is too long for a socket, or cannot be bound.
+            TransferError: The path cannot be bound; one of more than 107 bytes is too long for a socket.
         """
-        if len(str(path).encode()) > _LONGEST_PATH:
-            raise TransferError(f"refit: {str(path)!r} is too long for a socket ({_LONGEST_PATH} bytes); set refit.socket_dir")
         channel = cls(path, other=other, timeout_s=timeout_s, given_up=lambda: not path.parent.exists())
         channel._listener = socket.socket(socket.AF_UNIX)
         try:
@@ -91,7 +83,7 @@ class Channel:
             channel._listener.listen()
         except OSError as error:
             channel.close()
-            raise TransferError(f"refit: the socket {str(path)!r} cannot be opened: {error}") from error
+            raise TransferError(f"refit: the socket {str(path)!r} cannot be opened: {error}; see TMPDIR") from error
         return channel
 
     def send(self, message: dict[str, Any]) -> None:
@@ -100,11 +92,15 @@ class Channel:
         Raises:
             TransferError: The other side does not come, or does not read.
         """
-        data = json.dumps(message).encode() + b"\n"
-        if self._connection is None and self._listener is None:
-            self._first = data
-            self._connect(time.monotonic() + self._timeout_s)
-        self._write(data)
+        if self._connection is None and self._listener is not None:
+            return  # nobody came
+        connection = self._connection or self._opened(time.monotonic() + self._timeout_s)
+        try:
+            connection.sendall(json.dumps(message).encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # `receive` finds it out
+        except OSError as error:
+            raise self._unreachable(error) from error
 
     def receive(self) -> dict[str, Any]:
         """Waits for a message.
@@ -113,20 +109,17 @@ class Channel:
             TransferError: The other side died or closed its socket, took too long, or reports an error of its own.
         """
         deadline = time.monotonic() + self._timeout_s
-        while not (line := self._line(deadline)):
-            if self._listener is None and not self._first:
-                raise TransferError(f"refit: {self._other} died or closed its socket half-way")
-            self._disconnect()  # the other side's last socket was closing, or an earlier trainer has gone
-            self._check(deadline)
-            if self._listener is None:
-                self._connect(deadline)
-                self._write(self._first)
-        self._first = b""
-        self._stop_listening()
+        self._wait(self._connection or self._opened(deadline), deadline)
         try:
-            message: dict[str, Any] = json.loads(line)
-        except ValueError as error:
-            raise self._no_json() from error
+            line = self._lines.readline()
+        except ConnectionResetError:
+            line = b""
+        except OSError as error:
+            raise self._unreachable(error) from error
+        self._stop_listening()
+        if not line.endswith(b"\n"):
+            raise TransferError(f"refit: {self._other} died or closed its socket half-way")
+        message: dict[str, Any] = json.loads(line)
         if "error" in message:
             raise TransferError(f"refit: {self._other} reports: {message['error']}")
         return message
@@ -134,53 +127,39 @@ class Channel:
     def close(self) -> None:
         """Closes the socket and takes its file away."""
         self._stop_listening()
-        self._disconnect()
+        if self._connection is not None:
+            self._lines.close()
+            self._connection.close()
 
-    def _line(self, deadline: float) -> bytes:
-        """Returns what comes next, up to the end of its line; nothing if the other side has gone before that."""
-        if self._connection is None and self._listener is not None:
+    def _opened(self, deadline: float) -> socket.socket:
+        """Takes the other side's connection, or connects as soon as it listens."""
+        if self._listener is not None:
             self._wait(self._listener, deadline)
-            self._connection, _ = self._listener.accept()
-            self._connection.settimeout(self._timeout_s)
-        while self._connection is not None and b"\n" not in self._read:
-            self._wait(self._connection, deadline)
-            with suppress(ConnectionResetError):
-                if part := self._connection.recv(_READ):
-                    self._read += part
-                    if not self._read.startswith(b"{"):
-                        raise self._no_json()
-                    continue
-            return b""
-        line, _, self._read = self._read.partition(b"\n")
-        return line
+            connection, _ = self._listener.accept()
+        else:
+            connection = self._connected(deadline)
+        connection.settimeout(self._timeout_s)
+        self._connection, self._lines = connection, connection.makefile("rb")
+        return connection
 
-    def _write(self, data: bytes) -> None:
-        try:
-            if self._connection is not None:
-                self._connection.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # `receive` finds it out
-        except OSError as error:
-            raise TransferError(f"refit: {self._other} cannot be reached: {error}") from error
-
-    def _no_json(self) -> TransferError:
-        return TransferError(f"refit: {self._other} does not send JSON: has it the same version of model-quirks?")
-
-    def _connect(self, deadline: float) -> None:
-        """Connects as soon as the other side listens."""
+    def _connected(self, deadline: float) -> socket.socket:
         while True:
-            self._connection = socket.socket(socket.AF_UNIX)
-            self._connection.settimeout(self._timeout_s)
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(self._timeout_s)
             try:
-                self._connection.connect(str(self._path))
+                connection.connect(str(self._path))
             except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-                self._disconnect()
+                connection.close()
                 self._check(deadline)
                 time.sleep(_LOOK_S)
             except OSError as error:
-                raise TransferError(f"refit: {self._other} cannot be reached: {error}") from error
+                connection.close()
+                raise self._unreachable(error) from error
             else:
-                return
+                return connection
+
+    def _unreachable(self, error: OSError) -> TransferError:
+        return TransferError(f"refit: {self._other} cannot be reached: {error}")
 
     def _wait(self, one: socket.socket, deadline: float) -> None:
         poll = select.poll()
@@ -202,8 +181,3 @@ class Channel:
             self._path.unlink(missing_ok=True)
             self._listener.close()
             self._listener = None
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection, self._read = None, b""

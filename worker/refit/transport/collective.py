@@ -1,16 +1,15 @@
 """Refit over a process group of trainer and engine ranks: NCCL on GPUs, gloo on the CPU.
 
-Rank 0 is the trainer's sender. It broadcasts tensors from where they lie, or puts small ones together
-(`worker.refit.weights.packing`);
-an engine receives them in the memory of its parameters where they belong there as they are. On either device a gloo group
-carries what must be agreed on first: what is sent, and every engine rank's vote on it, so that none enters a broadcast alone.
+Rank 0 is the trainer's sender. It broadcasts large tensors from where they lie, and lays small ones into buffers; an engine
+receives large ones in the memory of its parameters where they belong there as they are. On either device a gloo group carries
+what must be agreed on first: what is sent, and every engine rank's vote on it, so that none enters a broadcast alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,13 +19,15 @@ from worker.errors import RefitRejectedError
 from worker.refit.transport.exchange import agree
 from worker.refit.transport.group import SOURCE, Group
 from worker.refit.weights.buffers import view
-from worker.refit.weights.manifest import Manifest, TensorSpec, in_order, size_of
-from worker.refit.weights.packing import Packing
+from worker.refit.weights.manifest import Chunk, Manifest, in_order, size_of
 from worker.refit.weights.pieces import batches
-from worker.refit.weights.source import InPlace, Source
+from worker.refit.weights.source import Source
 
 if TYPE_CHECKING:
     from worker.refit.weights.copy_plan import CopyPlan
+
+#: Bytes from which on a tensor is sent by itself: a broadcast of this size has the full speed of the link.
+_LARGE = 16 << 20
 
 
 class CollectiveSender:
@@ -74,8 +75,7 @@ class CollectiveSender:
 
         Args:
             tensors: Called for each pass over names and tensors, on any device: a function such as ``lambda:
-                refit.tensors(model, scope)``, or a `worker.refit.weights.source.Source`, which brings its manifest with it,
-                and whose tensors are sent from where they lie.
+                refit.tensors(model, scope)``, or a `worker.refit.weights.source.Source`, which brings its manifest with it.
             manifest: What will be sent; found out by a pass over the tensors if None.
             buffer_bytes: Size above which tensors are not put together.
             given_up: Called while it waits for GPUs; True ends the wait.
@@ -86,19 +86,20 @@ class CollectiveSender:
         """
         try:
             manifest = tensors.manifest if isinstance(tensors, Source) else manifest or Manifest.of(tensors())
-            in_place = tensors.in_place(self._group.device) if isinstance(tensors, Source) else InPlace(torch.nn.Module(), {})
-            packing = self._announced(manifest, buffer_bytes, in_place)
-            held = tensors.held(self._group.device, self._group.rank) if isinstance(tensors, Source) else None
-            problem = _unlike(manifest, packing.manifest, self._group.rank)
-            is_agreed, exchange = agree(self._group, packing.manifest, held, is_sender=True, is_refused=bool(problem))
+            group = self._group
+            first, buffer_bytes = group.announce((manifest, buffer_bytes) if group.rank == SOURCE else None)
+            held = tensors.held(group.device, group.rank) if isinstance(tensors, Source) else None
+            if not (problem := _unlike(manifest, first, group.rank)):
+                group.announced = manifest, buffer_bytes  # this object, so that the next refit need not compare it
+            is_agreed, exchange = agree(group, first, held, is_sender=True, is_refused=bool(problem))
             if is_agreed:
                 if exchange is not None:
                     deque(exchange.run(), maxlen=0)
                 else:
-                    for memory in self._memory(tensors, packing, in_place):
-                        self._group.broadcast_weights(memory)
-                self._group.wait(given_up)
-                self._group.agree(True)
+                    for memory in self._memory(tensors, manifest, buffer_bytes):
+                        group.broadcast_weights(memory)
+                group.wait(given_up)
+                group.agree(True)
         except BaseException:
             self.close()  # so that no rank waits for this one
             raise
@@ -110,38 +111,28 @@ class CollectiveSender:
         """Leaves the group."""
         self._group.close()
 
-    def _announced(self, manifest: Manifest, buffer_bytes: int, in_place: InPlace) -> Packing:
-        """Returns what rank 0 sends together, the same object as long as nothing changes."""
-        group = self._group
-        if group.rank != SOURCE:
-            packing = group.announce()
-            if packing.manifest is not manifest and packing.manifest == manifest:  # so that it need not be compared again
-                packing = group.packing = replace(packing, manifest=manifest)
-            return packing
-        known = group.packing
-        if known.manifest is not manifest or known.buffer_bytes != buffer_bytes:
-            known = Packing.of(manifest, buffer_bytes, in_place.places)
-        return group.announce(known)
-
     def _memory(
-        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], packing: Packing, in_place: InPlace
+        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest, buffer_bytes: int
     ) -> Iterator[torch.Tensor]:
-        """Yields what is broadcast: the tensors' own memory where they lie in it as they are sent, else a buffer."""
-        others = (tensor for name, tensor in in_order(tensors(), packing.manifest) if in_place.places.get(name) is None)
-        for chunk in packing.chunks:
-            if (memory := in_place.memory(chunk)) is None:
-                # On all of the trainer's ranks, for tensors may have to be gathered.
-                parts = [self._part(spec, in_place, others) for spec, _ in chunk]
-                memory = parts[0]
-                if len(parts) > 1:
-                    memory = torch.zeros(size_of(chunk), dtype=torch.uint8, device=self._group.device)  # between them, too
-                    for (spec, offset), part in zip(chunk, parts, strict=True):
-                        memory[offset : offset + spec.nbytes].copy_(part)
+        """Yields what is broadcast: a large tensor's own memory if it lies there as it is sent, else a buffer."""
+        coming, device = in_order(tensors(), manifest), self._group.device
+        for chunk in broadcasts(manifest, buffer_bytes):
+            # On all of the trainer's ranks, for tensors may have to be gathered.
+            parts = [tensor.to(device).reshape(-1).view(torch.uint8) for _, tensor in islice(coming, len(chunk))]
+            memory = parts[0]
+            if len(parts) > 1:
+                memory = torch.zeros(size_of(chunk), dtype=torch.uint8, device=device)  # between them, too
+                for (spec, offset), part in zip(chunk, parts, strict=True):
+                    memory[offset : offset + spec.nbytes].copy_(part)
             yield memory if self._group.rank == SOURCE else torch.empty_like(memory)
 
-    def _part(self, spec: TensorSpec, in_place: InPlace, others: Iterator[torch.Tensor]) -> torch.Tensor:
-        memory = in_place.memory([(spec, 0)])
-        return next(others).to(self._group.device).reshape(-1).view(torch.uint8) if memory is None else memory
+
+def broadcasts(manifest: Manifest, buffer_bytes: int) -> Iterator[Chunk]:
+    """Yields the tensors of one broadcast after the other: large ones alone, small ones in buffers."""
+    large = min(_LARGE, buffer_bytes)
+    for is_large, specs in groupby(manifest.tensors, lambda spec: spec.nbytes >= large):
+        some = Manifest(tuple(specs))
+        yield from some.chunks(0 if is_large else buffer_bytes)
 
 
 def _unlike(own: Manifest, first: Manifest, rank: int) -> str:
@@ -184,8 +175,7 @@ class CollectiveStream:
         """
         self._group = group
         try:
-            self._packing = group.announce()
-            self.manifest = self._packing.manifest
+            self.manifest, self._buffer_bytes = group.announce()
             problem = None
             try:
                 self.manifest.check(expected)
@@ -221,7 +211,7 @@ class CollectiveStream:
             self._end()
             return
         plan, has_begun = self.plan, False
-        for chunk in self._packing.chunks:
+        for chunk in broadcasts(self.manifest, self._buffer_bytes):
             room = plan.room_for(chunk) if plan is not None and has_begun else None
             memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
             self._group.broadcast_weights(memory)

@@ -16,7 +16,6 @@ from quirks_core.base.errors import words
 from worker.errors import TransferError
 from worker.refit.transport.channel import free_port
 from worker.refit.weights.manifest import Manifest
-from worker.refit.weights.packing import Packing
 
 #: Rank that sends.
 SOURCE = 0
@@ -83,7 +82,7 @@ class Group(Ranks):
     Attributes:
         rank: This process.
         device: Where weights are broadcast from and to.
-        packing: What was announced last.
+        announced: What was announced last, and the size of buffers in bytes.
         agreed: What this rank last had to send or to receive by pieces, and how (`worker.refit.transport.exchange.agree`).
     """
 
@@ -114,7 +113,7 @@ class Group(Ranks):
             ) from error
         super().__init__(group, torch.device("cpu"), timeout_s)
         self.rank, self.device = rank, torch.empty(0, device=device).device  # with its number
-        self.packing = Packing(Manifest(()), 0, ())
+        self.announced = Manifest(()), 0
         self.agreed: tuple[object, Any] | None = None
         self._nccl: Any = None
         self._started: deque[torch.cuda.Event] = deque()
@@ -131,17 +130,16 @@ class Group(Ranks):
             with torch.cuda.device(self.device):
                 self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
 
-    def announce(self, packing: Packing | None = None) -> Packing:
-        """Sends the others the packing, or receives it; the packing of the last refit is sent by reference.
+    def announce(self, sent: tuple[Manifest, int] | None = None) -> tuple[Manifest, int]:
+        """Sends the others what comes and the size of buffers, or receives it; that of the last refit is sent by reference.
 
         Args:
-            packing: What is sent, on rank 0.
+            sent: Both, on rank 0.
         """
-        message = None if packing is None or packing == self.packing else packing.encode()
-        message = self.gather_json(message)[SOURCE]
+        message = self.gather_json(None if sent in (None, self.announced) else (sent[0].encode(), sent[1]))[SOURCE]
         if message is not None:
-            self.packing = packing or Packing.decode(message)
-        return self.packing
+            self.announced = sent or (Manifest.decode(message[0]), message[1])
+        return self.announced
 
     def broadcast_weights(self, memory: torch.Tensor) -> None:
         """Starts to broadcast rank 0's bytes; `wait` returns when they have arrived.

@@ -1,1 +1,1 @@
-"""A trainer's weights: names, shapes, scope and packing."""
+"""A trainer's weights: names, shapes and scope."""

@@ -129,10 +129,6 @@ class Place(NamedTuple):
     address: int
     region: Region
 
-    def start(self, spec: TensorSpec) -> tuple[int, int]:
-        """Returns the memory's address, and how many bytes from there a tensor's part starts."""
-        return self.address, self.region.offset * int(spec.torch_dtype.itemsize)
-
 
 def narrowed(tensor: torch.Tensor, part: Box, held: Box | None = None) -> torch.Tensor:
     """Returns a part of a tensor, of which `tensor` is all, or what is held."""

@@ -28,39 +28,39 @@ class Comparison:
     """The tensors of an engine, by common name.
 
     Attributes:
-        equal: Those of which the bytes, or what their loader took, are the trainer's.
-        different: Those of which they are not.
-        incomparable: Those of which nothing is known that must be equal.
+        arrived: Those of which the bytes, or what their loader took, are the trainer's.
+        missing: Those of which they are not: an older value, or another one.
+        incomparable: Those that the engine lays out or computes in its own way, and of which no loader's input is known.
         unknown: Those of them for which the trainer has nothing.
         same_bytes: The rank and name of each tensor whose bytes are the trainer's.
     """
 
-    equal: tuple[str, ...] = ()
-    different: tuple[str, ...] = ()
+    arrived: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     incomparable: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     same_bytes: frozenset[tuple[int, str]] = frozenset()
 
     @property
     def status(self) -> Status:
-        """Whether the engine has the trainer's model."""
-        if self.different:
+        """Whether the policy arrived; what cannot be compared did not."""
+        if self.missing:
             return "missing"
-        return "arrived" if self.equal and not self.incomparable else "undecided"
+        return "arrived" if self.arrived and not self.incomparable else "undecided"
 
     @property
     def count(self) -> int:
         """How many tensors there are."""
-        return len(self.equal) + len(self.different) + len(self.incomparable)
+        return len(self.arrived) + len(self.missing) + len(self.incomparable)
 
     @property
     def share(self) -> float:
-        """Which share of all tensors is equal; NaN if there is none."""
-        return len(self.equal) / self.count if self.count else math.nan
+        """Which share of all tensors arrived; NaN if there is none."""
+        return len(self.arrived) / self.count if self.count else math.nan
 
     def __str__(self) -> str:
-        text = f"{len(self.equal)} of {self.count} tensors are the trainer's"
-        text += f", {len(self.different)} are not: {listed(self.different)}" if self.different else ""
+        text = f"{len(self.arrived)} of {self.count} tensors are the trainer's"
+        text += f", {len(self.missing)} are not: {listed(self.missing)}" if self.missing else ""
         if rest := self.incomparable:
             text += f", {len(rest)} cannot be compared (packed, quantised or computed by the engine): {listed(rest)}"
         return text
@@ -104,8 +104,8 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
         groups["unknown"].clear()
     different, rest = groups["different"], groups["incomparable"] | groups["unknown"]
     return Comparison(
-        equal=tuple(sorted(groups["equal"] - different - rest)),
-        different=tuple(sorted(different)),
+        arrived=tuple(sorted(groups["equal"] - different - rest)),
+        missing=tuple(sorted(different)),
         incomparable=tuple(sorted(rest - different)),
         unknown=tuple(sorted(groups["unknown"])),
         same_bytes=frozenset(same),

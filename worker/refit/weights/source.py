@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +17,7 @@ from torch import nn
 from worker.errors import RefitError
 from worker.refit.weights.box import Box, Part, Place, Region
 from worker.refit.weights.buffers import share_memory
-from worker.refit.weights.manifest import Chunk, Manifest, size_of
+from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import Shared
 from worker.refit.weights.scope import RefitScope, gathered, is_sharded, layout, local
 from worker.refit.weights.shards import Shards
@@ -27,41 +26,6 @@ from worker.refit.weights.snapshot import Snapshot
 _T = TypeVar("_T")
 #: By model, what was found out about it last.
 _described: weakref.WeakKeyDictionary[nn.Module, _Description] = weakref.WeakKeyDictionary()
-
-
-class InPlace:
-    """The tensors of a refit that lie in a model's memory, for the process that has the model.
-
-    Attributes:
-        places: Where they lie, by name; None for those that do not.
-    """
-
-    def __init__(self, model: torch.nn.Module, places: Mapping[str, Place | None]) -> None:
-        self.places = places
-        self._model = model
-
-    def memory(self, chunk: Chunk) -> torch.Tensor | None:
-        """Returns the memory in which tensors lie as in a chunk, as [nbytes] uint8; None if they lie otherwise.
-
-        Raises:
-            RefitError: The model's memory has moved since it was described.
-        """
-        first = self.places.get(chunk[0][0].name)
-        if first is None:
-            return None
-        address, start = first.start(chunk[0][0])
-        for spec, offset in chunk:
-            place = self.places.get(spec.name)
-            if place is None or place.start(spec) != (address, start + offset):
-                return None
-        if (storage := self._storages.get(address)) is None:
-            name = chunk[0][0].name
-            raise RefitError(f"refit: {name} has moved since the model was described; make a Source for every refit")
-        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, start, (size_of(chunk),), (1,))
-
-    @cached_property
-    def _storages(self) -> dict[int, torch.UntypedStorage]:
-        return _storages(self._model)
 
 
 class _Description:
@@ -118,10 +82,6 @@ class Source:
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
         yield from self.shards.gathered(self.model) if self.shards is not None else gathered(self._state)
-
-    def in_place(self, device: torch.device) -> InPlace:
-        """Returns which of them lie whole in the model's own memory on a device."""
-        return InPlace(self.model, self._places(device) if self.shards is None else {})
 
     def held(self, device: torch.device, rank: int) -> list[Part] | None:
         """Returns which part of each tensor a trainer's rank can send from where it lies; None if some must be made first.
