@@ -330,7 +330,7 @@ def ways(worker: Any) -> str:
     from worker.refit.engine import updates
 
     found = updates.of(worker.model_runner.get_model())
-    return "not watched" if found is None else str(found.last)
+    return "not watched" if found is None else f"{found.copied} tensors copied, {found.loaded} loaded"
 
 
 class Control:

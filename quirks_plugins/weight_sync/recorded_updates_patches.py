@@ -24,7 +24,7 @@ def wrap_initialize_model(original: Callable[..., torch.nn.Module]) -> Callable[
         if hasattr(model, "load_weights") and config.quantization is None and not moves:
             from worker.refit.engine import updates
 
-            updates.watch(model, config)
+            updates.Updates(model, config)
         return model
 
     return initialize_model
@@ -77,4 +77,4 @@ def copied(worker: Any) -> int:
     from worker.refit.engine import updates
 
     found = updates.of(worker.model_runner.get_model())
-    return 0 if found is None else found.last.copied
+    return 0 if found is None else found.copied

@@ -55,9 +55,9 @@ def recorded(model, values, **options):
     reload = Reload(model, CONFIG, is_recorded=True)
     reload.open()
     with torch.no_grad():
-        reload.load(model.load_weights, values.items())
+        reload.load(model.load_weights, [((), values.items())])
         reload.close()
-    return reload.plan(Manifest.of(values.items()), **options)
+    return reload.recorded(Manifest.of(values.items()), **options)
 
 
 def test_weights_copied_onto_themselves_are_what_was_loaded():

@@ -64,7 +64,7 @@ def ways(worker):
     from worker.refit.engine import updates
 
     found = updates.of(worker.model_runner.get_model())
-    return None if found is None else [found.last.copied, found.last.loaded]
+    return None if found is None else [found.copied, found.loaded]
 
 
 def chunks(worker, file, size):

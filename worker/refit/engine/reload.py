@@ -1,4 +1,4 @@
-"""One layerwise reload of a running model: opens it, closes it, and checks what came; and the model's very first load.
+"""One update of a running model: what a plan copies, and vLLM's layerwise reload for the rest; and the model's very first load.
 
 Imports vLLM for that reload.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -29,6 +30,8 @@ from worker.refit.engine.verify import unwrapped
 from worker.refit.weights.copy_plan import CopyPlan, Tensors, passing, slots
 from worker.refit.weights.manifest import Manifest
 
+#: Tensors that are there together: those that a plan was recorded from, and others.
+Batch: TypeAlias = tuple[Sequence[tuple[str, torch.Tensor]], Tensors]
 #: A model's ``load_weights``, or one of vLLM's functions around it.
 Load: TypeAlias = Callable[..., Any]
 #: The module that holds a MoE layer's experts.
@@ -36,11 +39,15 @@ _EXPERTS = "routed_experts"
 
 
 class Reload:
-    """One layerwise reload: vLLM resets the layers to their state before loading, and processes each with its new weights.
+    """One update of a model: vLLM resets layers to their state before loading, and processes each with its new weights.
+
+    What a plan copies is copied at once, and layers are reset when the first other tensor comes.
 
     Attributes:
-        slots: Names of all parameters and buffers that the model had before, including those that are None.
-        sent: Name, dtype and shape of the tensors that came, in order.
+        plan: What is copied; None if everything is loaded.
+        slots: Names of all parameters and buffers that the model had before, including those that are None; empty as long as
+            no layer was reset.
+        sent: Name, dtype and shape of the tensors that were loaded, in order.
         touched: Whether the model may hold other tensors or values than before.
     """
 
@@ -48,30 +55,37 @@ class Reload:
         self,
         model: nn.Module,
         model_config: Any,
-        modules: Collection[str] | None = None,
+        layers: Callable[[str], bool] | None = None,
         *,
+        plan: CopyPlan | None = None,
         is_recorded: bool = False,
+        lasts: bool = True,
     ) -> None:
-        """Records what the model holds.
+        """Begins; writes the plan's constants.
 
         Args:
             model: The engine's model.
             model_config: vLLM's configuration of it.
-            modules: The only layers to make ready, beside attention, which vLLM processes last in any case; all if None.
+            layers: Picks by name those that are made ready, beside attention, which vLLM processes last in any case.
+            plan: What can be copied.
             is_recorded: Find out what can be copied the next time.
+            lasts: What comes has memory of its own. If not, or if most of that memory is copied, loaders get clones.
         """
+        self.plan = plan
         self._model = model
-        self._part: Any = model if modules is None else _Part(model, modules)
+        self._part: Any = model if layers is None else SimpleNamespace(modules=partial(_picked, model, layers))
         self._config = model_config
-        self._before = _identities(model)
-        self.slots = self._before.keys()
-        self._first = first_names(model)
-        self._recording = Recording(model) if is_recorded else None
+        self._is_recorded = is_recorded
+        self._clones = plan is not None or not lasts
+        self._recording: Recording | None = None
         self._thread = threading.get_ident()
         self._wanted: frozenset[str] = frozenset()
         self._loaded: set[str] | None = set()
+        self.slots: Collection[str] = ()
         self.sent: list[tuple[str, torch.dtype, torch.Size]] = []
         self.touched = False
+        if plan is not None:
+            plan.begin()
 
     def open(self) -> None:
         """Makes the layers ready to be loaded.
@@ -79,30 +93,44 @@ class Reload:
         Raises:
             RefitUnsupportedError: vLLM cannot reload this model; what it had changed was undone.
         """
-        parameters = set(self._first.values())
+        before, was_touched = _identities(self._model), self.touched
+        self.slots = before.keys()
+        self._first = first_names(self._model)
+        self._recording = Recording(self._model) if self._is_recorded else None
         self.touched = True
         try:
             initialize_layerwise_reload(self._part)
         except Exception as error:
             self.abandon()
-            self.touched = self._before != _identities(self._model)
+            self.touched = was_touched or before != _identities(self._model)
             raise RefitUnsupportedError(f"refit: vLLM cannot reload this model: {words(error)}") from error
         if self._recording is not None:
             self._recording.opened()
         # Parameters that processing added are gone until the reload is closed. What the engine computes from loaded weights
         # (MLA's W_UK_T and W_UV) is not among them: no trainer has it, and the reload computes it again.
-        self._wanted = frozenset(parameters & {name for name, _ in self._model.named_parameters()})
+        self._wanted = frozenset(set(self._first.values()) & {name for name, _ in self._model.named_parameters()})
 
-    def load(self, load: Load, tensors: Tensors) -> Any:
-        """Loads some tensors, in one of any number of calls; returns what `load`, the model's ``load_weights``, does.
+    def load(self, load: Load, coming: Iterable[Batch]) -> Any:
+        """Takes some tensors, in one of any number of calls; returns what `load`, the model's ``load_weights``, does.
 
         A recording ends with a call that fails, or that another thread makes: it sees one.
+
+        Args:
+            load: Takes what is not copied.
+            coming: The tensors, batch by batch.
         """
+        rest = self._rest(coming)
+        first = list(islice(rest, 1))
+        if self.plan is not None and not first:
+            return set()
+        if not self.slots:
+            self.open()
         recording, self._recording = self._recording, None
         if threading.get_ident() != self._thread:
             recording = None
         with recording.loading() if recording is not None else nullcontext():
-            found = load(passing(tensors if recording is None else passing(tensors, recording.see), self._note))
+            tensors = passing(chain(first, rest), self._note)
+            found = load(tensors if recording is None else passing(tensors, recording.see))
         if recording is not None and torch.accelerator.is_available():
             torch.accelerator.synchronize()  # the next tensors may come on another stream
         self._recording = recording
@@ -110,13 +138,8 @@ class Reload:
         return found
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether all that came was watched."""
-        return self._recording is not None
-
-    @property
     def last(self) -> str:
-        """The tensor that came last, in words."""
+        """The tensor that was loaded last, in words."""
         if not self.sent:
             return "the first tensor"
         (spec,) = Manifest.decode(self.sent[-1:]).tensors
@@ -126,20 +149,25 @@ class Reload:
         """Returns the parameters that a checkpoint fills and that got no value; none if the model does not report them."""
         return [] if self._loaded is None else sorted(self._wanted - own_names(self._loaded, self._wanted, self._first))
 
-    def close(self, finalize: Load | None = None) -> None:
-        """Processes the remaining layers and puts the weights in force; abandons the reload if that fails.
+    def close(self, finalize: Callable[[], None] | None = None) -> None:
+        """Processes the remaining layers and puts the weights in force; abandons the update if that fails.
 
         Args:
             finalize: Does so; vLLM's own function if None.
         """
         try:
             with self._recording.loading() if self._recording is not None else nullcontext():
-                (finalize or partial(finalize_layerwise_reload, self._part, self._config))()
+                if finalize is not None:
+                    finalize()
+                elif self.slots:
+                    finalize_layerwise_reload(self._part, self._config)
         except BaseException:
             self.abandon()
             raise
+        if self.plan is not None:
+            self.plan.uses += 1
 
-    def plan(self, manifest: Manifest, *, prepares: bool = False) -> CopyPlan | None:
+    def recorded(self, manifest: Manifest, *, prepares: bool = False) -> CopyPlan | None:
         """Returns what can be copied from now on, after `close`, of what a manifest describes; None if nothing was recorded.
 
         Args:
@@ -151,7 +179,11 @@ class Reload:
         return self._recording.plan(manifest, self.unloaded(), LayerReload if prepares else None)
 
     def abandon(self) -> None:
-        """Gives every layer that is not complete its tensors of before back, so that another reload can start."""
+        """Gives every layer that is not complete its tensors of before back, so that another update can start."""
+        if self.plan is not None:
+            self.plan.prepared.abandon()
+        elif not self.slots:
+            return
         for layer in self._part.modules():
             # vLLM would load it all now, fail at a tensor that does not fit, and keep it for the next reload.
             info = get_layerwise_info(layer)
@@ -175,6 +207,15 @@ class Reload:
         }
         if found := [f"{verb} {listed(names)}" for verb, names in problems.items() if names]:
             raise RefitUnsupportedError(f"refit: vLLM's reload of this model {' and '.join(found)}")
+
+    def _rest(self, coming: Iterable[Batch]) -> Iterator[tuple[str, torch.Tensor]]:
+        for known, others in coming:
+            rest = others
+            if self.plan is not None:
+                self.touched = True
+                rest = chain(self.plan.take(self._model, known), others)
+            for name, tensor in rest:
+                yield name, tensor.clone() if self._clones else tensor
 
     def _note(self, name: str, tensor: torch.Tensor) -> None:
         self.sent.append((name, tensor.dtype, tensor.shape))
@@ -293,20 +334,10 @@ def first_load(config: Any, see: Callable[[str, torch.Tensor], None], *, with_ex
         DefaultModelLoader.get_all_weights = original
 
 
-class _Part:
-    """Stands before a model and shows some of its layers."""
-
-    def __init__(self, model: nn.Module, modules: Collection[str]) -> None:
-        self._whole = model
-        self._names = modules
-
-    def modules(self) -> Iterator[nn.Module]:
-        for name, module in self._whole.named_modules():
-            if name in self._names or callable(getattr(module, "process_weights_after_loading", None)):
-                yield module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._whole, name)
+def _picked(model: nn.Module, layers: Callable[[str], bool]) -> Iterator[nn.Module]:
+    for name, module in model.named_modules():
+        if layers(name) or callable(getattr(module, "process_weights_after_loading", None)):
+            yield module
 
 
 def _identities(model: nn.Module) -> dict[str, int]:

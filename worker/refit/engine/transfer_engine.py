@@ -6,14 +6,12 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from vllm.distributed.weight_transfer.base import (
@@ -29,7 +27,7 @@ from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
 from worker.refit.engine import verify
 from worker.refit.engine.finite import NotFinite
-from worker.refit.engine.reload import Reload, lacking
+from worker.refit.engine.reload import Batch, Reload, lacking
 from worker.refit.transport.channel import socket_path
 from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
@@ -39,7 +37,6 @@ from worker.refit.weights.copy_plan import CopyPlan, SeeAll, Tensors, passing
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import Opened
 
-_T = TypeVar("_T")
 #: What a transport brings.
 Stream: TypeAlias = IpcZmqStream | CollectiveStream
 
@@ -183,9 +180,9 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         with self._stream(update_info, self._copying) as stream:
             if wrong is not None:
                 raise wrong  # in the stream, so that the trainer gets the reason
-            reload = self._load(stream, update_info)
+            update = self._load(stream, update_info)
         self._keep(stream, update_info)
-        self._put_in_force(reload, stream.manifest)
+        self._put_in_force(update, stream.manifest)
         self._not_finite.after_casts(self.model)
         self.ways["not_finite"] = dict(self._not_finite)
         self._check_finite(update_info)
@@ -193,12 +190,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     def finish_weight_update(self) -> None:
         """Does nothing any more: vLLM would take no further refit after an error here."""
 
-    def _put_in_force(self, reload: Reload | None, manifest: Manifest) -> None:
+    def _put_in_force(self, update: Reload, manifest: Manifest) -> None:
         try:
-            if reload is not None:
-                reload.close()
-                reload.check(self._slots)
-                self._plan = reload.plan(manifest, prepares=True) or self._plan
+            update.close()
+            if update.slots:
+                update.check(self._slots)
+            self._plan = update.recorded(manifest, prepares=True) or self._plan
             self._complete_once = True
         except QuirksError:
             raise
@@ -221,7 +218,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
             else:
                 fresh = verify.fresh_model(self.vllm_config, self.device)
-                fresh.load_weights(_lasting(stream, _begun(stream.borrowed())))
+                buffers = stream.borrowed()
+                fresh.load_weights((name, one if stream.lasts else one.clone()) for some in buffers for name, one in some)
                 _check_end(stream)
                 process_weights_after_loading(fresh, self.model_config, self.device)
                 found = verify.differences(self.model, fresh, self.model_config.dtype)
@@ -283,17 +281,14 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         if isinstance(stream, IpcZmqStream):
             self._resident = stream.memory if info.keep_memory else None
 
-    def _load(self, stream: Stream, info: RefitUpdateInfo) -> Reload | None:
-        """Copies what a plan copies, and has the loaders take the rest; returns the reload that is to be closed, if any.
+    def _load(self, stream: Stream, info: RefitUpdateInfo) -> Reload:
+        """Copies what a plan copies, and has the loaders take the rest; what this returns is to be closed.
 
         Without a plan that is everything, recorded so that some can be copied from the next refit on.
         """
         plan, known = stream.plan, self._plan
-        if plan is not None:
-            plan.begin()
-        elif known is not None and not known.fits(stream.manifest, self.model):
+        if plan is None and known is not None and not known.fits(stream.manifest, self.model):
             known = None  # else nothing can be copied, as was found out
-        buffers = _begun(stream.borrowed())
         self._plan = None  # unless all goes well
         ways: dict[str, Any] = {
             "copied": 0 if plan is None else len(plan.copied),
@@ -303,38 +298,51 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             "by_pieces": stream.by_pieces,
             "bytes": stream.manifest.nbytes,
         }
-        if plan is not None:
-            self.copied, self.touched, self.ways = plan, True, ways
-        reload: Reload | None = None
-        if plan is None:
-            reload = Reload(self.model, self.model_config, is_recorded=known is None)
-        elif plan.reloaded:
-            reload = Reload(self.model, self.model_config, plan.modules)
-        with self._opened(reload) if reload is not None else nullcontext(), _whole_layers(plan):
-            if plan is None:
-                rest = _lasting(stream, buffers)
-            else:  # clones: what a loader keeps of a buffer would keep all of it
-                rest = ((name, one.clone()) for some in buffers for name, one in plan.take(self.model, some))
-            if reload is not None:
-                self._reload(reload, rest)
-            else:
-                deque(rest, maxlen=0)
+        layers = None if plan is None else plan.modules.__contains__
+        is_recorded, lasts = known is None, stream.lasts
+        update = Reload(self.model, self.model_config, layers, plan=plan, is_recorded=is_recorded, lasts=lasts)
+        try:
+            self._fill(update, self._coming(stream, plan, ways))
             if plan is not None:
                 # Not before all is there: some of it may have been received in its place.
                 self._look_at(plan.destinations.items(), plan.written())
             _check_end(stream)
             self._check_finite(info)
-            if plan is None and reload is not None:
-                ways["unloaded"] = reload.unloaded()
+            if plan is None:
+                ways["unloaded"] = update.unloaded()
             if info.dummy and not self._complete_once and (unloaded := ways["unloaded"]):
                 raise RefitError(
                     "refit: the engine started from dummy weights, and the trainer sends nothing for "
                     f"{', '.join(unloaded[:8])} ({len(unloaded)} in all); send them, or set engine.load_format=auto"
                 )
-        if plan is not None:
-            plan.uses += 1
+            if update.slots and (halves := list(islice(lacking(self.model), 8))):
+                raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
+        except BaseException:
+            # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
+            update.abandon()
+            raise
+        finally:
+            self.touched = update.touched
+            self._slots |= set(update.slots)  # of all refits: what an earlier one removed is still missing
         self._plan, self.ways = known, ways
-        return reload
+        return update
+
+    def _coming(self, stream: Stream, plan: CopyPlan | None, ways: dict[str, Any]) -> Iterator[Batch]:
+        for tensors in stream.borrowed():
+            if plan is None:
+                yield (), tensors
+            else:
+                self.copied, self.ways = plan, ways
+                self._not_finite.look(pair for pair in tensors if pair[0] in plan.prepared.sources)
+                yield tensors, ()
+
+    def _fill(self, update: Reload, coming: Iterator[Batch]) -> None:
+        try:
+            update.load(lambda tensors: self.model.load_weights(passing(tensors, self._not_finite.see)), coming)
+        except QuirksError:
+            raise
+        except Exception as error:
+            raise RefitError(f"refit: the engine's model does not take {update.last}: {words(error)}") from error
 
     def _check_finite(self, info: RefitUpdateInfo) -> None:
         if info.finite and self._not_finite:
@@ -345,59 +353,12 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 "model, or set refit.finite: false to take them"
             )
 
-    def _reload(self, reload: Reload, tensors: Tensors) -> None:
-        try:
-            reload.load(self.model.load_weights, passing(tensors, self._not_finite.see))
-        except QuirksError:
-            raise
-        except Exception as error:
-            raise RefitError(f"refit: the engine's model does not take {reload.last}: {words(error)}") from error
-
     def _look_at(self, held: Tensors, came: Tensors) -> None:
         """Looks at the tensors that were copied to; at the copies, which can be thousands, if one of those is not finite."""
         found = NotFinite(self.model_config.dtype)
         found.look(held)
         if found or found.beyond:
             self._not_finite.look(came)
-
-    @contextmanager
-    def _opened(self, reload: Reload) -> Iterator[None]:
-        """Has layers ready to be loaded; an error ends the reload, so that a later refit starts clean."""
-        self._slots |= reload.slots  # of all refits: what an earlier one removed is still missing
-        try:
-            reload.open()
-        finally:
-            self.touched = self.touched or reload.touched
-        try:
-            yield
-            if halves := list(islice(lacking(self.model), 8)):
-                raise RefitError(f"refit: of layers that the engine fuses the trainer sends only parts: {'; '.join(halves)}")
-        except BaseException:
-            # vLLM forgets the session but leaves half-filled layers behind, which the next refit would add to.
-            reload.abandon()
-            raise
-
-
-@contextmanager
-def _whole_layers(plan: CopyPlan | None) -> Iterator[None]:
-    """Gives layers that are being filled their tensors of before back if an error ends the refit."""
-    try:
-        yield
-    except BaseException:
-        if plan is not None:
-            plan.prepared.abandon()
-        raise
-
-
-def _lasting(stream: Stream, buffers: Iterable[Tensors]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields tensors that a loader may keep until its layer is complete; a buffer is valid until the next is requested."""
-    return ((name, tensor if stream.lasts else tensor.clone()) for tensors in buffers for name, tensor in tensors)
-
-
-def _begun(coming: Iterable[_T]) -> Iterator[_T]:
-    """Waits until something comes; returns it, and all that follows."""
-    rest = iter(coming)
-    return chain(list(islice(rest, 1)), rest)
 
 
 def _check_end(stream: Stream) -> None:

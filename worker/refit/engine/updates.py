@@ -11,100 +11,73 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain, islice
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
-from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from quirks_core.base.text import listed
 from quirks_core.hook import report
 from worker.errors import RefitError
-from worker.refit.engine.reload import Load, Reload
+from worker.refit.engine.reload import Batch, Load, Reload
 from worker.refit.weights.copy_plan import CopyPlan, Tensors
 from worker.refit.weights.manifest import Manifest
 
 _ATTRIBUTE = "_model_quirks_updates"
-#: Each `_Copied` that is open.
-_copying: weakref.WeakSet[Any] = weakref.WeakSet()
+_watched: weakref.WeakSet[Updates] = weakref.WeakSet()
 #: After how many copied updates the copies are compared with what the model's loaders would write, beside the first.
 CHECK_EVERY = 64
 #: How many updates are recorded at most: a trainer that never sends the same would pay for each.
 _RECORDINGS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """What an update did.
-
-    Attributes:
-        copied: How many tensors were copied.
-        loaded: How many went to the model's loaders.
-        missing: Names of tensors that were recorded and did not come; they keep their values.
-    """
-
-    copied: int = 0
-    loaded: int = 0
-    missing: tuple[str, ...] = ()
-
-
-def watch(model: nn.Module, model_config: Any) -> None:
-    """Has a model that was just loaded record and copy its updates."""
-    if of(model) is None:
-        setattr(model, _ATTRIBUTE, Updates(model, model_config))
-
-
 def of(model: Any) -> Updates | None:
     """Returns the updates of a model; None if nothing watches them, or for what only stands before a model."""
-    found = vars(model).get(_ATTRIBUTE)
-    return found if isinstance(found, Updates) else None
+    found: Updates | None = vars(model).get(_ATTRIBUTE)
+    return found
 
 
 def unpacked(consume: Load, *args: Any, **kwargs: Any) -> Any:
-    """Takes tensors out of a buffer of a trainer's, without a copy of those that are copied at once.
+    """Takes tensors out of a buffer of a trainer's, without clones if they are copied or cloned at once.
 
     Args:
         consume: vLLM's ``packed_ipc_consumer``, which clones each tensor, because the reload keeps some for later.
         *args: What it takes.
         **kwargs: The same, by name.
     """
-    updates = list(_copying)
-    if len(updates) != 1:
+    copying = [one for one in _watched if one._update is not None and one._plan is not None]
+    with _Uncloned() if len(copying) == 1 else nullcontext():
         return consume(*args, **kwargs)
-    with _Uncloned():
-        found = consume(*args, **kwargs)
-    return [(name, tensor if updates[0].copies(name, tensor) else tensor.clone()) for name, tensor in found]
 
 
 class Updates:
-    """The updates of one model.
+    """The updates of a model that was just loaded, recorded and copied from now on.
 
     Attributes:
-        last: What the last one did.
+        copied: How many tensors of the last one were copied.
+        loaded: How many went to the model's loaders.
+        missing: Names of tensors that were recorded and did not come; they keep their values.
     """
 
     def __init__(self, model: nn.Module, model_config: Any) -> None:
-        self.last = Ways()
+        self.copied = self.loaded = 0
+        self.missing: tuple[str, ...] = ()
         self._model = model
         self._config = model_config
         self._plan: CopyPlan | None = None
-        self._open: Reload | _Copied | None = None
+        self._update: Reload | None = None
+        self._came: set[str] = set()
+        self._strays: set[str] = set()  # not as recorded
         self._recordings = 0
-        self._lock = threading.Lock()  # some engines load from threads of their own
-        self._holder = 0
-        original = model.load_weights
-
-        def load_weights(weights: Any, *args: Any, **kwargs: Any) -> Any:
-            return self.load(original, weights, *args, **kwargs)
-
-        model.load_weights = load_weights
+        self._lock = threading.RLock()  # some engines load from threads of their own
+        model.load_weights = partial(self.load, model.load_weights)
+        setattr(model, _ATTRIBUTE, self)
+        _watched.add(self)
 
     def open(self, initialize: Load) -> None:
         """An update begins.
@@ -112,26 +85,29 @@ class Updates:
         Args:
             initialize: vLLM's ``initialize_layerwise_reload``.
         """
-        if self._is_inside:
-            initialize(self._model)
-            return
-        with self._inside():
-            if self._open is not None:  # an update that was not closed
+        with self._lock:
+            if self._update is not None:  # it was not closed
                 self._plan = None
-                self._taken().abandon()
-            if self._plan is not None and not self._plan.holds(self._model):
-                self._plan = None
-            is_reloading = any(get_layerwise_info(layer).can_load() for layer in self._model.modules())
-            if self._plan is not None:
-                self._open = _Copied(self._model, self._config, self._plan, initialize)
-                _copying.add(self._open)
-            elif self._recordings < _RECORDINGS and not is_reloading:
+                self._update.abandon()
+            self._update = None
+            self._came, self._strays = set(), set()
+            plan = self._plan = self._plan if self._plan is not None and self._plan.holds(self._model) else None
+            if plan is not None:
+                if torch.accelerator.is_available():
+                    torch.accelerator.synchronize()  # what still computes with the weights before
+                plan.check_every = CHECK_EVERY
+                # Any other layer may get a tensor that is not as recorded.
+                self._update = Reload(self._model, self._config, lambda name: name not in plan.plain, plan=plan)
+                if "" not in plan.plain:  # other quirks find out from its root whether a model is being reloaded
+                    initialize(SimpleNamespace(modules=lambda: [self._model]))
+            elif self._recordings < _RECORDINGS:
                 self._recordings += 1
-                reload = Reload(self._model, self._config, is_recorded=True)
-                reload.open()
-                self._open = reload
+                # Not of the model itself: vLLM's function would come back here.
+                update = Reload(self._model, self._config, lambda _: True, is_recorded=True)
+                update.open()
+                self._update = update
             else:
-                self.last = Ways()
+                self.copied = self.loaded = 0
                 initialize(self._model)
 
     def load(self, load: Load, weights: Tensors, *args: Any, **kwargs: Any) -> Any:
@@ -143,19 +119,18 @@ class Updates:
             *args: What else it was given.
             **kwargs: The same, by name.
         """
-        if self._is_inside:
-            return load(weights, *args, **kwargs)
-        with self._inside():
-            if self._open is None:
+        with self._lock:
+            if self._update is None:
                 return load(weights, *args, **kwargs)
-            if self._plan is None and isinstance(self._open, _Copied):
+            plan, written = self._update.plan, set[str]()
+            if plan is not self._plan:
                 raise RefitError("an earlier part of this weight update failed; begin another one")
             try:
-                return self._open.load(lambda tensors: load(tensors, *args, **kwargs), weights)
+                found = self._update.load(lambda tensors: load(tensors, *args, **kwargs), self._sorted(weights, written))
             except BaseException:
                 self._plan = None
-                _copying.discard(self._open)
                 raise
+            return None if found is None else written | set(found)
 
     def close(self, finalize: Load, *args: Any, **kwargs: Any) -> None:
         """An update ends.
@@ -165,42 +140,56 @@ class Updates:
             *args: What it was given after the model.
             **kwargs: The same, by name.
         """
-        if self._is_inside or self._open is None:
-            finalize(self._model, *args, **kwargs)
-            return
-        with self._inside():
-            update, plan = self._taken(), self._plan
-            self._plan = None  # unless all goes well
+        with self._lock:
+            if self._update is None:
+                finalize(self._model, *args, **kwargs)
+                return
+            update, plan = self._update, self._plan
+            self._update = self._plan = None  # unless all goes well
             update.close(lambda: finalize(self._model, *args, **kwargs))
-            before = self.last
-            if isinstance(update, Reload):
-                self.last = Ways(loaded=len(update.sent))
+            before, self.missing, self.copied, self.loaded = self.missing, (), 0, len(update.sent)
+            if update.plan is None:
                 self._plan = _recorded(update)
             else:
-                self.last = update.ways
-                update.plan.uses += 1
-                self._plan = None if update.strays else plan
-                update.report(before)
+                self._plan = None if self._strays else plan
+                self._note(update.plan, before)
 
-    def _taken(self) -> Reload | _Copied:
-        update, self._open = self._open, None
-        assert update is not None  # noqa: S101 - whoever calls this has looked
-        _copying.discard(update)
-        return update
+    def _sorted(self, weights: Tensors, written: set[str]) -> Iterator[Batch]:
+        """Yields what is as recorded, and what is not; adds the names of the parameters to which the former is copied."""
+        # A collection is there already; how much of a stream there is room for is unknown.
+        for pairs in [weights] if isinstance(weights, Collection) else ([pair] for pair in weights):
+            known: dict[str, torch.Tensor] = {}  # if one comes twice, the last counts
+            others: list[tuple[str, torch.Tensor]] = []
+            for name, tensor in pairs:
+                if (plan := self._plan) is not None and self._is_known(plan, name, tensor):
+                    known[name] = tensor
+                    written |= plan.goes_to(name)
+                else:
+                    others.append((name, tensor))
+                    self._strays.add(name)
+                self._came.add(name)
+            yield list(known.items()), others
 
-    @property
-    def _is_inside(self) -> bool:
-        """Whether this is called by vLLM or another quirk as a part of what this thread does here already."""
-        return self._holder == threading.get_ident()
+    def _is_known(self, plan: CopyPlan, name: str, tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor is what was recorded under its name."""
+        if (place := plan.manifest.index.get(name)) is None or name in self._strays:
+            return False
+        spec = plan.manifest.tensors[place]
+        return (tensor.dtype, tensor.shape) == (spec.torch_dtype, spec.shape) and tensor.is_contiguous()
 
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
-        with self._lock:
-            self._holder = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._holder = 0
+    def _note(self, plan: CopyPlan, before: tuple[str, ...]) -> None:
+        """Notes what was copied, and logs what was not as recorded; what is missing, if it was not so in the update before."""
+        recorded = plan.manifest.index
+        self.copied = len(plan.copied & self._came - self._strays)
+        self.missing = tuple(name for name in recorded if name not in self._came)
+        if self._strays:
+            report.info(
+                f"recorded-updates: {len(self._strays)} tensors came that are not as recorded, and were loaded by vLLM: "
+                f"{listed(sorted(self._strays))}; the next update is recorded"
+            )
+        if self.missing and self.missing != before:
+            count, names = len(self.missing), listed(self.missing)
+            report.info(f"recorded-updates: {count} of {len(recorded)} tensors did not come and keep their values: {names}")
 
 
 def _recorded(update: Reload) -> CopyPlan | None:
@@ -208,14 +197,12 @@ def _recorded(update: Reload) -> CopyPlan | None:
     sent = update.sent
     twice = [name for name, count in Counter(name for name, _, _ in sent).items() if count > 1]
     problem = "" if sent else "nothing came"
-    if not update.is_recorded:
-        problem = "not everything was loaded, or not by one thread"
-    elif twice:
+    if twice:
         problem = f"{len(twice)} tensors came more than once: {listed(twice)}"
     elif unloaded := update.unloaded():
         problem = f"{len(unloaded)} parameters of the model got no value: {listed(unloaded)}"
-    plan = None if problem else update.plan(Manifest.decode(sent))
-    if plan is None:
+    if (plan := None if problem else update.recorded(Manifest.decode(sent))) is None:
+        problem = problem or "not everything was loaded, or not by one thread"
         report.info(f"recorded-updates: the next update is not copied, because of this one {problem}")
         return None
     ignored = len(sent) - len(plan.copied | plan.reloaded)
@@ -224,119 +211,6 @@ def _recorded(update: Reload) -> CopyPlan | None:
         f"{len(plan.reloaded)} are loaded by vLLM ({len(plan.modules)} layers), {ignored} are for no parameter here"
     )
     return plan if plan.copied else None
-
-
-class _Copied:
-    """An update that is copied as recorded, as far as it is what was recorded."""
-
-    def __init__(self, model: nn.Module, model_config: Any, plan: CopyPlan, initialize: Load) -> None:
-        self.plan = plan
-        self.strays: set[str] = set()  # not as recorded
-        self.repeated: set[str] = set()  # came more than once
-        self._model = model
-        self._config = model_config
-        self._specs = {spec.name: spec for spec in plan.manifest.tensors}
-        self._came: set[str] = set()
-        self._copied = self._loaded = 0
-        self._reload: Reload | None = None
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()  # what still computes with the weights before
-        plan.check_every = CHECK_EVERY
-        plan.begin()
-        # Other quirks find out from its root whether a model is being reloaded.
-        self._root = SimpleNamespace(modules=lambda: [model])
-        if "" not in plan.plain:
-            initialize(self._root)
-
-    @property
-    def ways(self) -> Ways:
-        """What it did."""
-        missing = tuple(name for name in self._specs if name not in self._came)
-        return Ways(self._copied, self._loaded, missing)
-
-    def load(self, load: Load, weights: Tensors) -> Any:
-        """Copies some tensors, and has the others loaded."""
-        written: set[str] = set()
-        rest = self._rest(weights, written)
-        first = list(islice(rest, 1))
-        if not first:
-            return written
-        self._open_layers()
-        found = load(chain(first, rest))
-        return None if found is None else written | set(found)
-
-    def report(self, before: Ways) -> None:
-        """Logs what was not as recorded; what is missing, if it was not so in the update before."""
-        if self.repeated:
-            report.info(f"recorded-updates: sent more than once, the last one counts: {listed(sorted(self.repeated))}")
-        if self.strays:
-            report.info(
-                f"recorded-updates: {len(self.strays)} tensors came that are not as recorded, and were loaded by vLLM: "
-                f"{listed(sorted(self.strays))}; the next update is recorded"
-            )
-        if (missing := self.ways.missing) and missing != before.missing:
-            count = len(self.plan.manifest.tensors)
-            report.info(
-                f"recorded-updates: {len(missing)} of {count} tensors did not come and keep their values: {listed(missing)}"
-            )
-
-    def close(self, finalize: Callable[[], None]) -> None:
-        """Ends the update."""
-        try:
-            finalize()
-        except BaseException:
-            self.abandon()
-            raise
-
-    def abandon(self) -> None:
-        """Gives layers that are not complete their tensors of before back."""
-        if self._reload is not None:
-            self._reload.abandon()
-        finalize_layerwise_reload(self._root, self._config)
-
-    def _rest(self, weights: Tensors, written: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Copies what is as recorded, adds the names of the parameters to those that were written, and yields the rest."""
-        # A collection is there already; how much of a stream there is room for is unknown.
-        together: Iterable[Collection[tuple[str, torch.Tensor]]]
-        together = [weights] if isinstance(weights, Collection) else ([pair] for pair in weights)
-        for pairs in together:
-            others = set()
-            for name, tensor in pairs:
-                if not self._is_as_recorded(name, tensor):
-                    others.add(name)
-                    (self.repeated if name in self._came else self.strays).add(name)
-                self._came.add(name)
-            fitting = [pair for pair in pairs if pair[0] not in others]
-            for name, _ in fitting:
-                written |= self.plan.goes_to(name)
-                self._copied += name in self.plan.copied
-            reloaded = self.plan.take(self._model, fitting)
-            for pair in chain(reloaded, (pair for pair in pairs if pair[0] in others)):
-                self._loaded += 1
-                yield pair
-
-    def copies(self, name: str, tensor: torch.Tensor) -> bool:
-        """Returns whether a tensor is copied as soon as it comes, and needed no longer."""
-        return name in self.plan.copied and name not in self.plan.reloaded and self._is_as_recorded(name, tensor)
-
-    def _is_as_recorded(self, name: str, tensor: torch.Tensor) -> bool:
-        """Returns whether a tensor is what was recorded under its name, and comes for the first time."""
-        spec = self._specs.get(name)
-        if spec is None or name in self._came:
-            return False
-        return (tensor.dtype, tensor.shape) == (spec.torch_dtype, spec.shape) and tensor.is_contiguous()
-
-    def _open_layers(self) -> None:
-        """Makes the layers ready to be loaded that are more than copies."""
-        if self._reload is None:
-            names = {
-                name
-                for name, layer in self._model.named_modules()  # those that have tensors, or had some when they were loaded
-                if layer._parameters or layer._buffers or any(get_layerwise_info(layer).restore_metadata)
-            }
-            reload = Reload(self._model, self._config, {"", *names - self.plan.plain})
-            reload.open()
-            self._reload = reload
 
 
 class _Uncloned(TorchFunctionMode):  # type: ignore[misc]
