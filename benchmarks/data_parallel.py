@@ -244,7 +244,7 @@ async def rate(group: WorkerGroup, data: dict[str, Any], setting: Setting, rank:
         RuntimeError: Samples are missing, or too short.
     """
     start = time.perf_counter()
-    lengths = [int(output["generation_lengths"]) async for _, output in group.generate_async(data, rank=rank)]
+    lengths = [int(output["generation_lengths"]) async for _, output in group.generate_async(data, data_parallel_rank=rank)]
     seconds = time.perf_counter() - start
     if lengths != [setting.new] * len(data["input_ids"]):
         raise RuntimeError(f"{len(data['input_ids'])} requests of {setting.new} tokens came back with {lengths}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from quirks_core.configuration.sections import SamplingSection
 from quirks_core.ledger.account import Verdict
-from worker.batch import Batch, check_encoded, check_lengths, prompts, scores, seeds, stop_strings, texts
+from worker.batch import Batch, check_lengths, prompts, scores
+from worker.calls import Calls
 from worker.engine import vllm_adapter
 from worker.engine.readiness import KV_CACHE, WEIGHTS
 from worker.errors import SleepError
@@ -16,13 +16,12 @@ from worker.reference import ReferenceCalls
 from worker.refit.refitting import RefitReport, Refitting
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.scope import RefitScope
-from worker.refit_calls import RefitCalls
 
 if TYPE_CHECKING:
     import torch
 
 
-class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
+class VllmAsyncGenerationWorker(Calls, ReferenceCalls):
     """Generates with one vLLM engine, and takes new weights from a trainer between two optimiser steps.
 
     The constructor resolves the plan, so a refused configuration fails there, before any engine starts;
@@ -40,58 +39,17 @@ class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
         plan: What applies and why.
         warnings: What the user should know: the plan's warnings, those about sampling, those of applying the plan, those of
             refits.
+        topology: The parallel ranks of the engine's processes and the experts that each holds; empty before the engine runs.
     """
 
     # ---- generation
 
-    async def generate_async(
-        self,
-        data: Mapping[str, Any],
-        greedy: bool = False,
-        *,
-        sampling: SamplingSection | None = None,
-        data_parallel_rank: int | None = None,
-    ) -> AsyncGenerator[tuple[int, Batch], None]:
-        """Generates from a batch of prompts; yields each sample as it finishes.
-
-        Leaving the loop early aborts the remaining requests.
-
-        Args:
-            data: ``input_ids`` [B, S] int64, padded on the right; ``input_lengths`` [B] int64; optionally ``stop_strings``, for
-                each row None or a list of texts: together with the configured ones they end every sample of the batch; and
-                ``seeds`` [B], an integer for each sample, which then does not depend on other requests.
-            greedy: Take the most probable token instead of sampling.
-            sampling: How to sample this batch; as configured and planned if None.
-            data_parallel_rank: Which of the engine's own data-parallel ranks generates; the engine chooses if None.
-
-        Yields:
-            ``(original_index, output)``; the fields of ``output`` are described at `worker.batch.sample`. A prompt that fills
-            the context comes back with a generation length of 0.
-
-        Raises:
-            BatchError: The batch does not have that form; nothing was sent.
-            NotReadyError: The engine sleeps, or its weights are not those of one policy.
-            GenerationTimeoutError: Samples took longer than ``request.timeout_s``; raised after all others were yielded.
-            GenerationAbortedError: A refit failed half-way meanwhile, or the worker was shut down.
-            EngineDiedError: A process of the engine died.
-        """
-        rows = prompts(data)
-        check_lengths(rows, self._longest)
-        stop = stop_strings(data, len(rows), (sampling or self.config.sampling).stop_strings)
-        options: dict[str, Any] = {"seeds": seeds(data, len(rows)), "sampling": sampling, "rank": data_parallel_rank}
-        async with aclosing(self.requests.samples(dict(enumerate(rows)), stop, greedy=greedy, **options)) as samples:
-            async for item in samples:
-                yield item
-
-    async def score_async(
-        self, data: Mapping[str, Any], *, data_parallel_rank: int | None = None
-    ) -> AsyncGenerator[tuple[int, Batch], None]:
+    async def score_async(self, data: Mapping[str, Any]) -> AsyncGenerator[tuple[int, Batch], None]:
         """Computes the logprobs of given tokens, all positions at once as a prompt (prefill); nothing is sampled.
 
         Args:
             data: ``input_ids`` [B, S] int64, padded on the right; ``input_lengths`` [B] int64. Rows must leave room for one
                 token below ``engine.max_model_len``, because vLLM generates one after every prompt.
-            data_parallel_rank: As for `generate_async`.
 
         Yields:
             ``(original_index, {"logprobs": [1, length] float32})``: logprobs of softmax(logits), at temperature 1 regardless of
@@ -102,38 +60,25 @@ class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
         """
         rows = prompts(data)
         check_lengths(rows, self._longest, room=1)
-        async with aclosing(self.requests.scores(dict(enumerate(rows)), rank=data_parallel_rank)) as scored:
+        async with aclosing(self._stream("scores", rows, None)) as scored:
             async for index, logprobs in scored:
                 yield index, scores(logprobs)
-
-    async def generate_text_async(
-        self, data: Mapping[str, Any], greedy: bool = False
-    ) -> AsyncGenerator[tuple[int, dict[str, list[str]]], None]:
-        """Generates text from a batch of text prompts; yields each sample as it finishes.
-
-        Args:
-            data: ``prompts``, B texts; optionally ``stop_strings``, as for `generate_async`.
-            greedy: Take the most probable token instead of sampling.
-
-        Yields:
-            ``(original_index, {"texts": [text]})``.
-
-        Raises:
-            BatchError: The batch does not have that form, or a prompt does not fit; nothing was sent.
-            NotReadyError, GenerationTimeoutError, GenerationAbortedError, EngineDiedError: As for `generate_async`.
-        """
-        tokenizer = self.engine.llm.get_tokenizer()
-        special = self.config.tokenizer.add_special_tokens
-        rows = [vllm_adapter.encoded(tokenizer, text, special) for text in texts(data)]
-        check_encoded(rows, self._longest)
-        stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        async with aclosing(self.requests.texts(dict(enumerate(rows)), stop, greedy=greedy)) as finished:
-            async for index, text in finished:
-                yield index, {"texts": [text]}
 
     @property
     def _longest(self) -> int:
         return int(self.engine.llm.model_config.max_model_len)
+
+    async def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        tokenizer, special = self.engine.llm.get_tokenizer(), self.config.tokenizer.add_special_tokens
+        return [vllm_adapter.encoded(tokenizer, text, special) for text in texts]
+
+    def _stream(
+        self, kind: str, rows: Sequence[list[int]], rank: int | None, *arguments: Any, **options: Any
+    ) -> AsyncGenerator[tuple[int, Any], None]:
+        found: AsyncGenerator[tuple[int, Any], None] = getattr(self.requests, kind)(
+            dict(enumerate(rows)), *arguments, rank=rank, **options
+        )
+        return found
 
     # ---- refit
 
@@ -223,11 +168,11 @@ class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
         Raises:
             EngineDiedError: A process of the engine died.
         """
-        await self.refitting.between(vllm_adapter.pause, clear_cache=clear_cache, mode=mode)
+        await self.refitting.between(lambda llm: llm.pause_generation(mode=mode, clear_cache=clear_cache))
 
     async def resume_async(self) -> None:
         """Resumes generation; during a refit or a pause, after it."""
-        await self.refitting.between(vllm_adapter.resume)
+        await self.refitting.between(lambda llm: llm.resume_generation())
 
     # ---- memory
 
@@ -249,10 +194,9 @@ class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
             SleepError: The engine cannot sleep: it runs on the CPU, or without ``engine.enable_sleep_mode``.
         """
         engine = self.engine
-        if self.plan.context.platform == "cpu":
-            raise SleepError("sleep_async: vLLM's CPU platform cannot give memory back; call shutdown instead")
         if not self._launch.arguments.get("enable_sleep_mode"):
-            raise SleepError("sleep_async: the engine was started without engine.enable_sleep_mode: true")
+            text = "the engine was started without engine.enable_sleep_mode: true; vLLM's CPU platform cannot give memory back"
+            raise SleepError(f"sleep_async: {text}")
         if level not in (1, 2):
             raise SleepError(f"sleep_async: level is 1 (weights to the host) or 2 (weights dropped), not {level!r}")
 
@@ -290,4 +234,4 @@ class VllmAsyncGenerationWorker(RefitCalls, ReferenceCalls):
 
     async def report_device_id_async(self) -> list[str]:
         """Returns the GPU's UUID of every engine process in the order of their ranks; ``cpu`` on the CPU."""
-        return await self.refitting.devices()
+        return [row.device for row in self.topology.rows]

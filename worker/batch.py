@@ -68,7 +68,7 @@ def padded(rows: Sequence[Sequence[int]]) -> Batch:
 
 
 def check_lengths(rows: Sequence[Sequence[int]], longest: int, *, room: int = 0) -> None:
-    """Makes sure that prompts fit the engine's context.
+    """Makes sure that prompts have tokens and fit the engine's context.
 
     Args:
         rows: B lists of token ids.
@@ -78,9 +78,9 @@ def check_lengths(rows: Sequence[Sequence[int]], longest: int, *, room: int = 0)
     Raises:
         BatchError: Some do not; the message names their rows.
     """
-    if too_long := [index for index, row in enumerate(rows) if len(row) + room > longest]:
+    if wrong := [index for index, row in enumerate(rows) if not 0 < len(row) <= longest - room]:
         spare = f", with room for {room} more" if room else ""
-        raise BatchError(f"batch: rows {too_long} are longer than engine.max_model_len = {longest}{spare}")
+        raise BatchError(f"batch: rows {wrong} are empty, or longer than engine.max_model_len = {longest}{spare}")
 
 
 def texts(data: Mapping[str, Any]) -> list[str]:
@@ -96,12 +96,6 @@ def texts(data: Mapping[str, Any]) -> list[str]:
     if not isinstance(given, Sequence) or isinstance(given, str) or not all(isinstance(text, str) for text in given):
         raise BatchError("batch: 'prompts' must be a list of texts")
     return list(given)
-
-
-def check_encoded(rows: Sequence[Sequence[int]], longest: int) -> None:
-    """Makes sure that encoded texts are prompts with room for a reply; arguments and error as for `check_lengths`."""
-    if wrong := [index for index, row in enumerate(rows) if not 0 < len(row) < longest]:
-        raise BatchError(f"batch: prompts {wrong} are empty or leave no room below engine.max_model_len = {longest}")
 
 
 def stop_strings(data: Mapping[str, Any], rows: int, configured: Sequence[str] = ()) -> tuple[str, ...]:

@@ -188,6 +188,6 @@ class Requests:
 
 
 def _too_long(indices: Sequence[str], limit_s: float) -> str:
-    which = f"sample {indices[0]} took" if len(indices) == 1 else f"samples {', '.join(sorted(indices, key=int))} took"
-    aborted = "was aborted" if len(indices) == 1 else "were aborted"
-    return f"{which} longer than request.timeout_s = {limit_s:g} s, and {aborted}; {GenerationTimeoutError.remedy(limit_s)}"
+    which = ", ".join(sorted(indices, key=int))
+    remedy = GenerationTimeoutError.remedy(limit_s)
+    return f"sample {which} took longer than request.timeout_s = {limit_s:g} s, and was aborted; {remedy}"

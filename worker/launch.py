@@ -19,8 +19,6 @@ from worker.engine.engine_rank import EngineRank
 from worker.engine.readiness import start_problem
 from worker.refit.engine.transfer import BACKEND
 
-#: Bundles of a Ray placement group, or the node's number and the bundles.
-Bundles = Sequence[int] | tuple[int, Sequence[int]]
 #: Names of variables that vLLM hands to its processes in Ray actors.
 _COPIED_BY_RAY = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
 
@@ -46,7 +44,7 @@ def prepare(
     config: GenerationConfig,
     options: PlanOptions,
     *,
-    bundle_indices: Bundles | None = None,
+    bundle_indices: Sequence[int] | None = None,
     fraction_of_gpus: float = 1.0,
     seed: int | None = None,
     extra_env_vars: Sequence[str] = (),
@@ -55,22 +53,23 @@ def prepare(
     """Makes the plan and builds what the engine needs; see `worker.VllmAsyncGenerationWorker` for arguments and errors."""
     if not 0 < fraction_of_gpus <= 1:
         raise UsageError(f"fraction_of_gpus must lie in (0, 1], not {fraction_of_gpus}")
-    node, bundles = _split(bundle_indices)
     registry = options.registry()
     plan = make_plan(config, options, registry=registry)
     plan.check()
     config = config.adjusted(plan.changes)
     _check(config, plan, engine_rank)
-    arguments = vllm_adapter.engine_arguments(config, plan, in_placement_group=bundles is not None, engine_rank=engine_rank)
+    arguments = vllm_adapter.engine_arguments(
+        config, plan, in_placement_group=bundle_indices is not None, engine_rank=engine_rank
+    )
     if config.purpose == "rollout":
         arguments.setdefault("weight_transfer_config", {"backend": BACKEND})
     if seed is not None:
         arguments["seed"] = seed
-    elif bundles and "engine.seed" not in plan.context.typed:
-        arguments["seed"] = node * 1024 + bundles[0]  # no other worker of the group has it
+    elif bundle_indices and "engine.seed" not in plan.context.typed:
+        arguments["seed"] = bundle_indices[0]  # no other worker of the group has it
     environment = dict(config.env)
-    if bundles is not None:
-        environment["VLLM_RAY_BUNDLE_INDICES"] = ",".join(map(str, bundles))
+    if bundle_indices is not None:
+        environment["VLLM_RAY_BUNDLE_INDICES"] = ",".join(map(str, bundle_indices))
         environment["VLLM_RAY_PER_WORKER_GPUS"] = str(fraction_of_gpus)
     if extra_env_vars:
         named = {*extra_env_vars, *filter(None, os.environ.get(_COPIED_BY_RAY, "").split(","))}
@@ -129,11 +128,3 @@ def parsed(config: GenerationConfig | Mapping[str, Any]) -> GenerationConfig:
     if not found.engine.async_engine:
         raise UsageError("engine.async_engine is false, but a worker and a WorkerGroup run asynchronous engines")
     return found
-
-
-def _split(indices: Bundles | None) -> tuple[int, tuple[int, ...] | None]:
-    """Splits a group's bundle indices into the node's number and the bundles."""
-    if indices is None:
-        return 0, None
-    node, bundles = indices if len(indices) == 2 and isinstance(indices[1], Sequence) else (0, indices)
-    return int(node), tuple(bundles)  # type: ignore[arg-type]

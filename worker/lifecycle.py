@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.base.errors import QuirksError
@@ -18,7 +17,7 @@ from worker.engine.engine import Engine
 from worker.engine.engine_rank import EngineRank
 from worker.engine.topology import Expected, Topology, read_topology
 from worker.generation import Requests
-from worker.launch import Bundles, parsed, prepare, sampling_warnings
+from worker.launch import parsed, prepare, sampling_warnings
 from worker.metrics import EngineMetrics
 from worker.refit.open_update import UpdateSteps
 from worker.refit.refitting import Refitting
@@ -47,7 +46,7 @@ class WorkerLifecycle:
     def __init__(
         self,
         config: GenerationConfig | Mapping[str, Any],
-        bundle_indices: Bundles | None = None,
+        bundle_indices: Sequence[int] | None = None,
         fraction_of_gpus: float = 1.0,
         seed: int | None = None,
         extra_env_vars: Sequence[str] | None = None,
@@ -55,8 +54,6 @@ class WorkerLifecycle:
         *,
         disable: Sequence[str] = (),
         force: Sequence[str] = (),
-        strict: bool = False,
-        locked: str | Path | None = None,
         engine_rank: EngineRank | None = None,
         options: PlanOptions | None = None,
     ) -> None:
@@ -64,7 +61,7 @@ class WorkerLifecycle:
 
         Args:
             config: The configuration, or a nested mapping of one.
-            bundle_indices: Bundles of the current Ray placement group that belong to this worker; also ``(node, bundles)``.
+            bundle_indices: Bundles of the current Ray placement group that belong to this worker.
             fraction_of_gpus: Share of a GPU that each engine process takes, in (0, 1].
             seed: Seed of the engine. Independent replicas need different seeds, or they generate the same samples from the same
                 prompts. If None: the configuration's, else one derived from the bundles, else the engine's.
@@ -74,24 +71,20 @@ class WorkerLifecycle:
             disable: Names to turn off: quirks, flags, ``distribution:NAME``, ``third-party``, ``all``. Stronger than
                 environment and configuration.
             force: Names to turn on, whatever their match and version ranges are.
-            strict: Treat a broken plugin as an error, as MODEL_QUIRKS_STRICT=1 does.
-            locked: Lock file that the loaded quirks must match. If None: the file that MODEL_QUIRKS_LOCKED or the configuration
-                names.
             engine_rank: Which engine of a `worker.WorkerGroup` this is; the group gives it.
-            options: Plan options, instead of ``disable``, ``force``, ``strict`` and ``locked``.
+            options: Plan options, instead of ``disable`` and ``force``.
 
         Raises:
             UsageError: Something in the configuration is wrong.
             RefusedError: The configuration cannot work; the error lists all reasons.
             LockError: The loaded quirks are not those of the lock file.
-            BrokenPluginsError: There are broken plugins, and `strict` applies.
+            BrokenPluginsError: There are broken plugins, and MODEL_QUIRKS_STRICT=1 applies.
             ServerStartError: The server cannot listen, with `defer_model_load`.
         """
         config = parsed(config)
-        call = SwitchNames(disable, force)
         launch = prepare(
             config,
-            options or PlanOptions.gather(config, call=call, strict=strict, locked=locked),
+            options or PlanOptions.gather(config, call=SwitchNames(disable, force)),
             bundle_indices=bundle_indices,
             fraction_of_gpus=fraction_of_gpus,
             seed=seed,
@@ -106,7 +99,7 @@ class WorkerLifecycle:
         self._running: _Running | None = None
         self._listener: Listener | None = None
         self._receipt: Receipt | None = None
-        self._topology: Topology | None = None
+        self.topology = Topology(())
         self._deferred = defer_model_load
         if defer_model_load:
             self._reserve_port()
@@ -148,17 +141,6 @@ class WorkerLifecycle:
         """Its weight updates by calls of a trainer elsewhere; error as for `engine`."""
         return self._parts.update_steps
 
-    @property
-    def topology(self) -> Topology:
-        """The parallel ranks of the engine's processes and the experts that each holds; available once the engine runs.
-
-        Raises:
-            QuirksError: The engine has not been started.
-        """
-        if self._topology is None:
-            raise QuirksError("there is no topology: the engine has not been started")
-        return self._topology
-
     async def post_init_async(self) -> None:
         """Starts the engine and, if ``server.enabled``, the OpenAI-compatible server.
 
@@ -198,12 +180,16 @@ class WorkerLifecycle:
         engine = Engine(self.plan, llm_kwargs, self._launch.environment)
         await engine.start()
         try:
-            self._topology = await self._prove(engine)
+            place = self._engine_rank
+            self.topology = Topology.of(await engine.call(read_topology), engine=0 if place is None else place.rank)
+            if place is None:  # else the group compares all of its engines
+                self.topology.check(Expected.of(self.plan))
         except BaseException:
             await engine.stop()
             raise
         self._receipt = engine.receipt
-        refitting = Refitting(engine, self.config.refit, self.plan, self._abort, self._warn)
+        devices = [row.device for row in self.topology.rows]
+        refitting = Refitting(engine, self.config.refit, self.plan, devices, self._abort, self._warn)
         self._running = _Running(
             engine,
             Requests(
@@ -294,13 +280,6 @@ class WorkerLifecycle:
         return OpenAIServer(self.engine, self.config, listener=listener, trainer=TrainerClient(self))
 
     # ---- parts
-
-    async def _prove(self, engine: Engine) -> Topology:
-        """Reads the parallel ranks of every process and compares them with the plan."""
-        place = self._engine_rank or EngineRank("engine")
-        found = Topology.of(await engine.call(read_topology), engine=place.rank)
-        found.check(Expected.of(self.plan), whole=place.engines == 1)
-        return found
 
     def _warn(self, *texts: str) -> None:
         self.warnings += [text for text in texts if text not in self.warnings]

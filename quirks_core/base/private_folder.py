@@ -30,7 +30,7 @@ def make(prefix: str, parent: str | Path | None = None) -> Path:
     """Makes a folder that no other user can enter, and marks it as this process's.
 
     Args:
-        prefix: How its name begins; `abandoned` looks for it.
+        prefix: How its name begins; `remove_abandoned` looks for it.
         parent: Where; the system's folder for temporary files (TMPDIR) if None.
 
     Raises:
@@ -72,14 +72,10 @@ def temporary(prefix: str) -> Iterator[Path]:
         remove(folder)
 
 
-def abandoned(prefixes: Sequence[str]) -> Iterator[Path]:
-    """Yields this user's temporary folders, by how their names begin, whose owner has ended; removes each of them then."""
+def remove_abandoned(prefixes: Sequence[str]) -> None:
+    """Removes this user's temporary folders, by how their names begin, whose owner has ended."""
     for folder in Path(tempfile.gettempdir()).iterdir():
-        if not folder.name.startswith(tuple(prefixes)) or (lock := _abandoned_lock(folder)) is None:
-            continue
-        try:
-            yield folder
-        finally:
+        if folder.name.startswith(tuple(prefixes)) and (lock := _abandoned_lock(folder)) is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 

@@ -220,10 +220,12 @@ class TestTwoEnginesInOneGroup:
 
     @pytest.mark.parametrize("rank", [None, 0, 1])
     async def test_the_tokens_are_those_of_one_engine(self, running, expected, rank):
-        assert tokens(await samples(running, PROMPTS, rank=rank)) == tokens(expected.a)
+        assert tokens(await samples(running, PROMPTS, data_parallel_rank=rank)) == tokens(expected.a)
 
     async def test_ranks_with_unequal_load_answer_every_prompt(self, running, expected):
-        busy, quiet = await asyncio.gather(samples(running, PROMPTS * 80, rank=0), samples(running, PROMPTS, rank=1))
+        busy, quiet = await asyncio.gather(
+            samples(running, PROMPTS * 80, data_parallel_rank=0), samples(running, PROMPTS, data_parallel_rank=1)
+        )
 
         assert agree(busy, expected.a * 80)
         assert agree(quiet, expected.a)
@@ -236,7 +238,7 @@ class TestTwoEnginesInOneGroup:
         assert len(addresses) == 2
         assert process.wait(60) == 0
         for rank in (0, 1):
-            assert tokens(await samples(running, PROMPTS, rank=rank)) == tokens(expected.b)
+            assert tokens(await samples(running, PROMPTS, data_parallel_rank=rank)) == tokens(expected.b)
 
     @three_gpus
     async def test_a_trainer_s_process_refits_every_rank_by_nccl(self, running, models, expected):
@@ -248,7 +250,7 @@ class TestTwoEnginesInOneGroup:
 
         assert process.wait(60) == 0
         for rank in (0, 1):
-            assert tokens(await samples(running, PROMPTS, rank=rank)) == tokens(expected.b)
+            assert tokens(await samples(running, PROMPTS, data_parallel_rank=rank)) == tokens(expected.b)
 
     async def test_a_group_whose_rank_is_killed_names_it_until_a_restart(self, running, expected):
         generating = await under_way(running, PROMPTS * 1000)
@@ -264,9 +266,9 @@ class TestTwoEnginesInOneGroup:
 async def test_each_rank_of_one_engine_makes_the_tokens_of_its_policy(models, expected):
     async with group(models.a, 2, strategy="engine", load_format="auto") as running:
         check_shares(running.topology.rows, 2, models.a)
-        before = [await samples(running, PROMPTS, rank=rank) for rank in (None, 0, 1)]
+        before = [await samples(running, PROMPTS, data_parallel_rank=rank) for rank in (None, 0, 1)]
         await running.refit_async(policy(models.b))
-        after = [await samples(running, PROMPTS, rank=rank) for rank in (None, 0, 1)]
+        after = [await samples(running, PROMPTS, data_parallel_rank=rank) for rank in (None, 0, 1)]
 
     assert [tokens(found) for found in before] == [tokens(expected.a)] * 3
     assert [tokens(found) for found in after] == [tokens(expected.b)] * 3
@@ -277,9 +279,9 @@ async def test_each_rank_of_one_engine_makes_the_tokens_of_its_policy(models, ex
 async def test_four_gpus_with_shared_experts_make_one_engines_tokens(models, expected, ranks, tensor):
     async with group(models.a, ranks, tensor=tensor, load_format="auto") as running:
         check_shares(running.topology.rows, 4, models.a)
-        before = [await samples(running, PROMPTS * 20, rank=rank) for rank in range(ranks)]
+        before = [await samples(running, PROMPTS * 20, data_parallel_rank=rank) for rank in range(ranks)]
         await running.refit_async(policy(models.b))
-        after = [await samples(running, PROMPTS, rank=rank) for rank in range(ranks)]
+        after = [await samples(running, PROMPTS, data_parallel_rank=rank) for rank in range(ranks)]
 
     assert all(agree(found, expected.a * 20) for found in before)
     assert all(agree(found, expected.b) for found in after)

@@ -163,17 +163,17 @@ def test_several_ranks_name_their_executor(launch, engine, alone, in_group):
 
 
 def test_workers_sample_alike_only_on_the_same_bundles(launch):
-    bundles = [[0], [1], [2, 3], (0, [4, 5]), (1, [0]), (1, [1]), (2, [0, 1])]
+    bundles = [[0], [1], [2, 3], (4, 5)]
 
     seeds = [launch(bundle_indices=item).arguments["seed"] for item in bundles]
 
     assert len(set(seeds)) == len(bundles)
-    assert launch(bundle_indices=(1, [0])).arguments["seed"] == seeds[4]
+    assert launch(bundle_indices=[1]).arguments["seed"] == seeds[1]
 
 
 @pytest.mark.parametrize(
     ("bundles", "call", "configured", "seed"),
-    [(None, None, None, None), (None, 7, None, 7), ([3], 0, 5, 0), ((1, [3]), 7, None, 7), ([3], None, 5, 5)],
+    [(None, None, None, None), (None, 7, None, 7), ([3], 0, 5, 0), ([3], 7, None, 7), ([3], None, 5, 5)],
 )
 def test_the_seed_is_the_call_s_or_configured_or_the_bundle_s(launch, bundles, call, configured, seed):
     arguments = launch(bundle_indices=bundles, seed=call, engine={"seed": configured}).arguments
@@ -181,7 +181,7 @@ def test_the_seed_is_the_call_s_or_configured_or_the_bundle_s(launch, bundles, c
     assert arguments.get("seed") == seed
 
 
-@pytest.mark.parametrize("bundles", [[4, 5], (4, 5), (0, [4, 5]), (1, (4, 5)), [1, [4, 5]]])
+@pytest.mark.parametrize("bundles", [[4, 5], (4, 5)])
 def test_the_engines_processes_learn_of_their_bundles(launch, bundles):
     assert launch(bundle_indices=bundles, fraction_of_gpus=0.5, env={"ACME": "1"}).environment == {
         "ACME": "1",

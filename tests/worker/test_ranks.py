@@ -1,10 +1,9 @@
-"""What goes along to an engine, and what is taken away after one; no Ray is started."""
+"""What goes along to an engine, and which Ray it joins; none is started."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 
 import pytest
@@ -12,7 +11,6 @@ import ray
 
 from quirks_core.configuration.sections import ClusterSection
 from worker.errors import RankError
-from worker.group.actor import reap
 from worker.group.ranks import Ranks, travelling
 
 #: What a plan or an engine reads, and switches.
@@ -27,20 +25,6 @@ def test_only_what_an_engine_elsewhere_may_read_goes_along():
     here = dict.fromkeys([*_GOES.split(), *_STAYS.split()], "1")
 
     assert travelling(here) == dict.fromkeys(_GOES.split(), "1")
-
-
-def test_nothing_is_left_of_a_process_that_was_stopped(start, tmp_path):
-    folder = tmp_path / "mqa-left"
-    folder.mkdir()
-    (folder / "socket").touch()
-    process = start("import time; print(1, flush=True); time.sleep(300)")
-    process.stdout.readline()
-    process.send_signal(signal.SIGSTOP)
-
-    reap(process.pid, str(folder), 0.2)
-
-    assert process.wait(10) == -signal.SIGKILL
-    assert not folder.exists()
 
 
 @pytest.fixture

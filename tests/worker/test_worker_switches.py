@@ -40,16 +40,16 @@ def test_a_lock_file_is_held_against_what_is_installed(plan, tmp_path):
     missing = lock.quirks[0].model_copy(update={"id": "long-gone"})
 
     lock.write(file)
-    assert plan(locked=file).active
+    assert plan({"locked": str(file)}).active
     lock.model_copy(update={"quirks": (*lock.quirks, missing)}).write(file)
-    for given in ({"locked": file}, {"quirks": {"locked": str(file)}}):
-        with pytest.raises(LockError, match=r"long-gone of model-quirks .* is not loaded"):
-            plan(**given)
+    with pytest.raises(LockError, match=r"long-gone of model-quirks .* is not loaded"):
+        plan({"locked": str(file)})
 
 
-def test_a_broken_plugin_is_an_error_only_under_strict(plan, install):
+def test_a_broken_plugin_is_an_error_only_under_strict(plan, install, monkeypatch):
     install("acme-broken", "raise RuntimeError('broken for good')")
     assert any("broken for good" in warning.text for warning in plan().warnings)
 
+    monkeypatch.setenv("MODEL_QUIRKS_STRICT", "1")
     with pytest.raises(BrokenPluginsError, match="broken for good"):
-        plan(strict=True)
+        plan()

@@ -36,7 +36,7 @@ _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _SOCKETS = "VLLM_RPC_BASE_PATH"
 #: A socket's path has at most 107 bytes, and vLLM's names have 37.
 _LONGEST_FOLDER = 70
-#: Seconds that an engine gets to stop by itself; it takes about 5, and one that is killed leaves shared memory behind.
+#: Seconds that an engine gets to stop by itself; it takes about 5.
 _STOP_S = 15.0
 #: Seconds that a dying engine gets until its exit code is read.
 _ENDING_S = 5.0
@@ -124,7 +124,6 @@ class Engine:
                 problems = applied.problems()
             lines, logged = failures.last_errors(folder), failures.tracebacks(folder, error)
             self._processes |= processes.engine_processes(before)
-            leftovers.record_shared_memory(folder, (process.pid for process in self._processes))
             await self.stop()
             if not isinstance(error, Exception):
                 raise
@@ -190,15 +189,6 @@ class Engine:
         async with self.watched() as llm:
             return await vllm_adapter.generated_so_far(llm, coalesces=self.coalesces)
 
-    async def death(self) -> EngineDiedError:
-        """Waits until the engine ends; returns how."""
-        try:
-            async with self.watched():
-                await asyncio.Event().wait()
-        except EngineDiedError as error:
-            return error
-        raise AssertionError("only the engine ends that wait")
-
     async def stop(self) -> None:
         """Ends every process that was started and takes the plan out of force; may be called again."""
         llm, self._llm = self._llm, None
@@ -210,7 +200,6 @@ class Engine:
         finally:
             if self._applied is not None:
                 await asyncio.to_thread(processes.end, self._processes)
-                leftovers.remove_shared_memory(self._applied.folder)  # of processes that were killed
                 self._applied = None
                 self._exit.close()
 
@@ -226,7 +215,6 @@ class Engine:
             raise ReceiptError(f"{_NOT_IN_FORCE}: {', '.join(late)} did not acknowledge the plan")
         rows = [row for receipt in receipts for row in receipt.processes]
         self._members = processes.children(row.pid for row in rows if row.host == receipts[0].host)
-        leftovers.record_shared_memory(applied.folder, (member.pid for member in self._members))
         rows.sort(key=lambda row: (row.host, row.process, row.pid))
         return receipts[0].model_copy(update={"processes": (process.acknowledgement(), *rows)})
 

@@ -117,26 +117,13 @@ class Topology:
         """Makes it of what `read_topology` returned in each process of an engine, also through msgpack."""
         return cls(tuple(Row(**{**report, "engine": engine}) for report in reports))
 
-    @classmethod
-    def joined(cls, parts: Iterable[Topology]) -> Topology:
-        """Puts those of several engines together."""
-        return cls(tuple(row for part in parts for row in part.rows))
-
-    def check(self, expected: Expected, *, whole: bool = True) -> None:
+    def check(self, expected: Expected) -> None:
         """Compares what is there with the plan.
-
-        Args:
-            expected: The plan's groups.
-            whole: These are all the processes; else those of one engine among several.
 
         Raises:
             TopologyError: They differ; the message lists everything.
         """
-        problems = list(self._wrong_sizes(expected))
-        if whole and not problems:
-            problems += self._wrong_ranks(expected)
-            problems += self._wrong_experts(expected)
-        if problems:
+        if problems := list(self._wrong_sizes(expected)) or list(self._wrong_experts(expected)):
             raise TopologyError("the engine did not form the parallel groups of the plan: " + "; ".join(problems))
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -144,6 +131,8 @@ class Topology:
         return json.dumps([asdict(row) for row in self.rows], indent=indent)
 
     def _wrong_sizes(self, expected: Expected) -> Iterator[str]:
+        if len(self.rows) != (processes := expected.data * expected.tensor * expected.pipeline):
+            yield f"there are {len(self.rows)} processes instead of {processes}"
         wanted = {
             "data-parallel group": ("dp_size", expected.stepping_together),
             "pipeline": ("pp_size", expected.pipeline),
@@ -154,18 +143,6 @@ class Topology:
             for what, (field, size) in wanted.items():
                 if (got := getattr(row, field)) != size:
                     yield f"{row.name} is in a {what} of {got} instead of {size}"
-
-    def _wrong_ranks(self, expected: Expected) -> Iterator[str]:
-        processes = expected.data * expected.tensor * expected.pipeline
-        if len(self.rows) != processes:
-            yield f"there are {len(self.rows)} processes instead of {processes}"
-        independent = expected.strategy == "independent"
-        found = Counter((row.engine if independent else row.dp_rank, row.pp_rank, row.tp_rank) for row in self.rows)
-        yield from (f"DP {dp}, PP {pp}, TP {tp} is there {n} times" for (dp, pp, tp), n in sorted(found.items()) if n > 1)
-        if expected.experts == 1:
-            return
-        groups = Counter((row.engine if independent else 0, row.pp_rank, row.ep_rank) for row in self.rows)
-        yield from (f"EP {rank} is there {n} times" for (_, _, rank), n in groups.items() if n > 1)
 
     def _wrong_experts(self, expected: Expected) -> Iterator[str]:
         """Every expert of every layer must be somewhere: once, or in every process where experts are not distributed."""
@@ -191,11 +168,6 @@ def device_id(device: torch.device) -> str:
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
-def device_of(worker: Any) -> str:
-    """Returns the identity of a worker's device."""
-    return device_id(worker.device)
-
-
 def read_topology(worker: Any) -> dict[str, Any]:
     """Reads a vLLM worker's place in every parallel group and the experts that it holds; runs inside that worker.
 
@@ -212,7 +184,7 @@ def read_topology(worker: Any) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "device": device_id(worker.device),
-        "dp_rank": getattr(parallel, "data_parallel_index", parallel.data_parallel_rank),
+        "dp_rank": parallel.data_parallel_index,
         "dp_size": data.world_size,
         "pp_rank": pipeline.rank_in_group,
         "pp_size": pipeline.world_size,

@@ -240,44 +240,11 @@ def version_spans(completion: Any, version: str) -> list[tuple[str, int, int]]:
     return [(span.version, span.start, span.end) for span in spans]
 
 
-async def pause(engine: Any, *, clear_cache: bool, mode: str = "keep") -> None:
-    """Stops generation; with its cache dropped, a request that was kept is computed again once it goes on.
-
-    Args:
-        engine: Ranks of one data-parallel group agree on a pause, so all of them must be called together.
-        clear_cache: Drop the KV cache.
-        mode: What becomes of requests in flight: ``keep`` freezes, ``wait`` finishes, ``abort`` ends them.
-    """
-    await engine.pause_generation(mode=mode, clear_cache=clear_cache)
-
-
 async def hold(engine: Any, *, clear_cache: bool) -> None:
-    """Pauses for a refit: as `pause` does, without the 20 ms for which vLLM's front end waits so that outputs come first."""
-    if not hasattr(engine.engine_core, "pause_scheduler_async"):
-        await pause(engine, clear_cache=clear_cache)
-        return
-    if clear_cache and hasattr(engine, "renderer"):
+    """Pauses for a refit: as ``pause_generation`` does, without the 20 ms for which it waits so that outputs come first."""
+    if clear_cache:
         await engine.renderer.clear_mm_cache_async()
     await engine.engine_core.pause_scheduler_async(mode="keep", clear_cache=clear_cache)
-
-
-async def is_paused(engine: Any) -> bool:
-    """Returns whether generation is paused."""
-    return bool(await engine.is_paused())
-
-
-async def resume(engine: Any) -> None:
-    """Lets generation go on."""
-    await engine.resume_generation()
-
-
-async def abort_all(engine: Any) -> None:
-    """Ends every request, also those that came in over HTTP; the engine stays paused.
-
-    Pausing it with mode ``abort`` would do so too, but ranks of one data-parallel group agree on a pause, and here only one of
-    them may have something to abort.
-    """
-    await engine.abort(list(engine.output_processor.request_states), internal=True)
 
 
 async def label_weights(engine: Any, version: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import shutil
-import signal
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,7 @@ from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.variables import is_secret
 from quirks_core.facts.context import planned_variables
 from quirks_core.plan.diff import diff
-from worker.engine import leftovers, processes, vllm_adapter
+from worker.engine import leftovers
 from worker.engine.engine_rank import EngineRank
 from worker.refit.transport.channel import free_port
 
@@ -33,11 +31,13 @@ _OWN = "MODEL_QUIRKS_"
 class EngineActor:
     """One engine of a group. ``ray.remote`` is applied by the group, never here."""
 
+    _worker: VllmAsyncGenerationWorker
+
     def __init__(self) -> None:
-        """Makes a folder for all files of the engine, which the driver removes if this process is killed."""
-        self._worker: VllmAsyncGenerationWorker | None = None
+        """Makes a folder for all files of the engine, which the next start removes if this process is killed."""
         leftovers.collect()
-        self._folder = tempfile.tempdir = os.environ["TMPDIR"] = str(private_folder.make(leftovers.ACTORS))
+        self._folder = private_folder.make(leftovers.ACTORS)
+        tempfile.tempdir = os.environ["TMPDIR"] = str(self._folder)
         self._log = str(Path("/proc/self/fd/2").readlink())  # Ray gives each worker a file, which its children inherit
 
     async def start(
@@ -82,18 +82,11 @@ class EngineActor:
         }
 
     async def who(self) -> dict[str, Any]:
-        """Returns node, process and files of this actor, and a free port for the rendezvous of the ranks."""
+        """Returns node, process and log of this actor, and a free port for the rendezvous of the ranks."""
         import ray
 
         node = ray.util.get_node_ip_address()
-        return {
-            "node": node,
-            "port": free_port(node),
-            "node_id": ray.get_runtime_context().get_node_id(),
-            "pid": os.getpid(),
-            "log": self._log,
-            "folder": self._folder,
-        }
+        return {"node": node, "port": free_port(node), "pid": os.getpid(), "log": self._log}
 
     async def death(self) -> None:
         """Waits until the engine ends.
@@ -101,11 +94,12 @@ class EngineActor:
         Raises:
             EngineDiedError: It died.
         """
-        raise await self._started().engine.death()
+        async with self._worker.engine.watched():
+            await asyncio.Event().wait()
 
     async def state(self) -> dict[str, Any]:
         """Returns whether the engine lives and may generate (``problem``), and its weights; answers at all times."""
-        engine = self._started().engine
+        engine = self._worker.engine
         return {
             "alive": engine.alive,
             "problem": engine.readiness.problem,
@@ -114,30 +108,20 @@ class EngineActor:
         }
 
     async def stream(
-        self, kind: str, rows: Mapping[int, list[int]], rank: int | None, stop: Sequence[str], **options: Any
+        self, kind: str, rows: Mapping[int, list[int]], rank: int | None, *arguments: Any, **options: Any
     ) -> AsyncGenerator[tuple[int, Any], None]:
-        """Generates from prompts that the group has checked: ``samples`` or ``texts`` of `worker.generation.Requests`."""
-        async for item in getattr(self._started().requests, kind)(rows, stop, rank=rank, **options):
+        """Generates from prompts that the group has checked, by a call of `worker.generation.Requests`."""
+        async for item in getattr(self._worker.requests, kind)(rows, *arguments, rank=rank, **options):
             yield item
 
-    async def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Turns texts into token ids, as the worker does."""
-        worker = self._started()
-        tokenizer, special = worker.engine.llm.get_tokenizer(), worker.config.tokenizer.add_special_tokens
-        return [vllm_adapter.encoded(tokenizer, text, special) for text in texts]
-
     async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls a public method of the worker.
+        """Calls a method of the worker."""
+        return await getattr(self._worker, method)(*arguments, **named)
 
-        Raises:
-            QuirksError: The engine is not running.
-        """
-        return await getattr(self._started(), method)(*arguments, **named)
-
-    def _started(self) -> VllmAsyncGenerationWorker:
-        if self._worker is None:
-            raise QuirksError("the engine of this rank is not running; call start, or restart, first")
-        return self._worker
+    async def shutdown(self) -> None:
+        """Stops the engine and removes its files."""
+        await self._worker.shutdown()
+        private_folder.remove(self._folder)
 
 
 def plan_variables(environ: Mapping[str, str], fact_names: Iterable[str] = ()) -> dict[str, str]:
@@ -148,26 +132,5 @@ def plan_variables(environ: Mapping[str, str], fact_names: Iterable[str] = ()) -
 
 def _differences(there: Plan, here: Plan) -> str:
     found = diff(there, here)
-    known = [f"{change.name} is {change.a!r} there and {change.b!r} here" for change in found.facts]
-    slots = [f"{change.name} becomes {change.a['value']!r} there and {change.b['value']!r} here" for change in found.slots]
-    quirks = [f"quirk {change.name} differs" for change in found.quirks]
-    return "; ".join([*known, *slots, *quirks]) or "its installation applies other patches"
-
-
-def reap(pid: int, folder: str, grace_s: float) -> None:
-    """Makes sure, on an actor's own node, that its process has ended, and removes its folder of temporary files.
-
-    After a while it is killed: one that was stopped (SIGSTOP) does not end at Ray's request.
-    """
-    deadline = time.monotonic() + grace_s
-    while _runs(pid):
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
-    leftovers.remove_shared_memory(Path(folder))
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(pid: int) -> bool:
-    found = processes.children([pid])
-    return bool(found) and processes.all_run(found)
+    changes = (f"{one.name} is {one.a!r} there and {one.b!r} here" for one in (*found.facts, *found.slots, *found.quirks))
+    return "; ".join(changes) or "its installation applies other patches"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -16,49 +16,20 @@ _T = TypeVar("_T")
 _END = object()
 
 
-class Router:
-    """Counts the requests in flight of every engine, and gives the next prompt to the engine with the fewest.
-
-    Attributes:
-        in_flight: Requests of every engine.
-    """
-
-    def __init__(self, engines: int) -> None:
-        self.in_flight = [0] * engines
-
-    def share(self, rows: Mapping[int, list[int]], engine: int | None = None) -> dict[int, dict[int, list[int]]]:
-        """Distributes prompts by number, all to one engine if it is given, and counts them as in flight.
-
-        Returns:
-            By engine, its prompts by number; engines without any are missing.
-        """
-        shares: dict[int, dict[int, list[int]]] = {}
-        for index, row in rows.items():
-            chosen = self.in_flight.index(min(self.in_flight)) if engine is None else engine
-            self.in_flight[chosen] += 1
-            shares.setdefault(chosen, {})[index] = row
-        return shares
-
-    def done(self, engine: int, count: int = 1) -> None:
-        """Counts requests as ended, whatever their result."""
-        self.in_flight[engine] -= count
-
-
 class ActorSet:
     """Engines that were started together and can only be used together.
 
     Attributes:
         ranks: The driver's handles of the engines.
-        router: What every engine has in flight.
+        in_flight: Requests of every engine.
     """
 
     def __init__(self, ranks: Sequence[Rank], follow_s: float) -> None:
         """Starts to watch running engines; after one has failed, the others get `follow_s` to finish a common call."""
         self.ranks = tuple(ranks)
-        self.router = Router(len(self.ranks))
+        self.in_flight = [0] * len(self.ranks)
         self._follow_s = follow_s
-        self._loop = asyncio.get_running_loop()
-        self._failure: asyncio.Future[None] = self._loop.create_future()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watching = [asyncio.ensure_future(self._watch(rank)) for rank in self.ranks]
 
     @property
@@ -71,21 +42,16 @@ class ActorSet:
 
         Raises:
             RankError: One died.
-            QuirksError: The engines belong to another event loop.
         """
-        if asyncio.get_running_loop() is not self._loop:
-            raise QuirksError("the group was started on another event loop; make all calls from that one")
         if self._failure.done():
             self._failure.result()
 
     async def disband(self, why: str) -> None:
         """Ends every wait and stops watching; the engines are left as they are."""
-        if not self._loop.is_closed():
-            for task in self._watching:
-                task.cancel()
-            if asyncio.get_running_loop() is self._loop:
-                await asyncio.gather(*self._watching, return_exceptions=True)
-            self._fail(GenerationAbortedError(why))
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        self._fail(GenerationAbortedError(why))
 
     async def everybody(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
         """Calls a method of every worker at the same time; returns what each returned, in the order of the ranks.
@@ -128,11 +94,15 @@ class ActorSet:
     ) -> AsyncGenerator[Any, None]:
         """Distributes prompts and yields the results of all engines as they finish; leaving early aborts the rest everywhere.
 
-        All of them go to one data-parallel rank if it is given: a rank within the engine if there is only one engine. Further
-        arguments are those of `worker.group.actor.EngineActor.stream`.
+        Each goes to the engine with the fewest requests, or all of them to one data-parallel rank: a rank within the engine if
+        there is only one engine. Further arguments are those of `worker.group.actor.EngineActor.stream`.
         """
         alone = len(self.ranks) == 1
-        shares = self.router.share(dict(enumerate(rows)), None if alone else rank)
+        shares: dict[int, dict[int, list[int]]] = {}
+        for index, row in enumerate(rows):
+            chosen = self.in_flight.index(min(self.in_flight)) if alone or rank is None else rank
+            self.in_flight[chosen] += 1
+            shares.setdefault(chosen, {})[index] = row
         coming: asyncio.Queue[Any] = asyncio.Queue()
 
         async def follow(number: int, share: dict[int, list[int]]) -> None:
@@ -142,13 +112,13 @@ class ActorSet:
                 async with aclosing(stream) as items:
                     async for item in items:
                         left -= 1
-                        self.router.done(number)
+                        self.in_flight[number] -= 1
                         coming.put_nowait(item)
                 coming.put_nowait(_END)
             except Exception as error:
                 coming.put_nowait(error)
             finally:
-                self.router.done(number, left)
+                self.in_flight[number] -= left
 
         following = [asyncio.ensure_future(follow(number, share)) for number, share in shares.items()]
         late, running = [], len(following)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from quirks_core.base.errors import QuirksError, UsageError
@@ -17,17 +15,16 @@ from quirks_core.plan.summary import messages
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import launch
-from worker.batch import Batch, check_encoded, check_lengths, prompts, seeds, stop_strings, texts
+from worker.calls import Calls
 from worker.engine.engine_rank import EngineRank, Strategy
 from worker.engine.serial_lock import to_the_end
 from worker.engine.topology import Expected, Topology
-from worker.errors import RankError
+from worker.errors import NotReadyError, RankError
 from worker.group.actor import plan_variables
 from worker.group.actor_set import ActorSet
 from worker.group.ranks import Rank, Ranks
 from worker.group.refits import GroupRefits
 from worker.refit.weights.scope import RefitScope
-from worker.refit_calls import RefitCalls
 from worker.server.server import bearer_key
 
 if TYPE_CHECKING:
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
 _STOP_S = 30.0
 
 
-class WorkerGroup(RefitCalls):
+class WorkerGroup(Calls):
     """Generates with several vLLM engines, each in a Ray actor, and takes new weights from a trainer.
 
     ``parallel.dp_strategy`` defines how the engines belong together. The constructor resolves the plan, so a refused
@@ -57,6 +54,7 @@ class WorkerGroup(RefitCalls):
         strategy: How the engines belong together.
         warnings: What the user should know: the plan's warnings, and those of the engines.
         receipts: What every process of each engine acknowledged; available once the engines run.
+        topology: The parallel ranks of all processes and the experts that each holds; empty before.
         refits: The refits of all engines together.
         openai_api_key: The bearer key that all servers require; None if there are none, or they require none.
     """
@@ -67,8 +65,6 @@ class WorkerGroup(RefitCalls):
         *,
         disable: Sequence[str] = (),
         force: Sequence[str] = (),
-        strict: bool = False,
-        locked: str | Path | None = None,
     ) -> None:
         """Resolves the plan.
 
@@ -76,15 +72,13 @@ class WorkerGroup(RefitCalls):
             config: The configuration, or a nested mapping of one.
             disable: Names to turn off, as for the worker.
             force: Names to turn on, as for the worker.
-            strict: As for the worker.
-            locked: As for the worker; read only here, because every engine's plan is compared with the group's.
 
         Raises:
             UsageError, RefusedError, LockError, BrokenPluginsError: As for the worker.
         """
         self._typed = launch.parsed(config)
         self._call = SwitchNames(disable, force)
-        making = PlanOptions.gather(self._typed, call=self._call, strict=strict, locked=locked)
+        making = PlanOptions.gather(self._typed, call=self._call)
         registry = making.registry()
         self._fact_names = sorted(registry.fact_names)
         self.plan: Plan = make_plan(self._typed, making, registry=registry)
@@ -105,25 +99,14 @@ class WorkerGroup(RefitCalls):
         self._actors: ActorSet | None = None
         self._changing = asyncio.Lock()
         self._starts = 0
-        self._topology: Topology | None = None
+        self.topology = Topology(())
         self._announced: dict[str, Any] | None = None
-        self._longest = 0
+        self._context = 0
         key = bearer_key(self.config.server) if self.config.server.enabled else None
         self.openai_api_key: str | None = None if key is None else key.get_secret_value()
         self.receipts: list[Receipt] = []
 
     # ---- start and stop
-
-    @property
-    def topology(self) -> Topology:
-        """The parallel ranks of all processes and the experts that each holds.
-
-        Raises:
-            QuirksError: The group has not been started.
-        """
-        if self._topology is None:
-            raise QuirksError("there is no topology before the engines run; call start first")
-        return self._topology
 
     async def start(self) -> None:
         """Makes the actors and starts all engines at the same time.
@@ -184,45 +167,8 @@ class WorkerGroup(RefitCalls):
         states = await asyncio.gather(*(rank.state() for rank in actors.ranks))
         return [
             {**state, "problem": state["problem"] or actors.problem, "in_flight": count}
-            for state, count in zip(states, actors.router.in_flight, strict=True)
+            for state, count in zip(states, actors.in_flight, strict=True)
         ]
-
-    # ---- generation
-
-    async def generate_async(
-        self, data: Mapping[str, Any], greedy: bool = False, rank: int | None = None
-    ) -> AsyncGenerator[tuple[int, Batch], None]:
-        """Generates from a batch of prompts, each on the engine with the least to do; else as the worker does.
-
-        Args:
-            data: As for the worker.
-            greedy: Take the most probable token instead of sampling.
-            rank: The data-parallel rank that all of them go to; the group chooses if None.
-
-        Raises:
-            RankError: An engine died. Further errors are the worker's.
-        """
-        rows = prompts(data)
-        actors = self._ready(rank)
-        check_lengths(rows, self._longest)
-        stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        options = {"greedy": greedy, "seeds": seeds(data, len(rows))}
-        async with aclosing(actors.generate("samples", rows, rank, stop, **options)) as samples:
-            async for item in samples:
-                yield item
-
-    async def generate_text_async(
-        self, data: Mapping[str, Any], greedy: bool = False, rank: int | None = None
-    ) -> AsyncGenerator[tuple[int, dict[str, list[str]]], None]:
-        """Generates text from a batch of text prompts, as the worker does; ``rank`` and errors as for `generate_async`."""
-        prompted = texts(data)
-        actors = self._ready(rank)
-        rows = await actors.alive(actors.ranks[0].call("encode", prompted))
-        check_encoded(rows, self._longest)
-        stop = stop_strings(data, len(rows), self.config.sampling.stop_strings)
-        async with aclosing(actors.generate("texts", rows, rank, stop, greedy=greedy)) as finished:
-            async for index, text in finished:
-                yield index, {"texts": [text]}
 
     # ---- refit
 
@@ -335,12 +281,11 @@ class WorkerGroup(RefitCalls):
             for rank in ranks
         ]
         started = await self._all_up(ranks, calls)
-        topology = Topology.joined(item["topology"] for item in started)
-        topology.check(Expected.of(self.plan))
-        self._topology = topology
+        self.topology = Topology(tuple(row for item in started for row in item["topology"].rows))
+        self.topology.check(Expected.of(self.plan))
         self.receipts = [item["receipt"] for item in started]
         self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
-        self._longest = started[0]["longest"]
+        self._context = started[0]["longest"]
         devices = [[row.device for row in item["topology"].rows] for item in started]
         self.refits.started([rank.node for rank in ranks], devices)
         self._actors = ActorSet(ranks, self.config.refit.timeout_s)
@@ -348,13 +293,10 @@ class WorkerGroup(RefitCalls):
 
     async def _stop(self, why: str) -> None:
         actors, self._actors = self._actors, None
-        try:
-            if actors is not None:
-                await actors.disband(why)
-            self.refits.sender.leave()
-            await self._ranks.end(_STOP_S if actors is not None else 0)  # engines that were still starting cannot listen
-        finally:
-            self._ranks.disconnect()
+        if actors is not None:
+            await actors.disband(why)
+        self.refits.sender.leave()
+        await self._ranks.end(_STOP_S if actors is not None else 0)  # engines that were still starting cannot listen
 
     def _config_of(self, number: int) -> dict[str, Any]:
         """The user's configuration for one engine: all servers have the same key, and each has its own port."""
@@ -392,10 +334,22 @@ class WorkerGroup(RefitCalls):
         self._actors.check()
         return self._actors
 
-    def _ready(self, rank: int | None) -> ActorSet:
-        """The engines, if they may generate now."""
+    @property
+    def _longest(self) -> int:
+        self._running()
+        return self._context
+
+    async def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        actors = self._running()
+        found: list[list[int]] = await actors.alive(actors.ranks[0].call("call", "_encode", texts))
+        return found
+
+    def _stream(
+        self, kind: str, rows: Sequence[list[int]], rank: int | None, *arguments: Any, **options: Any
+    ) -> AsyncGenerator[tuple[int, Any], None]:
         actors, count = self._running(), self.plan.value("engine.data_parallel_size")
         if rank is not None and not 0 <= rank < count:
             raise UsageError(f"rank {rank} does not exist: there are {count}, counted from 0")
-        self.refits.check()
-        return actors
+        if self.refits.problem is not None:
+            raise NotReadyError(self.refits.problem)
+        return actors.generate(kind, rows, rank, *arguments, **options)

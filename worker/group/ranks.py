@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
-import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from math import ceil
 from typing import Any
 
-from quirks_core.base.errors import QuirksError, UsageError, shortened
+from quirks_core.base.errors import QuirksError, shortened
 from quirks_core.configuration.sections import ClusterSection
 from quirks_core.configuration.variables import is_secret
 from worker.errors import EngineDiedError, RankError
-from worker.group.actor import EngineActor, plan_variables, reap
+from worker.group.actor import EngineActor, plan_variables
 
 #: Further variables than those that affect plans: processes read them before our code runs, or they name caches.
 _TRAVELLING = ("HF_", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
-#: Concurrency group of the methods that answer while an engine starts, and how many of such calls an actor answers at once.
-_WATCH, _WATCHED, _WATCHERS = "watch", ("state", "who"), 4
-#: Calls that an actor has in flight at most: one for each call of `generate_async` and the like.
-_CALLS = 4096
-#: Those of them that are no streams of samples: a pause must not wait for them.
-_RESERVED = 64
+#: Calls that an actor has in flight at most, one for each call of `generate_async` and the like: a pause must not wait.
+_CALLS = 100_000
 #: Seconds that an actor gets to answer a question that needs no engine.
 _ANSWER_S = 3.0
-#: Seconds that a killed actor's process gets to end before it is killed by the system's means.
-_GRACE_S = 5.0
 _HOST_AND_PORT = re.compile(r"([^/]+):(\d+)")
-_LOGGER = logging.getLogger("model_quirks")
 
 
 class Rank:
@@ -41,9 +32,7 @@ class Rank:
         number: Which engine of the group.
         node: Address of its node; empty until the actor answers, as all that follows.
         port: A free port there.
-        node_id: Ray's name of the node.
         pid: The actor's process.
-        folder: The actor's temporary files.
         log: File that the actor and its engine's processes write to.
     """
 
@@ -52,11 +41,8 @@ class Rank:
         self.actor = actor
         self.node = ""
         self.port = 0
-        self.node_id = ""
         self.pid = 0
-        self.folder = ""
         self.log = ""
-        self._streams = asyncio.Semaphore(_CALLS - _RESERVED)
 
     async def connect(self) -> None:
         """Waits until the actor runs and reports its node.
@@ -64,22 +50,17 @@ class Rank:
         Raises:
             RankError: It died.
         """
-        found = await self.call("who")
-        for name, value in found.items():
-            setattr(self, name, value)
+        vars(self).update(await self.call("who"))
 
     async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls the actor on its own event loop, which is blocked while the engine starts; what is watched answers then, too.
+        """Calls the actor, whose event loop is blocked while the engine starts.
 
         Raises:
             RankError: The actor died, or raised an error that is not a `QuirksError`.
             QuirksError: The worker raised it; the message begins with the rank.
         """
-        remote = getattr(self.actor, method)
-        if method in _WATCHED:
-            remote = remote.options(concurrency_group=_WATCH)
         try:
-            return await remote.remote(*arguments, **named)
+            return await getattr(self.actor, method).remote(*arguments, **named)
         except Exception as error:
             raise self._named(error) from None
 
@@ -87,27 +68,22 @@ class Rank:
         """Yields what the actor's generator yields; leaving early ends it there too. Errors as for `call`."""
         import ray
 
-        items: Any = None
-        async with self._streams:
-            try:
-                items = self.actor.stream.options(num_returns="streaming").remote(*arguments, **options)
-                while True:
-                    try:
-                        item = await (await anext(items))
-                    except StopAsyncIteration:
-                        items = None
-                        return
-                    yield item
-            except Exception as error:
-                items = None  # it has ended
-                raise self._named(error) from None
-            finally:
-                if items is not None:
-                    ray.cancel(items)
-                    # The next call of the engine must find these requests gone.
-                    with suppress(Exception):  # it ends as cancelled, or is late
-                        async with asyncio.timeout(_ANSWER_S):
-                            await items.completed()
+        items = self.actor.stream.options(num_returns="streaming").remote(*arguments, **options)
+        has_ended = False
+        try:
+            async for item in items:
+                yield await item
+            has_ended = True
+        except Exception as error:
+            has_ended = True
+            raise self._named(error) from None
+        finally:
+            if not has_ended:
+                ray.cancel(items)
+                # The next call of the engine must find these requests gone.
+                with suppress(Exception):  # it ends as cancelled, or is late
+                    async with asyncio.timeout(_ANSWER_S):
+                        await items.completed()
 
     async def state(self) -> dict[str, Any]:
         """Returns the state of the engine within a few seconds, whatever it is."""
@@ -128,7 +104,8 @@ class Rank:
         if isinstance(cause, EngineDiedError):
             return RankError(f"{who}: {cause}".replace(EngineDiedError.REMEDY, "call restart"))
         if isinstance(cause, QuirksError):
-            return _regiven(cause, f"{who}: {cause}")
+            cause.args = (f"{who}: {cause}",)
+            return cause
         if isinstance(cause, RayActorError):
             where = f"process {self.pid or 'unknown'} on {self.node or 'no node yet'}"
             why = "" if self.pid else f": {shortened(str(cause))}"
@@ -162,58 +139,51 @@ class Ranks:
             RankError: Ray has no room for them within the time limit, or one died.
         """
         import ray
+        from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         await self._connect()
-        await self._place()
-        kind = ray.remote(concurrency_groups={_WATCH: _WATCHERS})(EngineActor)
-        actors = [
-            kind.options(
-                num_cpus=self._bundle["CPU"],
-                num_gpus=self._bundle.get("GPU", 0),
-                max_concurrency=_CALLS,
-                runtime_env={"env_vars": travelling({**os.environ, **self._configured})},
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    placement_group=self._placement, placement_group_bundle_index=number
-                ),
-            ).remote()
-            for number in range(self._engines)
-        ]
-        self.all = tuple(Rank(number, actor) for number, actor in enumerate(actors))
-        limit_s = self._section.start_timeout_s
+        bundles = [dict(self._bundle) for _ in range(self._engines)]
+        self._placement = placement_group(bundles, strategy=self._section.placement.upper())
+        options = {
+            "num_cpus": self._bundle["CPU"],
+            "num_gpus": self._bundle.get("GPU", 0),
+            "max_concurrency": _CALLS,
+            "runtime_env": {"env_vars": travelling({**os.environ, **self._configured})},
+        }
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(self._section.start_timeout_s):
+                await self._placement.ready()
+                places = [PlacementGroupSchedulingStrategy(self._placement, number) for number in range(self._engines)]
+                actors = [ray.remote(EngineActor).options(**options, scheduling_strategy=place).remote() for place in places]
+                self.all = tuple(Rank(number, actor) for number, actor in enumerate(actors))
                 await asyncio.gather(*(rank.connect() for rank in self.all))
         except TimeoutError:
-            missing = ", ".join(str(rank.number) for rank in self.all if not rank.pid)
+            have = {name: value for name, value in ray.available_resources().items() if name in self._bundle}
             raise RankError(
-                f"the group did not start: no actor for rank {missing} within cluster.start_timeout_s = {limit_s:g} s"
+                f"Ray did not start {self._engines} engines with {self._bundle} each within cluster.start_timeout_s = "
+                f"{self._section.start_timeout_s:g} s; free are {have}. Lower cluster.cpus_per_engine or "
+                "engine.data_parallel_size, or add nodes"
             ) from None
 
     async def end(self, timeout_s: float) -> None:
-        """Ends the actors: engines get some time to stop by themselves, and are killed then with all their processes."""
+        """Ends the actors, and Ray if `create` started it; engines get some time to stop before Ray kills their processes."""
         import ray
 
         ranks, self.all = self.all, ()
         if not ray.is_initialized():
             return  # and nothing is left of it
         if ranks and timeout_s:
-            stopping = [asyncio.ensure_future(rank.call("call", "shutdown")) for rank in ranks]
+            stopping = [asyncio.ensure_future(rank.call("shutdown")) for rank in ranks]
             await asyncio.wait(stopping, timeout=timeout_s)
             for task in stopping:
                 task.cancel()
             await asyncio.gather(*stopping, return_exceptions=True)
         for rank in ranks:
             ray.kill(rank.actor)
-        await asyncio.gather(*(self._reap(rank) for rank in ranks if rank.pid))
         if self._placement is not None:  # its nodes may be gone
             ray.util.remove_placement_group(self._placement)
             self._placement = None
-
-    def disconnect(self) -> None:
-        """Ends Ray if `create` started it."""
-        import ray
-
         if self._started_ray:
             ray.shutdown()
             self._started_ray = False
@@ -223,17 +193,12 @@ class Ranks:
 
         Raises:
             RankError: The cluster cannot be reached.
-            UsageError: This process belongs to another cluster than the configured one.
         """
         import ray
 
-        typed = self._section.address
         if ray.is_initialized():
-            found = ray.get_runtime_context().gcs_address
-            if typed is not None and await _resolved(typed) != await _resolved(found):
-                raise UsageError(f"cluster.address is {typed!r}, but this process belongs to the Ray cluster at {found}")
             return
-        address = typed or os.environ.get("RAY_ADDRESS") or "local"
+        address = self._section.address or os.environ.get("RAY_ADDRESS") or "local"
         own: dict[str, Any] = {}
         if address == "local":  # without an address Ray would join the cluster that was last started on this machine
             cpus = self._bundle["CPU"] * self._engines
@@ -249,55 +214,8 @@ class Ranks:
             raise RankError(f"the Ray cluster at {address!r} (cluster.address) cannot be reached: {reason}") from error
         self._started_ray = True
 
-    async def _place(self) -> None:
-        import ray
-        from ray.util.placement_group import placement_group
-
-        self._placement = placement_group(
-            [dict(self._bundle) for _ in range(self._engines)], strategy=self._section.placement.upper()
-        )
-        try:
-            async with asyncio.timeout(self._section.start_timeout_s):
-                await self._placement.ready()
-        except TimeoutError:
-            have = {name: value for name, value in ray.available_resources().items() if name in self._bundle}
-            raise RankError(
-                f"Ray found no room for {self._engines} engines with {self._bundle} each within cluster.start_timeout_s = "
-                f"{self._section.start_timeout_s:g} s; free are {have}. Lower cluster.cpus_per_engine or "
-                "engine.data_parallel_size, or add nodes"
-            ) from None
-
-    async def _reap(self, rank: Rank) -> None:
-        """Waits until nothing is left of an actor, because the next step needs its memory."""
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        left = (rank.pid, rank.folder, _GRACE_S)
-        if rank.node == ray.util.get_node_ip_address():
-            await asyncio.to_thread(reap, *left)
-            return
-        there = NodeAffinitySchedulingStrategy(rank.node_id, soft=False)
-        try:
-            await ray.remote(reap).options(num_cpus=0, scheduling_strategy=there).remote(*left)
-        except Exception as error:
-            _LOGGER.warning("rank %d: its files on node %s were not removed: %s", rank.number, rank.node, error)
-
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that every actor's process starts with; nothing that looks like a secret: Ray logs them."""
     more = {name: value for name, value in environ.items() if name.startswith(_TRAVELLING) and not is_secret(name)}
     return {**plan_variables(environ), **more}
-
-
-async def _resolved(address: str) -> object:
-    """Resolves an address: two spellings may mean the same."""
-    plain = _HOST_AND_PORT.fullmatch(address)
-    if plain is None:
-        return address
-    found = await asyncio.get_running_loop().getaddrinfo(plain[1], int(plain[2]), type=socket.SOCK_STREAM)
-    return sorted(where for *_, where in found)
-
-
-def _regiven(error: QuirksError, text: str) -> QuirksError:
-    """Returns an error of the same class with another text; classes that need more than a text become a `RankError`."""
-    return RankError(text) if "__init__" in vars(type(error)) else type(error)(text)

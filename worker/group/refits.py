@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from quirks_core.configuration.sections import RefitSection
 from quirks_core.plan.records import Plan
-from worker.engine.readiness import start_problem
 from worker.engine.serial_lock import SerialLock
-from worker.errors import NotReadyError, RefitError, RefitRejectedError
+from worker.errors import RefitError, RefitRejectedError
 from worker.group.actor_set import ActorSet
 from worker.refit.advice import kind_of, main_cause, way_back
 from worker.refit.sending import ModelSender
@@ -27,8 +26,7 @@ class GroupRefits:
     """Sends weights to all engines of a group, one refit at a time.
 
     Attributes:
-        problem: Why nothing may be generated: the engines hold dummy weights, or may hold weights of different versions.
-            None if they have those of one policy.
+        problem: Why no engine may generate: they may hold weights of different versions. None if they have those of one policy.
         joined: Whether all processes are still in the group that they joined last.
         sender: Sends models of this process.
         lock: Held while a refit, a pause, a resume, sleep or waking is under way: all engines must take them in the same order.
@@ -37,8 +35,7 @@ class GroupRefits:
 
     def __init__(self, section: RefitSection, plan: Plan, actors: Callable[[], ActorSet]) -> None:
         """Keeps what every refit needs; `actors` returns the running engines."""
-        self._start_problem = start_problem(plan)
-        self.problem = self._start_problem
+        self.problem: str | None = None
         self._dummy = plan.value("engine.load_format") == "dummy"
         self.joined = False
         self.sender = ModelSender(self, section, plan.value("refit.scope"))
@@ -58,16 +55,7 @@ class GroupRefits:
         self.address = ray.util.get_node_ip_address()
         self._elsewhere = sorted(set(nodes) - {self.address})
         self._devices = [list(listed) for listed in devices]
-        self.problem = self._start_problem
-
-    def check(self) -> None:
-        """Makes sure that all engines hold the weights of one policy.
-
-        Raises:
-            NotReadyError: They may not.
-        """
-        if self.problem is not None:
-            raise NotReadyError(self.problem)
+        self.problem = None
 
     async def between(self, method: str, *arguments: Any, **named: Any) -> None:
         """Waits until no refit is under way, then calls a method of every worker."""

@@ -18,7 +18,6 @@ from worker.engine import vllm_adapter
 from worker.engine.engine import Engine
 from worker.engine.leftovers import REFITS
 from worker.engine.serial_lock import SerialLock
-from worker.engine.topology import device_of
 from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts
 from worker.refit.engine import ledger, receiving
@@ -106,6 +105,7 @@ class Refitting:
         engine: Engine,
         section: RefitSection,
         plan: Plan,
+        devices: list[str],
         abort: Callable[[str], None],
         warn: Callable[..., None],
     ) -> None:
@@ -115,6 +115,7 @@ class Refitting:
             engine: The engine, whose readiness a refit changes.
             section: How weights are transferred.
             plan: What a refit sends, and whether it drops the KV cache.
+            devices: The device of every process of the engine.
             abort: Ends the worker's own requests, with a reason.
             warn: Warns the user; a repeated message may come again.
         """
@@ -134,7 +135,7 @@ class Refitting:
         self._abort = abort
         self._warn = warn
         self._ranks: list[int] | None = None
-        self._devices: list[str] | None = None
+        self._devices = devices
 
     # ---- from a trainer elsewhere
 
@@ -201,9 +202,7 @@ class Refitting:
 
     async def devices(self) -> list[str]:
         """Returns the device of every process of the engine."""
-        if self._devices is None:
-            self._devices = await self._engine.call(device_of)
-        return list(self._devices)
+        return self._devices
 
     async def join_sender(self, port: int, world_size: int) -> None:
         """Has every process of the engine join the group that this process opens."""
@@ -245,7 +244,7 @@ class Refitting:
     async def paused(self, *, clear_cache: bool) -> AsyncIterator[None]:
         """Nothing is generated meanwhile; an engine that died cannot be resumed."""
         async with self._engine.watched() as llm:
-            still = await vllm_adapter.is_paused(llm)
+            still = await llm.is_paused()
         try:
             async with self._engine.watched() as llm:
                 await vllm_adapter.hold(llm, clear_cache=clear_cache)
@@ -253,7 +252,7 @@ class Refitting:
         finally:
             if self._engine.alive and not still:
                 async with self._engine.watched() as llm:
-                    await vllm_adapter.resume(llm)
+                    await llm.resume_generation()
 
     # ---- end
 
@@ -360,7 +359,8 @@ class Refitting:
         readiness.broken(why)
         self._abort(why)
         async with self._engine.watched() as llm:
-            await vllm_adapter.abort_all(llm)
+            # Pausing with mode "abort" would do so too, but ranks of one data-parallel group agree on a pause.
+            await llm.abort(list(llm.output_processor.request_states), internal=True)
         return kind(why)
 
     def _note_step(self, error: Exception) -> None:

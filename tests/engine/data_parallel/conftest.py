@@ -47,7 +47,7 @@ def tokens():
 
     async def generate(group, prompts, *, greedy=True, rank=None, **more):
         found = {}
-        async for index, output in group.generate_async({**batch_of(prompts), **more}, greedy=greedy, rank=rank):
+        async for index, output in group.generate_async({**batch_of(prompts), **more}, greedy=greedy, data_parallel_rank=rank):
             found[index] = tuple(output["output_ids"][0, len(prompts[index]) :].tolist())
         return [found[index] for index in range(len(prompts))]
 

@@ -58,7 +58,7 @@ async def started(checkpoint, grouped):
 def group(started):
     """The group; a test must leave it idle."""
     yield started
-    assert started._actors is None or started._actors.router.in_flight == [0, 0]
+    assert started._actors is None or started._actors.in_flight == [0, 0]
 
 
 @pytest.fixture
@@ -114,9 +114,9 @@ async def test_a_thousand_evenly_shared_requests_keep_their_places(group, tokens
     expected = await tokens(group, prompts[:500], rank=0)
 
     running = asyncio.ensure_future(tokens(group, prompts))
-    while not any(group._actors.router.in_flight):  # noqa: ASYNC110 - the router offers no event
+    while not any(group._actors.in_flight):  # noqa: ASYNC110 - it offers no event
         await asyncio.sleep(0)  # one turn of the loop shares all of them out
-    assert group._actors.router.in_flight == [500, 500]
+    assert group._actors.in_flight == [500, 500]
     got = await running
 
     assert got == expected + expected
@@ -167,7 +167,8 @@ async def test_a_refit_in_the_middle_reaches_all_ranks(
 ):
     refit_section(group.refits.sender, transport=transport)
     running = [
-        asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True, rank=rank))) for rank in (0, 1)
+        asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS[:1]), greedy=True, data_parallel_rank=rank)))
+        for rank in (0, 1)
     ]
     await under_way()
     call = Rank.call
@@ -239,7 +240,7 @@ async def test_texts_are_generated_by_all_ranks_in_their_places(group):
     prompts = [f"t{number} t{number + 1}" for number in range(3, 9)]
 
     by_all, by_one = [
-        dict([item async for item in group.generate_text_async({"prompts": prompts}, greedy=True, rank=rank)])
+        dict([item async for item in group.generate_text_async({"prompts": prompts}, greedy=True, data_parallel_rank=rank)])
         for rank in (None, 1)
     ]
 
@@ -248,12 +249,12 @@ async def test_texts_are_generated_by_all_ranks_in_their_places(group):
 
 
 async def test_what_cannot_be_generated_is_refused_before_it_is_sent(group):
-    with pytest.raises(BatchError, match=r"prompts \[1\] are empty"):
+    with pytest.raises(BatchError, match=r"rows \[1\] are empty"):
         await anext(group.generate_text_async({"prompts": ["t3", ""]}))
-    with pytest.raises(BatchError, match=r"rows \[1\] are longer than engine\.max_model_len = 256"):
+    with pytest.raises(BatchError, match=r"rows \[1\] are empty, or longer than engine\.max_model_len = 256"):
         await anext(group.generate_async(batch_of([PROMPTS[0], (*SHORT, 1, 2, 3)])))
     with pytest.raises(QuirksError, match="rank 2 does not exist: there are 2"):
-        await anext(group.generate_async(batch_of(PROMPTS), rank=2))
+        await anext(group.generate_async(batch_of(PROMPTS), data_parallel_rank=2))
 
 
 async def test_one_key_opens_the_server_of_every_rank(group):
@@ -271,14 +272,14 @@ async def test_one_key_opens_the_server_of_every_rank(group):
 
 
 async def test_a_killed_engine_s_rank_is_named_until_a_restart(group, of_group, right):
-    running = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS * 20), rank=0)))
+    running = asyncio.ensure_future(anext(group.generate_async(batch_of(PROMPTS * 20), data_parallel_rank=0)))
     await asyncio.sleep(0.05)
     before = of_group(group)
     core = next(one.pid for one in group.receipts[1].processes if one.process.startswith("EngineCore"))
 
     os.kill(core, signal.SIGKILL)
     with pytest.raises(RankError, match=r"rank 1: the engine died: .*was killed by SIGKILL; call restart(?!_async)"):
-        await asyncio.gather(running, anext(group.generate_async(batch_of(PROMPTS), rank=1)))
+        await asyncio.gather(running, anext(group.generate_async(batch_of(PROMPTS), data_parallel_rank=1)))
     with pytest.raises(RankError, match="rank 1: the engine died"):
         await anext(group.generate_async(batch_of(PROMPTS)))
     pids = [process.pid for process in before.actors]
@@ -294,7 +295,7 @@ async def test_a_killed_actor_s_rank_is_named_and_leaves_no_process(group, of_gr
     before = of_group(group)
 
     async def all_samples():
-        return [item async for item in group.generate_async(batch_of(PROMPTS * 200), rank=1)]
+        return [item async for item in group.generate_async(batch_of(PROMPTS * 200), data_parallel_rank=1)]
 
     running = asyncio.ensure_future(all_samples())
     await asyncio.sleep(0.05)

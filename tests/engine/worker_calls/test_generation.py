@@ -46,7 +46,7 @@ async def test_a_step_holds_as_many_requests_as_one_of_llm(worker):
 
 
 async def test_a_prompt_longer_than_the_context_is_refused(worker, lab):
-    with pytest.raises(BatchError, match=r"rows \[1\] are longer than engine\.max_model_len = 1024"):
+    with pytest.raises(BatchError, match=r"rows \[1\] are empty, or longer than engine\.max_model_len = 1024"):
         await collected(worker, lab.batch_of([[7], [7] * (LONGEST + 1)]))
 
 
@@ -156,7 +156,7 @@ async def test_a_sample_over_its_time_limit_is_aborted_last(worker, lab, samplin
 async def test_every_sample_over_the_limit_is_named(worker, lab, monkeypatch):
     monkeypatch.setattr(worker.requests, "timeout_s", 0.001)
 
-    with pytest.raises(GenerationTimeoutError, match=r"samples 0, 1, 2 took longer .* and were aborted"):
+    with pytest.raises(GenerationTimeoutError, match=r"sample 0, 1, 2 took longer .* and was aborted"):
         await collected(worker, lab.batch_of(lab.PROMPTS))
 
 
