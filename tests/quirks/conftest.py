@@ -17,7 +17,14 @@ from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 
 #: Tests of what comes with an engine, or with its tools.
-_OF_ENGINES = ("coalesced_outputs", "decode_slots", "fp8_block_experts", "installed_source", "model_config", "rollout_precision")
+_OF_ENGINES = (
+    "coalesced_outputs",
+    "decode_slots",
+    "fp8_block_experts",
+    "installed_source",
+    "model_config",
+    "rollout_precision",
+)
 collect_ignore = [] if HAS_VLLM else [f"test_{name}.py" for name in _OF_ENGINES]
 
 
