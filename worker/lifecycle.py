@@ -263,7 +263,7 @@ class WorkerLifecycle:
 
     @property
     def openai_api_key(self) -> str | None:
-        """The bearer key that the server requires; None if it requires none or there is no server."""
+        """The bearer key that the server requires; None if there is no server."""
         server = self._server
         return None if server is None else server.api_key
 
@@ -280,18 +280,16 @@ class WorkerLifecycle:
 
     async def _setup_vllm_server(self) -> str:
         """Starts the server in this event loop; returns its base URL."""
-        server = self._openai_server(self._listener)
+        self._parts.server = server = self._openai_server(self._listener)
         self._listener = None
         await server.start()
-        self._parts.server = server
-        self._warn(*server.warnings)
         return server.base_url
 
     def _openai_server(self, listener: Listener | None = None) -> OpenAIServer:
         from worker.server import OpenAIServer
         from worker.server.trainer_client import TrainerClient
 
-        return OpenAIServer(self.engine, self.config, listener=listener, trainer=TrainerClient(self))
+        return OpenAIServer(self.engine, self.config, TrainerClient(self), listener)
 
     # ---- parts
 

@@ -23,7 +23,7 @@ def config_of(*, cluster=None, **section):
 
 
 def server_of(**section):
-    return OpenAIServer(SimpleNamespace(), config_of(**section))
+    return OpenAIServer(SimpleNamespace(), config_of(**section), SimpleNamespace())
 
 
 @pytest.fixture
@@ -40,7 +40,6 @@ def port_of(listener):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"auth": False, "api_key": KEY}, "auth is false but there is an api_key"),
         ({"rl_api_key": KEY}, "there is an rl_api_key but rl_routes is false"),
         ({"rl_routes": True, "rl_api_key": KEY, "api_key": KEY}, "who may generate could replace the weights"),
         *(({"api_key": key}, "server.api_key: must be a text of visible ASCII") for key in ("1 2", "schlüssel-1234", 12341234)),
@@ -72,12 +71,9 @@ def test_the_key_is_configured_or_the_environment_s_or_made(monkeypatch):
     assert all(len(key) >= 32 for key in made)
     assert server_of().api_key == "from-outside"
     assert server_of(api_key=KEY).api_key == KEY
-    assert server_of(auth=False).api_key is None
 
 
-def test_a_server_without_an_address_is_on_the_loopback(reserved):
-    with pytest.raises(ServerStartError, match="no address before it is started"):
-        _ = server_of().base_url
+def test_a_server_without_a_host_is_on_the_loopback(reserved):
     one, other = reserved(), reserved()
 
     assert one.base_url == f"http://127.0.0.1:{port_of(one)}/v1"
@@ -103,7 +99,7 @@ async def test_a_port_that_is_taken_is_found_before_the_engine_starts(model, res
     port = port_of(reserved())
     worker = VllmAsyncGenerationWorker({"model": str(model()), "server": {"enabled": True, "port": port}})
 
-    with pytest.raises(ServerStartError, match=f"port {port}: Address already in use"):
+    with pytest.raises(ServerStartError, match=f"Address already in use .*{port}"):
         await worker.post_init_async()
 
     assert not started

@@ -58,7 +58,7 @@ class WorkerGroup(RefitCalls):
         warnings: What the user should know: the plan's warnings, and those of the engines.
         receipts: What every process of each engine acknowledged; available once the engines run.
         refits: The refits of all engines together.
-        openai_api_key: The bearer key that all servers require; None if there are none, or they require none.
+        openai_api_key: The bearer key that all servers require; None if there are none.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class WorkerGroup(RefitCalls):
         self._topology: Topology | None = None
         self._announced: dict[str, Any] | None = None
         self._longest = 0
-        key = bearer_key(self.config.server) if self.config.server.enabled else None
-        self.openai_api_key: str | None = None if key is None else key.get_secret_value()
+        enabled = self.config.server.enabled
+        self.openai_api_key = bearer_key(self.config.server).get_secret_value() if enabled else None
         self.receipts: list[Receipt] = []
 
     # ---- start and stop

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
+from worker.server.access import RequireKey
 from worker.server.errors import ServerStartError
 from worker.server.listening import BACKLOG, Listener
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from quirks_core.configuration.sections import ServerSection
     from worker.engine.engine import Engine
     from worker.server.trainer_client import TrainerClient
-
-_LOG = logging.getLogger(__name__)
 
 #: vLLM reads an empty list of media hosts as all hosts. No host has this name, and vLLM's error message quotes it.
 _NO_HOST = "none, because engine.allowed_media_domains is empty"
@@ -40,46 +38,31 @@ class OpenAIServer:
     Args:
         engine: The engine; what it must not do now, or its death, is status 503 with that message.
         config: The configuration; its ``server`` section is ours.
-        listener: The address, if it is reserved already; the server closes it.
         trainer: The engine for vLLM's routes for trainers, if ``server.rl_routes`` is set.
+        listener: The address, if it is reserved already; the server closes it.
 
     Attributes:
-        warnings: What the user should know.
+        base_url: ``http://host:port/v1``, reachable from other nodes if the server listens on every interface; empty before the
+            start.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        config: GenerationConfig,
-        *,
-        listener: Listener | None = None,
-        trainer: TrainerClient | None = None,
+        self, engine: Engine, config: GenerationConfig, trainer: TrainerClient, listener: Listener | None = None
     ) -> None:
         self._engine = engine
         self._config = config
+        self._trainer = trainer
         self._key = bearer_key(config.server)
-        self._trainer = trainer if config.server.rl_routes else None
-        self._rl_key = (config.server.rl_api_key or _new_key()) if self._trainer else None
+        self._rl_key = (config.server.rl_api_key or _new_key()) if config.server.rl_routes else None
         self._listener = listener
         self._uvicorn: uvicorn.Server | None = None
         self._running: asyncio.Task[None] | None = None
-        self.warnings: list[str] = []
+        self.base_url = ""
 
     @property
-    def base_url(self) -> str:
-        """``http://host:port/v1``, reachable from other nodes if the server listens on every interface.
-
-        Raises:
-            ServerStartError: No port is reserved yet.
-        """
-        if self._listener is None:
-            raise ServerStartError("the server has no address before it is started")
-        return self._listener.base_url
-
-    @property
-    def api_key(self) -> str | None:
-        """The bearer key; None if ``server.auth`` is false."""
-        return None if self._key is None else self._key.get_secret_value()
+    def api_key(self) -> str:
+        """The bearer key."""
+        return self._key.get_secret_value()
 
     @property
     def rl_api_key(self) -> str | None:
@@ -98,14 +81,13 @@ class OpenAIServer:
         add_routes_of(served, app, served)
 
     def _app(self) -> FastAPI:
-        from worker.server.access import RequireKey
         from worker.server.app import add_routes_of, openai_app
         from worker.server.serving import Serving
 
         allow_media(self._engine.llm.model_config)
         serving = Serving(self._engine, self._config)
-        app = openai_app(serving, completions=self._trainer is not None)
-        if self._trainer is not None and self._rl_key is not None:
+        app = openai_app(serving, completions=self._rl_key is not None)
+        if self._rl_key is not None:
             from worker.server.rl_routes import trainer_app
 
             routes = trainer_app(serving, self._trainer)
@@ -118,16 +100,12 @@ class OpenAIServer:
         Raises:
             ServerStartError: The address cannot be listened on, or vLLM refuses the configuration.
         """
-        if self._running is not None:
-            raise ServerStartError("the server is running already; call start once")
         import uvicorn
 
-        from worker.server.access import RequireKey
-
         try:
-            app = self._app()
-            app.add_middleware(RequireKey, *filter(None, (self._key, self._rl_key) if self._key else ()))
+            app = RequireKey(self._app(), *filter(None, (self._key, self._rl_key)))
             self._listener = self._listener or Listener(self._config)
+            self.base_url = self._listener.base_url
             self._uvicorn = uvicorn.Server(
                 uvicorn.Config(
                     app,
@@ -150,10 +128,6 @@ class OpenAIServer:
         except BaseException:
             await self.stop()
             raise
-        if self._key is None:
-            text = f"the server at {self.base_url} requires no key (server.auth is false): who reaches it can use the engine"
-            self.warnings.append(text)
-            _LOG.warning(text)
 
     async def stop(self) -> None:
         """Refuses new connections, gives running requests 5 s, then ends their connections; may be called again."""
@@ -183,10 +157,8 @@ def allow_media(model_config: Any) -> None:
         model_config.allowed_media_domains = [_NO_HOST]
 
 
-def bearer_key(section: ServerSection) -> SecretStr | None:
-    """Returns the configured key, else the environment's, else a new one; None for a server that requires none."""
-    if not section.auth:
-        return None
+def bearer_key(section: ServerSection) -> SecretStr:
+    """Returns the configured key, else the environment's, else a new one."""
     return section.api_key or (SecretStr(given) if (given := os.environ.get("VLLM_API_KEY")) else _new_key())
 
 
