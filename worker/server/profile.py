@@ -64,13 +64,12 @@ class SamplingProfile:
 
     def _chosen(self, request: Any) -> Mapping[str, float]:
         """Returns the profile that a request is sampled with: the first one that agrees with all its fields."""
-        if not self._fixed:
-            return self._planned
-        if self._validation is not None and _differing(request, self._planned) and not _differing(request, self._validation):
-            self._refuse(request, [])
-            return self._validation
-        self._refuse(request, _differing(request, self._planned))
-        return self._planned
+        profile = self._planned
+        if self._fixed:
+            if (differing := _differing(request, profile)) and self._validation and not _differing(request, self._validation):
+                profile, differing = self._validation, []
+            self._refuse(request, differing)
+        return profile
 
     def _refuse(self, request: Any, differing: list[str]) -> None:
         planned = self._planned

@@ -3,8 +3,7 @@
 Import it after the plan is in force, because it imports vLLM.
 """
 
-from __future__ import annotations
-
+# No postponed annotations: FastAPI reads those of the routes.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -54,20 +53,16 @@ def _adapters(models: Any, client: TrainerClient) -> APIRouter:
     """Returns the routes for LoRA; vLLM's own router of them needs a variable, and a package of another vendor."""
     router = APIRouter()
 
-    async def changed(call: Callable[..., Awaitable[Any]], request: Any) -> Response:
-        reply = await client.in_turn(call, request)
-        error = getattr(reply, "error", None)
-        return Response(reply) if error is None else JSONResponse(reply.model_dump(), error.code)
+    def add(name: str, form: Any) -> None:
+        async def change(request: form) -> Response:
+            reply = await client.in_turn(getattr(models, name), request)
+            error = getattr(reply, "error", None)
+            return Response(reply) if error is None else JSONResponse(reply.model_dump(), error.code)
 
-    # The annotations are names of this module: FastAPI resolves them there.
-    @router.post("/v1/load_lora_adapter")
-    async def load_lora_adapter(request: LoadLoRAAdapterRequest) -> Response:
-        return await changed(models.load_lora_adapter, request)
+        router.post(f"/v1/{name}")(change)
 
-    @router.post("/v1/unload_lora_adapter")
-    async def unload_lora_adapter(request: UnloadLoRAAdapterRequest) -> Response:
-        return await changed(models.unload_lora_adapter, request)
-
+    add("load_lora_adapter", LoadLoRAAdapterRequest)
+    add("unload_lora_adapter", UnloadLoRAAdapterRequest)
     return router
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from worker.server.access import RequireKey
 from worker.server.errors import ServerStartError
 from worker.server.listening import BACKLOG, Listener
 
@@ -81,6 +80,7 @@ class OpenAIServer:
         add_routes_of(served, app, served)
 
     def _app(self) -> FastAPI:
+        from worker.server.access import RequireKey
         from worker.server.app import add_routes_of, openai_app
         from worker.server.serving import Serving
 
@@ -101,6 +101,8 @@ class OpenAIServer:
             ServerStartError: The address cannot be listened on, or vLLM refuses the configuration.
         """
         import uvicorn
+
+        from worker.server.access import RequireKey
 
         try:
             app = RequireKey(self._app(), *filter(None, (self._key, self._rl_key)))

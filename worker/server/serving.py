@@ -7,7 +7,7 @@ tested on 0.32, and tried on 0.28 and 0.30.
 # No postponed annotations: FastAPI reads those of the routes.
 import inspect
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Self
 
@@ -27,7 +27,7 @@ from quirks_core.base.errors import words
 from quirks_core.configuration.config import GenerationConfig
 from worker.engine.engine import Engine
 from worker.server.errors import RequestError, ServerStartError
-from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried, without_texts
+from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_answers, without_carried
 from worker.server.profile import SamplingProfile
 from worker.server.results import Record, SupervisedEngine, found
 
@@ -88,43 +88,30 @@ class TokenizeRequest(_Keeping, TokenizeChatRequest):  # type: ignore[misc]
 class Renderer(OnlineRenderer):  # type: ignore[misc]
     """Renders a conversation with the chat template, then puts the ids that the model produced in their place."""
 
-    async def preprocess_chat(self, request: Any, messages: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
+    async def preprocess_chat(self, request: Any, messages: list[Any], *args: Any, **kwargs: Any) -> Any:
         """Overrides vLLM's; called for chat and for tokenize requests.
 
         Raises:
             RequestError: The prefix does not fit the messages.
         """
-        messages = [_at_rest(message) for message in messages]
-        conversation, inputs = await super().preprocess_chat(request, messages, *args, **kwargs)
-        if request._prefix is not None:
-            kwargs["parser"] = None  # it would adjust the request a second time
-            await self._keep(request._prefix, request, messages, inputs, *args, **kwargs)
-        return conversation, inputs
-
-    async def _keep(
-        self, prefix: Prefix, request: Any, messages: list[Any], inputs: list[Any], *args: Any, **kwargs: Any
-    ) -> None:
-        async def rendered(request: Any, messages: list[Any]) -> list[int]:
-            _, found = await super(Renderer, self).preprocess_chat(request, messages, *args, **kwargs)
-            return _ids(found, prefix)
-
+        if (prefix := request._prefix) is None:
+            return await super().preprocess_chat(request, messages, *args, **kwargs)
         if (largest := max(prefix.token_ids)) >= (size := self.model_config.get_vocab_size()):  # vLLM looks at its own alone
             problem = f"{prefix.source}: token id {largest} is outside the vocabulary of {size} ids"
             raise RequestError(problem, parameter=prefix.source)
+        messages = [_at_rest(message) for message in messages]
+        head = without_answers(messages[: prefix.messages])
+        conversation, inputs = await super().preprocess_chat(request, head + messages[prefix.messages :], *args, **kwargs)
         shorter = request.model_copy(update={"add_generation_prompt": False, "continue_final_message": False})
-        whole, template_prefix = _ids(inputs, prefix), await rendered(shorter, messages[: prefix.messages])
+        kwargs["parser"] = None  # it would adjust the request a second time
+        _, shown = await super().preprocess_chat(shorter, head, *args, **kwargs)
+        whole, template_prefix = _ids(inputs, prefix), _ids(shown, prefix)
         tokenizer = self.renderer.get_tokenizer()
         end = self._end_of_turn(tokenizer, template_prefix)
-        ends_after = None
-        with suppress(Exception):  # a template may reject empty texts; then only the two renderings are compared
-            plain = without_texts(messages[: prefix.messages])
-            pair = await rendered(request, plain + messages[prefix.messages :]), await rendered(shorter, plain)
-            ends_after = pair[0].count(end) - pair[1].count(end) if end is not None else None
-        joined = replace_prefix_tokens(
-            tokenizer, prefix.token_ids, template_prefix, whole, end_token_id=end, ends_after=ends_after
-        )
+        joined = replace_prefix_tokens(tokenizer, prefix.token_ids, template_prefix, whole, end_token_id=end)
         inputs[0]["prompt_token_ids"] = joined
         inputs[0].pop("prompt", None)  # the text of other ids
+        return conversation, inputs
 
     def _end_of_turn(self, tokenizer: Any, template_prefix: list[int]) -> int | None:
         """Finds the token that ends a turn in the template: mostly the end of sequence, in some families another stop token."""
