@@ -265,13 +265,13 @@ class WorkerLifecycle:
     def openai_api_key(self) -> str | None:
         """The bearer key that the server requires; None if there is no server."""
         server = self._server
-        return None if server is None else server.api_key
+        return None if server is None else server.api_key.get_secret_value()
 
     @property
     def rl_api_key(self) -> str | None:
         """The key of the server's routes for trainers (``server.rl_routes``); None if there are none."""
-        server = self._server
-        return None if server is None else server.rl_api_key
+        key = None if self._server is None else self._server.rl_api_key
+        return None if key is None else key.get_secret_value()
 
     def _setup_vllm_openai_api_server(self, app: FastAPI) -> FastAPI:
         """Adds the server's routes to the caller's application; the caller is responsible for access control and serving."""

@@ -57,20 +57,24 @@ def test_a_key_shows_nowhere():
     server = server_of(api_key=KEY)
     config = server._config
 
-    assert server.api_key == KEY
+    assert server.api_key.get_secret_value() == KEY
     assert KEY not in f"{config!r} {config} {config.model_dump()} {config.model_dump_json()} {vars(server)} {server!r}"
     assert not [value for slot, value in config.slots().items() if KEY in str(value)]
 
 
 def test_the_key_is_configured_or_the_environment_s_or_made(monkeypatch):
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    made = {server_of().api_key, server_of().api_key}
+
+    def key_of(**section):
+        return server_of(**section).api_key.get_secret_value()
+
+    made = {key_of(), key_of()}
     monkeypatch.setenv("VLLM_API_KEY", "from-outside")
 
     assert len(made) == 2
     assert all(len(key) >= 32 for key in made)
-    assert server_of().api_key == "from-outside"
-    assert server_of(api_key=KEY).api_key == KEY
+    assert key_of() == "from-outside"
+    assert key_of(api_key=KEY) == KEY
 
 
 def test_a_server_without_a_host_is_on_the_loopback(reserved):

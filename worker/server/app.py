@@ -77,17 +77,9 @@ def openai_app(serving: Serving, *, completions: bool) -> FastAPI:
     return app
 
 
-def add_routes_of(source: FastAPI, target: FastAPI, guarded: ASGIApp) -> None:
-    """Adds the routes of an application to another one.
-
-    Args:
-        source: The application; its own handlers answer the errors of its routes.
-        target: The other one.
-        guarded: The application behind its access control.
-    """
-    for route in source.routes:
-        if isinstance(route, Route):
-            target.router.routes.append(Route(route.path, guarded, methods=sorted(route.methods or ())))
+def routes_of(app: FastAPI, guarded: ASGIApp) -> list[Route]:
+    """Returns the routes of an application, behind its access control, for another one; it answers its errors itself."""
+    return [Route(route.path, guarded, methods=list(route.methods or ())) for route in app.routes if isinstance(route, Route)]
 
 
 async def _answer(_: Request, error: Exception) -> Response:

@@ -41,6 +41,8 @@ class OpenAIServer:
         listener: The address, if it is reserved already; the server closes it.
 
     Attributes:
+        api_key: The bearer key.
+        rl_api_key: The key of the routes for trainers; None if there are none. It opens all other routes, too.
         base_url: ``http://host:port/v1``, reachable from other nodes if the server listens on every interface; empty before the
             start.
     """
@@ -51,22 +53,12 @@ class OpenAIServer:
         self._engine = engine
         self._config = config
         self._trainer = trainer
-        self._key = bearer_key(config.server)
-        self._rl_key = (config.server.rl_api_key or _new_key()) if config.server.rl_routes else None
+        self.api_key = bearer_key(config.server)
+        self.rl_api_key = (config.server.rl_api_key or _new_key()) if config.server.rl_routes else None
         self._listener = listener
         self._uvicorn: uvicorn.Server | None = None
         self._running: asyncio.Task[None] | None = None
         self.base_url = ""
-
-    @property
-    def api_key(self) -> str:
-        """The bearer key."""
-        return self._key.get_secret_value()
-
-    @property
-    def rl_api_key(self) -> str | None:
-        """The key of the routes for trainers; None if there are none. It opens all other routes, too."""
-        return None if self._rl_key is None else self._rl_key.get_secret_value()
 
     def add_routes(self, app: FastAPI) -> None:
         """Adds the routes to an app; its owner is responsible for access control, as `start` is with the key.
@@ -74,24 +66,24 @@ class OpenAIServer:
         Raises:
             ServerStartError: The installed vLLM refuses the configuration.
         """
-        from worker.server.app import add_routes_of  # imports vLLM, which reads its environment meanwhile
+        from worker.server.app import routes_of  # imports vLLM, which reads its environment meanwhile
 
         served = self._app()
-        add_routes_of(served, app, served)
+        app.router.routes += routes_of(served, served)
 
     def _app(self) -> FastAPI:
         from worker.server.access import RequireKey
-        from worker.server.app import add_routes_of, openai_app
+        from worker.server.app import openai_app, routes_of
         from worker.server.serving import Serving
 
         allow_media(self._engine.llm.model_config)
         serving = Serving(self._engine, self._config)
-        app = openai_app(serving, completions=self._rl_key is not None)
-        if self._rl_key is not None:
+        app = openai_app(serving, completions=self.rl_api_key is not None)
+        if self.rl_api_key is not None:
             from worker.server.rl_routes import trainer_app
 
             routes = trainer_app(serving, self._trainer)
-            add_routes_of(routes, app, RequireKey(routes, self._rl_key))
+            app.router.routes += routes_of(routes, RequireKey(routes, self.rl_api_key))
         return app
 
     async def start(self) -> None:
@@ -105,7 +97,7 @@ class OpenAIServer:
         from worker.server.access import RequireKey
 
         try:
-            app = RequireKey(self._app(), *filter(None, (self._key, self._rl_key)))
+            app = RequireKey(self._app(), *filter(None, (self.api_key, self.rl_api_key)))
             self._listener = self._listener or Listener(self._config)
             self.base_url = self._listener.base_url
             self._uvicorn = uvicorn.Server(
@@ -137,9 +129,8 @@ class OpenAIServer:
         server, self._uvicorn = self._uvicorn, None
         if server is not None and running is not None:
             server.should_exit = True
-            await asyncio.wait((running,), timeout=_SHUTDOWN_S + 5.0)  # beyond uvicorn's own limit
-            running.cancel()
-            await asyncio.gather(running, *server.server_state.tasks, return_exceptions=True)
+            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
             for connection in list(server.server_state.connections):
                 connection.transport.abort()
         if self._listener is not None:

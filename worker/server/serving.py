@@ -164,7 +164,7 @@ class Serving:
 
     def __init__(self, engine: Engine, config: GenerationConfig) -> None:
         self._engine = engine
-        self._profile = SamplingProfile(config, int(engine.llm.model_config.get_vocab_size()))
+        self._profile = SamplingProfile(config)
         self._carry = config.purpose == "rollout"
         try:
             self._build(config)

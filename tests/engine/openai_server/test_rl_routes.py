@@ -65,7 +65,7 @@ async def chat(http, **more):
 async def test_they_need_a_key_of_their_own(second):
     """It opens everything else, too."""
     async with second(rl_routes=True, rl_api_key=TRAINER_KEY) as server:
-        assert server.rl_api_key == TRAINER_KEY
+        assert server.rl_api_key.get_secret_value() == TRAINER_KEY
         password = base64.b64encode(f":{TRAINER_KEY}".encode()).decode()
         headers = {
             f"Bearer {KEY}": 401,
