@@ -99,7 +99,8 @@ class Renderer(OnlineRenderer):  # type: ignore[misc]
         if (largest := max(prefix.token_ids)) >= (size := self.model_config.get_vocab_size()):  # vLLM looks at its own alone
             problem = f"{prefix.source}: token id {largest} is outside the vocabulary of {size} ids"
             raise RequestError(problem, parameter=prefix.source)
-        messages = [_at_rest(message) for message in messages]
+        # Pydantic reads lists in messages as iterators that can be gone through once; this renders a message twice.
+        messages = request.model_dump(mode="json", include={"messages"}, warnings=False)["messages"]
         head = without_answers(messages[: prefix.messages])
         conversation, inputs = await super().preprocess_chat(request, head + messages[prefix.messages :], *args, **kwargs)
         shorter = request.model_copy(update={"add_generation_prompt": False, "continue_final_message": False})
@@ -230,14 +231,6 @@ def _ids(rendered: list[Any], prefix: Prefix) -> list[int]:
             f"{prefix.source}: only prompts without images, audio or video can keep a model's ids", parameter=prefix.source
         )
     return list(rendered[0]["prompt_token_ids"])
-
-
-def _at_rest(message: Any) -> Any:
-    """Pydantic reads lists in messages as iterators that can be gone through once; we render a message twice."""
-    if not isinstance(message, dict):
-        return message
-    plain = (str, list, dict, int, float, type(None))
-    return {key: value if isinstance(value, plain) else list(value) for key, value in message.items()}
 
 
 def _made(kind: type[Any], **arguments: Any) -> Any:
