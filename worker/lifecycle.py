@@ -249,15 +249,15 @@ class WorkerLifecycle:
 
     @property
     def openai_api_key(self) -> str | None:
-        """The bearer key that the server requires; None if it requires none or there is no server."""
+        """The bearer key that the server requires; None if there is no server."""
         server = self._server
-        return None if server is None else server.api_key
+        return None if server is None else server.api_key.get_secret_value()
 
     @property
     def rl_api_key(self) -> str | None:
         """The key of the server's routes for trainers (``server.rl_routes``); None if there are none."""
-        server = self._server
-        return None if server is None else server.rl_api_key
+        key = None if self._server is None else self._server.rl_api_key
+        return None if key is None else key.get_secret_value()
 
     def _setup_vllm_openai_api_server(self, app: FastAPI) -> FastAPI:
         """Adds the server's routes to the caller's application; the caller is responsible for access control and serving."""
@@ -266,18 +266,16 @@ class WorkerLifecycle:
 
     async def _setup_vllm_server(self) -> str:
         """Starts the server in this event loop; returns its base URL."""
-        server = self._openai_server(self._listener)
+        self._parts.server = server = self._openai_server(self._listener)
         self._listener = None
         await server.start()
-        self._parts.server = server
-        self._warn(*server.warnings)
         return server.base_url
 
     def _openai_server(self, listener: Listener | None = None) -> OpenAIServer:
         from worker.server import OpenAIServer
         from worker.server.trainer_client import TrainerClient
 
-        return OpenAIServer(self.engine, self.config, listener=listener, trainer=TrainerClient(self))
+        return OpenAIServer(self.engine, self.config, TrainerClient(self), listener)
 
     # ---- parts
 

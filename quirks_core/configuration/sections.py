@@ -247,7 +247,6 @@ class ServerSection(Section):
         "false, because other nodes must reach it then",
     )
     port: int = Field(0, ge=0, le=65535, description="port to listen on; 0 for any free one")
-    auth: bool = Field(True, description="ask for a bearer key; without, everybody who reaches the port can use the engine")
     api_key: SecretStr | None = Field(
         None, description="the key; if left open VLLM_API_KEY of the environment, else a new random one at each start"
     )
@@ -257,7 +256,7 @@ class ServerSection(Section):
         "weights",
     )
     rl_api_key: SecretStr | None = Field(
-        None, description="the key of those routes; if left open a new random one at each start, whatever auth is"
+        None, description="the key of those routes; if left open a new random one at each start"
     )
     served_model_name: str | None = Field(
         None, min_length=1, description="the model's name in requests and replies; model.path if left open"
@@ -286,8 +285,6 @@ class ServerSection(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not self.auth and self.api_key is not None:
-            raise ValueError("auth is false but there is an api_key; take one of them away")
         if not self.rl_routes and self.rl_api_key is not None:
             raise ValueError("there is an rl_api_key but rl_routes is false; set rl_routes: true, or take the key away")
         if self.rl_api_key is not None and self.rl_api_key == self.api_key:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quirks_core.base.errors import QuirksError
 from worker.server.errors import PrefixTokensError, RequestError
-from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried, without_texts
+from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_answers, without_carried
 
 EOS = 2
 TOKENIZER = SimpleNamespace(eos_token_id=EOS)
@@ -35,14 +35,16 @@ def test_renderings_that_do_not_fit_are_an_error_of_ours(tokenizer, model, templ
     assert caught.value.status == 400
 
 
-def test_messages_without_texts_keep_their_structure():
+def test_messages_without_answers_keep_their_structure():
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "<eos>"}]},
+        {"role": "assistant", "content": "<eos>", "name": "it"},
         {"role": "assistant", "content": None, "tool_calls": ["a call"], "reasoning_content": "<eos>"},
     ]
 
-    assert without_texts(messages) == [
-        {"role": "user", "content": "x"},
+    assert without_answers(messages) == [
+        messages[0],
+        {"role": "assistant", "content": "x", "name": "it"},
         {"role": "assistant", "content": "", "tool_calls": ["a call"]},
     ]
 

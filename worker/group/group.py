@@ -56,7 +56,7 @@ class WorkerGroup(Calls):
         receipts: What every process of each engine acknowledged; available once the engines run.
         topology: The parallel ranks of all processes and the experts that each holds; empty before.
         refits: The refits of all engines together.
-        openai_api_key: The bearer key that all servers require; None if there are none, or they require none.
+        openai_api_key: The bearer key that all servers require; None if there are none.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class WorkerGroup(Calls):
         self.topology = Topology(())
         self._announced: dict[str, Any] | None = None
         self._context = 0
-        key = bearer_key(self.config.server) if self.config.server.enabled else None
-        self.openai_api_key: str | None = None if key is None else key.get_secret_value()
+        enabled = self.config.server.enabled
+        self.openai_api_key = bearer_key(self.config.server).get_secret_value() if enabled else None
         self.receipts: list[Receipt] = []
 
     # ---- start and stop

@@ -191,14 +191,14 @@ class Refitting:
         found = await self._engine.call(ledger.trainer_at, updates)
         return tuple(verdict for one in found if one is not None for verdict in Account.model_validate(one).problems)
 
-    async def between(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any, **options: Any) -> None:
+    async def between(self, call: Callable[..., Coroutine[Any, Any, _T]], *arguments: Any, **options: Any) -> _T:
         """Waits until no refit is under way, then makes a call with the engine's ``AsyncLLM``."""
 
-        async def work() -> None:
+        async def work() -> _T:
             async with self._engine.watched() as llm:
-                await call(llm, *arguments, **options)
+                return await call(llm, *arguments, **options)
 
-        await self.lock.run(work)
+        return await self.lock.run(work)
 
     async def devices(self) -> list[str]:
         """Returns the device of every process of the engine."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -18,36 +19,29 @@ if TYPE_CHECKING:
 
 #: Served without a key, for load balancers.
 HEALTH = "/health"
-#: The types of errors that are not the client's.
-_TYPES = {503: "service_unavailable", 504: "timeout"}
 
 
 class RequireKey:
-    """Requires a key, except for the health check; vLLM's own middleware leaves ``/tokenize`` open.
+    """Requires one of some keys, except for the health check; vLLM's own middleware leaves ``/tokenize`` open.
 
     It is a bearer key, or the password of a URL (``http://:KEY@host:port``): trainers have no setting for a header.
-
-    Args:
-        app: The protected application.
-        *keys: The keys; each of them will do. Without any, none is required.
     """
 
     def __init__(self, app: ASGIApp, *keys: SecretStr) -> None:
+        """Protects an application by keys; each of them will do."""
         self._app = app
         self._keys = [key.get_secret_value().encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        if self._keys and scope["path"] != HEALTH and not self._knows(scope):
+        if scope["path"] == HEALTH or self._knows(scope):
+            await self._app(scope, receive, send)
+        else:
             error = RequestError("the request has no valid key: send it as 'Authorization: Bearer KEY'", status=401)
             await refused(error, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, key = given.partition(b" ")
-        key = key.strip()
+        scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"basic":
             with suppress(ValueError):
                 key = base64.b64decode(key).partition(b":")[2]
@@ -57,8 +51,7 @@ class RequireKey:
 
 
 def refused(error: RequestError, headers: dict[str, str] | None = None) -> Response:
-    """Returns an error as a response in OpenAI's form."""
-    kind = "invalid_request_error" if error.status < 500 else _TYPES.get(error.status, "internal_error")
-    message = shortened(str(error), most=2000)
+    """Returns an error as a response in OpenAI's form, with the types that vLLM gives HTTP's errors."""
+    kind, message = HTTPStatus(error.status).phrase, shortened(str(error), most=2000)
     body = {"message": message, "type": kind, "param": error.parameter, "code": error.status}
     return JSONResponse({"error": body}, error.status, headers)

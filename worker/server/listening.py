@@ -55,20 +55,11 @@ def _listen(host: str, port: int) -> socket.socket:
         ServerStartError: It is taken, or the host is no address of this machine.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        made = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG)
     except OSError as error:
-        raise ServerStartError(f"server.host = {host!r} cannot be resolved: {error.strerror or error}") from None
-    # asyncio sets TCP_NODELAY only if the socket has this protocol. Without it each event of a stream waits for an ACK.
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((address[0], port, *address[2:]))
-        found.listen(BACKLOG)
-    except OSError as error:
-        found.close()
-        raise ServerStartError(
-            f"the server cannot listen on {host}, port {port}: {error.strerror or error}; change server.host or server.port"
-        ) from None
+        raise ServerStartError(f"the server cannot listen: {error.strerror}; change server.host or server.port") from None
+    # Made again, it knows its protocol. Without that asyncio leaves TCP_NODELAY out, and each event waits for an ACK.
+    found = socket.socket(fileno=made.detach())
     found.setblocking(False)
     return found
 

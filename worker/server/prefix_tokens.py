@@ -40,7 +40,6 @@ def replace_prefix_tokens(
     template_token_ids: Sequence[int],
     *,
     end_token_id: int | None = None,
-    ends_after: int | None = None,
 ) -> list[int]:
     """Replaces the chat template's rendering of earlier messages by the ids that the model produced.
 
@@ -56,7 +55,6 @@ def replace_prefix_tokens(
         template_token_ids: The chat template's rendering of the whole conversation.
         end_token_id: What ends a turn, for templates that take another token than the tokenizer's end of sequence (Gemma's
             ``<end_of_turn>``); the tokenizer's ``eos_token_id`` if None.
-        ends_after: Number of ends of turns that the template writes for the messages after the prefix; not checked if None.
 
     Returns:
         Ids that start with all of ``model_prefix_token_ids`` and end as ``template_token_ids`` ends.
@@ -81,22 +79,21 @@ def replace_prefix_tokens(
             f"the chat template ends {turns} turns of the required prefix but only {len(found)} of the whole conversation; "
             "it must render the same messages the same way in both"
         )
-    if ends_after is not None and len(found) - turns != ends_after:
-        raise PrefixTokensError(
-            f"the chat template ends {turns} turns of the required prefix but {len(found) - ends_after} of the same messages "
-            f"within the whole conversation: a message spells the end-of-turn token (id {end}) in a text that only one of them "
-            "shows, such as a thought that the template leaves out of history; leave such a message out, or require no prefix"
-        )
     # Where the model ended its turn itself, its own token stays; where it was cut off, the template's is needed.
     tail = found[turns - 1] + (model_prefix_token_ids[-1] == end)
     return [*model_prefix_token_ids, *template_token_ids[tail:]]
 
 
-def without_texts(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns messages of the same structure with empty texts, so that no end of turn is spelled in them."""
-    kept = ("role", "name", "tool_calls", "tool_call_id")
+def without_answers(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the messages with an ``x`` for what assistants say.
+
+    A template may leave a thought out of history, so an end of turn that it spells would be in one of two renderings alone.
+    """
+    kept = ("role", "name", "tool_calls")
     return [
         {name: message[name] for name in kept if name in message} | {"content": "x" if message.get("content") else ""}
+        if message["role"] == "assistant"
+        else message
         for message in messages
     ]
 

@@ -21,13 +21,11 @@ class SamplingProfile:
 
     Args:
         config: The configuration; in a rollout no request may have another distribution than its sampling or validation.
-        vocabulary: Number of token ids of the model.
     """
 
-    def __init__(self, config: GenerationConfig, vocabulary: int) -> None:
+    def __init__(self, config: GenerationConfig) -> None:
         self._sampling = sampling = config.sampling
         self._fixed = config.purpose == "rollout"
-        self._vocabulary = vocabulary
         self._planned = {
             "temperature": float(sampling.temperature),
             "top_p": float(sampling.top_p),
@@ -45,7 +43,7 @@ class SamplingProfile:
             request: vLLM's ``ChatCompletionRequest`` or ``CompletionRequest``.
 
         Raises:
-            RequestError: It has another distribution than the rollout's or the validation's, or an impossible stop token.
+            RequestError: It has another distribution than the rollout's or the validation's.
         """
         typed = set(request.model_fields_set)
         for name, planned in self._chosen(request).items():
@@ -64,13 +62,12 @@ class SamplingProfile:
 
     def _chosen(self, request: Any) -> Mapping[str, float]:
         """Returns the profile that a request is sampled with: the first one that agrees with all its fields."""
-        if not self._fixed:
-            return self._planned
-        if self._validation is not None and _differing(request, self._planned) and not _differing(request, self._validation):
-            self._refuse(request, [])
-            return self._validation
-        self._refuse(request, _differing(request, self._planned))
-        return self._planned
+        profile = self._planned
+        if self._fixed:
+            if (differing := _differing(request, profile)) and self._validation and not _differing(request, self._validation):
+                profile, differing = self._validation, []
+            self._refuse(request, differing)
+        return profile
 
     def _refuse(self, request: Any, differing: list[str]) -> None:
         planned = self._planned
@@ -98,10 +95,6 @@ class SamplingProfile:
     def _complete_stops(self, request: Any, typed: set[str]) -> None:
         sampling = self._sampling
         request.stop_token_ids = list(dict.fromkeys([*(request.stop_token_ids or ()), *sampling.stop_token_ids]))
-        # Before 0.29 vLLM does not look at them, and with min_tokens the engine would fail at one.
-        if wrong := [token for token in request.stop_token_ids if not 0 <= token < self._vocabulary]:
-            problem = f"stop_token_ids: {wrong[0]} is outside the vocabulary of {self._vocabulary} ids"
-            raise RequestError(problem, parameter="stop_token_ids")
         if sampling.stop_strings:
             own = [request.stop] if isinstance(request.stop, str) else request.stop or ()
             request.stop = list(dict.fromkeys([*own, *sampling.stop_strings]))

@@ -15,6 +15,7 @@ from vllm.v1.engine.exceptions import EngineGenerateError
 from quirks_core.base.errors import QuirksError
 from worker.errors import GenerationTimeoutError
 from worker.server.errors import RequestError, ServerStartError
+from worker.server.prefix_tokens import CARRIED
 
 if TYPE_CHECKING:
     from worker.engine.engine import Engine
@@ -97,10 +98,7 @@ class Record:
     """What the engine generated for one chat: token ids and their logprobs, by index of the choice."""
 
     def __init__(self) -> None:
-        self._prompt: list[int] = []
-        self._token_ids: dict[int, list[int]] = {}
-        self._logprobs: dict[int, list[float]] = {}
-        self._versions: dict[int, list[tuple[str, int, int]]] = {}
+        self._fields: dict[int, dict[str, Any]] = {}
 
     async def noting(self, results: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         """Yields vLLM's ``RequestOutput``s, each the whole of the generation or the next piece of it, and notes them."""
@@ -110,14 +108,15 @@ class Record:
                 yield result
 
     def _add(self, result: Any) -> None:
-        self._prompt = list(result.prompt_token_ids or self._prompt)
         for output in result.outputs:
-            self._token_ids.setdefault(output.index, []).extend(output.token_ids)
-            logprobs = self._logprobs.setdefault(output.index, [])
+            fields = self._fields.setdefault(output.index, {name: [] for name in CARRIED[:3]})
+            prompt, token_ids, logprobs = fields.values()
+            prompt[:] = result.prompt_token_ids or prompt
+            token_ids += output.token_ids
             for token, entry in zip(output.token_ids, output.logprobs or (), strict=False):
                 logprobs.append(max(entry[token].logprob, -9999.0))  # vLLM's own lowest: JSON has no infinity
             if spans := getattr(output, "weight_versions", None):  # from vLLM 0.32 on, with the last piece
-                self._versions[output.index] = [(span.version, span.start, span.end) for span in spans]
+                fields["weight_versions"] = [(span.version, span.start, span.end) for span in spans]
 
     def carried(self, index: int, routed_experts: str | None = None) -> dict[str, Any]:
         """Returns the fields of one choice's message.
@@ -126,16 +125,7 @@ class Record:
             index: The choice.
             routed_experts: vLLM's base64 text of the experts that each token went to, if it made one.
         """
-        fields: dict[str, Any] = {
-            "prompt_token_ids": self._prompt,
-            "generation_token_ids": self._token_ids.get(index, []),
-            "generation_log_probs": self._logprobs.get(index, []),
-        }
-        if index in self._versions:
-            fields["weight_versions"] = self._versions[index]
-        if routed_experts is not None:
-            fields["routed_experts"] = routed_experts
-        return fields
+        return self._fields[index] | ({} if routed_experts is None else {"routed_experts": routed_experts})
 
     def in_event(self, event: str) -> str:
         """Puts the fields into the deltas of a server-sent event."""

@@ -3,17 +3,17 @@
 Import it after the plan is in force, because it imports vLLM.
 """
 
-from __future__ import annotations
-
+# No postponed annotations: FastAPI reads those of the routes.
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
 
 from worker.server.app import new_app
 from worker.server.results import found
-from worker.server.serving import Serving, response
+from worker.server.serving import Serving
 from worker.server.trainer_client import TrainerClient
 
 _DEV = "vllm.entrypoints.serve.dev"
@@ -32,14 +32,14 @@ def trainer_app(serving: Serving, client: TrainerClient) -> FastAPI:
     """Returns the application of these routes.
 
     Args:
-        serving: vLLM's serving classes.
+        serving: vLLM's handlers.
         client: The engine.
     """
-    app = new_app(serving.error)
+    app = new_app()
     app.state.engine_client, app.state.vllm_config = client, client.vllm_config
     for places in _ROUTERS:
         app.include_router(found("router", *places), dependencies=[Depends(_in_order)])
-    app.include_router(_adapters(serving, client), dependencies=[Depends(_in_order)])
+    app.include_router(_adapters(serving.handlers["openai_serving_models"], client), dependencies=[Depends(_in_order)])
     app.middleware("http")(_keep_by_default)
     return app
 
@@ -49,19 +49,20 @@ async def _in_order(request: Request) -> None:
         request.app.state.engine_client.check_closed()
 
 
-def _adapters(serving: Serving, client: TrainerClient) -> APIRouter:
+def _adapters(models: Any, client: TrainerClient) -> APIRouter:
     """Returns the routes for LoRA; vLLM's own router of them needs a variable, and a package of another vendor."""
     router = APIRouter()
 
-    async def load_lora_adapter(request: LoadLoRAAdapterRequest) -> Response:
-        return response(await client.in_turn(serving.adapters.load_lora_adapter, request))
+    def add(name: str, form: Any) -> None:
+        async def change(request: form) -> Response:
+            reply = await client.in_turn(getattr(models, name), request)
+            error = getattr(reply, "error", None)
+            return Response(reply) if error is None else JSONResponse(reply.model_dump(), error.code)
 
-    async def unload_lora_adapter(request: UnloadLoRAAdapterRequest) -> Response:
-        return response(await client.in_turn(serving.adapters.unload_lora_adapter, request))
+        router.post(f"/v1/{name}")(change)
 
-    # The annotations are names of this module: FastAPI resolves them there.
-    router.add_api_route("/v1/load_lora_adapter", load_lora_adapter, methods=["POST"], response_model=None)
-    router.add_api_route("/v1/unload_lora_adapter", unload_lora_adapter, methods=["POST"], response_model=None)
+    add("load_lora_adapter", LoadLoRAAdapterRequest)
+    add("unload_lora_adapter", UnloadLoRAAdapterRequest)
     return router
 
 

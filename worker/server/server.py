@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from worker.engine.engine import Engine
     from worker.server.trainer_client import TrainerClient
 
-_LOG = logging.getLogger(__name__)
-
 #: vLLM reads an empty list of media hosts as all hosts. No host has this name, and vLLM's error message quotes it.
 _NO_HOST = "none, because engine.allowed_media_domains is empty"
 #: Seconds that running requests get when the server stops.
@@ -40,51 +37,28 @@ class OpenAIServer:
     Args:
         engine: The engine; what it must not do now, or its death, is status 503 with that message.
         config: The configuration; its ``server`` section is ours.
-        listener: The address, if it is reserved already; the server closes it.
         trainer: The engine for vLLM's routes for trainers, if ``server.rl_routes`` is set.
+        listener: The address, if it is reserved already; the server closes it.
 
     Attributes:
-        warnings: What the user should know.
+        api_key: The bearer key.
+        rl_api_key: The key of the routes for trainers; None if there are none. It opens all other routes, too.
+        base_url: ``http://host:port/v1``, reachable from other nodes if the server listens on every interface; empty before the
+            start.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        config: GenerationConfig,
-        *,
-        listener: Listener | None = None,
-        trainer: TrainerClient | None = None,
+        self, engine: Engine, config: GenerationConfig, trainer: TrainerClient, listener: Listener | None = None
     ) -> None:
         self._engine = engine
         self._config = config
-        self._key = bearer_key(config.server)
-        self._trainer = trainer if config.server.rl_routes else None
-        self._rl_key = (config.server.rl_api_key or _new_key()) if self._trainer else None
+        self._trainer = trainer
+        self.api_key = bearer_key(config.server)
+        self.rl_api_key = (config.server.rl_api_key or _new_key()) if config.server.rl_routes else None
         self._listener = listener
         self._uvicorn: uvicorn.Server | None = None
         self._running: asyncio.Task[None] | None = None
-        self.warnings: list[str] = []
-
-    @property
-    def base_url(self) -> str:
-        """``http://host:port/v1``, reachable from other nodes if the server listens on every interface.
-
-        Raises:
-            ServerStartError: No port is reserved yet.
-        """
-        if self._listener is None:
-            raise ServerStartError("the server has no address before it is started")
-        return self._listener.base_url
-
-    @property
-    def api_key(self) -> str | None:
-        """The bearer key; None if ``server.auth`` is false."""
-        return None if self._key is None else self._key.get_secret_value()
-
-    @property
-    def rl_api_key(self) -> str | None:
-        """The key of the routes for trainers; None if there are none. It opens all other routes, too."""
-        return None if self._rl_key is None else self._rl_key.get_secret_value()
+        self.base_url = ""
 
     def add_routes(self, app: FastAPI) -> None:
         """Adds the routes to an app; its owner is responsible for access control, as `start` is with the key.
@@ -92,24 +66,24 @@ class OpenAIServer:
         Raises:
             ServerStartError: The installed vLLM refuses the configuration.
         """
-        from worker.server.app import add_routes_of  # imports vLLM, which reads its environment meanwhile
+        from worker.server.app import routes_of  # imports vLLM, which reads its environment meanwhile
 
         served = self._app()
-        add_routes_of(served, app, served)
+        app.router.routes += routes_of(served, served)
 
     def _app(self) -> FastAPI:
         from worker.server.access import RequireKey
-        from worker.server.app import add_routes_of, openai_app
+        from worker.server.app import openai_app, routes_of
         from worker.server.serving import Serving
 
         allow_media(self._engine.llm.model_config)
         serving = Serving(self._engine, self._config)
-        app = openai_app(serving, completions=self._trainer is not None)
-        if self._trainer is not None and self._rl_key is not None:
+        app = openai_app(serving, completions=self.rl_api_key is not None)
+        if self.rl_api_key is not None:
             from worker.server.rl_routes import trainer_app
 
             routes = trainer_app(serving, self._trainer)
-            add_routes_of(routes, app, RequireKey(routes, self._rl_key))
+            app.router.routes += routes_of(routes, RequireKey(routes, self.rl_api_key))
         return app
 
     async def start(self) -> None:
@@ -118,16 +92,14 @@ class OpenAIServer:
         Raises:
             ServerStartError: The address cannot be listened on, or vLLM refuses the configuration.
         """
-        if self._running is not None:
-            raise ServerStartError("the server is running already; call start once")
         import uvicorn
 
         from worker.server.access import RequireKey
 
         try:
-            app = self._app()
-            app.add_middleware(RequireKey, *filter(None, (self._key, self._rl_key) if self._key else ()))
+            app = RequireKey(self._app(), *filter(None, (self.api_key, self.rl_api_key)))
             self._listener = self._listener or Listener(self._config)
+            self.base_url = self._listener.base_url
             self._uvicorn = uvicorn.Server(
                 uvicorn.Config(
                     app,
@@ -150,10 +122,6 @@ class OpenAIServer:
         except BaseException:
             await self.stop()
             raise
-        if self._key is None:
-            text = f"the server at {self.base_url} requires no key (server.auth is false): who reaches it can use the engine"
-            self.warnings.append(text)
-            _LOG.warning(text)
 
     async def stop(self) -> None:
         """Refuses new connections, gives running requests 5 s, then ends their connections; may be called again."""
@@ -161,9 +129,8 @@ class OpenAIServer:
         server, self._uvicorn = self._uvicorn, None
         if server is not None and running is not None:
             server.should_exit = True
-            await asyncio.wait((running,), timeout=_SHUTDOWN_S + 5.0)  # beyond uvicorn's own limit
-            running.cancel()
-            await asyncio.gather(running, *server.server_state.tasks, return_exceptions=True)
+            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
             for connection in list(server.server_state.connections):
                 connection.transport.abort()
         if self._listener is not None:
@@ -183,10 +150,8 @@ def allow_media(model_config: Any) -> None:
         model_config.allowed_media_domains = [_NO_HOST]
 
 
-def bearer_key(section: ServerSection) -> SecretStr | None:
-    """Returns the configured key, else the environment's, else a new one; None for a server that requires none."""
-    if not section.auth:
-        return None
+def bearer_key(section: ServerSection) -> SecretStr:
+    """Returns the configured key, else the environment's, else a new one."""
     return section.api_key or (SecretStr(given) if (given := os.environ.get("VLLM_API_KEY")) else _new_key())
 
 

@@ -6,41 +6,30 @@ tested on 0.32, and tried on 0.28 and 0.30.
 
 # No postponed annotations: FastAPI reads those of the routes.
 import inspect
-import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Self
 
-from fastapi import Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ModelWrapValidatorHandler, PrivateAttr, model_validator
-from starlette.exceptions import HTTPException
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
-from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeChatRequest, TokenizeCompletionRequest
+from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
 from vllm.renderers.online_renderer import OnlineRenderer
 
-from quirks_core.base.errors import QuirksError, words
-from quirks_core.base.text import listed
+from quirks_core.base.errors import words
 from quirks_core.configuration.config import GenerationConfig
 from worker.engine.engine import Engine
-from worker.errors import RefitError, RefitRejectedError, SleepError, UpdateOrderError
-from worker.server.access import refused
 from worker.server.errors import RequestError, ServerStartError
-from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_carried, without_texts
+from worker.server.prefix_tokens import Prefix, prefix_of, replace_prefix_tokens, without_answers, without_carried
 from worker.server.profile import SamplingProfile
 from worker.server.results import Record, SupervisedEngine, found
-
-_LOG = logging.getLogger(__name__)
-#: HTTP status of the worker's errors; all others have 503.
-_STATUSES = ((UpdateOrderError, 409), (RefitRejectedError, 400), (RefitError, 500), (SleepError, 400))
 
 
 class _Keeping(BaseModel):
@@ -99,43 +88,31 @@ class TokenizeRequest(_Keeping, TokenizeChatRequest):  # type: ignore[misc]
 class Renderer(OnlineRenderer):  # type: ignore[misc]
     """Renders a conversation with the chat template, then puts the ids that the model produced in their place."""
 
-    async def preprocess_chat(self, request: Any, messages: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
+    async def preprocess_chat(self, request: Any, messages: list[Any], *args: Any, **kwargs: Any) -> Any:
         """Overrides vLLM's; called for chat and for tokenize requests.
 
         Raises:
             RequestError: The prefix does not fit the messages.
         """
-        messages = [_at_rest(message) for message in messages]
-        conversation, inputs = await super().preprocess_chat(request, messages, *args, **kwargs)
-        if request._prefix is not None:
-            kwargs["parser"] = None  # it would adjust the request a second time
-            await self._keep(request._prefix, request, messages, inputs, *args, **kwargs)
-        return conversation, inputs
-
-    async def _keep(
-        self, prefix: Prefix, request: Any, messages: list[Any], inputs: list[Any], *args: Any, **kwargs: Any
-    ) -> None:
-        async def rendered(request: Any, messages: list[Any]) -> list[int]:
-            _, found = await super(Renderer, self).preprocess_chat(request, messages, *args, **kwargs)
-            return _ids(found, prefix)
-
+        if (prefix := request._prefix) is None:
+            return await super().preprocess_chat(request, messages, *args, **kwargs)
         if (largest := max(prefix.token_ids)) >= (size := self.model_config.get_vocab_size()):  # vLLM looks at its own alone
             problem = f"{prefix.source}: token id {largest} is outside the vocabulary of {size} ids"
             raise RequestError(problem, parameter=prefix.source)
+        # Pydantic reads lists in messages as iterators that can be gone through once; this renders a message twice.
+        messages = request.model_dump(mode="json", include={"messages"}, warnings=False)["messages"]
+        head = without_answers(messages[: prefix.messages])
+        conversation, inputs = await super().preprocess_chat(request, head + messages[prefix.messages :], *args, **kwargs)
         shorter = request.model_copy(update={"add_generation_prompt": False, "continue_final_message": False})
-        whole, template_prefix = _ids(inputs, prefix), await rendered(shorter, messages[: prefix.messages])
+        kwargs["parser"] = None  # it would adjust the request a second time
+        _, shown = await super().preprocess_chat(shorter, head, *args, **kwargs)
+        whole, template_prefix = _ids(inputs, prefix), _ids(shown, prefix)
         tokenizer = self.renderer.get_tokenizer()
         end = self._end_of_turn(tokenizer, template_prefix)
-        ends_after = None
-        with suppress(Exception):  # a template may reject empty texts; then only the two renderings are compared
-            plain = without_texts(messages[: prefix.messages])
-            pair = await rendered(request, plain + messages[prefix.messages :]), await rendered(shorter, plain)
-            ends_after = pair[0].count(end) - pair[1].count(end) if end is not None else None
-        joined = replace_prefix_tokens(
-            tokenizer, prefix.token_ids, template_prefix, whole, end_token_id=end, ends_after=ends_after
-        )
+        joined = replace_prefix_tokens(tokenizer, prefix.token_ids, template_prefix, whole, end_token_id=end)
         inputs[0]["prompt_token_ids"] = joined
         inputs[0].pop("prompt", None)  # the text of other ids
+        return conversation, inputs
 
     def _end_of_turn(self, tokenizer: Any, template_prefix: list[int]) -> int | None:
         """Finds the token that ends a turn in the template: mostly the end of sequence, in some families another stop token."""
@@ -173,14 +150,14 @@ class Chat(OpenAIServingChat):  # type: ignore[misc]
 
 
 class Serving:
-    """The routes.
+    """vLLM's handlers for one engine.
 
     Args:
         engine: The engine; what it must not do now, or its death, is status 503 with that message.
         config: The configuration.
 
     Attributes:
-        adapters: vLLM's handler of models and LoRA adapters.
+        handlers: They, as vLLM's routes find them in the state of their application.
 
     Raises:
         ServerStartError: The installed vLLM refuses the configuration.
@@ -188,7 +165,7 @@ class Serving:
 
     def __init__(self, engine: Engine, config: GenerationConfig) -> None:
         self._engine = engine
-        self._profile = SamplingProfile(config, int(engine.llm.model_config.get_vocab_size()))
+        self._profile = SamplingProfile(config)
         self._carry = config.purpose == "rollout"
         try:
             self._build(config)
@@ -210,91 +187,42 @@ class Serving:
             "tool_parser": section.tool_parser,
             "reasoning_parser": section.reasoning_parser or "",
             "response_role": "assistant",
+            "models": _made(OpenAIServingModels, engine_client=llm, base_model_paths=[BaseModelPath(name, path)]),
         }
-        self.adapters = _made(OpenAIServingModels, engine_client=llm, base_model_paths=[BaseModelPath(name, path)])
-        self._renderer = _made(Renderer, **shared)
-        shared |= {"models": self.adapters, "online_renderer": self._renderer}
-        self._chat = _made(Chat, **shared)
-        self._completion = _made(OpenAIServingCompletion, **shared)
-        self._tokenization = _made(ServingTokenization, **shared)
-        for handler in (self._chat, self._completion):
+        shared["online_renderer"] = self._renderer = _made(Renderer, **shared)
+        chat, completion = _made(Chat, **shared), _made(OpenAIServingCompletion, **shared)
+        for handler in (chat, completion):
             # The sampling of generation_config.json is not the worker's (see `SamplingProfile`).
             handler.default_sampling_params = {}
             handler.override_max_tokens = None
-
-    async def models(self) -> Response:
-        """``GET /v1/models``."""
-        return response(await self.adapters.show_available_models())
+        self.handlers: dict[str, Any] = {
+            "openai_serving_models": shared["models"],
+            "openai_serving_chat": chat,
+            "openai_serving_completion": completion,
+            "serving_tokenization": _made(ServingTokenization, **shared),
+        }
 
     async def health(self) -> Response:
         """``GET /health``: 200 if the engine can generate, else 503; needs no key, so it gives no reason."""
         healthy = self._engine.readiness.problem is None and not self._engine.llm.errored
         return Response(status_code=200 if healthy else 503)
 
-    async def chat(self, request: ChatRequest, raw_request: Request) -> Response:
-        """``POST /v1/chat/completions``."""
-        if request._prefix is not None and self._renderer.use_harmony:
-            problem = "gpt-oss is not rendered by a chat template; no prefix can be required"
-            raise RequestError(problem, parameter=request._prefix.source)
-        request._carries = request.return_token_ids if request.return_token_ids is not None else self._carry
-        return await self._generated(self._chat.create_chat_completion, request, raw_request)
+    async def prepare(self, request: Any) -> None:
+        """Completes a request that generates, or refuses it.
 
-    async def complete(self, request: TextRequest, raw_request: Request) -> Response:
-        """``POST /v1/completions``: prompts, texts or ids."""
-        return await self._generated(self._completion.create_completion, request, raw_request)
-
-    async def tokenize(self, request: TokenizeRequest | TokenizeCompletionRequest, raw_request: Request) -> Response:
-        """``POST /tokenize``: messages, as a chat request would, or a ``prompt``."""
-        return response(await self._tokenization.create_tokenize(request, raw_request))
-
-    async def detokenize(self, request: DetokenizeRequest, raw_request: Request) -> Response:
-        """``POST /detokenize``: ids into text."""
-        return response(await self._tokenization.create_detokenize(request, raw_request))
-
-    async def _generated(self, create: Callable[..., Coroutine[Any, Any, Any]], request: Any, raw_request: Request) -> Response:
+        Raises:
+            QuirksError: The engine must not generate now, or not so.
+        """
+        if not isinstance(request, _Fitting):
+            return
         async with self._engine.watched():  # raises if the engine is dead
             self._engine.readiness.check()
+        if isinstance(request, ChatRequest):
+            if request._prefix is not None and self._renderer.use_harmony:
+                problem = "gpt-oss is not rendered by a chat template; no prefix can be required"
+                raise RequestError(problem, parameter=request._prefix.source)
+            request._carries = request.return_token_ids if request.return_token_ids is not None else self._carry
         self._profile.complete(request)
-        return response(await create(request, raw_request))
-
-    def error(self, error: Exception) -> RequestError:
-        """Returns the error that the client of a request that failed gets."""
-        if isinstance(error, RequestError):
-            return error
-        if isinstance(error, QuirksError):
-            return RequestError(str(error), status=next((status for kind, status in _STATUSES if isinstance(error, kind)), 503))
-        if isinstance(error, HTTPException):
-            return RequestError(str(error.detail), status=error.status_code)
-        if isinstance(error, RequestValidationError):
-            return _invalid(error)
-        given = self._chat.create_error_response(error).error
-        if given.code >= 500:
-            _LOG.error("a request failed: %s", words(error), exc_info=error)
-        return RequestError(given.message, status=given.code, parameter=given.param)
-
-
-def response(reply: Any) -> Response:
-    """Turns what vLLM returns, a reply, a text, the events of a stream or an error, into HTTP."""
-    if isinstance(reply, AsyncGenerator):
-        return StreamingResponse(reply, media_type="text/event-stream")
-    if isinstance(reply, str):
-        return Response(reply)
-    if (error := getattr(reply, "error", None)) is not None:
-        return refused(RequestError(error.message, status=error.code, parameter=error.param))
-    return Response(reply.model_dump_json(), media_type="application/json")
-
-
-def _invalid(error: RequestValidationError) -> RequestError:
-    """A body or a parameter of another form."""
-    problems = {}
-    for item in error.errors():
-        if isinstance(item, dict) and item["type"] != "json_invalid":  # a text for another content type
-            path = [str(part) for part in item["loc"] if "[" not in str(part)]  # without the names of pydantic's validators
-            problems[".".join(path[1:]) or "body"] = item["msg"]
-    shown = listed((f"{field}: {text}" for field, text in problems.items()), separator="; ") or error.errors()[0]
-    first, *others = {field.partition(".")[0]: None for field in problems} or [None]
-    parameter = None if others else first
-    return RequestError(f"the request is not valid: {shown}", parameter=parameter)
 
 
 def _ids(rendered: list[Any], prefix: Prefix) -> list[int]:
@@ -303,14 +231,6 @@ def _ids(rendered: list[Any], prefix: Prefix) -> list[int]:
             f"{prefix.source}: only prompts without images, audio or video can keep a model's ids", parameter=prefix.source
         )
     return list(rendered[0]["prompt_token_ids"])
-
-
-def _at_rest(message: Any) -> Any:
-    """Pydantic reads lists in messages as iterators that can be gone through once; we render a message twice."""
-    if not isinstance(message, dict):
-        return message
-    plain = (str, list, dict, int, float, type(None))
-    return {key: value if isinstance(value, plain) else list(value) for key, value in message.items()}
 
 
 def _made(kind: type[Any], **arguments: Any) -> Any:

@@ -40,13 +40,7 @@ class TrainerClient:
 
     async def in_turn(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Makes a call once no refit, pause or sleep is under way."""
-        result: list[Any] = []
-
-        async def work(_: Any) -> None:
-            result.append(await call(*arguments))
-
-        await self._worker.refitting.between(work)
-        return result[0]
+        return await self._worker.refitting.between(lambda _: call(*arguments))
 
     async def pause_generation(self, *, mode: str, clear_cache: bool = True, wait_for_inflight_requests: bool = False) -> None:
         """Pauses; the last argument is what the routes of vLLM before 0.32 hand on for the mode ``wait``."""

@@ -37,13 +37,6 @@ async def test_vllms_other_routes_are_never_there(second, monkeypatch):
             assert (reply.status_code, reply.json()["error"]["code"]) == (404, 404), path
 
 
-async def test_a_server_without_auth_warns_that_every_user_can_use_it(second, caplog):
-    async with second(auth=False, api_key=None) as server, raw(server.base_url, key=None) as http:
-        assert (await http.get("/v1/models")).status_code == 200
-        assert "requires no key" in server.warnings[0]
-        assert server.warnings[0] in caplog.text
-
-
 async def test_what_vllm_refuses_is_an_error_at_the_start(second):
     with pytest.raises(ServerStartError, match="no_such_parser"):
         async with second(tool_parser="no_such_parser"):

@@ -116,5 +116,5 @@ async def test_a_request_that_takes_too_long_is_a_504(second, served, idle):
         assert error["code"] == 504
         assert "longer than request.timeout_s = 2 s, and was aborted" in error["message"]
         assert "export NRL_VLLM_ASYNC_TIMEOUT_SECONDS=4" in error["message"]
-    assert (whole.status_code, whole.json()["error"]["type"]) == (504, "timeout")
+    assert (whole.status_code, whole.json()["error"]["type"]) == (504, "Gateway Timeout")
     await idle()

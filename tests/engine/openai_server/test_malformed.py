@@ -32,7 +32,7 @@ JSON = {"Content-Type": "application/json"}
 def refused(reply):
     """Whether it is an error of the client's, in OpenAI's form, with a reason."""
     error = reply.json()["error"]
-    told = (error["code"], error["type"]) == (reply.status_code, "invalid_request_error") and len(error["message"]) > 15
+    told = error["code"] == reply.status_code and error["type"] and len(error["message"]) > 15
     return 400 <= reply.status_code < 500 and told
 
 

@@ -211,7 +211,7 @@ def test_a_default_of_vllms_requests_is_no_other_distribution():
     class OfEarlierVllm(ChatRequest):
         watermarking: bool = True
 
-    profile = SamplingProfile(GenerationConfig.parse({"model": "m"}), 512)
+    profile = SamplingProfile(GenerationConfig.parse({"model": "m"}))
 
     profile.complete(OfEarlierVllm(messages=HELLO))
     with pytest.raises(RequestError, match="watermarking is not the rollout's"):

@@ -65,7 +65,7 @@ async def chat(http, **more):
 async def test_they_need_a_key_of_their_own(second):
     """It opens everything else, too."""
     async with second(rl_routes=True, rl_api_key=TRAINER_KEY) as server:
-        assert server.rl_api_key == TRAINER_KEY
+        assert server.rl_api_key.get_secret_value() == TRAINER_KEY
         password = base64.b64encode(f":{TRAINER_KEY}".encode()).decode()
         headers = {
             f"Bearer {KEY}": 401,
@@ -82,9 +82,6 @@ async def test_they_need_a_key_of_their_own(second):
             assert (await chat(http, max_tokens=2)).status_code == 200
             for path in ("collective_rpc", "v1/responses", "inference/v1/generate", "scale_elastic_ep"):
                 assert (await http.post(f"/{path}", json={})).status_code == 404
-    async with second(rl_routes=True, auth=False, api_key=None) as server, raw(server.base_url, None) as http:
-        assert (await http.get("/v1/models")).status_code == 200
-        assert (await http.get("/is_paused")).status_code == 401
 
 
 async def test_a_pause_without_a_mode_keeps_what_is_in_flight(served, trainer, idle):

@@ -41,11 +41,11 @@ async def test_no_turn_vanishes_where_a_thought_spells_its_end(http, served, tai
     seen = {"prompt_token_ids": encode("<bos>user\nhello there<eos>\n"), "generation_token_ids": [*encode("yes"), 1]}
     carrying = [*HELLO, {**history[1], **seen}, *more[:tail]]
 
-    replies = [await http.post(path, json={"messages": carrying}) for path in ("/v1/chat/completions", "/tokenize")]
+    reply = await http.post("/tokenize", json={"messages": carrying})
 
-    for reply in replies:
-        assert reply.status_code == 400
-        assert "a message spells the end-of-turn token (id 1)" in reply.json()["error"]["message"]
+    rest = "\n" + "".join(f"<bos>{m['role']}\n{m['content']}<eos>\n" for m in more[:tail]) + "<bos>assistant\n"
+    said = seen["prompt_token_ids"] + seen["generation_token_ids"]
+    assert reply.json()["tokens"] == said + encode(rest, add_special_tokens=False)
 
 
 async def test_a_spelled_end_of_turn_takes_nothing_away(http, served):
