@@ -53,6 +53,8 @@ def prepare(
     """Makes the plan and builds what the engine needs; see `worker.VllmAsyncGenerationWorker` for arguments and errors."""
     if not 0 < fraction_of_gpus <= 1:
         raise UsageError(f"fraction_of_gpus must lie in (0, 1], not {fraction_of_gpus}")
+    if not all(isinstance(index, int) for index in bundle_indices or ()):
+        raise UsageError(f"bundle_indices must be the numbers of bundles, not {bundle_indices!r}")
     registry = options.registry()
     plan = make_plan(config, options, registry=registry)
     plan.check()

@@ -76,9 +76,11 @@ def wrap_process(original: Callable[..., None]) -> Callable[..., None]:
 
         def setup_kernel(layer: Any, *made: Any, **options: Any) -> None:
             layer.local_num_experts = experts
-            w13, w13_scale = _cast(layer.w13_weight, self.weight_block_size)
-            w2, w2_scale = _cast(layer.w2_weight, self.weight_block_size)
-            setup(layer, w13, w2, w13_scale, w2_scale, *made[4:], **options)
+            w13_scale, w2_scale = (
+                _cast(weight, values, self.weight_block_size)
+                for weight, values in zip((layer.w13_weight, layer.w2_weight), made[:2], strict=True)
+            )
+            setup(layer, *made[:2], w13_scale, w2_scale, *made[4:], **options)
 
         layer.local_num_experts, self._setup_kernel = 0, setup_kernel
         try:
@@ -90,18 +92,16 @@ def wrap_process(original: Callable[..., None]) -> Callable[..., None]:
     return process_weights_after_loading
 
 
-def _cast(weights: Tensor, block_size: list[int]) -> tuple[Tensor, Tensor]:
-    """Returns experts [number, rows, columns] in FP8, and the scales of their blocks."""
+def _cast(weights: Tensor, values: Tensor, block_size: list[int]) -> Tensor:
+    """Writes experts [number, rows, columns] in FP8; returns the scales of their blocks."""
     import torch
-    from vllm.platforms import current_platform
     from vllm.utils.deep_gemm import per_block_cast_to_fp8
 
     number, rows, columns = weights.shape
-    values = torch.empty_like(weights, dtype=current_platform.fp8_dtype())
     scales = []
     together = max(1, _TOGETHER // (rows * columns))
     for some, into in zip(weights.detach().split(together), values.split(together), strict=True):
         found, scale = per_block_cast_to_fp8(some.reshape(-1, columns), block_size=block_size, use_ue8m0=False)
         into.copy_(found.view(into.shape))
         scales.append(scale)
-    return values, torch.cat(scales).view(number, rows // block_size[0], -1)
+    return torch.cat(scales).view(number, rows // block_size[0], -1)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -25,6 +26,21 @@ CONFIG = SimpleNamespace(dtype=torch.float32)
 
 def scaled(param, loaded_weight):
     param.data.copy_(loaded_weight * 2)
+
+
+def scaled_bias(param, loaded_weight):
+    param.data.copy_(loaded_weight * 2 if param.dim() == 1 else loaded_weight)
+
+
+def twice(param, loaded_weight):
+    param.data.copy_(loaded_weight)
+    param.data[:2].copy_(loaded_weight[:2])
+
+
+def looking(param, loaded_weight):
+    param.data[:2].copy_(loaded_weight[:2])
+    param.data.sum()
+    param.data[2:].copy_(loaded_weight[2:])
 
 
 def shuffle(layer):
@@ -78,15 +94,19 @@ def test_weights_copied_onto_themselves_are_what_was_loaded():
         {"loader": scaled},
         {"loader": scaled, "bias": True},
         {"loader": lambda param, loaded_weight: param.data[:2].copy_(loaded_weight[:2])},
+        {"loader": lambda param, loaded_weight: param.data.copy_(loaded_weight).mul_(2)},
+        {"loader": scaled_bias, "bias": True},
+        {"loader": twice},
+        {"loader": looking},
     ],
-    ids=["pack", "shuffle", "derive", "in-place", "replace", "scale", "scaled-bias", "half"],
+    ids=["pack", "shuffle", "derive", "in-place", "replace", "scale", "scaled-both", "half", "mul", "scaled-bias", "2", "look"],
 )
 def test_only_a_layer_that_does_more_than_copy_is_reloaded(layer):
     model = Model(other=Layer(4, 4, **layer), plain=Layer(4, 4))
 
     sent = {name: torch.randn(tensor.shape) for name, tensor in model.named_parameters()}
 
-    plan = recorded(model, sent)
+    plan = recorded(model, sent, prepares="loader" in layer)
 
     assert (plan.copied, plan.reloaded, plan.modules) == ({"plain.weight"}, sent.keys() - {"plain.weight"}, {"other"})
 
@@ -104,6 +124,9 @@ def layers():
         head=Layer(6, 4, process=shuffle, loader=padded),
         other=Layer(4, 4, process=pack),
         scaled=Layer(4, 4, process=halve, loader=scaled),
+        turned=Layer(4, 4, process=halve, loader=lambda param, loaded_weight: param.data.copy_(loaded_weight.t())),
+        part=Layer(2, 4, process=halve, loader=lambda param, loaded_weight: param.data.copy_(loaded_weight[:2])),
+        cast=Layer(4, 4, process=halve),
         plain=Layer(4, 4),
     )
     made.qkv.quant_method.__class__ = type("Fp8Method", (type(made.qkv.quant_method),), {})
@@ -115,14 +138,19 @@ def layers():
 
 
 def test_layers_that_compute_are_filled_and_processed():
-    shapes = QKV | dict.fromkeys(("other__weight", "scaled__weight", "plain__weight"), (4, 4)) | {"head__weight": (5, 4)}
+    names = ("other", "scaled", "plain", "turned", "part", "cast")
+    shapes = QKV | dict.fromkeys([f"{name}__weight" for name in names], (4, 4)) | {"head__weight": (5, 4)}
     first, later = drawn(**shapes), drawn(**shapes)
+    for values in (first, later):
+        values["cast.weight"] = values["cast.weight"].bfloat16()
     model, expected = layers(), layers()
     memory = {name: tensor.data_ptr() for name, tensor in model.named_parameters()}
     plan = recorded(model, first, prepares=True)
     recorded(expected, later)
 
     assert (plan.reloaded, plan.modules) == ({"scaled.weight"}, {"scaled"})
+    seen = {}
+    plan.see = lambda pairs: seen.update((name, tensor.clone()) for name, tensor in pairs)
     for values in (first, later):  # the first is compared with the loaders
         for name in reversed(values):  # each layer is processed when its last tensor is there
             assert list(plan.take(model, [(name, values[name])])) == [(name, values[name])] * (name == "scaled.weight")
@@ -132,6 +160,62 @@ def test_layers_that_compute_are_filled_and_processed():
     for (name, tensor), wanted in zip(model.named_parameters(), expected.parameters(), strict=True):
         assert name.startswith("scaled") or torch.equal(tensor, wanted), name
     assert torch.equal(model.other.packed, expected.other.packed)
+    assert seen.keys() == plan.prepared.sources
+    for name, tensor in seen.items():  # as they were sent
+        assert tensor.dtype == later[name].dtype
+        assert torch.equal(tensor.reshape(-1), later[name].reshape(-1)), name
+
+
+class Attention(nn.Module):
+    """Keeps a copy of what another layer has in its own dtype, as latent attention does."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = [layer]
+        self.own = nn.Parameter(torch.zeros(4, 4), requires_grad=False)
+
+    def process_weights_after_loading(self, _):
+        """As vLLM calls it, after all other layers."""
+        self.own.data.copy_(self.layer[0].weight.float() * self.layer[0].scale)
+
+
+@pytest.mark.parametrize("fails", [None, "open", "process"])
+def test_attention_sees_what_was_prepared_and_an_error_leaves_nothing_half_done(monkeypatch, fails):
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    from worker.refit.engine import reload
+
+    model = Model(one=Layer(4, 4, process=halve), two=Layer(4, 4))
+    reloadable(model)
+    halve(model.one)
+    model.attention, model.was_processed = Attention(model.one), True
+    model.attention.__class__ = type("Attention", (Attention, AttentionLayerBase), {})
+    reloadable(model.attention)
+    first, later = drawn(one__weight=(4, 4), two__weight=(4, 4)), drawn(one__weight=(4, 4), two__weight=(4, 4))
+    plan = recorded(model, first, prepares=True)
+    memory, before = model.one.weight.data_ptr(), model.one.weight.clone()
+
+    def update(values):
+        made = reload.Reload(model, CONFIG, plan.modules.__contains__, plan=plan)
+        try:
+            made.load(model.load_weights, [(list(values.items()), ())])
+        except OSError:
+            made.abandon()
+            raise
+        made.close()
+
+    if fails:
+        target = (reload, "materialize_layer") if fails == "open" else (model.one.quant_method, "_process")
+        with monkeypatch.context() as patch:
+            patch.setattr(*target, Mock(side_effect=OSError("full")))
+            with pytest.raises(OSError, match="full"):
+                update(later)
+        assert torch.equal(model.one.weight, before)
+    update(later)
+
+    assert model.one.weight.data_ptr() == memory
+    assert torch.equal(model.attention.own, model.one.weight.float() * model.one.scale)
+    assert not torch.equal(model.one.weight, before)
 
 
 def test_wrong_copies_into_a_layer_that_computes_leave_it_as_it_was():

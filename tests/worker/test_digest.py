@@ -73,7 +73,8 @@ def test_a_digest_does_not_depend_on_the_tensors_beside_it():
 def test_tensors_that_are_read_together_have_their_own_digests(shape, whole):
     """Of neighbours, of neighbours with gaps, and of those in another dtype."""
     memory = torch.randn(2 * shape[0], *shape[1:]).bfloat16()
-    tensors = [*memory, *memory[::2], *memory.float(), memory[0, 0]]
+    rows = memory.flatten(1)
+    tensors = [*memory, *memory[::2], *memory.float(), memory[0, 0], *rows[:, :3], *rows[:, :4], *rows[:3, 0].double()]
     digester = Digester(whole=whole)
 
     digester.add_all([(str(number), tensor) for number, tensor in enumerate(tensors)])

@@ -98,7 +98,7 @@ class EngineActor:
             await asyncio.Event().wait()
 
     async def state(self) -> dict[str, Any]:
-        """Returns whether the engine lives and may generate (``problem``), and its weights; answers at all times."""
+        """Returns whether the engine lives and may generate (``problem``), and its weights; answers while a call waits, too."""
         engine = self._worker.engine
         return {
             "alive": engine.alive,

@@ -293,17 +293,21 @@ class WorkerGroup(Calls):
 
     async def _stop(self, why: str) -> None:
         actors, self._actors = self._actors, None
-        if actors is not None:
-            await actors.disband(why)
-        self.refits.sender.leave()
-        await self._ranks.end(_STOP_S if actors is not None else 0)  # engines that were still starting cannot listen
+        try:
+            if actors is not None:
+                await actors.disband(why)
+        finally:  # another event loop than the one that started the engines cannot wait for its tasks
+            self.refits.sender.leave()
+            await self._ranks.end(_STOP_S if actors is not None else 0)  # engines that were still starting cannot listen
 
     def _config_of(self, number: int) -> dict[str, Any]:
         """The user's configuration for one engine: all servers have the same key, and each has its own port."""
         typed = self._typed.model_dump(mode="json", exclude_unset=True)
         server = self.config.server
         if self.openai_api_key is not None:
-            typed["server"]["api_key"] = self.openai_api_key  # a dump hides the key
+            typed["server"]["api_key"] = self.openai_api_key  # a dump hides keys
+        if server.rl_api_key is not None:
+            typed["server"]["rl_api_key"] = server.rl_api_key.get_secret_value()
         if server.port:
             typed["server"]["port"] = server.port + number
         return typed

@@ -13,6 +13,7 @@ from typing import Any
 from quirks_core.base.errors import QuirksError, shortened
 from quirks_core.configuration.sections import ClusterSection
 from quirks_core.configuration.variables import is_secret
+from worker.engine import processes
 from worker.errors import EngineDiedError, RankError
 from worker.group.actor import EngineActor, plan_variables
 
@@ -68,9 +69,9 @@ class Rank:
         """Yields what the actor's generator yields; leaving early ends it there too. Errors as for `call`."""
         import ray
 
-        items = self.actor.stream.options(num_returns="streaming").remote(*arguments, **options)
         has_ended = False
         try:
+            items = self.actor.stream.options(num_returns="streaming").remote(*arguments, **options)
             async for item in items:
                 yield await item
             has_ended = True
@@ -179,8 +180,11 @@ class Ranks:
             for task in stopping:
                 task.cancel()
             await asyncio.gather(*stopping, return_exceptions=True)
+        here = ray.util.get_node_ip_address()
+        killed = processes.children(rank.pid for rank in ranks if rank.pid and rank.node == here)
         for rank in ranks:
             ray.kill(rank.actor)
+        await asyncio.to_thread(processes.end, killed)  # the next engines need their memory
         if self._placement is not None:  # its nodes may be gone
             ray.util.remove_placement_group(self._placement)
             self._placement = None

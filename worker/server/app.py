@@ -95,12 +95,14 @@ def _explained(error: Exception) -> RequestError:
     if isinstance(error, HTTPException):
         return RequestError(str(error.detail), status=error.status_code)
     if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        if not isinstance(first, dict):  # a text for another content type
-            return RequestError(f"the request is not valid: {first}")
-        path = [part for part in first["loc"] if "[" not in str(part)]  # without the names of pydantic's validators
-        field = path[1] if len(path) > 1 and isinstance(path[1], str) else None
-        return RequestError(f"{'.'.join(map(str, path))} is not valid: {first['msg']}", parameter=field)
+        problems = {}
+        for item in error.errors():
+            if isinstance(item, dict) and item["type"] != "json_invalid":  # a text for another content type
+                path = [str(part) for part in item["loc"][1:] if "[" not in str(part)]  # without the names of validators
+                problems[".".join(path) or "body"] = item["msg"]
+        shown = "; ".join(f"{field}: {text}" for field, text in problems.items()) or error.errors()[0]
+        fields = {field.partition(".")[0] for field in problems}
+        return RequestError(f"the request is not valid: {shown}", parameter=fields.pop() if len(fields) == 1 else None)
     given = _error_response(error).error
     if given.code >= 500:
         _LOG.error("a request failed: %s", words(error), exc_info=error)

@@ -55,9 +55,12 @@ def _listen(host: str, port: int) -> socket.socket:
         ServerStartError: It is taken, or the host is no address of this machine.
     """
     try:
-        made = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG)
+        family, *_ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        made = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=host == "::")
     except OSError as error:
-        raise ServerStartError(f"the server cannot listen: {error.strerror}; change server.host or server.port") from None
+        raise ServerStartError(
+            f"the server cannot listen at {host} port {port}: {error.strerror}; change server.host or server.port"
+        ) from None
     # Made again, it knows its protocol. Without that asyncio leaves TCP_NODELAY out, and each event waits for an ACK.
     found = socket.socket(fileno=made.detach())
     found.setblocking(False)

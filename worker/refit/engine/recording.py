@@ -70,6 +70,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             self._names[self._memory(tensor)].append(name)
         self._emptied: dict[int, str] = {}
         self._sizes: dict[str, int] = {}  # elements of the tensors that vLLM gives memory for loading
+        self._stay: set[str] = set()  # those that it leaves where they are
         self._as_loaded: dict[int, int] = {}  # how many writes there were when something else read the memory first
         self._sources: dict[int, list[_Source]] = defaultdict(list)
         self._writes: dict[int, dict[Write, torch.Tensor | None]] = defaultdict(dict)
@@ -128,7 +129,9 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     def opened(self) -> None:
         """Notes the tensors without memory that vLLM has put into the place of the model's."""
         for name, tensor in slots(self._model):
-            if tensor is not None and tensor.is_meta:
+            if tensor is not None and not tensor.is_meta:
+                self._stay.add(name)
+            elif tensor is not None:
                 self._emptied[self._memory(tensor)] = name
                 self._sizes[name] = tensor.numel()
 
@@ -284,6 +287,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     def _taint(self, tensor: torch.Tensor) -> None:
         """Something reads or writes memory that is no copy: what is in it, or made of it, cannot be copied again."""
         if tensor.is_meta:
+            if name := self._emptied.get(_identity(tensor)):
+                self._made.add(name)
             return
         if (found := self._source(tensor)) is not None:
             self._tainted_sources.add(found.name)
@@ -311,11 +316,12 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
                 names_of[_module(name)].add(name)
             if len({_module(name) for name in names - tied}) > 1:
                 shared |= names
+        odd = {_module(name) for name in self._stay & self._filled.keys() - plain}  # a bias that is computed
         loads = {}
         for layer, names in names_of.items():
             # vLLM processes attention in another way, and after all other layers.
             is_attention = hasattr(self._model.get_submodule(layer), "process_weights_after_loading")
-            if is_attention or names & (shared | self._made):
+            if is_attention or names & (shared | self._made) or layer in odd:
                 continue
             filled = {name: self._load(name, memories[name]) if name in self._sizes else [] for name in names}
             filled |= {name: self._filled[name] for name in names - self._sizes.keys() if name in plain}  # a bias

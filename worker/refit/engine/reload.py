@@ -155,12 +155,16 @@ class Reload:
         Args:
             finalize: Does so; vLLM's own function if None.
         """
+        is_prepared = self.plan is not None and bool(self.plan.prepared.sources)
         try:
+            if is_prepared and not self.slots:
+                self.open()  # attention: what it computes of other layers it computes last
             with self._recording.loading() if self._recording is not None else nullcontext():
                 if finalize is not None:
                     finalize()
                 elif self.slots:
-                    finalize_layerwise_reload(self._part, self._config)
+                    # Of the whole model, for some quirks look at all of its layers then.
+                    finalize_layerwise_reload(self._model if is_prepared else self._part, self._config)
         except BaseException:
             self.abandon()
             raise
@@ -248,6 +252,9 @@ class LayerReload:
 
     def abandon(self) -> None:
         """Gives an open layer its tensors of before back."""
+        info = get_layerwise_info(self._layer)
+        info.loaded_weights.clear()
+        info.load_numel = 0
         finalize_layerwise_reload(self._root, None)
 
 

@@ -91,8 +91,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
     """Loads complete sets of weights in checkpoint names, from any of our transports.
 
     The reload re-runs each layer's processing (packing, quantisation) on the new weights and copies the result into the
-    tensors that the engine already runs on, so captured CUDA graphs stay valid. Whatever can be found out beforehand, a
-    broken file or a manifest that is not as announced, is found out before the model is touched.
+    tensors that the engine already runs on, so captured CUDA graphs stay valid. A manifest that is not as
+    announced is found out before the model is touched.
 
     Attributes:
         touched: Whether the last refit changed the model; if it failed as well, old and new weights stand side by side.
@@ -160,7 +160,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         """Takes one refit.
 
         Raises:
-            RefitRejectedError: The manifest is not as announced, the file is broken, or the trainer sends to another number of
+            RefitRejectedError: The manifest is not as announced, or the trainer sends to another number of
                 processes; the model is as it was.
             TransferError: The trainer died or took too long.
             RefitUnsupportedError: vLLM cannot reload this model; it is as it was.
@@ -333,7 +333,6 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 yield (), tensors
             else:
                 self.copied, self.ways = plan, ways
-                self._not_finite.look(pair for pair in tensors if pair[0] in plan.prepared.sources)
                 yield tensors, ()
 
     def _fill(self, update: Reload, coming: Iterator[Batch]) -> None:
@@ -342,7 +341,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         except QuirksError:
             raise
         except Exception as error:
-            raise RefitError(f"refit: the engine's model does not take {update.last}: {words(error)}") from error
+            what = f"the engine's model does not take {update.last}" if update.sent or not update.plan else "copying failed"
+            raise RefitError(f"refit: {what}: {words(error)}") from error
 
     def _check_finite(self, info: RefitUpdateInfo) -> None:
         if info.finite and self._not_finite:

@@ -255,7 +255,7 @@ class IpcZmqStream:
             yield []
             yield from self._copied(self._copies)
         if self._in_place:
-            yield list(self._in_place.items())
+            yield from batches(self._in_place.items())
             _wait_for(self._device)
         rest = Manifest(()) if self.by_pieces else self.manifest.without(self._in_place)
         for index, chunk in enumerate(rest.chunks(self._buffer_bytes)):

@@ -111,10 +111,10 @@ class PreparedLayers:
     def full(self) -> Iterator[FullLayer]:
         """Yields the layers that are full, once each; whoever gets them has them processed."""
         for name in [name for name, missing in self._missing.items() if not missing]:
-            del self._missing[name]
-            found = self._open.pop(name)
+            found = self._open[name]
             found.came.sort(key=lambda pair: pair[1].data_ptr())
             yield found
+            del self._open[name], self._missing[name]
 
     def abandon(self) -> None:
         """Gives layers that are not full their tensors of before back."""
@@ -124,7 +124,11 @@ class PreparedLayers:
 
     def _opened(self, name: str) -> FullLayer:
         layer = self._layers[name]
-        found = self._open[name] = FullLayer(layer, layer.open(), [])
+        try:
+            found = self._open[name] = FullLayer(layer, layer.open(), [])
+        except BaseException:
+            layer.abandon()
+            raise
         self._missing[name] = set(self._wanted[name])
         for write in self._constants[name]:
             write.written.of(found.held[write.destination]).fill_(write.value)
