@@ -11,7 +11,7 @@ from patience import HUNG_S
 
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.config import GenerationConfig
-from worker import VllmAsyncGenerationWorker
+from worker import VllmAsyncGenerationWorker, WorkerGroup
 from worker.server import Listener, OpenAIServer, ServerStartError
 
 KEY = "sesame-1234"
@@ -75,6 +75,13 @@ def test_the_key_is_configured_or_the_environment_s_or_made(monkeypatch):
     assert all(len(key) >= 32 for key in made)
     assert key_of() == "from-outside"
     assert key_of(api_key=KEY) == KEY
+
+
+def test_engines_of_a_group_have_its_keys(model):
+    keys = {"api_key": KEY, "rl_api_key": "the-trainer-s-key-1234"}
+    group = WorkerGroup({"model": str(model()), "server": {"enabled": True, "rl_routes": True, **keys}})
+
+    assert keys.items() <= group._config_of(0)["server"].items()
 
 
 def test_a_server_without_a_host_is_on_the_loopback(reserved):
