@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
 def test_an_engine_that_no_quirk_changes_ends_with_its_front_end(programs, checkpoint, receipts, tmp_path):
     """It is reported like any other; what it started ends also if the front end is killed."""
-    script, off = tmp_path / "started.py", "cpu-seeded-chunked-prefill,logprob-token-ids-rows"
+    script, off = tmp_path / "started.py", "cpu-amx-permission,cpu-seeded-chunked-prefill,logprob-token-ids-rows"
     script.write_text(STARTED, encoding="utf-8")
     variables = {"MODEL_QUIRKS": "on", "MODEL_QUIRKS_DISABLE": off, "MODEL_QUIRKS_RECEIPT": str(receipts.file)}
 
@@ -156,7 +156,7 @@ def test_an_engine_that_no_quirk_changes_ends_with_its_front_end(programs, check
         (line,) = started.said
 
     assert ", none changes anything; " in line
-    assert line.endswith("; switched off: cpu-seeded-chunked-prefill, logprob-token-ids-rows")
+    assert line.endswith("cpu-seeded-chunked-prefill, logprob-token-ids-rows")  # on some CPUs after another one
     assert (found.changes, found.processes[-1].engine["engine.model_runner"]) == ({}, "v1")
     assert len(engine) > 1
     assert left == []

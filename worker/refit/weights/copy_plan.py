@@ -245,6 +245,8 @@ class CopyPlan:
         """
         self.copy(tensors)
         others = self.prepared.fill(tensors)
+        if self.look is not None and others:  # a cast loses what the engine's dtype cannot hold
+            self.look(others, others)
         if self.see is not None:
             prepared = self.prepared.sources
             self.see([*others, *(pair for pair in tensors if pair[0] in self.hidden and pair[0] not in prepared)])
