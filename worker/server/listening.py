@@ -55,7 +55,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ServerStartError: It is taken, or the host is no address of this machine.
     """
     try:
-        family, *_ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=host == "::")
     except OSError as error:
         raise ServerStartError(

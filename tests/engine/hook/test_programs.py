@@ -156,6 +156,7 @@ def test_an_engine_that_no_quirk_changes_ends_with_its_front_end(programs, check
         (line,) = started.said
 
     assert ", none changes anything; " in line
+    assert "; switched off: " in line
     assert line.endswith("cpu-seeded-chunked-prefill, logprob-token-ids-rows")  # on some CPUs after another one
     assert (found.changes, found.processes[-1].engine["engine.model_runner"]) == ({}, "v1")
     assert len(engine) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from http import HTTPStatus
 from itertools import product
 
 import pytest
@@ -32,7 +33,9 @@ JSON = {"Content-Type": "application/json"}
 def refused(reply):
     """Whether it is an error of the client's, in OpenAI's form, with a reason."""
     error = reply.json()["error"]
-    told = error["code"] == reply.status_code and error["type"] and len(error["message"]) > 15
+    phrase = HTTPStatus(reply.status_code).phrase
+    is_typed = error["type"] in (phrase, f"{phrase.replace(' ', '')}Error")  # vLLM's handlers have the second
+    told = error["code"] == reply.status_code and is_typed and len(error["message"]) > 15
     return 400 <= reply.status_code < 500 and told
 
 

@@ -44,8 +44,10 @@ async def test_no_turn_vanishes_where_a_thought_spells_its_end(http, served, tai
     reply = await http.post("/tokenize", json={"messages": carrying})
 
     rest = "\n" + "".join(f"<bos>{m['role']}\n{m['content']}<eos>\n" for m in more[:tail]) + "<bos>assistant\n"
-    said = seen["prompt_token_ids"] + seen["generation_token_ids"]
-    assert reply.json()["tokens"] == said + encode(rest, add_special_tokens=False)
+    said = seen["prompt_token_ids"] + seen["generation_token_ids"] + encode(rest, add_special_tokens=False)
+    assert reply.json()["tokens"] == said
+    answer = await http.post("/v1/chat/completions", json={"messages": carrying, "max_tokens": 1})
+    assert answer.json()["choices"][0]["message"]["prompt_token_ids"] == said
 
 
 async def test_a_spelled_end_of_turn_takes_nothing_away(http, served):

@@ -188,12 +188,7 @@ class Reload:
             self.plan.prepared.abandon()
         elif not self.slots:
             return
-        for layer in self._part.modules():
-            # vLLM would load it all now, fail at a tensor that does not fit, and keep it for the next reload.
-            info = get_layerwise_info(layer)
-            info.loaded_weights.clear()
-            info.load_numel = 0
-        finalize_layerwise_reload(self._part, self._config)
+        _abandon(self._part, self._config)
 
     def check(self, wanted: Collection[str]) -> None:
         """Checks, after `close`, that the model still has every tensor that it computes with.
@@ -252,10 +247,16 @@ class LayerReload:
 
     def abandon(self) -> None:
         """Gives an open layer its tensors of before back."""
-        info = get_layerwise_info(self._layer)
+        _abandon(self._root)
+
+
+def _abandon(root: Any, model_config: Any = None) -> None:
+    for layer in root.modules():
+        # vLLM would load it all now, fail at a tensor that does not fit, and keep it for the next reload.
+        info = get_layerwise_info(layer)
         info.loaded_weights.clear()
         info.load_numel = 0
-        finalize_layerwise_reload(self._root, None)
+    finalize_layerwise_reload(root, model_config)
 
 
 def lacking(model: nn.Module) -> Iterator[str]:
