@@ -30,15 +30,16 @@ class UpdateSteps:
         self._refitting = refitting
         self._engine = engine
         self._warn = warn
-        #: Has the engine paused, and carries out the steps of an update, which is open as long as this runs.
+        #: Has the engine paused, and carries out the steps of an update.
         self._refit: asyncio.Task[None] | None = None
-        self._steps: _Steps = asyncio.Queue()
+        #: Those of the update that is open; None as soon as it takes no more.
+        self._steps: _Steps | None = None
         self._last: asyncio.Future[None] | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether an update is open; the engine is paused then, and cannot be queried while it waits for a part."""
-        return self._refit is not None and not self._refit.done()
+        return self._steps is not None and self._refit is not None and not self._refit.done()
 
     def check_closed(self) -> None:
         """Makes sure that no update is open.
@@ -77,9 +78,9 @@ class UpdateSteps:
         self.check_closed()
         self._steps, self._last = asyncio.Queue(), None
         work = partial(self._refitting.update, partial(self._take, self._steps, draft), None)
-        self._refit = refit = asyncio.create_task(self._refitting.lock.run(work))
-        refit.add_done_callback(self._closed)
-        await self._step(refit, receiving.begin, draft=draft)
+        self._refit = asyncio.create_task(self._refitting.lock.run(work))
+        self._refit.add_done_callback(self._closed)
+        await self._step(self._refit, self._steps, receiving.begin, draft=draft)
 
     async def take_part(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Takes a part of the open update.
@@ -88,13 +89,13 @@ class UpdateSteps:
             UpdateOrderError: None is open.
             RefitError: It could not be taken, and the update has ended; the message says what the engine holds now.
         """
-        refit, refitting = self._opened(), self._refitting
+        update, refitting = await self._opened(), self._refitting
         refitting.last = "http"
         if refitting.backend == BACKEND and isinstance(update_info, dict):
             section = refitting.sender.section
             finite = section.finite or bool(update_info.get("finite"))
             update_info = {**update_info, "finite": finite, "dummy": refitting.dummy, "timeout_s": section.timeout_s}
-        await self._step(refit, receiving.part, update_info=update_info)
+        await self._step(*update, receiving.part, update_info=update_info)
 
     async def finish(self, version: str | None = None) -> None:
         """Puts the weights of the open update in force.
@@ -106,26 +107,29 @@ class UpdateSteps:
             UpdateOrderError: No update is open, or it still takes a part.
             RefitError: The weights could not be put in force; the message says what the engine holds now.
         """
-        refit = self._opened()
+        update = await self._opened()
         if self._last is not None and not self._last.done():
             raise UpdateOrderError("a step of the weight update is under way: finish it when update_weights has returned")
-        await self._step(refit, receiving.end, version=version)
+        await self._step(*update, receiving.end, version=version)
 
-    def _opened(self) -> asyncio.Task[None]:
-        if self._refit is None or self._refit.done():
-            error = None if self._refit is None else _problem(self._refit)
-            last = "" if error is None else f": the last one failed ({error})"
-            raise UpdateOrderError(f"no weight update is open{last}; start one with start_weight_update")
-        return self._refit
+    async def _opened(self) -> tuple[asyncio.Task[None], _Steps]:
+        refit, steps = self._refit, self._steps
+        if refit is not None and steps is not None and not refit.done():
+            return refit, steps
+        last = ""
+        if refit is not None:
+            await asyncio.wait((refit,))
+            last = "" if (error := _problem(refit)) is None else f": the last one failed ({error})"
+        raise UpdateOrderError(f"no weight update is open{last}; start one with start_weight_update")
 
     def _closed(self, refit: asyncio.Task[None]) -> None:
         if isinstance(getattr(error := _problem(refit), "__cause__", None), TransferError):  # the trainer may be gone
             self._warn(str(error))
 
-    async def _step(self, refit: asyncio.Task[None], function: Callable[..., Any], **named: Any) -> None:
+    async def _step(self, refit: asyncio.Task[None], steps: _Steps, function: Callable[..., Any], **named: Any) -> None:
         """Has every worker make a step; returns once they have, or once the update has ended, with the error that ended it."""
         self._last = made = asyncio.get_running_loop().create_future()
-        self._steps.put_nowait((function, named, made))
+        steps.put_nowait((function, named, made))
         await asyncio.wait((made, refit), return_when=asyncio.FIRST_COMPLETED)
         if not made.done():
             refit.result()
@@ -157,6 +161,8 @@ class UpdateSteps:
         except Exception:
             await self._engine.call(receiving.abandon)
             raise
+        finally:
+            self._steps = None
 
 
 def _problem(refit: asyncio.Task[None]) -> BaseException | None:

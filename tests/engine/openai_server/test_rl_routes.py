@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 
 import pytest
 from patience import HUNG_S, patience, settled
@@ -44,9 +45,11 @@ def update(trainer, lab, model, sockets):
     async def send():
         info = {"transport": "ipc_zmq", "location": str(sockets)}
         source = Source(policy, "parameters")
-        where, options = [f"{sockets}/rank-0.sock"], {"device": "cpu", "timeout_s": HUNG_S}
+        where, replied = [f"{sockets}/rank-0.sock"], threading.Event()
+        options = {"device": "cpu", "timeout_s": HUNG_S, "given_up": replied.is_set}
         sending = asyncio.create_task(asyncio.to_thread(send_ipc_zmq, source, where, **options))
         reply = await step(trainer, "update_weights", {"update_info": info})
+        replied.set()
         await asyncio.gather(sending, return_exceptions=True)
         return reply
 
@@ -206,7 +209,15 @@ async def test_sockets_are_made_in_folders_of_ours_alone(trainer, tmp_path, idle
     await idle()
 
 
-async def test_a_trainer_that_ends_in_the_middle_is_told_of(trainer, update, limit, idle):
+async def test_a_trainer_that_ends_in_the_middle_is_told_of(served, trainer, update, limit, idle, monkeypatch):
+    """Another one begins at once, whatever the engine has still to end."""
+    resume = type(served.llm).resume_generation
+
+    async def slow(llm):
+        await asyncio.sleep(1)
+        await resume(llm)
+
+    monkeypatch.setattr(type(served.llm), "resume_generation", slow)
     enough = patience(10.0)  # for the part that comes
     limit(enough)
     await step(trainer, "start_weight_update")
