@@ -3,7 +3,8 @@
 What happens: rollout and trainer drift apart step by step, and a restart hides it. Every later request with a known prefix (a
 system prompt, the other samples of a group) attends to keys and values of the weights that first filled the block;
 NVIDIA-NeMo/RL#4018 saw blocks 17 updates old. Updating the weights does not clear the cache: vLLM leaves that decision to the
-user (vllm-project/vllm#46125). A reset by the trainer is refused while requests run (``prefix-reset-refused``).
+user (vllm-project/vllm#46125). A reset by the trainer is refused while requests run: ``reset_prefix_cache`` returns False, the
+HTTP route answers 200 with ``"success": false``, and most callers do not look (NovaSky-AI/SkyRL#1824, NVIDIA-NeMo/RL#3929).
 
 Updates are noticed through every call that reaches the workers: ``update_weights`` of a transfer engine, ``reload_weights``,
 ``load_weights`` called by a worker extension or on the model itself. Writes into the model's tensors past all of these are not
@@ -55,11 +56,11 @@ QUIRK = Quirk(
             reason="loads by a program's own code are noticed at the model",
         ),
     ],
-    supersedes=("prefix-reset-refused",),
     severity=Severity.WRONG_OUTPUT,
     references=[
         report("vllm-project/vllm#9744"),
         report("NVIDIA-NeMo/RL/pull/4018"),
+        report("NovaSky-AI/SkyRL/pull/1824"),
         report("vllm-project/vllm/pull/46125"),
         fix("PrimeIntellect-ai/prime-rl/pull/2266"),
     ],
