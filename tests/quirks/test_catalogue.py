@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from quirks_core import ModelFlag, yes
+from quirks_core import ModelFlag
 from quirks_core.declaration import data_file
 from quirks_core.declaration.adjustments import Advise, Default, Patch, Refuse, Require
 from quirks_core.declaration.flags import BUILT_IN
 from quirks_core.declaration.match import All, Not
 from quirks_core.declaration.trace import Answer
 from quirks_core.plan.resolve import resolve
-from quirks_core.plan.switches import Switches, SwitchNames
 from quirks_core.plugins.finder import discover
 from quirks_core.plugins.registry import Registry
 from quirks_core.testing.applied import entry_point_value
@@ -78,14 +77,6 @@ def test_rust_frontend_names_the_quirks_that_do_nothing_there():
     ]
 
     assert list(IN_THE_FRONT_END) == sorted(ours)
-
-
-@pytest.mark.parametrize(("disable", "forced"), [((), False), (("prefix-cache-after-update",), True)])
-def test_a_reset_stops_requests_only_if_old_blocks_can_be_found(disable, forced):
-    switches = Switches.gather(command_line=SwitchNames(disable), environ={})
-    plan = resolve(yes("qwen3", vllm="0.32.0").context(), LOADED, switches)
-
-    assert any(patch.target.endswith("EngineCoreProc.reset_prefix_cache") for patch in plan.patches) is forced
 
 
 @every_quirk
