@@ -39,7 +39,7 @@ def test_a_verbose_plan_groups_all_by_what_became_of_it(quirks, model):
     planned = quirks("plan", "--model", model(GEMMA), "--vllm", "0.32.0", "--disable", "logprobs", "--verbose").out
 
     found = dict(re.findall(r"^([a-z][a-z ]+)(?::.*)?\n((?:  .*\n)+)", planned, re.M))
-    assert list(found) == ["in force", "dormant", "superseded", "disabled"]
+    assert list(found) == ["in force", "dormant", "disabled"]
     assert re.search(r"^  async-rollout-timeout +request.timeout_s ≥ 600.0$", found["in force"], re.M)
     assert re.search(r"^  gemma-normalizer-dummy-load +packages.vllm: wanted < 0.9.2, got 0.32.0", found["dormant"], re.M)
     assert re.search(r"^  rollout-logprobs-processed +switched off by 'logprobs'", found["disabled"], re.M)
