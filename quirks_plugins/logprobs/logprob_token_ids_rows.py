@@ -9,11 +9,19 @@ does it for each request.
 When it can go: with vllm-project/vllm#51789, or when no platform uses the V1 runner.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from quirks_core import Affected, Patch, Quirk, Severity, StaticProbe, fix, no, report, setting, unknown, yes
 from quirks_plugins.conditions import v1_model_runner
 from quirks_plugins.kit import Lab, Outcome
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+    from vllm.v1.sample.metadata import SamplingMetadata
 
 QUIRK = Quirk(
     id="logprob-token-ids-rows",
@@ -22,7 +30,7 @@ QUIRK = Quirk(
     affected=Affected("vllm", introduced="0.26.0"),
     adjustments=Patch(
         "vllm.v1.sample.sampler:Sampler.forward",
-        wrapper="quirks_plugins.logprobs.token_rows_patches:wrap_sampler",
+        wrapper="quirks_plugins.logprobs.logprob_token_ids_rows:wrap_sampler",
         expects=("3910a89dbb52", "a9939b7871ff"),
         reason="which of two results a batch gets is decided in the sampler, and no setting reaches it",
     ),
@@ -42,6 +50,55 @@ QUIRK = Quirk(
     ],
     cost="the top k twice in batches that hold such a request",
 )
+
+
+def wrap_sampler(forward: Callable[..., SamplerOutput]) -> Callable[..., SamplerOutput]:
+    """Returns a `Sampler.forward` that gives each request of a batch the logprobs that it asked for."""
+
+    def per_request(
+        self: Any, logits: torch.Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any
+    ) -> SamplerOutput:
+        top = sampling_metadata.max_num_logprobs
+        if not sampling_metadata.logprob_token_ids or not top or top < 0:
+            return forward(self, logits, sampling_metadata, *args, **kwargs)
+
+        def gather(logprobs: torch.Tensor, rows: dict[int, list[int]], sampled: torch.Tensor) -> LogprobsTensors:
+            specific = type(self).gather_specific_token_logprobs(self, logprobs, rows, sampled)
+            return _put(specific, rows, self.gather_logprobs(logprobs, top, token_ids=sampled))
+
+        self.gather_specific_token_logprobs = gather
+        try:
+            return forward(self, logits, sampling_metadata, *args, **kwargs)
+        finally:
+            del self.gather_specific_token_logprobs
+
+    return per_request
+
+
+def _put(specific: LogprobsTensors, rows: dict[int, list[int]], top: LogprobsTensors) -> LogprobsTensors:
+    """Puts some rows of one result into another of the same batch; the narrower one is filled with -inf.
+
+    Args:
+        specific: ``[batch, 1 + ids]``, valid in `rows`.
+        rows: Its rows that are taken.
+        top: ``[batch, 1 + k]``, the other rows.
+    """
+    import torch
+    from vllm.v1.outputs import LogprobsTensors
+
+    width = max(specific.logprobs.shape[1], top.logprobs.shape[1])
+
+    def wide(tensor: torch.Tensor, value: float) -> torch.Tensor:
+        return torch.nn.functional.pad(tensor, (0, width - tensor.shape[1]), value=value)
+
+    taken = torch.zeros(top.logprobs.shape[0], 1, dtype=torch.bool)
+    taken[list(rows)] = True
+    taken = taken.to(top.logprobs.device, non_blocking=True)
+    return LogprobsTensors(
+        torch.where(taken, wide(specific.logprob_token_ids, 0), wide(top.logprob_token_ids, 0)),
+        torch.where(taken, wide(specific.logprobs, float("-inf")), wide(top.logprobs, float("-inf"))),
+        top.selected_token_ranks,
+    )
 
 
 async def scenario(lab: Lab) -> Outcome:
