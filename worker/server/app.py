@@ -169,7 +169,9 @@ class RequireKey:
             await self._app(scope, receive, send)
         else:
             error = RequestError("the request has no valid key: send it as 'Authorization: Bearer KEY'", status=401)
-            await _refused(error, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            reply = await _answer(Request(scope), error)
+            reply.headers["WWW-Authenticate"] = "Bearer"
+            await reply(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
         scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
@@ -182,14 +184,11 @@ class RequireKey:
 
 
 async def _answer(_: Request, error: Exception) -> Response:
-    return _refused(_explained(error))
-
-
-def _refused(error: RequestError, headers: dict[str, str] | None = None) -> Response:
     """Returns an error as a response in OpenAI's form, with the types that vLLM gives HTTP's errors."""
-    kind, message = HTTPStatus(error.status).phrase, shortened(str(error), most=2000)
-    body = {"message": message, "type": kind, "param": error.parameter, "code": error.status}
-    return JSONResponse({"error": body}, error.status, headers)
+    reason = _explained(error)
+    kind, message = HTTPStatus(reason.status).phrase, shortened(str(reason), most=2000)
+    body = {"message": message, "type": kind, "param": reason.parameter, "code": reason.status}
+    return JSONResponse({"error": body}, reason.status)
 
 
 def _explained(error: Exception) -> RequestError:

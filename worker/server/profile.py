@@ -48,7 +48,7 @@ class SamplingProfile:
         Raises:
             RequestError: It has another distribution than the rollout's or the validation's.
         """
-        sampling, typed = self._sampling, set(request.model_fields_set)
+        sampling, typed = self._sampling, request.model_fields_set
         if self._fixed:
             self._check(request)
         if "min_tokens" not in typed:
